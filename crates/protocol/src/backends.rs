@@ -1,0 +1,58 @@
+//! Backends: which agent profiles this server can run, and what each needs.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Backend {
+    pub profile: String,
+    pub backend_kind: String,
+    pub protocol: String,
+    pub transport: String,
+    /// Keys a matching credential must offer. Empty: the profile needs none.
+    pub required_secret_keys: Vec<String>,
+    /// Whether this build can run it now.
+    pub available: bool,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendList {
+    pub backends: Vec<Backend>,
+}
+
+/// Profiles that speak Codex over stdio and come with the product; other slugs are dynamic.
+const CODEX_PROFILES: [&str; 4] = ["codex", "deepseek", "minimax-m3", "dsflash-go"];
+
+/// The built-in profiles, in the order they are listed.
+pub fn built_in() -> Vec<Backend> {
+    let scripted = Backend {
+        profile: "scripted".into(),
+        backend_kind: "scripted".into(),
+        protocol: "ostler-script".into(),
+        transport: "in-process".into(),
+        required_secret_keys: vec![],
+        available: true,
+        capabilities: ["turn", "steer", "interrupt", "permission", "repeat"].map(String::from).to_vec(),
+    };
+    let codex = CODEX_PROFILES.map(|profile| Backend {
+        profile: profile.into(),
+        backend_kind: "codex-app-server-stdio".into(),
+        protocol: "codex-app-server-jsonrpc-stdio".into(),
+        transport: "stdio".into(),
+        required_secret_keys: secret_keys(profile).into_iter().map(String::from).collect(),
+        available: false,
+        capabilities: ["turn", "steer", "interrupt", "permission", "resume"].map(String::from).to_vec(),
+    });
+    std::iter::once(scripted).chain(codex).collect()
+}
+
+/// The keys a credential of this profile carries.
+pub fn secret_keys(profile: &str) -> Vec<&'static str> {
+    match profile {
+        "dsflash-go" => vec!["auth.json", "config.toml", "model-catalog.json"],
+        _ => vec!["auth.json", "config.toml"],
+    }
+}

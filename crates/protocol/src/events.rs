@@ -1,0 +1,418 @@
+//! Events: durable facts of a session, numbered without gap. The list of types is closed; a payload is any JSON object,
+//! and fields we do not know are kept.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    Failure, FailureKind, RawJson, Timestamp,
+    chain::{self, Hash, Link},
+    ids::{CommandId, RunId, SessionId},
+    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
+    permissions::AskPermission,
+    redaction::Redactor,
+    runs::TerminalStatus,
+};
+
+macro_rules! event_types {
+    ($($variant:ident $name:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        pub enum EventType { $(#[serde(rename = $name)] $variant,)* }
+
+        impl EventType {
+            pub const ALL: &'static [EventType] = &[$(Self::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+event_types! {
+    UserMessage "user_message";
+    AssistantDelta "assistant_delta";
+    AssistantMessage "assistant_message";
+    ReasoningDelta "reasoning_delta";
+    Reasoning "reasoning";
+    ToolCall "tool_call";
+    CommandOutput "command_output";
+    Step "step";
+    State "state";
+    Activity "activity";
+    Usage "usage";
+    BackendStatus "backend_status";
+    Lease "lease";
+    PermissionRequest "permission_request";
+    PermissionResolved "permission_resolved";
+    Error "error";
+    TerminalStatus "terminal_status";
+    Session "session";
+    Audit "audit";
+    Custom "custom";
+}
+
+impl EventType {
+    /// Facts only the server may state. A runner that could write them could forge an answer or a lease.
+    pub fn is_reserved(self) -> bool {
+        matches!(self, Self::Lease | Self::PermissionResolved | Self::UserMessage)
+    }
+}
+
+/// The phase the server writes when a later attempt takes a command over; the fold starts its reply anew there.
+pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
+/// The phase a runner writes when the backend accepted a steer.
+pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
+pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
+pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
+
+/// What the rules need to know of a payload, read once when the event arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Facts {
+    None,
+    Assistant(AssistantFacts),
+    Tool(ToolFacts),
+    Output { bytes: i64, truncated: bool },
+    Usage { tokens: i64, cost_usd: f64 },
+    Phase { phase: String, resume_at: Option<Timestamp> },
+    Error { failure_kind: Option<FailureKind>, message: String },
+    Terminal(TerminalFacts),
+    /// `None`: the request made no sense and counts as denied.
+    Permission(Option<Box<AskPermission>>),
+    Thread { thread_id: Option<String> },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AssistantFacts {
+    #[serde(deserialize_with = "has_text")]
+    pub text: bool,
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    pub reply_authority: bool,
+    pub text_truncated: bool,
+    pub output_truncated: bool,
+    pub source: Option<String>,
+}
+
+fn has_text<'de, D: serde::Deserializer<'de>>(input: D) -> Result<bool, D::Error> {
+    let text = Option::<Cow<str>>::deserialize(input)?;
+    Ok(text.is_some_and(|text| !text.trim().is_empty()))
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolFacts {
+    pub tool_call_id: Option<String>,
+    #[serde(alias = "toolName")]
+    pub name: Option<String>,
+    pub method: Option<String>,
+    #[serde(rename = "type")]
+    pub tool_type: Option<String>,
+    pub status: Option<String>,
+    pub exit_code: Option<i64>,
+    pub command: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TerminalFacts {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+    pub source: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Loose<'a> {
+    #[serde(borrow)]
+    status: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    failure_kind: Option<Cow<'a, str>>,
+    message: Option<String>,
+    source: Option<String>,
+    phase: Option<String>,
+    resume_at: Option<Timestamp>,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    text_truncated: bool,
+    output_truncated: bool,
+    total_tokens: Option<i64>,
+    input_tokens: Option<i64>,
+    output_tokens: Option<i64>,
+    cost_usd: Option<f64>,
+    thread_id: Option<String>,
+}
+
+impl Facts {
+    /// Reads what the rules need. Only a `terminal_status` can be refused: ends must be explicit.
+    fn read(event_type: EventType, payload: &RawJson) -> Result<Self, Failure> {
+        Ok(match event_type {
+            EventType::AssistantMessage => Self::Assistant(payload.view().unwrap_or_default()),
+            EventType::ToolCall => {
+                let mut facts: ToolFacts = payload.view().unwrap_or_default();
+                for text in [&mut facts.command, &mut facts.name, &mut facts.method, &mut facts.tool_type] {
+                    *text = text.take().map(|text| clip(&text, TOOL_COMMAND_CHARS_MAX));
+                }
+                facts.status = facts.status.map(|text| clip(&text, 40));
+                facts.tool_call_id = facts.tool_call_id.map(|text| clip(&text, TOOL_COMMAND_CHARS_MAX));
+                Self::Tool(facts)
+            }
+            EventType::CommandOutput => {
+                let view: Loose = payload.view().unwrap_or_default();
+                let truncated = view.text_truncated || view.output_truncated;
+                Self::Output { bytes: view.text.map_or(0, |t| t.len() as i64), truncated }
+            }
+            EventType::Usage => {
+                let view: Loose = payload.view().unwrap_or_default();
+                let sum = || view.input_tokens.unwrap_or(0).saturating_add(view.output_tokens.unwrap_or(0));
+                let cost_usd = view.cost_usd.filter(|c| c.is_finite() && *c > 0.0).unwrap_or(0.0);
+                Self::Usage { tokens: view.total_tokens.unwrap_or_else(sum).max(0), cost_usd }
+            }
+            EventType::BackendStatus => {
+                let view: Loose = payload.view().unwrap_or_default();
+                let phase = clip(&view.phase.unwrap_or_default(), TOOL_COMMAND_CHARS_MAX);
+                Self::Phase { phase, resume_at: view.resume_at }
+            }
+            EventType::Error => {
+                let view: Loose = payload.view().unwrap_or_default();
+                let message = clip(&view.message.unwrap_or_default(), BLOCKER_CHARS_MAX);
+                Self::Error { failure_kind: view.failure_kind.and_then(|k| FailureKind::parse(&k)), message }
+            }
+            EventType::TerminalStatus => Self::Terminal(TerminalFacts::read(payload)?),
+            EventType::PermissionRequest => Self::Permission(AskPermission::read(payload).map(Box::new)),
+            EventType::Session => {
+                let view: Loose = payload.view().unwrap_or_default();
+                Self::Thread { thread_id: view.thread_id }
+            }
+            _ => Self::None,
+        })
+    }
+}
+
+impl TerminalFacts {
+    fn read(payload: &RawJson) -> Result<Self, Failure> {
+        let view: Loose = payload.view().unwrap_or_default();
+        Self::checked(view.status.as_deref(), view.failure_kind.as_deref(), view.message, view.source)
+    }
+
+    /// A `failed` or `blocked` end without a kind is the backend's failure.
+    pub fn checked(
+        status: Option<&str>,
+        failure_kind: Option<&str>,
+        message: Option<String>,
+        source: Option<String>,
+    ) -> Result<Self, Failure> {
+        let status = status.and_then(TerminalStatus::parse).ok_or_else(|| {
+            Failure::invalid("terminal-status", "status must be completed, failed, blocked or cancelled")
+        })?;
+        let named = match failure_kind {
+            None => None,
+            Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
+                Failure::invalid("failure-kind-unknown", "failureKind is not one of the known kinds").detail("failureKind", text)
+            })?),
+        };
+        let failure_kind = match status {
+            TerminalStatus::Completed => None,
+            TerminalStatus::Cancelled => Some(FailureKind::Cancelled),
+            _ => named.or(Some(FailureKind::BackendFailed)),
+        };
+        Ok(Self { status, failure_kind, message: message.map(|m| clip(&m, BLOCKER_CHARS_MAX)), source })
+    }
+}
+
+/// At most `max` characters of a text.
+pub fn clip(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An event on its way into the log: redacted, digested, its facts read; not numbered yet.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub event_type: EventType,
+    pub command_id: Option<CommandId>,
+    pub payload: Arc<str>,
+    pub digest: Hash,
+    pub facts: Facts,
+}
+
+impl NewEvent {
+    /// Takes an event from outside. `command_id` is checked against the run later.
+    pub fn receive(input: AppendEvent, redactor: &Redactor) -> Result<Self, Failure> {
+        let event_type = EventType::parse(&input.event_type).ok_or_else(|| {
+            Failure::invalid("event-type-unknown", "the event type is not on the list").detail("type", clip(&input.event_type, 80))
+        })?;
+        if event_type.is_reserved() {
+            let message = format!("{} events are written by the server only", event_type.as_str());
+            return Err(Failure::invalid("event-type-reserved", message));
+        }
+        let command_id = match input.command_id.as_deref() {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| unknown_command(text))?),
+        };
+        if !input.payload.is_object() {
+            return Err(Failure::invalid("payload-object", "an event's payload must be a JSON object"));
+        }
+        if input.payload.as_str().len() > EVENT_BYTES_MAX {
+            let message = format!("an event's payload is over {EVENT_BYTES_MAX} bytes");
+            return Err(Failure::rule(FailureKind::PayloadTooLarge, "event-size", message));
+        }
+        let payload = match redactor.redact(input.payload.as_str()) {
+            Cow::Borrowed(_) => input.payload,
+            Cow::Owned(text) => RawJson::parse(text).map_err(Failure::internal)?,
+        };
+        Self::of(event_type, command_id, payload)
+    }
+
+    /// An event the server itself writes.
+    pub fn written<T: Serialize>(event_type: EventType, command_id: Option<CommandId>, payload: &T) -> Self {
+        Self::of(event_type, command_id, RawJson::of(payload)).expect("our own events are well-formed")
+    }
+
+    fn of(event_type: EventType, command_id: Option<CommandId>, payload: RawJson) -> Result<Self, Failure> {
+        let facts = Facts::read(event_type, &payload)?;
+        let digest = chain::payload_digest(payload.as_str());
+        Ok(Self { event_type, command_id, payload: payload.as_str().into(), digest, facts })
+    }
+}
+
+pub fn unknown_command(text: &str) -> Failure {
+    Failure::invalid("command-unknown", "no such command in this run").detail("commandId", clip(text, 80))
+}
+
+/// An event in the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub session: SessionId,
+    pub session_seq: i64,
+    pub run: Option<(RunId, i64)>,
+    pub command_id: Option<CommandId>,
+    pub event_type: EventType,
+    /// `None`: erased; the digest stays.
+    pub payload: Option<Arc<str>>,
+    pub digest: Hash,
+    pub hash: Hash,
+    pub created_at: Timestamp,
+}
+
+impl Event {
+    pub fn link(&self) -> Link<'_> {
+        Link {
+            session_seq: self.session_seq,
+            run: self.run,
+            command_id: self.command_id,
+            event_type: self.event_type,
+            created_at: self.created_at,
+            payload_digest: &self.digest,
+        }
+    }
+
+    pub fn seq(&self) -> i64 {
+        self.run.map_or(0, |(_, seq)| seq)
+    }
+
+    /// Reads the facts again from the stored payload, for a full scan.
+    pub fn facts(&self) -> Facts {
+        let raw = self.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
+        raw.and_then(|raw| Facts::read(self.event_type, &raw).ok()).unwrap_or(Facts::None)
+    }
+
+    /// Appends the wire form, with the payload's text as it was stored.
+    pub fn write_json(&self, out: &mut String) {
+        use std::fmt::Write;
+        match self.run {
+            Some((run_id, seq)) => write!(out, r#"{{"seq":{seq},"runId":"{run_id}""#),
+            None => write!(out, r#"{{"seq":null,"runId":null"#),
+        }
+        .expect("writing to a string");
+        write!(out, r#","sessionSeq":{},"type":"{}""#, self.session_seq, self.event_type.as_str())
+            .expect("writing to a string");
+        match self.command_id {
+            Some(command_id) => write!(out, r#","commandId":"{command_id}""#).expect("writing to a string"),
+            None => out.push_str(r#","commandId":null"#),
+        }
+        write!(out, r#","createdAt":"{}","payload":"#, self.created_at).expect("writing to a string");
+        out.push_str(self.payload.as_deref().unwrap_or("null"));
+        out.push('}');
+    }
+}
+
+/// An event as clients read it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventView {
+    pub seq: Option<i64>,
+    pub run_id: Option<RunId>,
+    pub session_seq: i64,
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    pub command_id: Option<CommandId>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Null once erased.
+    #[schema(value_type = Object)]
+    pub payload: RawJson,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventPage {
+    pub events: Vec<EventView>,
+    pub next_after_seq: i64,
+    pub has_more: bool,
+}
+
+/// A page, written without parsing or re-serialising a payload.
+pub fn page_json(events: &[Event], next_after_seq: i64, has_more: bool) -> String {
+    let size: usize = events.iter().map(|e| e.payload.as_deref().map_or(4, str::len) + 260).sum();
+    let mut out = String::with_capacity(size + 64);
+    out.push_str(r#"{"events":["#);
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        event.write_json(&mut out);
+    }
+    out.push_str(&format!(r#"],"nextAfterSeq":{next_after_seq},"hasMore":{has_more}}}"#));
+    out
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppendEvents {
+    pub runner_id: String,
+    pub lease_epoch: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<String>,
+    /// Names the batch within the epoch: the same one again answers as the first time and appends nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_no: Option<i64>,
+    pub events: Vec<AppendEvent>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppendEvent {
+    #[serde(rename = "type")]
+    pub event_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    #[schema(value_type = Object)]
+    pub payload: RawJson,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Appended {
+    pub first_seq: i64,
+    pub last_seq: i64,
+}

@@ -1,0 +1,176 @@
+//! One failure for the whole control plane: a closed kind, a public message, details, and an internal cause that is
+//! only logged. One table gives each kind its wire name, HTTP status, JSON-RPC code, retry advice and CLI exit code;
+//! each dialect encodes the same failure its own way.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+macro_rules! failure_kinds {
+    ($($kind:ident $name:literal $status:literal $rpc:literal $retry:literal $exit:literal $meaning:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+        pub enum FailureKind {
+            $(#[doc = $meaning] #[serde(rename = $name)] $kind,)*
+        }
+
+        impl FailureKind {
+            /// The one table.
+            pub const ALL: &'static [FailureRow] = &[
+                $(FailureRow { kind: FailureKind::$kind, name: $name, status: $status, rpc_code: $rpc, retry: $retry,
+                    exit_code: $exit, meaning: $meaning },)*
+            ];
+
+            pub fn row(self) -> &'static FailureRow {
+                &Self::ALL[self as usize]
+            }
+        }
+    };
+}
+
+#[derive(Debug)]
+pub struct FailureRow {
+    pub kind: FailureKind,
+    /// The name on every wire.
+    pub name: &'static str,
+    pub status: u16,
+    pub rpc_code: i32,
+    /// Whether the same call may succeed later without being changed.
+    pub retry: bool,
+    pub exit_code: u8,
+    pub meaning: &'static str,
+}
+
+failure_kinds! {
+    SchemaInvalid "schema-invalid" 400 -32602 false 2 "The request does not have the shape the operation asks for.";
+    Unauthenticated "unauthenticated" 401 -32001 false 3 "No valid token was given.";
+    Forbidden "forbidden" 403 -32003 false 3 "The caller may not do this.";
+    OriginDenied "origin-denied" 403 -32003 false 3 "The request comes from a page or host name that is not allowed.";
+    TenantPolicyDenied "tenant-policy-denied" 403 -32003 false 3 "The tenant's policy does not allow this.";
+    NotFound "not-found" 404 -32004 false 4 "There is no such thing, or the caller may not know of it.";
+    MethodNotAllowed "method-not-allowed" 405 -32601 false 2 "The path exists, but not with this method.";
+    IdempotencyConflict "idempotency-conflict" 409 -32009 false 5 "The key was used before, with another body.";
+    RunnerLeaseConflict "runner-lease-conflict" 409 -32009 true 5 "Another claim of the run is in force.";
+    SessionBusy "session-busy" 409 -32009 true 5 "The session has another active run.";
+    StateConflict "state-conflict" 409 -32009 false 5 "The thing is in a state that does not allow this.";
+    Cancelled "cancelled" 409 -32009 false 11 "It was cancelled.";
+    Gone "gone" 410 -32010 false 4 "It existed, and is kept no longer.";
+    SessionStoreEvicted "session-store-evicted" 410 -32010 false 12 "The session's stored agent state was evicted.";
+    PayloadTooLarge "payload-too-large" 413 -32013 false 2 "Something is over its size limit.";
+    UnsupportedMediaType "unsupported-media-type" 415 -32015 false 2 "The body does not have the content type the operation takes.";
+    SecretUnavailable "secret-unavailable" 422 -32022 false 12 "A credential that the backend profile needs was not given.";
+    BudgetExceeded "budget-exceeded" 422 -32022 false 12 "A budget of the execution policy is used up.";
+    PermissionDenied "permission-denied" 403 -32003 false 12 "Somebody with the right said no.";
+    RateLimited "rate-limited" 429 -32029 true 6 "Too many requests or streams at once.";
+    BackendFailed "backend-failed" 502 -32050 false 10 "The agent failed.";
+    BackendTimeout "backend-timeout" 504 -32054 false 10 "The agent did not answer in time.";
+    ThreadResumeFailed "thread-resume-failed" 502 -32050 false 10 "The agent could not go on with its thread.";
+    ProviderAuthFailed "provider-auth-failed" 502 -32050 false 10 "The model provider refused the credential.";
+    ProviderUnavailable "provider-unavailable" 503 -32053 true 10 "The model provider cannot be reached or says later.";
+    ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32050 false 10 "The model asked for a tool call that makes no sense.";
+    InfraFailed "infra-failed" 503 -32053 true 10 "Ostler's own machinery failed.";
+    Overloaded "overloaded" 503 -32053 true 6 "A queue is full; try again shortly.";
+    Internal "internal" 500 -32603 false 70 "A fault of the server; the log has the cause under the trace id.";
+}
+
+impl FailureKind {
+    pub fn as_str(self) -> &'static str {
+        self.row().name
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().find(|row| row.name == text).map(|row| row.kind)
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What went wrong. The cause never leaves the process but through the log.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub message: String,
+    pub details: Option<Box<Map<String, Value>>>,
+    pub cause: Option<Box<str>>,
+}
+
+impl Failure {
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), details: None, cause: None }
+    }
+
+    /// A failure that names the exact rule that was broken.
+    pub fn rule(kind: FailureKind, rule: &'static str, message: impl Into<String>) -> Self {
+        Self::new(kind, message).detail("rule", rule)
+    }
+
+    pub fn invalid(rule: &'static str, message: impl Into<String>) -> Self {
+        Self::rule(FailureKind::SchemaInvalid, rule, message)
+    }
+
+    pub fn not_found(what: &str) -> Self {
+        Self::new(FailureKind::NotFound, format!("no such {what}"))
+    }
+
+    /// A fault of ours: the caller learns nothing but the trace id.
+    pub fn internal(cause: impl fmt::Display) -> Self {
+        let mut failure = Self::new(FailureKind::Internal, "something went wrong inside the server");
+        failure.cause = Some(cause.to_string().into());
+        failure
+    }
+
+    pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.details.get_or_insert_default().insert(key.to_owned(), value.into());
+        self
+    }
+
+    pub fn rule_name(&self) -> Option<&str> {
+        self.details.as_ref()?.get("rule")?.as_str()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The manager dialect's failure body.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    pub failure_kind: FailureKind,
+    pub message: String,
+    pub trace_id: String,
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub details: Map<String, Value>,
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let mut failure = Failure::new(problem.failure_kind, problem.message).detail("traceId", problem.trace_id);
+        failure.details.get_or_insert_default().extend(problem.details);
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_stands_in_its_own_row() {
+        for (index, row) in FailureKind::ALL.iter().enumerate() {
+            assert_eq!(row.kind as usize, index);
+            assert_eq!(FailureKind::parse(row.name), Some(row.kind));
+            assert!((400..600).contains(&row.status) && row.exit_code != 0);
+        }
+    }
+}

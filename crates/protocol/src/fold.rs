@@ -1,0 +1,220 @@
+//! The fold of a command's events: everything a result needs, advanced in the same transaction as the append, so that
+//! reading a result costs the same for ten events and for a hundred thousand.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    FailureKind, Timestamp,
+    events::{
+        AssistantFacts, Event, EventType, Facts, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED,
+        PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, ToolFacts,
+    },
+    limits::TOOL_ITEMS_KEPT,
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandFold {
+    pub events: i64,
+    pub last_seq: i64,
+    pub last_event_at: Option<Timestamp>,
+    pub last_event_type: Option<EventType>,
+    /// The last message with both authority and the final flag.
+    pub authoritative: Option<AssistantPick>,
+    /// The last message with any text.
+    pub latest: Option<AssistantPick>,
+    pub tools: ToolFold,
+    pub output: OutputFold,
+    pub tokens: i64,
+    pub cost_usd: f64,
+    pub turns: i64,
+    pub standing: Standing,
+    pub resume_at: Option<Timestamp>,
+    pub steer_accepted_seq: Option<i64>,
+    pub last_error: Option<(Option<FailureKind>, String)>,
+}
+
+/// What the agent was last seen doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    #[default]
+    Model,
+    AfterTool,
+    Disconnected,
+    WaitingProvider,
+}
+
+/// Which event holds the reply. The text itself stays in the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AssistantPick {
+    pub seq: i64,
+    pub session_seq: i64,
+    pub is_final: bool,
+    pub reply_authority: bool,
+    pub text_truncated: bool,
+    pub output_truncated: bool,
+    pub source: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolFold {
+    pub count: i64,
+    pub statuses: BTreeMap<String, i64>,
+    pub exit_codes: BTreeMap<String, i64>,
+    /// Calls that started and have not ended.
+    pub open: Vec<String>,
+    pub items: Vec<ToolItem>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolItem {
+    pub tool_call_id: Option<String>,
+    pub method: Option<String>,
+    pub tool_name: Option<String>,
+    #[serde(rename = "type")]
+    pub tool_type: Option<String>,
+    pub status: Option<String>,
+    pub exit_code: Option<i64>,
+    pub command: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutputFold {
+    pub events: i64,
+    pub bytes: i64,
+    pub truncated: bool,
+}
+
+/// Distinct statuses and exit codes kept apart; the rest is counted together.
+const DISTINCT_MAX: usize = 16;
+const OPEN_TOOLS_MAX: usize = 64;
+
+impl CommandFold {
+    /// Advances the fold by one event of the command.
+    pub fn apply(&mut self, event: &Event, facts: &Facts) {
+        self.events += 1;
+        self.last_seq = event.seq();
+        self.last_event_at = Some(event.created_at);
+        self.last_event_type = Some(event.event_type);
+        match facts {
+            Facts::Assistant(message) => self.assistant(event, message),
+            Facts::Tool(tool) => self.tool(tool),
+            Facts::Output { bytes, truncated } => {
+                self.output.events += 1;
+                self.output.bytes += bytes;
+                self.output.truncated |= truncated;
+            }
+            Facts::Usage { tokens, cost_usd } => {
+                self.tokens += tokens;
+                self.cost_usd += cost_usd;
+                self.turns += 1;
+            }
+            Facts::Phase { phase, resume_at } => self.phase(event, phase, *resume_at),
+            Facts::Error { failure_kind, message } => self.last_error = Some((*failure_kind, message.clone())),
+            Facts::Terminal(_) => self.tools.open.clear(),
+            Facts::Permission(_) | Facts::Thread { .. } | Facts::None => {}
+        }
+        if matches!(event.event_type, EventType::AssistantDelta | EventType::ReasoningDelta | EventType::Reasoning) {
+            self.standing = Standing::Model;
+        }
+    }
+
+    /// The message a result shows: the authoritative one, else the last with text.
+    pub fn pick(&self) -> Option<&AssistantPick> {
+        self.authoritative.as_ref().or(self.latest.as_ref())
+    }
+
+    fn assistant(&mut self, event: &Event, message: &AssistantFacts) {
+        self.standing = Standing::Model;
+        let pick = AssistantPick {
+            seq: event.seq(),
+            session_seq: event.session_seq,
+            is_final: message.is_final,
+            reply_authority: message.reply_authority,
+            text_truncated: message.text_truncated,
+            output_truncated: message.output_truncated,
+            source: message.source.clone(),
+        };
+        if message.is_final && message.reply_authority {
+            self.authoritative = Some(pick.clone());
+        }
+        if message.text {
+            self.latest = Some(pick);
+        }
+    }
+
+    fn phase(&mut self, event: &Event, phase: &str, resume_at: Option<Timestamp>) {
+        match phase {
+            PHASE_ATTEMPT_RESTARTED => {
+                self.authoritative = None;
+                self.latest = None;
+                self.tools.open.clear();
+                self.standing = Standing::Model;
+            }
+            PHASE_STEER_ACCEPTED => self.steer_accepted_seq = Some(event.seq()),
+            PHASE_TRANSPORT_DISCONNECTED => self.standing = Standing::Disconnected,
+            PHASE_WAITING_PROVIDER => self.standing = Standing::WaitingProvider,
+            _ => self.standing = Standing::Model,
+        }
+        self.resume_at = resume_at;
+    }
+
+    fn tool(&mut self, tool: &ToolFacts) {
+        let status = tool.status.clone().unwrap_or_else(|| "unknown".into());
+        let tools = &mut self.tools;
+        let id = tool.tool_call_id.clone().unwrap_or_default();
+        let was_open = tools.open.iter().position(|open| *open == id);
+        if let Some(index) = was_open {
+            tools.open.remove(index);
+            bump(&mut tools.statuses, "started", -1);
+        } else {
+            tools.count += 1;
+        }
+        bump(&mut tools.statuses, &status, 1);
+        if status == "started" {
+            if tools.open.len() < OPEN_TOOLS_MAX {
+                tools.open.push(id.clone());
+            }
+        } else {
+            self.standing = Standing::AfterTool;
+        }
+        if let Some(code) = tool.exit_code {
+            bump(&mut tools.exit_codes, &code.to_string(), 1);
+        }
+        let item = ToolItem {
+            tool_call_id: tool.tool_call_id.clone(),
+            method: tool.method.clone(),
+            tool_name: tool.name.clone(),
+            tool_type: tool.tool_type.clone(),
+            status: Some(status),
+            exit_code: tool.exit_code,
+            command: tool.command.clone(),
+        };
+        match tools.items.iter_mut().find(|known| was_open.is_some() && known.tool_call_id == item.tool_call_id) {
+            Some(known) => {
+                let command = item.command.clone().or(known.command.take());
+                let (method, tool_name) = (item.method.clone().or(known.method.take()), item.tool_name.clone().or(known.tool_name.take()));
+                *known = ToolItem { command, method, tool_name, ..item };
+            }
+            None => tools.items.push(item),
+        }
+        if tools.items.len() > TOOL_ITEMS_KEPT {
+            tools.items.remove(0);
+        }
+    }
+}
+
+fn bump(counts: &mut BTreeMap<String, i64>, key: &str, by: i64) {
+    let key = if counts.contains_key(key) || counts.len() < DISTINCT_MAX { key } else { "other" };
+    let count = counts.entry(key.to_owned()).or_insert(0);
+    *count += by;
+    if *count == 0 {
+        counts.remove(key);
+    }
+}

@@ -1,0 +1,63 @@
+//! Health answers. They say what is ready and what is not, and never a secret.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub const SERVICE_ID: &str = "ostler";
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    pub service_id: String,
+    pub status: String,
+    pub version: String,
+    pub source_commit: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    pub service_id: String,
+    /// `ready` or `not-ready`.
+    pub status: String,
+    pub version: String,
+    pub source_commit: String,
+    pub store: StoreReadiness,
+    pub migrations: MigrationReadiness,
+    pub durability: DurabilityReadiness,
+    pub secret_refs: SecretRefReadiness,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreReadiness {
+    /// `sqlite` or `postgres`.
+    pub engine: String,
+    pub reachable: bool,
+    /// False for SQLite, which is one process by contract.
+    pub multi_replica: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationReadiness {
+    pub ready: bool,
+    pub applied: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DurabilityReadiness {
+    /// Whether an answer means that it survives power loss.
+    pub durable: bool,
+    /// The weak settings found, by name and value.
+    pub weak_settings: Vec<String>,
+}
+
+/// Secrets are named, never shown.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRefReadiness {
+    pub redacted: bool,
+    pub database_url: String,
+}

@@ -1,0 +1,162 @@
+//! Typed ids: a prefix and a time-sortable body (`run_…`), stored and sent as text.
+//!
+//! An id that does not parse is simply unknown; callers turn that into "not found". Ids that callers choose are checked
+//! by [`name`] and live in plain strings.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+use crate::{Failure, FailureKind, limits::NAME_BYTES_MAX};
+
+/// The text is not an id of this kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownId;
+
+impl fmt::Display for UnknownId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not an id of this kind")
+    }
+}
+
+impl std::error::Error for UnknownId {}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            pub const PREFIX: &'static str = $prefix;
+
+            pub const fn new(body: Uuid) -> Self {
+                Self(body)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut body = [0; 32];
+                f.write_str($prefix)?;
+                f.write_str(self.0.simple().encode_lower(&mut body))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownId;
+
+            fn from_str(text: &str) -> Result<Self, UnknownId> {
+                let body = text.strip_prefix($prefix).ok_or(UnknownId)?;
+                if body.len() != 32 || body.bytes().any(|b| b.is_ascii_uppercase()) {
+                    return Err(UnknownId);
+                }
+                Uuid::try_parse(body).map(Self).map_err(|_| UnknownId)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                out.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(input)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::String)
+                    .pattern(Some(concat!("^", $prefix, "[0-9a-f]{32}$")))
+                    .into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+    )*};
+}
+
+ids! {
+    /// A conversation that outlives runs.
+    SessionId "ses_";
+    /// A runner's tenure over a session's work.
+    RunId "run_";
+    /// One thing asked of the agent.
+    CommandId "cmd_";
+    /// One claim of a run by a runner.
+    AttemptId "att_";
+    /// The order to start a runner.
+    RunnerJobId "job_";
+    /// A question of the agent that somebody with the right answers.
+    PermissionId "prm_";
+    /// A service token's row; never the token itself.
+    TokenId "tok_";
+    /// Correlates one request with the log.
+    TraceId "trc_";
+}
+
+/// Checks an id that a caller chose: printable, no spaces at the ends, bounded.
+pub fn name<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
+    let fits = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.trim() == text;
+    if fits && !text.chars().any(char::is_control) {
+        return Ok(text);
+    }
+    let message = format!("{field} must be 1 to {NAME_BYTES_MAX} printable bytes without spaces at its ends");
+    Err(Failure::rule(FailureKind::SchemaInvalid, "name-shape", message).detail("field", field))
+}
+
+/// Checks a lower-case slug such as a backend profile.
+pub fn slug<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
+    let letters = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let fits = (1..=63).contains(&text.len())
+        && text.bytes().all(|c| letters(c) || c == b'-')
+        && letters(text.as_bytes()[0])
+        && letters(text.as_bytes()[text.len() - 1]);
+    if fits {
+        return Ok(text);
+    }
+    let message = format!("{field} must be a lower-case slug: letters, digits and inner dashes, 1 to 63 bytes");
+    Err(Failure::rule(FailureKind::SchemaInvalid, "slug-shape", message).detail("field", field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_reads_back_from_its_text() {
+        let id = RunId::new(Uuid::from_u128(7));
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(id.to_string().len(), 36);
+    }
+
+    #[test]
+    fn an_id_of_another_kind_is_unknown() {
+        let text = RunId::new(Uuid::from_u128(7)).to_string();
+        assert_eq!(text.parse::<CommandId>(), Err(UnknownId));
+        assert_eq!("run_7".parse::<RunId>(), Err(UnknownId));
+        assert_eq!(text.to_uppercase().parse::<RunId>(), Err(UnknownId));
+    }
+
+    #[test]
+    fn slugs_are_lower_case_and_bounded() {
+        for good in ["codex", "minimax-m3", "a"] {
+            assert!(slug("backendProfile", good).is_ok());
+        }
+        for bad in ["", "Codex", "-a", "a-", "a_b", "ü", &"a".repeat(64)] {
+            assert!(slug("backendProfile", bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Creating commands: idempotency, and the target of a steer or an interrupt.
+
+use super::{
+    Reply,
+    desk::{Desk, RunDesk, Tracked},
+    ending::{self, End},
+    run::{check_accepting, session_busy},
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    commands::{Command, CommandState, CommandType},
+    events::NewEvent,
+    ids::{CommandId, RunId},
+    limits::COMMANDS_UNFINISHED_MAX,
+    runs::TerminalStatus,
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateCommandOp {
+    /// Complete but for its number and its target.
+    pub command: Command,
+    /// What was asked, as a `user_message`.
+    pub message: Option<NewEvent>,
+}
+
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
+        return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
+    }
+    check_accepting(&rows.run)?;
+    if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
+        return Err(session_busy(active));
+    }
+    if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
+        let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
+    }
+    let target = target(rows, op.command.command_type);
+    let aimed = op.command.command_type != CommandType::Turn;
+    let command_id = op.command.command_id;
+    let rows = desk.run_mut(run_id);
+    rows.run.command_count += 1;
+    let seq = rows.run.command_count;
+    rows.commands.insert(command_id, Tracked::new(Command { seq, target_command_id: target, ..op.command }));
+    desk.session.last_command_id = Some(command_id);
+    if let Some(message) = op.message {
+        desk.append(run_id, message, now);
+    }
+    if aimed && target.is_none() {
+        let end = End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "no turn is active");
+        ending::end_command(desk, run_id, command_id, end, now);
+    }
+    desk.settle(run_id, now);
+    let command = (*desk.run(run_id)?.commands[&command_id]).clone();
+    Ok(Reply::Command(Box::new(command), true))
+}
+
+/// The turn at work, else the next one to start.
+fn target(rows: &RunDesk, command_type: CommandType) -> Option<CommandId> {
+    if command_type == CommandType::Turn {
+        return None;
+    }
+    let turns = rows.unfinished().filter(|c| c.command_type == CommandType::Turn);
+    turns.min_by_key(|c| (c.state == CommandState::Pending, c.seq)).map(|c| c.command_id)
+}
+
+fn find_by_key<'a>(rows: &'a RunDesk, key: Option<&str>) -> Option<&'a Command> {
+    let key = key?;
+    rows.commands.values().map(|c| &**c).find(|c| c.idempotency_key.as_deref() == Some(key))
+}
+
+fn same(known: &Command, new: &Command) -> Result<Command, Failure> {
+    if known.payload_hash == new.payload_hash && known.command_type == new.command_type {
+        return Ok(known.clone());
+    }
+    let message = "this idempotency key was used for another command";
+    Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+        .detail("commandId", known.command_id.to_string())
+        .detail("payloadHash", known.payload_hash.clone()))
+}

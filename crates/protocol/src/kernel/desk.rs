@@ -1,0 +1,191 @@
+//! The desk: the rows of one session that a flush works on, with what changed marked.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::{Deref, DerefMut},
+};
+
+use crate::{
+    Failure, Timestamp, chain,
+    commands::Command,
+    events::{Event, NewEvent},
+    ids::{CommandId, PermissionId, RunId, RunnerJobId},
+    leases::Lease,
+    permissions::PermissionRequest,
+    runner_jobs::RunnerJob,
+    runs::Run,
+    sessions::{ExecutionState, Session},
+};
+
+/// A row that knows whether it must be written back.
+#[derive(Clone, Debug)]
+pub struct Tracked<T> {
+    value: T,
+    dirty: bool,
+}
+
+impl<T> Tracked<T> {
+    pub fn loaded(value: T) -> Self {
+        Self { value, dirty: false }
+    }
+
+    pub fn new(value: T) -> Self {
+        Self { value, dirty: true }
+    }
+
+    pub fn dirty(&self) -> Option<&T> {
+        self.dirty.then_some(&self.value)
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.dirty = true;
+        &mut self.value
+    }
+}
+
+/// An append that was answered: the same `(epoch, number)` gets the same answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    pub run_id: RunId,
+    pub lease_epoch: i64,
+    pub batch_no: i64,
+    pub first_seq: i64,
+    pub last_seq: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Desk {
+    pub session: Tracked<Session>,
+    pub runs: HashMap<RunId, RunDesk>,
+    /// Appended by this flush, in order.
+    pub events: Vec<Event>,
+    /// A job waits for a launcher.
+    pub jobs_waiting: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunDesk {
+    pub run: Tracked<Run>,
+    pub lease: Option<Tracked<Lease>>,
+    /// Every unfinished command, and those an operation names.
+    pub commands: BTreeMap<CommandId, Tracked<Command>>,
+    /// Every open permission request, and those an operation names.
+    pub permissions: BTreeMap<PermissionId, Tracked<PermissionRequest>>,
+    /// The standing job, and those an operation names.
+    pub jobs: BTreeMap<RunnerJobId, Tracked<RunnerJob>>,
+    pub batches: Vec<Tracked<Batch>>,
+}
+
+impl RunDesk {
+    pub fn new(run: Tracked<Run>) -> Self {
+        Self {
+            run,
+            lease: None,
+            commands: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            batches: vec![],
+        }
+    }
+
+    pub fn unfinished(&self) -> impl Iterator<Item = &Command> {
+        self.commands.values().map(|c| &**c).filter(|c| c.is_unfinished())
+    }
+
+    /// Unfinished commands by their number.
+    pub fn unfinished_ids(&self) -> Vec<CommandId> {
+        let mut list: Vec<_> = self.unfinished().map(|c| (c.seq, c.command_id)).collect();
+        list.sort_unstable();
+        list.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub fn live_lease(&self, now: Timestamp) -> Option<&Lease> {
+        self.lease.as_deref().filter(|lease| lease.is_live(now))
+    }
+}
+
+impl Desk {
+    pub fn new(session: Tracked<Session>) -> Self {
+        Self { session, runs: HashMap::new(), events: vec![], jobs_waiting: false }
+    }
+
+    pub fn run(&self, run_id: RunId) -> Result<&RunDesk, Failure> {
+        self.runs.get(&run_id).ok_or_else(|| Failure::not_found("run"))
+    }
+
+    pub fn run_mut(&mut self, run_id: RunId) -> &mut RunDesk {
+        self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything")
+    }
+
+    /// Numbers the event, links it into the chain and advances the fold of its command. Returns the run's number.
+    pub fn append(&mut self, run_id: RunId, new: NewEvent, now: Timestamp) -> i64 {
+        let session = &mut *self.session;
+        let desk = self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything");
+        session.last_seq += 1;
+        session.updated_at = now;
+        desk.run.last_seq += 1;
+        desk.run.updated_at = now;
+        let mut event = Event {
+            session: session.session,
+            session_seq: session.last_seq,
+            run: Some((run_id, desk.run.last_seq)),
+            command_id: new.command_id,
+            event_type: new.event_type,
+            payload: Some(new.payload),
+            digest: new.digest,
+            hash: chain::GENESIS,
+            created_at: now,
+        };
+        event.hash = chain::next(&session.chain_head, &event.link());
+        session.chain_head = event.hash;
+        if let Some(command) = new.command_id.and_then(|id| desk.commands.get_mut(&id)) {
+            command.fold.apply(&event, &new.facts);
+            command.updated_at = now;
+        }
+        let seq = desk.run.last_seq;
+        self.events.push(event);
+        seq
+    }
+
+    /// Brings what is derived up to date after an operation: the run's status, the session's projection, and the
+    /// standing job that must start a runner again when a command waits and no lease is live.
+    pub fn settle(&mut self, run_id: RunId, now: Timestamp) {
+        super::ending::close_cancelled_run(self, run_id, now);
+        let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
+        let unfinished = desk.unfinished_ids();
+        let held = desk.lease.as_deref().filter(|lease| !lease.ended).map(|lease| lease.expires_at);
+        super::run::set_status(desk, held.is_some());
+        let first = unfinished.first().copied();
+        let session = &mut self.session;
+        if !unfinished.is_empty() || held.is_some() {
+            session.active_run_id = Some(run_id);
+            session.active_command_id = first;
+            session.active_unfinished = unfinished.len() as i64;
+            session.active_lease_until = held;
+        } else if session.active_run_id == Some(run_id) {
+            session.active_run_id = None;
+            session.active_command_id = None;
+            session.active_unfinished = 0;
+            session.active_lease_until = None;
+        }
+        session.execution_state = match (session.active_unfinished > 0, session.version > 0) {
+            (true, _) => ExecutionState::Running,
+            (false, true) => ExecutionState::Terminal,
+            (false, false) => ExecutionState::Idle,
+        };
+        let lease_live = held.is_some_and(|until| until > now);
+        if !unfinished.is_empty() && !lease_live && super::job::wake_standing(desk, now) {
+            self.jobs_waiting = true;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Runner jobs: created once per key, finished by the launcher that owns them, started again while work is left.
+
+use super::{
+    Reply,
+    desk::{Desk, RunDesk, Tracked},
+    ending::{End, end_command},
+    run::check_accepting,
+};
+use crate::{
+    Failure, FailureKind, RawJson, Timestamp,
+    commands::{Command, CommandState},
+    ids::{CommandId, RunId, RunnerJobId},
+    limits::JOB_ATTEMPTS_MAX,
+    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+    runs::TerminalStatus,
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateJobOp {
+    /// Complete but for its command.
+    pub job: RunnerJob,
+    /// The run's latest command when left out.
+    pub command_id: Option<CommandId>,
+}
+
+/// The launcher reports how the runner it started has ended, or a sweeper that its launcher is gone.
+#[derive(Clone, Debug)]
+pub struct FinishJobOp {
+    pub runner_job_id: RunnerJobId,
+    /// Who held the job when it was found; another owner means somebody else has taken it since.
+    pub owner: String,
+    pub succeeded: bool,
+    pub summary: RawJson,
+}
+
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if let Some(known) = op.job.idempotency_key.as_deref().and_then(|key| find_by_key(rows, key)) {
+        if known.request_hash == op.job.request_hash {
+            return Ok(Reply::Job(Box::new(known.clone()), false));
+        }
+        let message = "this idempotency key was used for another runner job";
+        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+            .detail("runnerJobId", known.runner_job_id.to_string()));
+    }
+    check_accepting(&rows.run)?;
+    let command = match op.command_id {
+        Some(id) => rows.commands.get(&id).map(|c| &**c),
+        None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),
+    };
+    let command = command.ok_or_else(|| Failure::not_found("command"))?;
+    check_startable(command)?;
+    let command_id = command.command_id;
+    let poll = JobPoll::of(run_id, op.job.runner_job_id, command_id);
+    let job = RunnerJob { command_id, poll, ..op.job };
+    let rows = desk.run_mut(run_id);
+    rows.run.offered_attempt_id = Some(job.attempt_id);
+    if job.standing {
+        rows.run.standing_job_id = Some(job.runner_job_id);
+    }
+    rows.jobs.insert(job.runner_job_id, Tracked::new(job.clone()));
+    rows.run.updated_at = now;
+    desk.jobs_waiting = true;
+    Ok(Reply::Job(Box::new(job), true))
+}
+
+fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
+    rows.jobs.values().map(|j| &**j).find(|j| j.idempotency_key.as_deref() == Some(key))
+}
+
+fn check_startable(command: &Command) -> Result<(), Failure> {
+    if command.state == CommandState::Cancelled || command.cancel_requested_at.is_some() {
+        return Err(Failure::rule(FailureKind::Cancelled, "command-cancelled", "the command was cancelled"));
+    }
+    if command.state.is_terminal() {
+        let message = format!("the command has ended: {}", command.state.as_str());
+        return Err(Failure::rule(FailureKind::StateConflict, "command-terminal", message));
+    }
+    Ok(())
+}
+
+/// Ends a job's start. Work that is left after a failure is tried again a bounded number of times, then given up.
+pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
+    if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
+        return Ok(Reply::Done);
+    }
+    let left = rows.unfinished_ids();
+    let again = !op.succeeded && !left.is_empty() && job.attempt < JOB_ATTEMPTS_MAX;
+    let cancelled = rows.run.cancel_requested_at.is_some();
+    let rows = desk.run_mut(run_id);
+    let job = rows.jobs.get_mut(&op.runner_job_id).expect("found above");
+    job.phase = match (op.succeeded, again, cancelled) {
+        (_, true, _) => JobPhase::Pending,
+        (_, _, true) => JobPhase::Cancelled,
+        (true, ..) => JobPhase::Succeeded,
+        (false, ..) => JobPhase::Failed,
+    };
+    job.owner = None;
+    job.heartbeat_at = None;
+    job.terminal_summary = op.summary;
+    job.updated_at = now;
+    desk.jobs_waiting |= again;
+    if !op.succeeded && !again {
+        for command_id in left {
+            if desk.run(run_id)?.commands[&command_id].is_unfinished() {
+                let message = "no runner could finish it";
+                let end = End::manager(TerminalStatus::Failed, FailureKind::InfraFailed, message);
+                end_command(desk, run_id, command_id, end, now);
+            }
+        }
+    }
+    desk.settle(run_id, now);
+    Ok(Reply::Done)
+}
+
+/// A standing job starts a runner again. True: a launcher should look.
+pub fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
+    let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
+    if !matches!(job.phase, JobPhase::Succeeded) {
+        return false;
+    }
+    job.phase = JobPhase::Pending;
+    job.attempt = 0;
+    job.updated_at = now;
+    true
+}

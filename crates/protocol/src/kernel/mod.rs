@@ -1,0 +1,135 @@
+//! The kernel's state machines, pure: a [`Desk`] holds the rows of one session that a set of operations touches, an
+//! [`Op`] is decided against it, and the store writes back what changed. Each operation either applies whole or
+//! changes nothing; the one exception is stated where it is made (`claim-waiting`).
+
+mod append;
+mod cancel;
+mod claim;
+mod command;
+mod desk;
+mod ending;
+mod job;
+mod permission;
+mod run;
+mod sweep;
+
+pub use append::AppendOp;
+pub use cancel::{CancelCommandOp, CancelRunOp};
+pub use claim::{AckOp, ClaimOp, PatchLeaseOp};
+pub use command::CreateCommandOp;
+pub use desk::{Batch, Desk, RunDesk, Tracked};
+pub use job::{CreateJobOp, FinishJobOp};
+pub use permission::AnswerPermissionOp;
+pub use run::CreateRunOp;
+pub use sweep::SweepOp;
+
+use crate::{
+    Failure, Timestamp,
+    commands::Command,
+    events::Appended,
+    ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
+    leases::{Claimed, LeaseState},
+    permissions::PermissionRequest,
+    runner_jobs::RunnerJob,
+    runs::{CreatedRun, Run},
+};
+
+/// One thing asked of the kernel.
+#[derive(Clone, Debug)]
+pub enum Op {
+    CreateRun(Box<CreateRunOp>),
+    CreateCommand(Box<CreateCommandOp>),
+    CreateJob(Box<CreateJobOp>),
+    FinishJob(FinishJobOp),
+    Claim(ClaimOp),
+    PatchLease(PatchLeaseOp),
+    Ack(AckOp),
+    Append(AppendOp),
+    CancelRun(CancelRunOp),
+    CancelCommand(CancelCommandOp),
+    AnswerPermission(AnswerPermissionOp),
+    Sweep(SweepOp),
+}
+
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Created, or found under the same idempotency key (`false`).
+    Run(Box<CreatedRun>, bool),
+    Command(Box<Command>, bool),
+    Job(Box<RunnerJob>, bool),
+    Claimed(Box<Claimed>),
+    Lease(LeaseState),
+    Appended(Appended),
+    CancelledRun(Box<Run>),
+    Permission(Box<PermissionRequest>),
+    Done,
+}
+
+/// An operation with the rows it needs on the desk beside the run and its unfinished commands.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub session: SessionId,
+    pub run_id: RunId,
+    pub op: Op,
+}
+
+/// Rows to load by key, each `None` when the operation does not name one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs<'a> {
+    pub command_key: Option<&'a str>,
+    pub job_key: Option<&'a str>,
+    pub job_id: Option<RunnerJobId>,
+    pub latest_command: bool,
+    pub permission_id: Option<PermissionId>,
+    pub batch: Option<(i64, i64)>,
+}
+
+impl Request {
+    pub fn needs(&self) -> Needs<'_> {
+        let none = Needs::default();
+        match &self.op {
+            Op::CreateCommand(op) => Needs { command_key: op.command.idempotency_key.as_deref(), ..none },
+            Op::CreateJob(op) => {
+                Needs { job_key: op.job.idempotency_key.as_deref(), latest_command: op.command_id.is_none(), ..none }
+            }
+            Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
+            Op::AnswerPermission(op) => Needs { permission_id: Some(op.permission_id), ..none },
+            Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
+            _ => none,
+        }
+    }
+
+    /// Commands the operation names, finished or not.
+    pub fn commands(&self) -> Vec<CommandId> {
+        match &self.op {
+            Op::CreateJob(op) => op.command_id.into_iter().collect(),
+            Op::Ack(op) => vec![op.command_id],
+            Op::CancelCommand(op) => vec![op.command_id],
+            Op::Append(op) => {
+                let mut ids: Vec<_> = op.events.iter().filter_map(|e| e.command_id).collect();
+                ids.dedup();
+                ids
+            }
+            _ => vec![],
+        }
+    }
+}
+
+/// Decides one operation against the desk.
+pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply, Failure> {
+    let run_id = request.run_id;
+    match request.op {
+        Op::CreateRun(op) => run::create(desk, *op, now),
+        Op::CreateCommand(op) => command::create(desk, run_id, *op, now),
+        Op::CreateJob(op) => job::create(desk, run_id, *op, now),
+        Op::FinishJob(op) => job::finish(desk, run_id, op, now),
+        Op::Claim(op) => claim::claim(desk, run_id, op, now),
+        Op::PatchLease(op) => claim::patch_lease(desk, run_id, op, now),
+        Op::Ack(op) => claim::ack(desk, run_id, op, now),
+        Op::Append(op) => append::append(desk, run_id, op, now),
+        Op::CancelRun(op) => cancel::run(desk, run_id, op, now),
+        Op::CancelCommand(op) => cancel::command(desk, run_id, op, now),
+        Op::AnswerPermission(op) => permission::answer(desk, run_id, op, now),
+        Op::Sweep(op) => sweep::sweep(desk, run_id, op, now),
+    }
+}

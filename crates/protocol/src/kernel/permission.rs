@@ -1,0 +1,125 @@
+//! Permission requests: asked by a runner's event, answered once, resolved as cancelled by cancel or deadline.
+
+use serde_json::json;
+
+use super::{Reply, claim::after, desk::Desk, desk::Tracked};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    events::{EventType, Facts, NewEvent},
+    ids::{CommandId, PermissionId, RunId},
+    permissions::{PermissionRequest, PermissionStatus},
+};
+
+#[derive(Clone, Debug)]
+pub struct AnswerPermissionOp {
+    pub permission_id: PermissionId,
+    pub option_id: String,
+    pub digest: String,
+    pub by: String,
+}
+
+/// Writes the request and, where it makes no sense, its denial.
+pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
+    let Facts::Permission(ask) = event.facts.clone() else { unreachable!("only permission requests ask") };
+    desk.append(run_id, event, now);
+    let Some(ask) = ask else {
+        let fact = json!({"permissionId": null, "status": PermissionStatus::Denied, "resolvedBy": "manager",
+            "reason": "the request could not be read or is over-long"});
+        desk.append(run_id, NewEvent::written(EventType::PermissionResolved, Some(command_id), &fact), now);
+        return;
+    };
+    let session = desk.session.session;
+    let deadline = after(now, ask.wait_ms());
+    let rows = desk.run_mut(run_id);
+    rows.run.open_permissions += 1;
+    let request = PermissionRequest {
+        permission_id: ask.permission_id,
+        run_id,
+        session,
+        command_id,
+        title: ask.title,
+        tool_call_id: ask.tool_call_id,
+        options: ask.options,
+        digest: ask.digest.to_ascii_lowercase(),
+        deadline,
+        status: PermissionStatus::Pending,
+        option_id: None,
+        resolved_by: None,
+        resolved_at: None,
+        created_at: now,
+    };
+    rows.permissions.insert(request.permission_id, Tracked::new(request));
+}
+
+pub fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let request = rows.permissions.get(&op.permission_id).ok_or_else(|| Failure::not_found("permission request"))?;
+    if request.status != PermissionStatus::Pending || request.deadline <= now {
+        return already(request, &op);
+    }
+    if !request.digest.eq_ignore_ascii_case(&op.digest) {
+        let message = "the digest is not that of what will run; look at the request again";
+        return Err(Failure::rule(FailureKind::StateConflict, "permission-digest", message));
+    }
+    let option = request.options.iter().find(|o| o.option_id == op.option_id);
+    let option = option.ok_or_else(|| Failure::invalid("permission-option", "the request has no such option"))?;
+    let status = if option.kind.allows() { PermissionStatus::Allowed } else { PermissionStatus::Denied };
+    resolve(desk, run_id, op.permission_id, status, Some(op.option_id), &op.by, now);
+    desk.settle(run_id, now);
+    let request = (*desk.run(run_id)?.permissions[&op.permission_id]).clone();
+    Ok(Reply::Permission(Box::new(request)))
+}
+
+/// The same answer again is fine; another one, or one too late, is refused.
+fn already(request: &PermissionRequest, op: &AnswerPermissionOp) -> Result<Reply, Failure> {
+    if request.option_id.as_deref() == Some(&op.option_id) && request.digest.eq_ignore_ascii_case(&op.digest) {
+        return Ok(Reply::Permission(Box::new(request.clone())));
+    }
+    let message = "the request has been resolved";
+    Err(Failure::rule(FailureKind::StateConflict, "permission-resolved", message)
+        .detail("status", request.status.as_str())
+        .detail("resolvedBy", request.resolved_by.clone()))
+}
+
+/// Resolves every open request of the command, or of the run.
+pub fn resolve_open(
+    desk: &mut Desk,
+    run_id: RunId,
+    command_id: Option<CommandId>,
+    status: PermissionStatus,
+    by: &str,
+    now: Timestamp,
+) {
+    let open: Vec<_> = desk
+        .run_mut(run_id)
+        .permissions
+        .values()
+        .filter(|p| p.status == PermissionStatus::Pending && command_id.is_none_or(|id| id == p.command_id))
+        .map(|p| p.permission_id)
+        .collect();
+    for permission_id in open {
+        resolve(desk, run_id, permission_id, status, None, by, now);
+    }
+}
+
+pub fn resolve(
+    desk: &mut Desk,
+    run_id: RunId,
+    permission_id: PermissionId,
+    status: PermissionStatus,
+    option_id: Option<String>,
+    by: &str,
+    now: Timestamp,
+) {
+    let rows = desk.run_mut(run_id);
+    rows.run.open_permissions -= 1;
+    let request = rows.permissions.get_mut(&permission_id).expect("found before");
+    request.status = status;
+    request.option_id = option_id;
+    request.resolved_by = Some(by.to_owned());
+    request.resolved_at = Some(now);
+    let fact = json!({"permissionId": permission_id, "status": status, "optionId": request.option_id,
+        "digest": request.digest, "resolvedBy": by});
+    let command_id = request.command_id;
+    desk.append(run_id, NewEvent::written(EventType::PermissionResolved, Some(command_id), &fact), now);
+}

@@ -1,0 +1,53 @@
+//! The sweeper's verb: what time alone changes. Run for a run whose lease or permission deadline has passed.
+
+use serde_json::json;
+
+use super::{Reply, cancel, desk::Desk, ending::end_command, permission};
+use crate::{
+    Failure, Timestamp,
+    events::{EventType, NewEvent},
+    ids::RunId,
+    permissions::PermissionStatus,
+};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SweepOp {
+    /// The process that held this lease is known to be gone: do not wait for the clock.
+    pub orphaned: bool,
+}
+
+pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Result<Reply, Failure> {
+    expire_permissions(desk, run_id, now);
+    let rows = desk.run(run_id)?;
+    let over = rows.lease.as_deref().filter(|lease| !lease.ended && (op.orphaned || !lease.is_live(now))).cloned();
+    if let Some(lease) = over {
+        if let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
+            lease.ended = true;
+        }
+        let fact = json!({"state": "expired", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch,
+            "leaseExpiresAt": lease.expires_at, "orphaned": op.orphaned});
+        desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+        let waiting: Vec<_> =
+            desk.run(run_id)?.unfinished().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect();
+        for command_id in waiting {
+            if desk.run(run_id)?.commands[&command_id].is_unfinished() {
+                end_command(desk, run_id, command_id, cancel::cancelled(), now);
+            }
+        }
+    }
+    desk.settle(run_id, now);
+    Ok(Reply::Done)
+}
+
+fn expire_permissions(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let Ok(rows) = desk.run(run_id) else { return };
+    let late: Vec<_> = rows
+        .permissions
+        .values()
+        .filter(|p| p.status == PermissionStatus::Pending && p.deadline <= now)
+        .map(|p| p.permission_id)
+        .collect();
+    for permission_id in late {
+        permission::resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, "deadline", now);
+    }
+}

@@ -1,0 +1,31 @@
+//! Every wire type and every pure rule of Ostler.
+//!
+//! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
+//! the state machines; the store persists what they return.
+
+pub mod backends;
+pub mod chain;
+pub mod commands;
+pub mod cursors;
+pub mod events;
+pub mod failures;
+pub mod fold;
+pub mod health;
+pub mod ids;
+pub mod json;
+pub mod kernel;
+pub mod leases;
+pub mod limits;
+pub mod liveness;
+pub mod permissions;
+pub mod policy;
+pub mod redaction;
+pub mod results;
+pub mod runner_jobs;
+pub mod runners;
+pub mod runs;
+pub mod sessions;
+
+pub use failures::{Failure, FailureKind};
+pub use jiff::Timestamp;
+pub use json::RawJson;

@@ -1,0 +1,39 @@
+//! Every limit people can hit, with its unit in its name. One past a limit is refused whole.
+
+pub const EVENT_BYTES_MAX: usize = 256 * 1024;
+pub const APPEND_EVENTS_MAX: usize = 500;
+pub const APPEND_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
+pub const PAGE_ITEMS_MAX: u32 = 1_000;
+pub const PAGE_ITEMS_DEFAULT: u32 = 100;
+/// A page also ends once its payloads reach this size, so that no page can take the server's memory.
+pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const WAIT_MS_MAX: u64 = 30_000;
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
+pub const NAME_BYTES_MAX: usize = 200;
+pub const WORKSPACE_REF_BYTES_MAX: usize = 16 * 1024;
+pub const TRACE_SINK_BYTES_MAX: usize = 4 * 1024;
+pub const COMMANDS_UNFINISHED_MAX: usize = 100;
+pub const PERMISSIONS_OPEN_MAX: usize = 32;
+pub const PERMISSION_BYTES_MAX: usize = 64 * 1024;
+pub const PERMISSION_OPTIONS_MAX: usize = 16;
+pub const PERMISSION_WAIT_MS_DEFAULT: i64 = 600_000;
+pub const PERMISSION_WAIT_MS_MAX: i64 = 86_400_000;
+
+pub const LEASE_MS_MIN: i64 = 10;
+pub const LEASE_MS_DEFAULT: i64 = 60_000;
+pub const LEASE_MS_MAX: i64 = 600_000;
+/// How many distinct waiters of one lease are remembered, each with one `claim-waiting` event.
+pub const LEASE_WAITERS_MAX: usize = 16;
+
+/// A runner that has not been heard of for this share of its lease is reported as stale.
+pub const HEARTBEAT_STALE_PERCENT: i64 = 80;
+/// After a tool ended, silence of this length is reported as `idle-after-tool`.
+pub const IDLE_AFTER_TOOL_MS: i64 = 8_000;
+
+pub const TOOL_ITEMS_KEPT: usize = 10;
+pub const TOOL_COMMAND_CHARS_MAX: usize = 200;
+pub const BLOCKER_CHARS_MAX: usize = 500;
+/// A runner job that was started this often without finishing its work is given up.
+pub const JOB_ATTEMPTS_MAX: i64 = 5;

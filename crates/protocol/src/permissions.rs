@@ -1,0 +1,134 @@
+//! Permission requests: the agent asks, somebody with the right answers once. The digest names exactly what will run.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    RawJson, Timestamp,
+    ids::{CommandId, PermissionId, RunId, SessionId},
+    limits::{NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PermissionStatus {
+    Pending,
+    Allowed,
+    Denied,
+    Cancelled,
+}
+
+impl PermissionStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Pending, Self::Allowed, Self::Denied, Self::Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+}
+
+/// What an option means for the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OptionKind {
+    AllowOnce,
+    AllowAlways,
+    RejectOnce,
+    RejectAlways,
+}
+
+impl OptionKind {
+    pub fn allows(self) -> bool {
+        matches!(self, Self::AllowOnce | Self::AllowAlways)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionOption {
+    pub option_id: String,
+    pub name: String,
+    pub kind: OptionKind,
+}
+
+/// The payload of a `permission_request` event, as a runner appends it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AskPermission {
+    pub permission_id: PermissionId,
+    pub title: String,
+    #[serde(default)]
+    pub tool_call_id: Option<String>,
+    pub options: Vec<PermissionOption>,
+    /// SHA-256, in hex, of exactly what will run.
+    pub digest: String,
+    #[serde(default)]
+    pub wait_ms: Option<i64>,
+}
+
+impl AskPermission {
+    /// Reads a request. `None`: it cannot be parsed or is over-long, and so counts as denied.
+    pub fn read(payload: &RawJson) -> Option<Self> {
+        if payload.as_str().len() > PERMISSION_BYTES_MAX {
+            return None;
+        }
+        let ask: Self = payload.view()?;
+        let digest_fits = ask.digest.len() == 64 && ask.digest.bytes().all(|b| b.is_ascii_hexdigit());
+        let options_fit = (1..=PERMISSION_OPTIONS_MAX).contains(&ask.options.len())
+            && ask.options.iter().all(|o| !o.option_id.is_empty() && o.option_id.len() <= NAME_BYTES_MAX);
+        (digest_fits && options_fit && !ask.title.is_empty()).then_some(ask)
+    }
+
+    pub fn wait_ms(&self) -> i64 {
+        self.wait_ms.unwrap_or(PERMISSION_WAIT_MS_DEFAULT).clamp(0, PERMISSION_WAIT_MS_MAX)
+    }
+}
+
+/// A permission request as stored and as sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionRequest {
+    pub permission_id: PermissionId,
+    pub run_id: RunId,
+    #[serde(skip, default = "no_session")]
+    pub session: SessionId,
+    pub command_id: CommandId,
+    pub title: String,
+    pub tool_call_id: Option<String>,
+    pub options: Vec<PermissionOption>,
+    pub digest: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub deadline: Timestamp,
+    pub status: PermissionStatus,
+    pub option_id: Option<String>,
+    /// Who answered, or why nobody did.
+    pub resolved_by: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub resolved_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+fn no_session() -> SessionId {
+    SessionId::new(uuid::Uuid::nil())
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AnswerPermission {
+    pub option_id: String,
+    /// The digest the answerer saw. Another one than the request's is refused.
+    pub digest: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionList {
+    pub permissions: Vec<PermissionRequest>,
+}

@@ -1,0 +1,135 @@
+//! Runner jobs: the only order to start a runner.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    RawJson, Timestamp,
+    ids::{AttemptId, CommandId, RunId, RunnerJobId, SessionId},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JobPhase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl JobPhase {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use JobPhase::*;
+        [Pending, Running, Succeeded, Failed, Cancelled].into_iter().find(|p| p.as_str() == text)
+    }
+
+    pub fn is_finished(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running)
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateRunnerJob {
+    /// The command to start a runner for; the run's latest when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Start a runner again whenever a command waits and no lease is live.
+    pub standing: bool,
+}
+
+/// A runner job as stored and as sent. Its identity fields are never null, whatever launches it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerJob {
+    pub runner_job_id: RunnerJobId,
+    pub run_id: RunId,
+    #[serde(skip, default = "no_session")]
+    pub session: SessionId,
+    pub command_id: CommandId,
+    pub attempt_id: AttemptId,
+    /// How often a runner was started for this job.
+    pub attempt: i64,
+    pub job_name: String,
+    pub namespace: String,
+    pub launcher: String,
+    pub runner_id: String,
+    pub pod_name: String,
+    pub log_path: String,
+    pub standing: bool,
+    pub phase: JobPhase,
+    /// How the last runner ended: `status`, `failureKind`, `message`; an empty object before.
+    #[schema(value_type = Object)]
+    pub terminal_summary: RawJson,
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+    #[serde(skip)]
+    pub request_hash: String,
+    /// The server process that runs it.
+    #[serde(skip)]
+    pub owner: Option<String>,
+    #[serde(skip)]
+    pub heartbeat_at: Option<Timestamp>,
+    #[serde(skip)]
+    pub token_hash: Option<String>,
+    pub poll: JobPoll,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+fn no_session() -> SessionId {
+    SessionId::new(uuid::Uuid::nil())
+}
+
+/// Where to look next.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JobPoll {
+    pub job: String,
+    pub events: String,
+    pub result: String,
+}
+
+impl JobPoll {
+    pub fn of(run_id: RunId, job_id: RunnerJobId, command_id: CommandId) -> Self {
+        Self {
+            job: format!("/api/v1/runs/{run_id}/runner-jobs/{job_id}"),
+            events: format!("/api/v1/runs/{run_id}/events"),
+            result: format!("/api/v1/runs/{run_id}/commands/{command_id}/result"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct ListRunnerJobs {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerJobPage {
+    pub runner_jobs: Vec<RunnerJob>,
+    pub next_cursor: Option<String>,
+}

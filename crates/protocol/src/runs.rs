@@ -1,0 +1,233 @@
+//! Runs: a runner's tenure over a session's work, one lease at a time.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    FailureKind, RawJson, Timestamp,
+    commands::{Command, CreateCommand},
+    ids::{AttemptId, RunId, RunnerJobId, SessionId},
+    json::present,
+    policy::ExecutionPolicy,
+    runner_jobs::RunnerJob,
+};
+
+/// `pending → claimed → running → completed | failed | blocked | cancelled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    Pending,
+    Claimed,
+    Running,
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl RunStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Blocked => "blocked",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use RunStatus::*;
+        [Pending, Claimed, Running, Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending | Self::Claimed | Self::Running)
+    }
+}
+
+/// How a command or a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TerminalStatus {
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl TerminalStatus {
+    pub fn as_str(self) -> &'static str {
+        RunStatus::from(self).as_str()
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use TerminalStatus::*;
+        [Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+}
+
+impl From<TerminalStatus> for RunStatus {
+    fn from(status: TerminalStatus) -> Self {
+        match status {
+            TerminalStatus::Completed => Self::Completed,
+            TerminalStatus::Failed => Self::Failed,
+            TerminalStatus::Blocked => Self::Blocked,
+            TerminalStatus::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// The explicit fact that ended a command or a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Terminal {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+    /// Who stated the fact: `runner`, `manager`, `run`.
+    pub source: String,
+    /// The run's number of the `terminal_status` event.
+    pub seq: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+/// The body of `POST /api/v1/runs`. Presence is checked by the tenant policy, which names the exact rule.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateRun {
+    #[schema(required)]
+    pub tenant_id: Option<String>,
+    #[schema(required)]
+    pub project_id: Option<String>,
+    #[schema(value_type = Object, required)]
+    pub workspace_ref: Option<RawJson>,
+    #[schema(required)]
+    pub provider_id: Option<String>,
+    #[schema(required)]
+    pub backend_profile: Option<String>,
+    #[schema(value_type = Object)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution_policy: Option<RawJson>,
+    /// Must be there; may be null.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Object, required)]
+    pub trace_sink: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_ref: Option<SessionRef>,
+    /// Business mutations the caller intends. Recorded as an audit event, never judged.
+    #[schema(value_type = Object)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub business_intents: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Create a first command, and a standing runner job for it, in the same transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<CreateCommand>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionRef {
+    pub session_id: String,
+}
+
+/// A run as stored and as sent.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    pub run_id: RunId,
+    /// The caller's own session id where it chose one, else ours.
+    pub session_id: String,
+    #[serde(skip, default = "no_session")]
+    pub session: SessionId,
+    pub tenant_id: String,
+    pub project_id: String,
+    #[schema(value_type = Object)]
+    pub workspace_ref: RawJson,
+    pub provider_id: String,
+    pub backend_profile: String,
+    pub execution_policy: ExecutionPolicy,
+    #[schema(value_type = Object)]
+    pub trace_sink: RawJson,
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+    #[serde(skip)]
+    pub request_hash: String,
+    pub status: RunStatus,
+    pub terminal: Option<Terminal>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub cancel_requested_at: Option<Timestamp>,
+    /// The number of the run's last event.
+    pub last_seq: i64,
+    /// How many commands the run was given; the last one's number.
+    pub command_count: i64,
+    /// Raised by every claim; what fences out earlier ones.
+    pub lease_epoch: i64,
+    #[serde(skip)]
+    pub open_permissions: i64,
+    /// The attempt a runner job minted for the next claim.
+    #[serde(skip)]
+    pub offered_attempt_id: Option<AttemptId>,
+    pub attempt_id: Option<AttemptId>,
+    #[serde(skip)]
+    pub standing_job_id: Option<RunnerJobId>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+fn no_session() -> SessionId {
+    SessionId::new(uuid::Uuid::nil())
+}
+
+/// What creating a run answers: the run and, where they were asked for, its first command and its standing job.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreatedRun {
+    #[serde(flatten)]
+    pub run: Run,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Command>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_job: Option<RunnerJob>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct ListRuns {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunPage {
+    pub runs: Vec<Run>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Cancel {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

@@ -1,0 +1,50 @@
+//! The project's own commands: start the server, run everything CI runs, borrow a private Postgres. It finds or
+//! installs the tools it needs, and keeps no state in the checkout besides cargo's target directory.
+
+mod postgres;
+mod process;
+mod test;
+mod tools;
+mod up;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
+  test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
+  postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let outcome = process::listen_for_signals().and_then(|()| match command.as_str() {
+        "up" => up::up(after_separator(rest)),
+        "test" => test::test(rest),
+        "postgres" => postgres::run_with_cluster(after_separator(rest)),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("there is no command `{other}`\n\n{USAGE}")),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn after_separator(arguments: &[String]) -> &[String] {
+    match arguments.split_first() {
+        Some((first, rest)) if first == "--" => rest,
+        _ => arguments,
+    }
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask test`: what CI runs, in CI's order, so that a green run here is a green run there. It stops at the
+//! first step that fails and says which one it was.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::postgres::{self, Cluster};
+use crate::process::{cargo, in_workspace, now, run, seconds_since};
+use crate::tools::{DENY, NEXTEST, find_or_install};
+
+pub fn test(arguments: &[String]) -> Result<(), String> {
+    let (ours, for_nextest) = match arguments.iter().position(|argument| argument == "--") {
+        Some(separator) => (&arguments[..separator], &arguments[separator + 1..]),
+        None => (arguments, &[][..]),
+    };
+    let mut fast = false;
+    for argument in ours {
+        match argument.as_str() {
+            "--fast" => fast = true,
+            other => return Err(format!("`test` does not know `{other}`\nhint: arguments for nextest go after `--`")),
+        }
+    }
+
+    let started = now();
+    step("format", || run(cargo()?.args(["fmt", "--all", "--check"])).map_err(|e| hint(e, "`cargo fmt --all`")))?;
+    step("lints", || {
+        let arguments = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+        run(cargo()?.args(arguments))
+    })?;
+    if fast {
+        eprintln!("==> dependencies: skipped (--fast)");
+    } else {
+        let deny = step("cargo-deny", || find_or_install(&DENY))?;
+        step("dependencies", || check_dependencies(&deny))?;
+    }
+    let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
+    let cluster = step("private Postgres", Cluster::start)?;
+    step("tests on both engines", || run_tests(&nextest, &cluster, for_nextest))?;
+    drop(cluster);
+    eprintln!("==> everything passed in {}", seconds_since(started));
+    Ok(())
+}
+
+fn step<T>(name: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    eprintln!("==> {name}");
+    let started = now();
+    let outcome = work();
+    let took = seconds_since(started);
+    match &outcome {
+        Ok(_) => eprintln!("    {name}: ok in {took}"),
+        Err(_) => eprintln!("    {name}: FAILED after {took}"),
+    }
+    outcome.map_err(|message| format!("step `{name}`: {message}"))
+}
+
+fn hint(message: String, what: &str) -> String {
+    format!("{message}\nhint: {what}")
+}
+
+fn check_dependencies(deny: &Path) -> Result<(), String> {
+    let check = |offline: bool, which: &[&str]| {
+        let mut command = in_workspace(deny)?;
+        command.args(["--log-level", "error"]);
+        // Otherwise it would fetch the advisory database, which is not there for everybody who builds this.
+        if offline {
+            command.arg("--offline");
+        }
+        run(command.arg("check").args(which))
+    };
+    check(false, &["licenses", "bans", "sources"])?;
+    if has_advisory_database() {
+        return check(true, &["advisories"]);
+    }
+    eprintln!("    advisories: skipped, there is no database on this machine (`cargo deny fetch db` gets one)");
+    Ok(())
+}
+
+/// Looks where cargo-deny keeps its databases unless told otherwise. An attempt to fetch one that failed leaves the
+/// folder behind, so only a folder with a repository in it counts.
+fn has_advisory_database() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    let databases = home.and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
+    databases.into_iter().flatten().flatten().any(|database| database.path().join(".git").exists())
+}
+
+fn run_tests(nextest: &Path, cluster: &Cluster, arguments: &[String]) -> Result<(), String> {
+    // Called by its path, because a copy in our cache is not on cargo's.
+    let mut command = in_workspace(nextest)?;
+    command.env(postgres::URL_VARIABLE, cluster.url());
+    command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
+    run(command.args(arguments))
+}

@@ -1,0 +1,207 @@
+//! The rules of the house that no compiler checks: which crate may use which, how long a file may be, what nothing
+//! may be called, and that the documents stay short. Each failure names all offenders at once.
+
+#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const SOURCE_LINES_MAX: usize = 600;
+const ARCHITECTURE_LINES_MAX: usize = 200;
+const ADR_LINES_MAX: usize = 25;
+const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
+/// Names that say nothing, and so attract everything.
+const EMPTY_NAMES: [&str; 6] = ["utils", "common", "helpers", "manager", "types", "misc"];
+
+/// The one-way rule: a crate may use those named after it, and no other of ours.
+const MAY_USE: [(&str, &[&str]); 8] = [
+    ("ostler-protocol", &[]),
+    ("ostler-crypto", &[]),
+    ("ostler-store", &["ostler-protocol"]),
+    ("ostler-client", &["ostler-crypto", "ostler-protocol"]),
+    ("ostler-runner", &["ostler-client", "ostler-protocol"]),
+    ("ostler-server", &["ostler-store", "ostler-runner", "ostler-client", "ostler-crypto", "ostler-protocol"]),
+    ("ostler-cli", &["ostler-server", "ostler-runner", "ostler-client", "ostler-protocol"]),
+    ("xtask", &[]),
+];
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let allowed: BTreeMap<_, _> = MAY_USE.into_iter().collect();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    let name = |value: &Value| value["name"].as_str().unwrap().to_owned();
+    let ours: BTreeSet<String> = packages.iter().map(name).collect();
+
+    let mut offenders = Vec::new();
+    for package in packages {
+        let user = name(package);
+        let Some(may_use) = allowed.get(user.as_str()) else {
+            offenders.push(format!("{user} has no place in the one-way rule: give it one in MAY_USE"));
+            continue;
+        };
+        // Dependencies of every kind: a test that reaches around the rule proves less than it seems to.
+        let used = package["dependencies"].as_array().unwrap().iter().map(name).filter(|used| ours.contains(used));
+        offenders.extend(used.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{user} → {used}")));
+    }
+    assert_none(offenders, "dependencies against the one-way rule");
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let offenders = source_files().into_iter().filter_map(|path| {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        let lines = text.lines().count();
+        (lines > SOURCE_LINES_MAX && !is_generated(&path, &text)).then(|| format!("{}: {lines} lines", path.display()))
+    });
+    assert_none(offenders.collect(), &format!("files of more than {SOURCE_LINES_MAX} lines"));
+}
+
+#[test]
+fn nothing_has_an_empty_name() {
+    let mut offenders = BTreeSet::new();
+    for path in source_files() {
+        let stems = path.components().map(|part| Path::new(part.as_os_str()).file_stem().unwrap_or_default());
+        if stems.into_iter().any(|stem| EMPTY_NAMES.iter().any(|name| stem == *name)) {
+            offenders.insert(path.display().to_string());
+        }
+        for (number, line) in fs::read_to_string(root().join(&path)).unwrap().lines().enumerate() {
+            if declared_module(line).is_some_and(|module| EMPTY_NAMES.contains(&module)) {
+                offenders.insert(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(offenders.into_iter().collect(), "names that say nothing");
+}
+
+#[test]
+fn no_file_knows_the_machine_it_was_written_on() {
+    // Put together here, or this file would be the first offender.
+    let mut places: Vec<String> = ["work", "root"].iter().map(|name| format!("/{name}/")).collect();
+    let here = [Some(root()), std::env::var_os("HOME").map(PathBuf::from)];
+    // A place such as `/tmp` is not a developer's own, so it takes two names to be one.
+    let own = here.into_iter().flatten().filter(|path| path.is_absolute() && path.components().count() > 2);
+    places.extend(own.map(|path| format!("{}/", path.display())));
+
+    let mut offenders = Vec::new();
+    for path in files_below(&root()) {
+        // Files that are not text have nothing to read.
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            if places.iter().any(|place| names_place(line, place)) {
+                offenders.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(offenders, "paths of a developer's machine");
+}
+
+#[test]
+fn readme_sets_up_with_two_commands() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("there is a README.md");
+    let lines: Vec<&str> = readme.lines().map(str::trim_end).collect();
+    let heading =
+        lines.iter().position(|line| line.starts_with('#') && line.trim_start_matches('#').trim() == "Set up");
+    let after = &lines[heading.expect("README.md has a heading `Set up`") + 1..];
+    let block: Vec<&str> = after.iter().copied().skip_while(|line| line.is_empty()).collect();
+    assert_eq!(block.first(), Some(&"```sh"), "a ```sh block stands directly under `Set up`");
+    let commands: Vec<&str> = block[1..].iter().copied().take_while(|line| *line != "```").collect();
+    assert_eq!(commands, SET_UP, "the set-up commands");
+    let first_block = lines.iter().position(|line| line.starts_with("```")).unwrap();
+    assert!(first_block > heading.unwrap(), "README.md shows nothing to type before `Set up`");
+}
+
+#[test]
+fn documents_stay_short() {
+    let mut limits = vec![(PathBuf::from("ARCHITECTURE.md"), ARCHITECTURE_LINES_MAX)];
+    let records = files_below(&root().join("docs/adr"));
+    limits.extend(records.into_iter().map(|name| (Path::new("docs/adr").join(name), ADR_LINES_MAX)));
+    let offenders = limits.into_iter().filter_map(|(path, lines_max)| {
+        let text = fs::read_to_string(root().join(&path)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let lines = text.lines().count();
+        (lines > lines_max).then(|| format!("{}: {lines} lines, at most {lines_max}", path.display()))
+    });
+    assert_none(offenders.collect(), "documents that are too long");
+}
+
+#[test]
+fn the_checks_find_what_they_look_for() {
+    assert_eq!(declared_module("    pub(crate) mod names {"), Some("names"));
+    assert_eq!(declared_module("// mod names;"), None);
+    assert_eq!(declared_module("model names;"), None);
+    assert!(names_place("see /place/x", "/place/"));
+    assert!(names_place("\"/place/", "/place/"));
+    assert!(!names_place("a/place/x", "/place/") && !names_place("{dir}/place/x", "/place/"));
+    assert!(is_generated(Path::new("docs/generated/x.rs"), "") && is_generated(Path::new("x.rs"), "// @generated\n"));
+    assert!(!is_generated(Path::new("x.rs"), "fn generated() {}"));
+}
+
+fn assert_none(offenders: Vec<String>, what: &str) {
+    assert!(offenders.is_empty(), "{what}:\n  {}", offenders.join("\n  "));
+}
+
+/// At run time: a cached test binary may have been built from another checkout.
+fn root() -> PathBuf {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test");
+    Path::new(&manifest).parent().unwrap().to_owned()
+}
+
+fn metadata() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn source_files() -> Vec<PathBuf> {
+    let is_source = |path: &Path| path.extension().is_some_and(|extension| extension == "rs" || extension == "sql");
+    let ours = |path: &Path| path.starts_with("crates") || path.starts_with("xtask");
+    files_below(&root()).into_iter().filter(|path| ours(path) && is_source(path)).collect()
+}
+
+/// Every file below a directory, by its path from there, without what was built or fetched.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for entry in fs::read_dir(&next).unwrap_or_else(|e| panic!("{}: {e}", next.display())) {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() && !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
+                waiting.push(entry.path());
+            } else if kind.is_file() {
+                found.push(entry.path().strip_prefix(directory).unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_generated(path: &Path, text: &str) -> bool {
+    path.components().any(|part| part.as_os_str() == "generated")
+        || text.lines().take(5).any(|line| line.contains("@generated"))
+}
+
+fn declared_module(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let visible = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
+        Some(scope) => scope.split_once(')').map_or(rest, |(_, rest)| rest),
+        None => rest,
+    });
+    let name = visible.trim_start().strip_prefix("mod ")?;
+    Some(name.trim_end_matches(['{', '}', ';', ' ']))
+}
+
+/// Whether the line names the place itself, not a folder of that name inside another.
+fn names_place(line: &str, place: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || "_-.~*})".contains(c);
+    line.match_indices(place).any(|(at, _)| !line[..at].ends_with(inside))
+}
