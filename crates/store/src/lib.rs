@@ -1,1 +1,24 @@
+//! All SQL of Ostler, one file per noun, on SQLite and on Postgres.
+//!
+//! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
+//! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
+pub mod backends;
+pub mod commands;
+pub mod db;
+pub mod events;
+pub mod lane;
+pub mod leases;
+pub mod migrate;
+pub mod permissions;
+mod postgres;
+mod record;
+pub mod results;
+pub mod runner_jobs;
+pub mod runners;
+pub mod runs;
+pub mod sessions;
+mod sqlite;
+pub mod tokens;
+
+pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};

@@ -73,8 +73,8 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     };
     let expires_at = lease.expires_at;
     rows.lease = Some(Tracked::new(lease));
-    // Earlier epochs are fenced out, so their batches can never be asked for again.
     rows.batches.clear();
+    rows.forget_batches_before = (epoch > 1).then_some(epoch);
     let state = if expired.is_some() { "recovered" } else { "claimed" };
     let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
         "leaseExpiresAt": expires_at, "previousRunnerId": expired});

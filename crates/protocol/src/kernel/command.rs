@@ -19,8 +19,8 @@ use crate::{
 pub struct CreateCommandOp {
     /// Complete but for its number and its target.
     pub command: Command,
-    /// What was asked, as a `user_message`.
-    pub message: Option<NewEvent>,
+    /// What was asked: a `user_message`, or an audit event where there are no words.
+    pub message: NewEvent,
 }
 
 pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<Reply, Failure> {
@@ -44,9 +44,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
     let seq = rows.run.command_count;
     rows.commands.insert(command_id, Tracked::new(Command { seq, target_command_id: target, ..op.command }));
     desk.session.last_command_id = Some(command_id);
-    if let Some(message) = op.message {
-        desk.append(run_id, message, now);
-    }
+    desk.append(run_id, op.message, now);
     if aimed && target.is_none() {
         let end = End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "no turn is active");
         ending::end_command(desk, run_id, command_id, end, now);

@@ -84,6 +84,8 @@ pub struct RunDesk {
     /// The standing job, and those an operation names.
     pub jobs: BTreeMap<RunnerJobId, Tracked<RunnerJob>>,
     pub batches: Vec<Tracked<Batch>>,
+    /// Batches of earlier epochs can be dropped: those epochs are fenced out.
+    pub forget_batches_before: Option<i64>,
 }
 
 impl RunDesk {
@@ -95,6 +97,7 @@ impl RunDesk {
             permissions: BTreeMap::new(),
             jobs: BTreeMap::new(),
             batches: vec![],
+            forget_batches_before: None,
         }
     }
 

@@ -12,11 +12,14 @@ use crate::{
     events::NewEvent,
     ids::RunId,
     runs::{CreatedRun, Run, RunStatus},
+    sessions::Session,
 };
 
 #[derive(Clone, Debug)]
 pub struct CreateRunOp {
     pub run: Run,
+    /// The session, where the run brings a new one.
+    pub session: Option<Session>,
     /// The policy decision, as an audit event.
     pub audit: NewEvent,
     /// A first command and its standing job, in the same breath.

@@ -1,0 +1,107 @@
+//! How a failure reads: what happened, its kind, the trace id that is also in the server's log, and what to do about
+//! it. A failure made here may bring its own hint; every kind has one.
+
+use ostler_protocol::{Failure, FailureKind};
+
+use crate::output::{Paint, harmless, line};
+
+/// The key under which a failure carries a hint of its own.
+const HINT: &str = "hint";
+
+/// A failure of ours, with what to do about it.
+pub fn hinted(kind: FailureKind, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+    Failure::new(kind, message).detail(HINT, hint.into())
+}
+
+/// A command line that makes no sense.
+pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+    hinted(FailureKind::SchemaInvalid, message, hint)
+}
+
+pub fn render(failure: &Failure, paint: Paint) -> String {
+    let detail = |key: &str| failure.details.as_ref().and_then(|d| d.get(key)).and_then(|value| value.as_str());
+    let mut out = format!("{} {}\n", paint.red("error:"), harmless(&failure.message));
+    out.push_str(&format!("  kind: {}\n", failure.kind));
+    for (key, label) in [("rule", "rule"), ("traceId", "trace")] {
+        if let Some(value) = detail(key) {
+            out.push_str(&format!("  {label}: {}\n", line(value, 80)));
+        }
+    }
+    // Only failures of this process carry a cause; a server's never leaves its log.
+    if let Some(cause) = &failure.cause {
+        out.push_str(&format!("  cause: {}\n", line(cause, 400)));
+    }
+    let hint = detail(HINT).map_or_else(|| hint(failure.kind).to_owned(), harmless);
+    out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
+    out
+}
+
+/// What somebody at a terminal can do about it.
+pub fn hint(kind: FailureKind) -> &'static str {
+    use FailureKind::*;
+    match kind {
+        SchemaInvalid => "look at the command's `--help`, and at the rule named above if there is one",
+        Unauthenticated => {
+            "set OSTLER_TOKEN, or use the server's own data directory (`--data-dir`), where its `token` file is"
+        }
+        Forbidden => "use a token with more rights, or ask the operator of this server",
+        OriginDenied => "address the server by a name it knows, such as 127.0.0.1 or localhost",
+        TenantPolicyDenied => "ask for less, or have the operator widen the tenant's policy in the server's config",
+        NotFound => "check the id; `ostler ps --all` lists the runs you may see",
+        MethodNotAllowed | UnsupportedMediaType => "client and server may be of different versions; compare `ostler --version`",
+        IdempotencyConflict => "use a new idempotency key, or send exactly what was sent with this one",
+        RunnerLeaseConflict => "another runner holds the run; wait for its lease to end",
+        SessionBusy => "wait for the session's active run, cancel it, or use another session",
+        StateConflict => "look at the present state with `ostler result RUN`",
+        Cancelled => "start it again with `ostler run`, if it is still wanted",
+        Gone => "its events are kept no longer; `ostler result RUN` still has the outcome",
+        SessionStoreEvicted => "start in a new session",
+        PayloadTooLarge => "send less at once",
+        SecretUnavailable => "have the operator configure the profile's credential, or use `--profile scripted`",
+        BudgetExceeded => "raise the budget in the execution policy, or split the work",
+        PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
+        RateLimited | Overloaded => "try again in a moment",
+        BackendFailed | ProviderInvalidToolCall => "`ostler trace RUN` shows what the agent did before it failed",
+        BackendTimeout => "give it more time with `--timeout-ms`, or ask for less at once",
+        ThreadResumeFailed => "start in a new session; the agent lost its thread",
+        ProviderAuthFailed => "have the operator renew the provider's credential",
+        ProviderUnavailable => "try again later, or use another profile",
+        InfraFailed => "is the server running? `ostler serve` starts one here, `--server` or OSTLER_SERVER names another",
+        Internal => "look for the trace id in the server's log, and report it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_kind_trace_and_what_to_do() {
+        let failure = Failure::not_found("run").detail("traceId", "trc_1").detail("rule", "run-unknown");
+        assert_eq!(
+            render(&failure, Paint::PLAIN),
+            "error: no such run\n  kind: not-found\n  rule: run-unknown\n  trace: trc_1\n\
+             hint: check the id; `ostler ps --all` lists the runs you may see\n"
+        );
+    }
+
+    #[test]
+    fn a_hint_of_its_own_wins() {
+        let text = render(&usage("no prompt was given", "say what the agent should do"), Paint::PLAIN);
+        assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: say what the agent should do\n");
+    }
+
+    #[test]
+    fn every_kind_reads_in_full() {
+        for row in FailureKind::ALL {
+            let text = render(&Failure::new(row.kind, "it went wrong"), Paint::PLAIN);
+            assert!(text.starts_with("error: it went wrong\n"), "{text}");
+            assert!(text.contains(&format!("  kind: {}\nhint: ", row.name)) && text.ends_with('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_message_cannot_drive_the_terminal() {
+        assert!(!render(&Failure::new(FailureKind::Internal, "\x1b]0;x\x07"), Paint::PLAIN).contains('\x1b'));
+    }
+}

@@ -1,0 +1,164 @@
+//! Events as one short line each. Payloads may hold anything, so every field is read leniently, and nothing of it can
+//! drive the terminal.
+
+use ostler_protocol::{
+    Timestamp,
+    events::{EventType, EventView},
+};
+use serde_json::Value;
+
+use crate::output::line;
+
+/// How much of one field is shown.
+const FIELD_CHARS_MAX: usize = 200;
+
+/// The short text of an event, unbounded in width but for its fields.
+pub fn summary(event: &EventView) -> String {
+    let payload = event.payload.to_value();
+    if payload.is_null() {
+        return "(erased)".into();
+    }
+    let text = describe(event.event_type, &payload);
+    if text.is_empty() { line(&payload.to_string(), FIELD_CHARS_MAX) } else { text }
+}
+
+fn describe(event_type: EventType, payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    match event_type {
+        EventType::UserMessage => message_text(payload),
+        EventType::AssistantDelta | EventType::ReasoningDelta => field("delta"),
+        EventType::AssistantMessage | EventType::Reasoning => field("text"),
+        EventType::ToolCall => tool_call(payload),
+        EventType::CommandOutput => words(&[&labelled(&field("stream"), ":"), &field("text")]),
+        EventType::Step => words(&[&field("name"), &field("status")]),
+        EventType::Usage => usage(payload),
+        EventType::BackendStatus => words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]),
+        EventType::Lease => words(&[&field("state"), &labelled("by ", &field("runnerId"))]),
+        EventType::PermissionRequest => words(&[&field("permissionId"), &field("title")]),
+        EventType::PermissionResolved => {
+            words(&[&field("permissionId"), &field("status"), &labelled("by ", &field("resolvedBy"))])
+        }
+        EventType::Error => words(&[&labelled(&field("failureKind"), ":"), &field("message")]),
+        EventType::TerminalStatus => words(&[&field("status"), &field("failureKind"), &field("message")]),
+        EventType::Audit => words(&[&field("action"), &labelled("by ", &field("by")), &field("reason")]),
+        EventType::Custom => field("name"),
+        EventType::State | EventType::Activity | EventType::Session => String::new(),
+    }
+}
+
+/// `shell completed: ls -la (exit 0)`.
+pub fn tool_call(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let name = first(&[field("name"), field("toolName"), field("method"), field("toolCallId")]);
+    let what = first(&[field("command"), field("arguments"), field("summary"), field("result")]);
+    let head = words(&[&name, &field("status")]);
+    let body = if what.is_empty() { head } else { format!("{head}: {what}") };
+    words(&[&body, &labelled("(exit ", &labelled(&field("exitCode"), ")"))])
+}
+
+fn usage(payload: &Value) -> String {
+    let tokens = |key: &str| payload.get(key).and_then(Value::as_i64);
+    let sum = || tokens("inputTokens").unwrap_or(0) + tokens("outputTokens").unwrap_or(0);
+    words(&[&field(payload, "model"), &format!("{} tokens", tokens("totalTokens").unwrap_or_else(sum))])
+}
+
+fn message_text(payload: &Value) -> String {
+    let parts = ["content", "parts"].iter().find_map(|key| payload.get(*key)?.as_array());
+    let joined = parts.map(|parts| parts.iter().map(|part| field(part, "text")).collect::<Vec<_>>().join(" "));
+    first(&[joined.unwrap_or_default(), field(payload, "text"), field(payload, "content"), field(payload, "prompt")])
+}
+
+/// A field as text: strings as they are, anything else as JSON, nothing for null.
+pub fn field(payload: &Value, key: &str) -> String {
+    match payload.get(key) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => line(text, FIELD_CHARS_MAX),
+        Some(other) => line(&other.to_string(), FIELD_CHARS_MAX),
+    }
+}
+
+fn first(texts: &[String]) -> String {
+    texts.iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
+}
+
+fn words(texts: &[&str]) -> String {
+    texts.iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join(" ")
+}
+
+/// Both parts, or nothing where one is empty.
+fn labelled(before: &str, after: &str) -> String {
+    if before.is_empty() || after.is_empty() { String::new() } else { format!("{before}{after}") }
+}
+
+/// The time of day in UTC, to the millisecond.
+pub fn time_of_day(at: Timestamp) -> String {
+    at.strftime("%H:%M:%S%.3f").to_string()
+}
+
+#[cfg(test)]
+pub mod fixtures {
+    use ostler_protocol::RawJson;
+
+    use super::*;
+
+    pub fn id<T: std::str::FromStr>(prefix: &str, number: u32) -> T
+    where
+        T::Err: std::fmt::Debug,
+    {
+        format!("{prefix}{number:032x}").parse().unwrap()
+    }
+
+    pub fn event(seq: i64, event_type: EventType, payload: Value) -> EventView {
+        EventView {
+            seq: Some(seq),
+            run_id: Some(id("run_", 1)),
+            session_seq: seq,
+            event_type,
+            command_id: Some(id("cmd_", 1)),
+            created_at: "2030-01-02T03:04:05.678Z".parse().unwrap(),
+            payload: RawJson::of(&payload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{fixtures::event, *};
+
+    #[test]
+    fn every_type_reads_as_a_line() {
+        use EventType::*;
+        for (event_type, payload, text) in [
+            (UserMessage, json!({"messageId": "m", "content": [{"type": "text", "text": "do\nit"}]}), "do it"),
+            (UserMessage, json!({"text": "do it"}), "do it"),
+            (AssistantDelta, json!({"delta": "he"}), "he"),
+            (AssistantMessage, json!({"text": "hello"}), "hello"),
+            (
+                ToolCall,
+                json!({"name": "shell", "status": "completed", "command": "ls", "exitCode": 0}),
+                "shell completed: ls (exit 0)",
+            ),
+            (ToolCall, json!({"toolCallId": "t1", "status": "started", "arguments": {"a": 1}}), r#"t1 started: {"a":1}"#),
+            (CommandOutput, json!({"stream": "stdout", "text": "x\ny"}), "stdout: x y"),
+            (Usage, json!({"inputTokens": 3, "outputTokens": 4}), "7 tokens"),
+            (BackendStatus, json!({"phase": "thread/started"}), "thread/started"),
+            (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),
+            (PermissionResolved, json!({"permissionId": null, "status": "denied", "resolvedBy": "a"}), "denied by a"),
+            (Error, json!({"failureKind": "internal", "message": "oh"}), "internal: oh"),
+            (TerminalStatus, json!({"status": "completed", "failureKind": null}), "completed"),
+            (TerminalStatus, json!({"status": "failed", "failureKind": "internal", "message": "m"}), "failed internal m"),
+            (Session, json!({"renamed": "x"}), r#"{"renamed":"x"}"#),
+            (Custom, json!({}), "{}"),
+            (AssistantMessage, Value::Null, "(erased)"),
+        ] {
+            assert_eq!(summary(&event(1, event_type, payload)), text);
+        }
+    }
+
+    #[test]
+    fn times_are_utc_with_milliseconds() {
+        assert_eq!(time_of_day("2030-01-02T03:04:05.678Z".parse().unwrap()), "03:04:05.678");
+    }
+}

@@ -1,0 +1,297 @@
+//! What a person sees while a turn runs: the reply as it comes, and a line for everything else that matters. Pure: an
+//! event goes in, pieces of text come out, each meant for one of the two streams.
+
+use std::collections::BTreeMap;
+
+use ostler_protocol::{
+    events::{EventType, EventView, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
+    ids::{CommandId, RunId},
+    permissions::{AskPermission, PermissionOption},
+    results::RunResult,
+    runs::TerminalStatus,
+};
+use serde_json::Value;
+
+use crate::{
+    errors,
+    events::{field, tool_call},
+    output::{Paint, count, line},
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    /// A piece of the reply, for stdout.
+    Reply(String),
+    /// A whole line or several, for stderr.
+    Note(String),
+}
+
+pub struct Live {
+    run_id: RunId,
+    command_id: CommandId,
+    /// How to call `ostler` so that it reaches the same server.
+    invocation: String,
+    paint: Paint,
+    /// What has been shown of each message that is still being written.
+    shown: BTreeMap<String, String>,
+    /// The message that the last piece of the reply belongs to.
+    current: Option<String>,
+    mid_line: bool,
+    pub replied: bool,
+    pub end: Option<TerminalStatus>,
+}
+
+impl Live {
+    pub fn new(run_id: RunId, command_id: CommandId, invocation: String, paint: Paint) -> Self {
+        Self {
+            run_id,
+            command_id,
+            invocation,
+            paint,
+            shown: BTreeMap::new(),
+            current: None,
+            mid_line: false,
+            replied: false,
+            end: None,
+        }
+    }
+
+    pub fn apply(&mut self, event: &EventView) -> Vec<Piece> {
+        let payload = event.payload.to_value();
+        let is_ours = event.command_id == Some(self.command_id);
+        match event.event_type {
+            EventType::TerminalStatus if is_ours || event.command_id.is_none() => self.terminal(&payload),
+            _ if !is_ours => vec![],
+            EventType::AssistantDelta => self.delta(&payload),
+            EventType::AssistantMessage => self.message(&payload),
+            EventType::ToolCall => self.tool(&payload),
+            EventType::BackendStatus => self.backend(&payload),
+            EventType::PermissionRequest => self.permission(event),
+            EventType::PermissionResolved => {
+                let (id, status, by) = (field(&payload, "permissionId"), field(&payload, "status"), field(&payload, "resolvedBy"));
+                vec![self.note(&format!("permission {id} {status} by {by}"))]
+            }
+            EventType::Error => {
+                let (kind, message) = (field(&payload, "failureKind"), field(&payload, "message"));
+                vec![self.note(&format!("error {kind}: {message}"))]
+            }
+            _ => vec![],
+        }
+    }
+
+    fn delta(&mut self, payload: &Value) -> Vec<Piece> {
+        let delta = payload.get("delta").and_then(Value::as_str).unwrap_or_default();
+        let id = message_id(payload);
+        self.shown.entry(id.clone()).or_default().push_str(delta);
+        self.reply(id, delta)
+    }
+
+    /// Shows of a finished message what its deltas have not shown yet.
+    fn message(&mut self, payload: &Value) -> Vec<Piece> {
+        let text = payload.get("text").and_then(Value::as_str).unwrap_or_default();
+        let id = message_id(payload);
+        let shown = self.shown.remove(&id).unwrap_or_default();
+        match text.strip_prefix(shown.as_str()) {
+            Some(rest) => self.reply(id, rest),
+            None => vec![],
+        }
+    }
+
+    fn reply(&mut self, id: String, text: &str) -> Vec<Piece> {
+        if text.is_empty() {
+            return vec![];
+        }
+        let breaks = self.mid_line && self.current.as_ref() != Some(&id);
+        self.current = Some(id);
+        self.mid_line = !text.ends_with('\n');
+        self.replied = true;
+        vec![Piece::Reply(if breaks { format!("\n{text}") } else { text.to_owned() })]
+    }
+
+    /// One line for a call that goes well: when it starts. Another one only if it does not go well.
+    fn tool(&self, payload: &Value) -> Vec<Piece> {
+        let failed_exit = payload.get("exitCode").and_then(Value::as_i64).is_some_and(|code| code != 0);
+        if field(payload, "status") == "completed" && !failed_exit {
+            return vec![];
+        }
+        vec![self.note(&format!("tool {}", tool_call(payload)))]
+    }
+
+    fn backend(&mut self, payload: &Value) -> Vec<Piece> {
+        match field(payload, "phase").as_str() {
+            PHASE_ATTEMPT_RESTARTED => {
+                self.shown.clear();
+                self.current = None;
+                vec![self.note("another runner took the turn over; the reply starts anew")]
+            }
+            PHASE_WAITING_PROVIDER => {
+                vec![self.note(&format!("the provider says later; waiting until {}", field(payload, "resumeAt")))]
+            }
+            _ => vec![],
+        }
+    }
+
+    fn permission(&self, event: &EventView) -> Vec<Piece> {
+        let Some(ask) = AskPermission::read(&event.payload) else {
+            return vec![self.note("a permission request could not be read and counts as denied")];
+        };
+        let head = format!("permission needed: {}", line(&ask.title, 400));
+        let rest = format!("{} {}", self.run_id, ask.permission_id);
+        Vec::from([Piece::Note(format!(
+            "{}\n  digest:  {}\n  options: {}\n  approve: {} approve {rest}\n  deny:    {} deny {rest}\n",
+            self.paint.yellow(&head),
+            ask.digest,
+            options(&ask.options),
+            self.invocation,
+            self.invocation,
+        ))])
+    }
+
+    fn terminal(&mut self, payload: &Value) -> Vec<Piece> {
+        self.end = self.end.or_else(|| TerminalStatus::parse(&field(payload, "status")));
+        vec![]
+    }
+
+    fn note(&self, text: &str) -> Piece {
+        Piece::Note(format!("{}\n", self.paint.dim(text)))
+    }
+}
+
+fn message_id(payload: &Value) -> String {
+    payload.get("messageId").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// `allow (Allow once), reject (Reject)`.
+pub fn options(options: &[PermissionOption]) -> String {
+    let one = |option: &PermissionOption| format!("{} ({})", line(&option.option_id, 80), line(&option.name, 80));
+    options.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// How it ended, in one line; where it did not complete, why and what to do in two more.
+pub fn outcome(result: &RunResult, paint: Paint) -> String {
+    let mut facts = vec![];
+    if result.tool_call_summary.count > 0 {
+        facts.push(count(result.tool_call_summary.count, "tool call"));
+    }
+    if result.usage.total_tokens > 0 {
+        facts.push(count(result.usage.total_tokens, "token"));
+    }
+    facts.push(result.run_id.to_string());
+    let mut out = format!("{} · {}\n", paint.status(&line(&result.status, 40)), facts.join(" · "));
+    if let Some(kind) = result.failure_kind {
+        let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
+        out.push_str(&format!("  {kind}: {}\n", line(blocker, 500)));
+        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint(kind)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::events::fixtures::{event, id};
+
+    fn live() -> Live {
+        Live::new(id("run_", 1), id("cmd_", 1), "ostler".into(), Paint::PLAIN)
+    }
+
+    fn reply(live: &mut Live, event_type: EventType, payload: Value) -> String {
+        live.apply(&event(1, event_type, payload))
+            .into_iter()
+            .map(|piece| match piece {
+                Piece::Reply(text) => text,
+                Piece::Note(text) => panic!("a note: {text}"),
+            })
+            .collect()
+    }
+
+    fn note(live: &mut Live, event_type: EventType, payload: Value) -> String {
+        live.apply(&event(1, event_type, payload))
+            .into_iter()
+            .map(|piece| match piece {
+                Piece::Note(text) => text,
+                Piece::Reply(text) => panic!("a reply: {text}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_message_is_not_shown_again_after_its_deltas() {
+        use EventType::*;
+        let live = &mut live();
+        assert_eq!(reply(live, AssistantDelta, json!({"messageId": "a", "delta": "hel"})), "hel");
+        assert_eq!(reply(live, AssistantDelta, json!({"messageId": "a", "delta": "lo"})), "lo");
+        assert_eq!(reply(live, AssistantMessage, json!({"messageId": "a", "text": "hello"})), "");
+        assert_eq!(reply(live, AssistantMessage, json!({"messageId": "b", "text": "again"})), "\nagain");
+    }
+
+    #[test]
+    fn what_the_deltas_left_out_is_shown_at_the_end() {
+        use EventType::*;
+        let live = &mut live();
+        assert_eq!(reply(live, AssistantDelta, json!({"messageId": "a", "delta": "hel"})), "hel");
+        assert_eq!(reply(live, AssistantMessage, json!({"messageId": "a", "text": "hello"})), "lo");
+        assert_eq!(reply(live, AssistantDelta, json!({"delta": "x"})), "\nx");
+        assert_eq!(reply(live, AssistantMessage, json!({"text": "another text"})), "");
+    }
+
+    #[test]
+    fn another_commands_text_is_not_shown() {
+        let mut other = event(1, EventType::AssistantDelta, json!({"delta": "x"}));
+        other.command_id = Some(id("cmd_", 2));
+        assert_eq!(live().apply(&other), []);
+        other.event_type = EventType::TerminalStatus;
+        let live = &mut live();
+        live.apply(&other);
+        assert_eq!(live.end, None);
+    }
+
+    #[test]
+    fn a_tool_call_that_goes_well_is_one_line() {
+        let live = &mut live();
+        let call = |status: &str, exit: Option<i64>| json!({"name": "shell", "command": "ls", "status": status, "exitCode": exit});
+        assert_eq!(note(live, EventType::ToolCall, call("started", None)), "tool shell started: ls\n");
+        assert_eq!(note(live, EventType::ToolCall, call("completed", Some(0))), "");
+        assert_eq!(note(live, EventType::ToolCall, call("completed", Some(2))), "tool shell completed: ls (exit 2)\n");
+        assert_eq!(note(live, EventType::ToolCall, call("declined", None)), "tool shell declined: ls\n");
+    }
+
+    #[test]
+    fn a_permission_request_shows_the_commands_that_answer_it() {
+        let prm = format!("prm_{:032x}", 7);
+        let payload = json!({"permissionId": prm, "title": "rm -rf \u{1b}[8mbuild", "digest": "ab".repeat(32),
+            "options": [{"optionId": "yes", "name": "Allow", "kind": "allow_once"}]});
+        let text = note(&mut live(), EventType::PermissionRequest, payload);
+        let run = format!("run_{:032x}", 1);
+        let digest = "ab".repeat(32);
+        assert_eq!(
+            text,
+            format!(
+                "permission needed: rm -rf [8mbuild\n  digest:  {digest}\n  options: yes (Allow)\n  \
+                 approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
+            )
+        );
+        let text = note(&mut live(), EventType::PermissionRequest, json!({"title": "x"}));
+        assert_eq!(text, "a permission request could not be read and counts as denied\n");
+    }
+
+    #[test]
+    fn only_the_terminal_fact_ends_it() {
+        let live = &mut live();
+        live.apply(&event(1, EventType::Error, json!({"failureKind": "internal", "message": "x"})));
+        assert_eq!(live.end, None);
+        live.apply(&event(2, EventType::TerminalStatus, json!({"status": "blocked"})));
+        assert_eq!(live.end, Some(TerminalStatus::Blocked));
+    }
+
+    #[test]
+    fn a_new_attempt_starts_the_reply_anew() {
+        let live = &mut live();
+        reply(live, EventType::AssistantDelta, json!({"messageId": "a", "delta": "hel"}));
+        note(live, EventType::BackendStatus, json!({"phase": PHASE_ATTEMPT_RESTARTED}));
+        assert_eq!(reply(live, EventType::AssistantDelta, json!({"messageId": "a", "delta": "hello"})), "\nhello");
+        assert_eq!(reply(live, EventType::AssistantMessage, json!({"messageId": "a", "text": "hello"})), "");
+    }
+}

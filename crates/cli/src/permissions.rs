@@ -1,0 +1,222 @@
+//! `ostler approve` and `ostler deny`: answer what an agent asked. The request is read and shown first, and the answer
+//! names its digest, so that nobody allows something they were not shown.
+
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
+};
+
+use crate::{
+    connect::Connection,
+    errors, exit_codes,
+    live::options,
+    output::{self, Format, age, line},
+};
+
+/// Allow what an agent asked for
+///
+/// Without a request's id it answers the only open one, and lists them where there are several. The option chosen is
+/// the first that allows once, else the first that allows, unless `--option` names one.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler approve run_0198…\n  ostler approve run_0198… prm_0198… --option allow-always")]
+pub struct ApproveArgs {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Answer with this option
+    #[arg(long, value_name = "ID")]
+    option: Option<String>,
+}
+
+/// Refuse what an agent asked for
+///
+/// Without a request's id it answers the only open one, and lists them where there are several.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler deny run_0198…\n  ostler deny run_0198… prm_0198…")]
+pub struct DenyArgs {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Answer with this option
+    #[arg(long, value_name = "ID")]
+    option: Option<String>,
+}
+
+#[derive(clap::Args, Debug)]
+struct RequestArgs {
+    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
+    run: String,
+    #[arg(value_name = "PRM", help = "The request's id")]
+    permission: Option<String>,
+    /// `json` prints the answered request
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    Allow,
+    Reject,
+}
+
+pub async fn approve(connection: &Connection, args: &ApproveArgs) -> Result<u8, Failure> {
+    answer(connection, &args.request, args.option.as_deref(), Verdict::Allow).await
+}
+
+pub async fn deny(connection: &Connection, args: &DenyArgs) -> Result<u8, Failure> {
+    answer(connection, &args.request, args.option.as_deref(), Verdict::Reject).await
+}
+
+async fn answer(
+    connection: &Connection,
+    args: &RequestArgs,
+    option: Option<&str>,
+    verdict: Verdict,
+) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let request = find(&client, args, verdict).await?;
+    let option = choose(&request.options, option, verdict)?;
+    output::words(&describe(&request, output::now()));
+    let answer = AnswerPermission { option_id: option.option_id.clone(), digest: request.digest.clone() };
+    let answered = client.answer_permission(&args.run, &request.permission_id.to_string(), &answer).await?;
+    match args.output {
+        Format::Json => output::data(&output::json(&answered)),
+        Format::Text => output::data(&format!("{} {}\n", answered.permission_id, answered.status.as_str())),
+    }
+    Ok(exit_codes::OK)
+}
+
+async fn find(client: &Client, args: &RequestArgs, verdict: Verdict) -> Result<PermissionRequest, Failure> {
+    let all = client.list_permissions(&args.run).await?.permissions;
+    pick(all, args, verdict, output::now())
+}
+
+fn pick(
+    all: Vec<PermissionRequest>,
+    args: &RequestArgs,
+    verdict: Verdict,
+    now: Timestamp,
+) -> Result<PermissionRequest, Failure> {
+    if let Some(wanted) = &args.permission {
+        let found = all.into_iter().find(|request| request.permission_id.to_string() == *wanted);
+        let hint = format!("`ostler result {}` lists the open requests", args.run);
+        return found.ok_or_else(|| errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint));
+    }
+    let mut open: Vec<_> = all.into_iter().filter(|request| request.status == PermissionStatus::Pending).collect();
+    match open.len() {
+        0 => Err(errors::hinted(
+            FailureKind::NotFound,
+            "the run has no open permission request",
+            format!("`ostler trace {}` shows what was asked and answered", args.run),
+        )),
+        1 => Ok(open.remove(0)),
+        number => {
+            let verb = if verdict == Verdict::Allow { "approve" } else { "deny" };
+            let list: String = open.iter().map(|request| describe(request, now)).collect();
+            let message = format!("the run has {number} open permission requests\n{}", list.trim_end());
+            Err(errors::usage(message, format!("name one: ostler {verb} {} prm_…", args.run)))
+        }
+    }
+}
+
+/// The named option, if it means what the verb says; else the mildest that does.
+fn choose<'a>(all: &'a [PermissionOption], named: Option<&str>, verdict: Verdict) -> Result<&'a PermissionOption, Failure> {
+    let fits = |option: &&PermissionOption| option.kind.allows() == (verdict == Verdict::Allow);
+    if let Some(named) = named {
+        let found = all.iter().find(|option| option.option_id == named);
+        let found = found.ok_or_else(|| errors::usage("the request has no such option", hint(all)))?;
+        return Some(found).filter(fits).ok_or_else(|| {
+            let (does, verb) = if found.kind.allows() { ("allows", "approve") } else { ("refuses", "deny") };
+            errors::usage(format!("the option {named:?} {does}"), format!("use `ostler {verb}` for it"))
+        });
+    }
+    let once = |option: &&PermissionOption| matches!(option.kind, OptionKind::AllowOnce | OptionKind::RejectOnce);
+    let fitting = || all.iter().filter(fits);
+    fitting().find(once).or_else(|| fitting().next()).ok_or_else(|| {
+        let what = if verdict == Verdict::Allow { "allows" } else { "refuses" };
+        errors::usage(format!("the request has no option that {what}"), hint(all))
+    })
+}
+
+fn hint(all: &[PermissionOption]) -> String {
+    format!("its options are {}", options(all))
+}
+
+fn describe(request: &PermissionRequest, now: Timestamp) -> String {
+    format!(
+        "{}: {}\n  digest:  {}\n  options: {}\n  asked:   {} ago\n",
+        request.permission_id,
+        line(&request.title, 400),
+        line(&request.digest, 64),
+        options(&request.options),
+        age(request.created_at, now),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: &str = "2030-01-01T00:00:05Z";
+
+    fn request(number: u32, status: &str) -> PermissionRequest {
+        serde_json::from_value(json!({"permissionId": format!("prm_{number:032x}"), "runId": format!("run_{:032x}", 1),
+            "commandId": format!("cmd_{:032x}", 1), "title": "rm -rf build", "toolCallId": null, "digest": "ab".repeat(32),
+            "options": [{"optionId": "always", "name": "Always", "kind": "allow_always"},
+                {"optionId": "yes", "name": "Once", "kind": "allow_once"},
+                {"optionId": "no", "name": "No", "kind": "reject_once"}],
+            "deadline": "2030-01-01T00:10:00Z", "status": status, "optionId": null, "resolvedBy": null,
+            "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}))
+        .unwrap()
+    }
+
+    fn picked(all: Vec<PermissionRequest>, permission: Option<&str>) -> Result<PermissionRequest, Failure> {
+        let permission = permission.map(str::to_owned);
+        let args = RequestArgs { run: "run_1".into(), permission, output: Format::Text };
+        pick(all, &args, Verdict::Allow, NOW.parse().unwrap())
+    }
+
+    #[test]
+    fn the_only_open_request_needs_no_name() {
+        assert_eq!(picked(vec![request(1, "denied"), request(2, "pending")], None).unwrap(), request(2, "pending"));
+        assert_eq!(picked(vec![request(1, "denied")], None).unwrap_err().kind, FailureKind::NotFound);
+    }
+
+    #[test]
+    fn several_open_requests_are_listed() {
+        let failure = picked(vec![request(1, "pending"), request(2, "pending")], None).unwrap_err();
+        assert!(failure.message.contains(&format!("prm_{:032x}: rm -rf build\n  digest:  abab", 2)), "{}", failure.message);
+        let wanted = format!("prm_{:032x}", 1);
+        let all = vec![request(1, "pending"), request(2, "pending")];
+        assert_eq!(picked(all, Some(&wanted)).unwrap(), request(1, "pending"));
+        assert_eq!(picked(vec![request(2, "pending")], Some(&wanted)).unwrap_err().kind, FailureKind::NotFound);
+    }
+
+    #[test]
+    fn the_mildest_option_that_fits_is_chosen() {
+        let all = request(1, "pending").options;
+        assert_eq!(choose(&all, None, Verdict::Allow).unwrap().option_id, "yes");
+        assert_eq!(choose(&all, None, Verdict::Reject).unwrap().option_id, "no");
+        assert_eq!(choose(&all[..1], None, Verdict::Allow).unwrap().option_id, "always");
+        assert_eq!(choose(&all, Some("always"), Verdict::Allow).unwrap().option_id, "always");
+        assert!(choose(&all[..2], None, Verdict::Reject).is_err());
+    }
+
+    #[test]
+    fn approve_never_refuses_and_deny_never_allows() {
+        let all = request(1, "pending").options;
+        let failure = choose(&all, Some("no"), Verdict::Allow).unwrap_err();
+        assert_eq!(failure.message, "the option \"no\" refuses");
+        assert!(choose(&all, Some("yes"), Verdict::Reject).is_err());
+        assert!(choose(&all, Some("other"), Verdict::Allow).is_err());
+    }
+
+    #[test]
+    fn a_request_is_shown_with_its_digest() {
+        let text = describe(&request(1, "pending"), NOW.parse().unwrap());
+        let digest = "ab".repeat(32);
+        let head = format!("prm_{:032x}: rm -rf build\n  digest:  {digest}\n", 1);
+        assert_eq!(text, format!("{head}  options: always (Always), yes (Once), no (No)\n  asked:   5s ago\n"));
+    }
+}

@@ -1,0 +1,229 @@
+//! `ostler result`: what became of a run's command. Where it did not complete, why and what to do come first.
+
+use std::collections::BTreeMap;
+
+use ostler_protocol::{Failure, fold::ToolItem, results::RunResult};
+
+use crate::{
+    connect::Connection,
+    errors, exit_codes, live,
+    output::{self, Format, Paint, count, harmless, line},
+};
+
+/// Show what became of a run's latest command, or of one command
+///
+/// The exit code is the outcome's: 0 only for completed, 9 while it has not ended.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler result run_0198…\n  ostler result run_0198… --command cmd_0198…\n  \
+    ostler result run_0198… -o json | jq -r .reply")]
+pub struct Args {
+    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
+    run: String,
+    /// The result of this command instead of the latest
+    #[arg(long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    command: Option<String>,
+    /// `json` prints the whole result
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+pub async fn result(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let result = connection.client()?.run_result(&args.run, args.command.as_deref()).await?;
+    match args.output {
+        Format::Json => output::data(&output::json(&result)),
+        Format::Text => output::data(&render(&result, &connection.invocation(), Paint::stdout())),
+    }
+    Ok(exit_codes::of_outcome(result.terminal_status))
+}
+
+pub fn render(result: &RunResult, invocation: &str, paint: Paint) -> String {
+    let mut out = format!("{}\n", paint.status(&line(&result.status, 40)));
+    if let Some(kind) = result.failure_kind {
+        let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
+        out.push_str(&format!("  failure: {kind}\n  blocker: {}\n  next:    {}\n", line(blocker, 500), errors::hint(kind)));
+    }
+    out.push_str(&text_of(result));
+    out.push_str(&permissions(result, invocation));
+    out.push('\n');
+    field(&mut out, "run", &format!("{} ({})", result.run_id, line(&result.run_status, 40)));
+    if let Some(command) = result.command_id {
+        field(&mut out, "command", &command.to_string());
+    }
+    field(&mut out, "session", &line(&result.session_id, 200));
+    field(&mut out, "events", &events(result));
+    if result.usage.total_tokens > 0 {
+        field(&mut out, "usage", &usage(result));
+    }
+    if let Some(steer) = &result.steer_delivery {
+        let stage = if steer.accepted { "accepted by the agent" } else { "not accepted by the agent yet" };
+        field(&mut out, "steer", stage);
+    }
+    tools(&mut out, result);
+    liveness(&mut out, result);
+    out
+}
+
+fn field(out: &mut String, name: &str, value: &str) {
+    out.push_str(&format!("{name:<9}{value}\n"));
+}
+
+/// The reply; where there is none, the last text there is, and what it is worth.
+fn text_of(result: &RunResult) -> String {
+    let block = |text: &str| format!("\n{}\n", harmless(text).trim_end());
+    let Some(last) = &result.final_response else { return String::new() };
+    let cut = if last.text_truncated { "(the text was cut)\n" } else { "" };
+    match &result.reply {
+        Some(reply) => format!("{}{cut}", block(reply)),
+        None => format!("\nthe last text, which is not a reply:{}{cut}", block(&last.text)),
+    }
+}
+
+fn permissions(result: &RunResult, invocation: &str) -> String {
+    let one = |request: &ostler_protocol::permissions::PermissionRequest| {
+        let rest = format!("{} {}", request.run_id, request.permission_id);
+        format!(
+            "\npermission needed: {}\n  digest:  {}\n  options: {}\n  approve: {invocation} approve {rest}\n  deny:    {invocation} deny {rest}\n",
+            line(&request.title, 400),
+            line(&request.digest, 64),
+            live::options(&request.options),
+        )
+    };
+    result.open_permissions.iter().map(one).collect()
+}
+
+fn events(result: &RunResult) -> String {
+    match result.scoped_event_count {
+        Some(own) => format!("{own} of the command, {} of the run", result.event_count),
+        None => result.event_count.to_string(),
+    }
+}
+
+fn usage(result: &RunResult) -> String {
+    let tokens = count(result.usage.total_tokens, "token");
+    if result.usage.cost_usd > 0.0 { format!("{tokens}, {:.4} USD", result.usage.cost_usd) } else { tokens }
+}
+
+fn tools(out: &mut String, result: &RunResult) {
+    let tools = &result.tool_call_summary;
+    if tools.count == 0 {
+        return;
+    }
+    let mut text = count(tools.count, "call");
+    for (label, counts) in [("", &tools.status_counts), ("exit ", &tools.exit_code_counts)] {
+        if !counts.is_empty() {
+            text.push_str(&format!("; {}", tally(label, counts)));
+        }
+    }
+    field(out, "tools", &text);
+    for item in &tools.items {
+        out.push_str(&format!("  {}\n", tool(item)));
+    }
+}
+
+fn tally(label: &str, counts: &BTreeMap<String, i64>) -> String {
+    counts.iter().map(|(name, number)| format!("{number} × {label}{}", line(name, 40))).collect::<Vec<_>>().join(", ")
+}
+
+fn tool(item: &ToolItem) -> String {
+    let name = [&item.tool_name, &item.method, &item.tool_type].into_iter().flatten().next();
+    let mut words = vec![line(name.map_or("tool", String::as_str), 80)];
+    words.extend(item.status.as_ref().map(|status| line(status, 40)));
+    words.extend(item.exit_code.map(|code| format!("(exit {code})")));
+    words.extend(item.command.as_ref().map(|command| line(command, 120)));
+    words.join(" ")
+}
+
+fn liveness(out: &mut String, result: &RunResult) {
+    let liveness = &result.liveness;
+    let phase = serde_json::to_value(liveness.phase).ok();
+    let phase = phase.as_ref().and_then(|value| value.as_str()).unwrap_or("unknown");
+    let age = liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", output::age_ms(ms))).unwrap_or_default();
+    field(out, "liveness", &format!("{phase}{age}"));
+    if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
+        let heard = output::age_ms(lease.heartbeat_age_ms);
+        field(out, "runner", &format!("{}; heard of {heard} ago", line(&lease.runner_id, 200)));
+    }
+    if liveness.active {
+        field(out, "next", &line(&liveness.suggested_action, 200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn sample(change: impl FnOnce(&mut Value)) -> RunResult {
+        let mut body = json!({"runId": format!("run_{:032x}", 1), "commandId": format!("cmd_{:032x}", 1), "attemptId": null,
+            "sessionId": "s1", "status": "completed", "runStatus": "pending", "terminalStatus": "completed",
+            "completed": true, "terminalSource": "terminal_status", "reply": "hello",
+            "finalResponse": {"text": "hello", "seq": 4, "source": "authoritative-final", "replyAuthority": true,
+                "final": true, "textTruncated": false, "outputTruncated": false},
+            "finalAssistantSeq": 4, "finalAssistantSource": "x", "finalAssistantTextTruncated": false,
+            "finalAssistantOutputTruncated": false, "failureKind": null, "blocker": null, "lastSeq": 9,
+            "eventCount": 9, "eventsCapped": false, "nextAfterSeq": 9, "scopedLastSeq": 8, "scopedEventCount": 6,
+            "artifactSummary": {"outputEvents": 0, "outputBytes": 0, "truncated": false, "eventsPath": ""},
+            "toolCallSummary": {"count": 0, "statusCounts": {}, "exitCodeCounts": {}, "items": []},
+            "usage": {"totalTokens": 0, "costUsd": 0.0},
+            "liveness": {"phase": "terminal", "active": false, "lastSeq": 9, "lastEventAgeMs": 3000,
+                "lastCommandActivity": null, "lease": null, "openToolCalls": [], "resumeAt": null,
+                "suggestedAction": "read the result"},
+            "supervisor": {"state": "done", "summary": "", "suggestedAction": ""},
+            "openPermissions": [], "steerDelivery": null, "chainHead": {"sessionSeq": 9, "hash": "00"}});
+        change(&mut body);
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn tail(lines: &str) -> String {
+        format!(
+            "\nrun      run_{:032x} (pending)\ncommand  cmd_{:032x}\nsession  s1\n\
+             events   6 of the command, 9 of the run\n{lines}",
+            1, 1
+        )
+    }
+
+    #[test]
+    fn a_completed_command_shows_its_reply_first() {
+        let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
+        assert_eq!(text, format!("completed\n\nhello\n{}", tail("liveness terminal; last event 3s ago\n")));
+    }
+
+    #[test]
+    fn a_failed_one_shows_why_and_what_to_do_first() {
+        let failed = sample(|body| {
+            body["status"] = "failed".into();
+            body["terminalStatus"] = "failed".into();
+            body["failureKind"] = "backend-failed".into();
+            body["blocker"] = "the agent fell over".into();
+            body["reply"] = Value::Null;
+        });
+        let text = render(&failed, "ostler", Paint::PLAIN);
+        let head = "failed\n  failure: backend-failed\n  blocker: the agent fell over\n  \
+            next:    `ostler trace RUN` shows what the agent did before it failed\n\n\
+            the last text, which is not a reply:\nhello\n";
+        assert_eq!(text, format!("{head}{}", tail("liveness terminal; last event 3s ago\n")));
+        let words = live::outcome(&failed, Paint::PLAIN);
+        assert!(words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id)));
+    }
+
+    #[test]
+    fn a_running_one_shows_where_it_stands() {
+        let running = sample(|body| {
+            body["status"] = "running".into();
+            body["terminalStatus"] = Value::Null;
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["usage"]["totalTokens"] = 7.into();
+            body["toolCallSummary"] = json!({"count": 3, "statusCounts": {"completed": 2, "started": 1},
+                "exitCodeCounts": {"0": 2}, "items": [{"toolName": "shell", "status": "started", "command": "ls"}]});
+            body["liveness"] = json!({"phase": "waiting-tool", "active": true, "lastSeq": 9, "lastEventAgeMs": 61000,
+                "lastCommandActivity": null, "openToolCalls": ["t"], "resumeAt": null, "suggestedAction": "wait",
+                "lease": {"runnerId": "r1", "leaseEpoch": 1, "live": true, "expiresAt": "2030-01-01T00:00:00Z",
+                    "heartbeatAgeMs": 2000}});
+        });
+        let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
+            liveness waiting-tool; last event 1m ago\nrunner   r1; heard of 2s ago\nnext     wait\n";
+        assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail(lines)));
+    }
+}

@@ -1,0 +1,133 @@
+//! `ostler serve`: the server in the foreground. One JSON line on stdout says that it is ready, logs go to stderr, and
+//! SIGINT or SIGTERM stops it gracefully.
+
+use std::{io::IsTerminal, path::PathBuf};
+
+use clap::ValueEnum;
+use ostler_protocol::Failure;
+use ostler_server::{Config, Server, config::Overrides};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    connect::Connection,
+    errors, exit_codes,
+    output::{self, Paint},
+};
+
+const LOG_DEFAULT: &str = "info";
+
+/// Start the server
+///
+/// Without any flag it listens on 127.0.0.1:4747 and keeps everything in the data directory, where the first start puts
+/// the operator's token. When it is ready, one JSON object with `address` and `tokenFile` is printed on stdout.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler serve\n  ostler serve --listen 127.0.0.1:0 --data-dir ./data\n  \
+    ostler serve --database-url postgres://ostler@localhost/ostler --log json")]
+pub struct Args {
+    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:4747]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Let callers on this machine in without a token; for experiments
+    #[arg(long)]
+    open_loopback: bool,
+    /// Start even if the store's settings may lose acknowledged writes in a power cut
+    #[arg(long)]
+    unsafe_durability: bool,
+    /// How logs on stderr look; OSTLER_LOG, else RUST_LOG, says what is logged
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    log: LogFormat,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct StoreArgs {
+    /// Keep everything in this Postgres database instead of the data directory
+    #[arg(long, env = "DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    database_url: Option<String>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl StoreArgs {
+    /// The configuration that the file, the environment and the flags give together.
+    pub fn load(&self, connection: &Connection, overrides: Overrides) -> Result<Config, Failure> {
+        let data_dir = connection.data_dir.clone();
+        let database_url = self.database_url.clone().filter(|url| !url.is_empty());
+        Config::load(self.config.as_deref(), Overrides { data_dir, database_url, ..overrides })
+    }
+}
+
+/// The ready line.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Ready {
+    address: String,
+    token_file: Option<PathBuf>,
+}
+
+pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    init_log(args.log)?;
+    // Before the server starts, so that no signal finds nobody listening.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
+    let overrides = Overrides {
+        listen: args.listen.clone(),
+        open_loopback: args.open_loopback,
+        unsafe_durability: args.unsafe_durability,
+        ..Overrides::default()
+    };
+    let config = args.store.load(connection, overrides)?;
+    let server = Server::start(config).await?;
+    let address = format!("http://{}", server.address());
+    output::data(&output::json_line(&Ready {
+        address: address.clone(),
+        token_file: server.token_file().map(ToOwned::to_owned),
+    }));
+    if std::io::stderr().is_terminal() {
+        output::words(&format!("ready; try: ostler --server {address} run \"say hello\"\n"));
+    }
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("stopping; a second signal stops at once");
+    tokio::select! {
+        () = server.stop() => Ok(exit_codes::OK),
+        _ = interrupt.recv() => Ok(exit_codes::LEFT),
+        _ = terminate.recv() => Ok(exit_codes::LEFT),
+    }
+}
+
+fn init_log(format: LogFormat) -> Result<(), Failure> {
+    let named = ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    let filter = EnvFilter::try_new(named.as_deref().unwrap_or(LOG_DEFAULT)).map_err(|error| {
+        errors::usage(format!("OSTLER_LOG or RUST_LOG cannot be read: {error}"), "for example OSTLER_LOG=info,ostler_server=debug")
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(Paint::stderr().is_on()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_is_one_json_object() {
+        let ready = Ready { address: "http://127.0.0.1:1".into(), token_file: Some("/d/token".into()) };
+        assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
+    }
+}

@@ -1,0 +1,79 @@
+//! `ostler verify`: checks the hash chains of the stored events, offline, and names the first event of each session
+//! that does not fit.
+
+use ostler_protocol::Failure;
+use ostler_server::{config::Overrides, verify::Report};
+use serde_json::json;
+
+use crate::{
+    connect::Connection,
+    exit_codes,
+    output::{self, Format, Paint, count, line},
+    serve::StoreArgs,
+};
+
+/// Check that no stored event was changed, dropped, swapped or inserted
+///
+/// Reads the store itself; no server is needed. The exit code is 1 if something does not fit.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler verify\n  ostler verify --data-dir ./data ses_0198…\n  ostler verify -o json")]
+pub struct Args {
+    #[arg(value_name = "SESSION", help = "Only this session")]
+    session: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// `json` prints the whole report
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+pub async fn verify(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let config = args.store.load(connection, Overrides::default())?;
+    let report = ostler_server::verify(&config, args.session.as_deref()).await?;
+    match args.output {
+        Format::Json => output::data(&output::json(&as_json(&report))),
+        Format::Text => output::data(&render(&report, Paint::stdout())),
+    }
+    Ok(if report.broken.is_empty() { exit_codes::OK } else { exit_codes::BROKEN })
+}
+
+fn render(report: &Report, paint: Paint) -> String {
+    let seen = format!("{}, {}", count(report.sessions as i64, "session"), count(report.events as i64, "event"));
+    if report.broken.is_empty() {
+        return format!("{} {seen}\n", paint.green("ok"));
+    }
+    let mut out = format!("{} {} of {seen}\n", paint.red("broken"), count(report.broken.len() as i64, "session"));
+    for broken in &report.broken {
+        out.push_str(&format!("  {} #{}: {}\n", broken.session_id, broken.session_seq, line(&broken.reason, 400)));
+    }
+    out
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    let broken = report.broken.iter().map(
+        |b| json!({"sessionId": b.session_id, "sessionSeq": b.session_seq, "reason": b.reason}),
+    );
+    json!({"sessions": report.sessions, "events": report.events, "broken": broken.collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_server::verify::Broken;
+
+    use super::*;
+
+    #[test]
+    fn a_report_counts_what_was_seen() {
+        let report = Report { sessions: 1, events: 12, broken: vec![] };
+        assert_eq!(render(&report, Paint::PLAIN), "ok 1 session, 12 events\n");
+        assert_eq!(as_json(&report), json!({"sessions": 1, "events": 12, "broken": []}));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let broken = Broken { session_id: "ses_1".into(), session_seq: 7, reason: "the payload was changed".into() };
+        let report = Report { sessions: 2, events: 12, broken: vec![broken] };
+        let text = "broken 1 session of 2 sessions, 12 events\n  ses_1 #7: the payload was changed\n";
+        assert_eq!(render(&report, Paint::PLAIN), text);
+    }
+}

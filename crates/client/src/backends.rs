@@ -1,0 +1,11 @@
+//! Backends: which agent profiles the server can run.
+
+use ostler_protocol::{Failure, backends::BackendList};
+
+use crate::{Client, path::Path};
+
+impl Client {
+    pub async fn list_backends(&self) -> Result<BackendList, Failure> {
+        self.get(Path::api(&["backends"])).await
+    }
+}

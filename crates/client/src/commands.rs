@@ -1,0 +1,42 @@
+//! Commands: what callers ask, and what a runner polls, acknowledges and reports.
+
+use ostler_protocol::{
+    Failure,
+    commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
+    results::RunResult,
+    runs::Cancel,
+};
+
+use crate::{Client, path::Path};
+
+impl Client {
+    pub async fn create_command(&self, run_id: &str, command: &CreateCommand) -> Result<Command, Failure> {
+        self.post(Path::api(&["runs", run_id, "commands"]), command).await
+    }
+
+    pub async fn get_command(&self, run_id: &str, command_id: &str) -> Result<Command, Failure> {
+        self.get(Path::api(&["runs", run_id, "commands", command_id])).await
+    }
+
+    pub async fn command_result(&self, run_id: &str, command_id: &str) -> Result<RunResult, Failure> {
+        self.get(Path::api(&["runs", run_id, "commands", command_id, "result"])).await
+    }
+
+    /// Idempotent in every state.
+    pub async fn cancel_command(&self, command_id: &str, cancel: &Cancel) -> Result<Command, Failure> {
+        self.post(Path::api(&["commands", command_id, "cancel"]), cancel).await
+    }
+
+    /// What a runner has to know now; with `waitMs`, as soon as there is something to know.
+    pub async fn poll_commands(&self, run_id: &str, query: &PollCommands) -> Result<CommandPage, Failure> {
+        self.get(Path::api(&["runs", run_id, "commands"]).query(query)?).await
+    }
+
+    pub async fn ack_command(&self, command_id: &str, ack: &AckCommand) -> Result<Command, Failure> {
+        self.post(Path::api(&["commands", command_id, "ack"]), ack).await
+    }
+
+    pub async fn patch_command_status(&self, command_id: &str, status: &PatchStatus) -> Result<Command, Failure> {
+        self.patch(Path::api(&["commands", command_id, "status"]), status).await
+    }
+}

@@ -1,0 +1,93 @@
+//! Events: pages, appends, and following a run as it happens.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use http::{HeaderName, HeaderValue, Method};
+use http_body_util::BodyExt;
+use ostler_protocol::{
+    Failure, FailureKind,
+    cursors::EventsQuery,
+    events::{AppendEvents, Appended, EventPage, EventView},
+};
+use tokio::time::{Duration, timeout};
+
+use crate::{Client, answer, path::Path, sse::Parser, transport::Body};
+
+/// Events of a run in order, each once. Ends when the run has ended or the server shuts down; a broken connection is an
+/// `Err`, after which the caller may follow again from the last number it has seen.
+pub type EventStream = BoxStream<'static, Result<EventView, Failure>>;
+
+/// A server sends something every 15 s, if only a comment. Four times that in silence is a lost connection.
+const SILENCE_MS_MAX: u64 = 60_000;
+
+impl Client {
+    pub async fn run_events(&self, run_id: &str, query: &EventsQuery) -> Result<EventPage, Failure> {
+        self.get(Path::api(&["runs", run_id, "events"]).query(query)?).await
+    }
+
+    /// Appends a batch. The same `batchNo` again answers as the first time and appends nothing.
+    pub async fn append_events(&self, run_id: &str, batch: &AppendEvents) -> Result<Appended, Failure> {
+        self.post(Path::api(&["runs", run_id, "events"]), batch).await
+    }
+
+    /// Follows a run from behind `after_seq`.
+    pub async fn follow_run(&self, run_id: &str, after_seq: i64) -> Result<EventStream, Failure> {
+        let path = Path::api(&["runs", run_id, "events"]);
+        let accept = HeaderValue::from_static("text/event-stream");
+        let mut request = self.request(Method::GET, path, Bytes::new(), accept)?;
+        request.headers_mut().insert(HeaderName::from_static("last-event-id"), HeaderValue::from(after_seq));
+        let response = self.open(request).await?;
+        let content_type = response.headers().get(http::header::CONTENT_TYPE);
+        let streams = content_type.is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        if !streams || !response.status().is_success() {
+            let (status, bytes) = answer::collect(response).await?;
+            answer::good(status, bytes)?;
+            let message = "the server answered with something else than an event stream";
+            return Err(Failure::rule(FailureKind::BackendFailed, "answer-unknown", message));
+        }
+        let state =
+            Follow { body: response.into_body(), parser: Parser::default(), ready: VecDeque::new(), over: false };
+        Ok(stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) }).boxed())
+    }
+}
+
+struct Follow {
+    body: Body,
+    parser: Parser,
+    ready: VecDeque<EventView>,
+    over: bool,
+}
+
+impl Follow {
+    /// The next event; after a failure, nothing more.
+    async fn next(&mut self) -> Option<Result<EventView, Failure>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.over {
+                return None;
+            }
+            if let Err(failure) = self.read().await {
+                self.over = true;
+                return Some(Err(failure));
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), Failure> {
+        let frame = timeout(Duration::from_millis(SILENCE_MS_MAX), self.body.frame());
+        let frame = frame.await.map_err(|_| answer::timed_out(SILENCE_MS_MAX))?;
+        let Some(frame) = frame else {
+            self.over = true;
+            return Ok(());
+        };
+        let Ok(data) = frame.map_err(|e| answer::interrupted(&*e))?.into_data() else { return Ok(()) };
+        for frame in self.parser.feed(&data)? {
+            self.ready.push_back(answer::parse(&Bytes::from(frame.data))?);
+        }
+        Ok(())
+    }
+}

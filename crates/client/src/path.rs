@@ -1,0 +1,85 @@
+//! Paths and queries of calls. Whatever a caller passes as a segment or a value is percent-encoded, so that no id can
+//! climb out of its place.
+
+use ostler_protocol::Failure;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Everything but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+#[derive(Clone, Debug)]
+pub struct Path(String);
+
+impl Path {
+    /// A path that is known when the program is written.
+    pub fn fixed(path: &'static str) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// `/api/v1` and the segments.
+    pub fn api(segments: &[&str]) -> Self {
+        let mut path = String::with_capacity(80);
+        path.push_str("/api/v1");
+        for segment in segments {
+            path.push('/');
+            match *segment {
+                // Encoded dots are dots to every server, so an id of dots alone must not stand as a segment at all.
+                "" | "." | ".." => path.push_str("%00"),
+                segment => path.extend(utf8_percent_encode(segment, RESERVED)),
+            }
+        }
+        Self(path)
+    }
+
+    /// The fields of a query type; null ones are left out.
+    pub fn query<Q: Serialize>(mut self, query: &Q) -> Result<Self, Failure> {
+        let Value::Object(fields) = serde_json::to_value(query).map_err(Failure::internal)? else {
+            return Err(Failure::internal("a query is a struct of plain fields"));
+        };
+        let mut mark = '?';
+        for (name, value) in fields {
+            let text = match value {
+                Value::Null => continue,
+                Value::String(text) => text,
+                plain => plain.to_string(),
+            };
+            self.0.push(mark);
+            self.0.extend(utf8_percent_encode(&name, RESERVED));
+            self.0.push('=');
+            self.0.extend(utf8_percent_encode(&text, RESERVED));
+            mark = '&';
+        }
+        Ok(self)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::{cursors::EventsQuery, runs::ListRuns};
+
+    use super::*;
+
+    #[test]
+    fn a_segment_cannot_leave_its_place() {
+        assert_eq!(
+            Path::api(&["runs", "a/b?c#d e%é", "events"]).as_str(),
+            "/api/v1/runs/a%2Fb%3Fc%23d%20e%25%C3%A9/events"
+        );
+        assert_eq!(Path::api(&["runs", "..", "x"]).as_str(), "/api/v1/runs/%00/x");
+        assert_eq!(Path::api(&["runs", ""]).as_str(), "/api/v1/runs/%00");
+    }
+
+    #[test]
+    fn a_query_holds_what_was_set() {
+        let query = EventsQuery { after_seq: 7, limit: None, wait_ms: Some(5) };
+        assert_eq!(Path::fixed("/x").query(&query).unwrap().as_str(), "/x?afterSeq=7&waitMs=5");
+        let query = ListRuns { project_id: Some("a&b=c".into()), ..ListRuns::default() };
+        assert_eq!(Path::fixed("/x").query(&query).unwrap().as_str(), "/x?projectId=a%26b%3Dc");
+    }
+}

@@ -1,0 +1,22 @@
+//! Runner jobs: the order to start a runner, and what became of it.
+
+use ostler_protocol::{
+    Failure,
+    runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
+};
+
+use crate::{Client, path::Path};
+
+impl Client {
+    pub async fn create_runner_job(&self, run_id: &str, job: &CreateRunnerJob) -> Result<RunnerJob, Failure> {
+        self.post(Path::api(&["runs", run_id, "runner-jobs"]), job).await
+    }
+
+    pub async fn list_runner_jobs(&self, run_id: &str, query: &ListRunnerJobs) -> Result<RunnerJobPage, Failure> {
+        self.get(Path::api(&["runs", run_id, "runner-jobs"]).query(query)?).await
+    }
+
+    pub async fn get_runner_job(&self, run_id: &str, job_id: &str) -> Result<RunnerJob, Failure> {
+        self.get(Path::api(&["runs", run_id, "runner-jobs", job_id])).await
+    }
+}

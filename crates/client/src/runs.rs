@@ -1,0 +1,58 @@
+//! Runs: create, read, list, cancel, result, and the runner's status report.
+
+use ostler_protocol::{
+    Failure,
+    commands::{Command, PatchStatus},
+    results::RunResult,
+    runner_jobs::RunnerJob,
+    runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{Client, answer, json, path::Path};
+
+/// What stands beside the run's own fields in the answer to a creation. Read in a second pass: raw JSON inside a
+/// flattened struct cannot be read in one.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreatedBeside {
+    command: Option<Command>,
+    runner_job: Option<RunnerJob>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OfCommand<'a> {
+    command_id: Option<&'a str>,
+}
+
+impl Client {
+    pub async fn create_run(&self, run: &CreateRun) -> Result<CreatedRun, Failure> {
+        let bytes = self.call(http::Method::POST, Path::api(&["runs"]), json(run)?).await?;
+        let CreatedBeside { command, runner_job } = answer::parse(&bytes)?;
+        Ok(CreatedRun { run: answer::parse(&bytes)?, command, runner_job })
+    }
+
+    pub async fn get_run(&self, run_id: &str) -> Result<Run, Failure> {
+        self.get(Path::api(&["runs", run_id])).await
+    }
+
+    pub async fn list_runs(&self, query: &ListRuns) -> Result<RunPage, Failure> {
+        self.get(Path::api(&["runs"]).query(query)?).await
+    }
+
+    /// Idempotent: cancelling a finished run returns how it ended.
+    pub async fn cancel_run(&self, run_id: &str, cancel: &Cancel) -> Result<Run, Failure> {
+        self.post(Path::api(&["runs", run_id, "cancel"]), cancel).await
+    }
+
+    /// The result of one command, or of the run's latest.
+    pub async fn run_result(&self, run_id: &str, command_id: Option<&str>) -> Result<RunResult, Failure> {
+        self.get(Path::api(&["runs", run_id, "result"]).query(&OfCommand { command_id })?).await
+    }
+
+    /// A runner's report about the run as a whole.
+    pub async fn patch_run_status(&self, run_id: &str, status: &PatchStatus) -> Result<Run, Failure> {
+        self.patch(Path::api(&["runs", run_id, "status"]), status).await
+    }
+}

@@ -1,0 +1,85 @@
+//! How a request reaches the server: over HTTP, or by calling the server's router in this process.
+//!
+//! Both give the same kind of answer. Redirects are not followed (the token must not wander), and a loopback server is
+//! never looked for behind a proxy.
+
+use std::{error::Error, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use ostler_protocol::Failure;
+use reqwest::redirect::Policy;
+use tokio::time::Duration;
+
+use crate::{answer, path::Path};
+
+/// An answer's body, whole or streamed.
+pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// A server in the same process.
+pub type InProcess = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+
+const CONNECT_MS_MAX: u64 = 10_000;
+
+#[derive(Clone)]
+pub enum Transport {
+    Http { client: reqwest::Client, base: String },
+    InProcess(InProcess),
+}
+
+impl Transport {
+    pub fn http(base_url: &str) -> Result<Self, Failure> {
+        let base = base_url.trim_end_matches('/').to_owned();
+        let url: Uri = base.parse().map_err(|_| bad_address(base_url))?;
+        let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| bad_address(base_url))?;
+        let mut builder = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
+            .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
+        if is_loopback(host) {
+            builder = builder.no_proxy();
+        }
+        // The process may have chosen a provider already; then that one stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        builder = match url.scheme_str() {
+            Some("https") => builder,
+            // Plain HTTP needs no roots: a machine without any can still be served, and starts faster.
+            Some("http") => builder.tls_certs_only([]),
+            _ => return Err(bad_address(base_url)),
+        };
+        let client = builder.build().map_err(|e| answer::unreachable(&e))?;
+        Ok(Self::Http { client, base })
+    }
+
+    pub fn uri(&self, path: Path) -> Result<Uri, Failure> {
+        let text = match self {
+            Self::Http { base, .. } => format!("{base}{}", path.as_str()),
+            Self::InProcess(_) => path.as_str().to_owned(),
+        };
+        Uri::try_from(text).map_err(|_| Failure::invalid("address-size", "the request's address is too long"))
+    }
+
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+        match self {
+            Self::InProcess(call) => Ok(call(request).await),
+            Self::Http { client, .. } => {
+                let request = reqwest::Request::try_from(request).map_err(|e| answer::unreachable(&e))?;
+                let response = client.execute(request).await.map_err(|e| answer::unreachable(&e))?;
+                let response: Response<reqwest::Body> = response.into();
+                Ok(response.map(|body| body.map_err(|e| Box::new(e) as Box<dyn Error + Send + Sync>).boxed_unsync()))
+            }
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let plain = host.trim_start_matches('[').trim_end_matches(']');
+    plain.eq_ignore_ascii_case("localhost") || plain.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn bad_address(address: &str) -> Failure {
+    let message = format!("{address:?} is no server address; one looks like http://127.0.0.1:7181");
+    Failure::invalid("server-address", message)
+}

@@ -1,0 +1,124 @@
+//! The client against answers of every kind, without a server.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use ostler_client::{Body, Client, is_transient};
+use ostler_protocol::{FailureKind, cursors::EventsQuery, runs::CreateRun};
+use secrecy::SecretString;
+
+type Seen = Arc<Mutex<Vec<Request<Bytes>>>>;
+
+/// A server that answers everything the same, and what it was asked.
+fn answering(status: u16, content_type: &'static str, body: &str) -> (Client, Seen) {
+    let seen = Seen::default();
+    let (log, body) = (seen.clone(), Bytes::from(body.to_owned()));
+    let call = move |request: Request<Bytes>| {
+        log.lock().expect("no test panics here").push(request);
+        let body: Body = Full::new(body.clone()).map_err(|never| match never {}).boxed_unsync();
+        let response = Response::builder().status(status).header("content-type", content_type).body(body).expect("a well-formed answer");
+        async move { response }.boxed()
+    };
+    (Client::in_process(Arc::new(call), Some(SecretString::from("ost_test"))), seen)
+}
+
+const RUN: &str = r#"{"runId":"run_00000000000000000000000000000007","sessionId":"s","tenantId":"local","projectId":"p",
+    "workspaceRef":{"kind":"none"},"providerId":"x","backendProfile":"scripted","executionPolicy":{"sandbox":"read-only",
+    "approval":"never","timeoutMs":1000,"network":"disabled","secretScope":{},"maxTurns":3},"traceSink":null,"status":"pending",
+    "terminal":null,"cancelRequestedAt":null,"lastSeq":1,"commandCount":0,"leaseEpoch":0,"attemptId":null,
+    "createdAt":"2026-01-01T00:00:00Z","updatedAt":"2026-01-01T00:00:00Z","command":null,"runnerJob":null}"#;
+
+#[tokio::test]
+async fn a_created_run_reads_with_its_raw_fields() {
+    let (client, seen) = answering(201, "application/json", RUN);
+    let created = client.create_run(&CreateRun::default()).await.unwrap();
+    assert_eq!(created.run.workspace_ref.as_str(), r#"{"kind":"none"}"#);
+    assert!(created.command.is_none() && created.run.trace_sink.is_null());
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0].uri().path(), "/api/v1/runs");
+    assert_eq!(seen[0].headers()["authorization"], "Bearer ost_test");
+    assert_eq!(seen[0].headers()["content-type"], "application/json");
+}
+
+#[tokio::test]
+async fn a_failure_of_the_server_keeps_its_kind_details_and_trace_id() {
+    let body =
+        r#"{"failureKind":"runner-lease-conflict","message":"held","traceId":"trc_1","details":{"retryAfterMs":5}}"#;
+    let (client, _) = answering(409, "application/json", body);
+    let failure = client.get_run("run_x").await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::RunnerLeaseConflict);
+    let details = failure.details.as_ref().unwrap();
+    assert_eq!((details["traceId"].as_str(), details["retryAfterMs"].as_i64()), (Some("trc_1"), Some(5)));
+    assert!(!is_transient(&failure));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_json_is_a_clear_failure() {
+    let (client, _) = answering(502, "text/html", "<h1>Bad gateway</h1>");
+    let failure = client.get_run("run_x").await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::InfraFailed);
+    assert!(failure.message.contains("502") && failure.message.contains("Bad gateway"), "{failure}");
+    let (client, _) = answering(200, "text/html", "<h1>Hello</h1>");
+    let failure = client.get_run("run_x").await.unwrap_err();
+    assert!(failure.message.contains("Hello"), "{failure}");
+    let (client, _) =
+        answering(401, "application/json", r#"{"failureKind":"of-the-future","message":"no","traceId":"trc_2"}"#);
+    let failure = client.get_run("run_x").await.unwrap_err();
+    assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Unauthenticated, "no"));
+}
+
+#[tokio::test]
+async fn an_id_is_encoded_in_its_path() {
+    let (client, seen) = answering(200, "application/json", r#"{"events":[],"nextAfterSeq":0,"hasMore":false}"#);
+    client.run_events("../x?y", &EventsQuery::default()).await.unwrap();
+    assert_eq!(seen.lock().unwrap()[0].uri(), "/api/v1/runs/..%2Fx%3Fy/events?afterSeq=0");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unreachable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let failure = Client::http(&format!("http://{address}"), None).unwrap().health().await.unwrap_err();
+    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::InfraFailed, Some("server-unreachable")));
+    assert!(is_transient(&failure));
+    assert!(Client::http("localhost:80", None).is_err() && Client::http("ftp://x", None).is_err());
+}
+
+fn event(seq: i64) -> String {
+    let data = format!(
+        r#"{{"seq":{seq},"runId":null,"sessionSeq":{seq},"type":"step","commandId":null,"createdAt":"2026-01-01T00:00:00Z","payload":{{"n":{seq}}}}}"#
+    );
+    format!("id: {seq}\nevent: step\ndata: {data}\n\n")
+}
+
+#[tokio::test]
+async fn a_run_is_followed_from_a_number_to_its_end() {
+    let (client, seen) = answering(200, "text/event-stream", &format!(": beat\n\n{}{}", event(4), event(5)));
+    let events: Vec<_> = client.follow_run("run_x", 3).await.unwrap().collect().await;
+    let seqs: Vec<_> = events.into_iter().map(|event| event.unwrap().seq.unwrap()).collect();
+    assert_eq!(seqs, [4, 5]);
+    let seen = seen.lock().unwrap();
+    assert_eq!(
+        (&seen[0].headers()["last-event-id"], &seen[0].headers()["accept"]),
+        (&"3".parse().unwrap(), &"text/event-stream".parse().unwrap())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_falls_silent_is_a_lost_connection() {
+    let call = |_| {
+        let first = Ok(http_body::Frame::data(Bytes::from(event(1))));
+        let frames = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
+        let body: Body = StreamBody::new(frames).boxed_unsync();
+        let response = Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed answer");
+        async move { response }.boxed()
+    };
+    let mut events = Client::in_process(Arc::new(call), None).follow_run("run_x", 0).await.unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap().seq, Some(1));
+    assert!(is_transient(&events.next().await.unwrap().unwrap_err()));
+    assert!(events.next().await.is_none());
+}

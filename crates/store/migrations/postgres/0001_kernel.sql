@@ -1,0 +1,205 @@
+-- The kernel: sessions, runs, leases, commands, events, permission requests, runner jobs, runners, backends, read
+-- cursors and tokens. Times are microseconds since 1970; ids are text.
+
+CREATE TABLE sessions (
+    session_id TEXT PRIMARY KEY,
+    tenant_id TEXT NOT NULL,
+    external_id TEXT,
+    backend_profile TEXT NOT NULL,
+    thread_id TEXT,
+    last_seq BIGINT NOT NULL,
+    chain_head BYTEA NOT NULL,
+    version BIGINT NOT NULL,
+    execution_state TEXT NOT NULL,
+    active_run_id TEXT,
+    active_command_id TEXT,
+    active_unfinished BIGINT NOT NULL,
+    active_lease_until BIGINT,
+    last_run_id TEXT,
+    last_command_id TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX sessions_external ON sessions (tenant_id, external_id);
+CREATE INDEX sessions_created ON sessions (created_at, session_id COLLATE "C");
+
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    session_name TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    workspace_ref TEXT NOT NULL,
+    provider_id TEXT NOT NULL,
+    backend_profile TEXT NOT NULL,
+    execution_policy TEXT NOT NULL,
+    trace_sink TEXT NOT NULL,
+    idempotency_key TEXT,
+    request_hash TEXT NOT NULL,
+    status TEXT NOT NULL,
+    terminal TEXT,
+    cancel_requested_at BIGINT,
+    last_seq BIGINT NOT NULL,
+    command_count BIGINT NOT NULL,
+    lease_epoch BIGINT NOT NULL,
+    open_permissions BIGINT NOT NULL,
+    offered_attempt_id TEXT,
+    attempt_id TEXT,
+    standing_job_id TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX runs_key ON runs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX runs_created ON runs (created_at, run_id COLLATE "C");
+CREATE INDEX runs_session ON runs (session_id, created_at);
+
+-- The last lease of each run, live or not.
+CREATE TABLE leases (
+    run_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    runner_id TEXT NOT NULL,
+    epoch BIGINT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    duration_ms BIGINT NOT NULL,
+    acquired_at BIGINT NOT NULL,
+    heartbeat_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    ended BIGINT NOT NULL,
+    waiters TEXT NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX leases_held ON leases (expires_at) WHERE ended = 0;
+
+CREATE TABLE commands (
+    command_id TEXT PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    payload_hash TEXT NOT NULL,
+    idempotency_key TEXT,
+    state TEXT NOT NULL,
+    target_command_id TEXT,
+    cancel_requested_at BIGINT,
+    acked_at BIGINT,
+    attempt_id TEXT,
+    terminal TEXT,
+    fold TEXT NOT NULL,
+    reply_session_seq BIGINT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX commands_seq ON commands (run_id, seq);
+CREATE UNIQUE INDEX commands_key ON commands (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX commands_unfinished ON commands (run_id) WHERE state IN ('pending', 'acked', 'running');
+
+-- Append-only. Every query names the session, so that Postgres can partition by it later.
+CREATE TABLE events (
+    session_id TEXT NOT NULL,
+    session_seq BIGINT NOT NULL,
+    run_id TEXT,
+    seq BIGINT,
+    command_id TEXT,
+    type TEXT NOT NULL,
+    payload TEXT,
+    digest BYTEA NOT NULL,
+    hash BYTEA NOT NULL,
+    created_at BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX events_session ON events (session_id, session_seq);
+CREATE UNIQUE INDEX events_run ON events (run_id, seq);
+
+-- Answers to appends of the current lease epoch, for retries.
+CREATE TABLE append_batches (
+    run_id TEXT NOT NULL,
+    lease_epoch BIGINT NOT NULL,
+    batch_no BIGINT NOT NULL,
+    first_seq BIGINT NOT NULL,
+    last_seq BIGINT NOT NULL,
+    PRIMARY KEY (run_id, lease_epoch, batch_no)
+);
+
+CREATE TABLE permissions (
+    permission_id TEXT PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    command_id TEXT NOT NULL,
+    title TEXT NOT NULL,
+    tool_call_id TEXT,
+    options TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    deadline BIGINT NOT NULL,
+    status TEXT NOT NULL,
+    option_id TEXT,
+    resolved_by TEXT,
+    resolved_at BIGINT,
+    created_at BIGINT NOT NULL
+);
+CREATE INDEX permissions_run ON permissions (run_id, created_at);
+CREATE INDEX permissions_open ON permissions (deadline) WHERE status = 'pending';
+
+CREATE TABLE runner_jobs (
+    runner_job_id TEXT PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    command_id TEXT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    attempt BIGINT NOT NULL,
+    job_name TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    launcher TEXT NOT NULL,
+    runner_id TEXT NOT NULL,
+    pod_name TEXT NOT NULL,
+    log_path TEXT NOT NULL,
+    standing BIGINT NOT NULL,
+    phase TEXT NOT NULL,
+    terminal_summary TEXT NOT NULL,
+    idempotency_key TEXT,
+    request_hash TEXT NOT NULL,
+    owner TEXT,
+    heartbeat_at BIGINT,
+    token_hash TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX runner_jobs_key ON runner_jobs (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX runner_jobs_token ON runner_jobs (token_hash) WHERE token_hash IS NOT NULL;
+CREATE INDEX runner_jobs_run ON runner_jobs (run_id, created_at);
+CREATE INDEX runner_jobs_pending ON runner_jobs (created_at) WHERE phase = 'pending';
+CREATE INDEX runner_jobs_running ON runner_jobs (heartbeat_at) WHERE phase = 'running';
+
+CREATE TABLE runners (
+    runner_id TEXT PRIMARY KEY,
+    tenant_id TEXT,
+    run_id TEXT,
+    backend_profile TEXT NOT NULL,
+    placement TEXT NOT NULL,
+    capabilities TEXT NOT NULL,
+    registered_at BIGINT NOT NULL,
+    heartbeat_at BIGINT NOT NULL
+);
+
+CREATE TABLE backends (
+    profile TEXT PRIMARY KEY,
+    position BIGINT NOT NULL,
+    backend TEXT NOT NULL
+);
+
+CREATE TABLE session_read_cursors (
+    session_id TEXT NOT NULL,
+    reader_id TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    read_at BIGINT NOT NULL,
+    PRIMARY KEY (session_id, reader_id)
+);
+
+-- Service tokens: hashed, never shown again.
+CREATE TABLE tokens (
+    token_id TEXT PRIMARY KEY,
+    token_hash TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    tenants TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    revoked_at BIGINT
+);

@@ -1,0 +1,98 @@
+//! Commands.
+
+use ostler_protocol::{
+    commands::{Command, CommandState, CommandType},
+    ids::{CommandId, RunId},
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Kind::*, Reader, Record, Value, json, opt_text, text},
+};
+
+/// In SQL, next to the partial index that says the same.
+pub(crate) const UNFINISHED: &str = "state IN ('pending', 'acked', 'running')";
+
+impl Record for Command {
+    const TABLE: &'static str = "commands";
+    const KEY: usize = 1;
+    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
+        ("command_id", Text),
+        ("run_id", Text),
+        ("session_id", Text),
+        ("seq", Int),
+        ("type", Text),
+        ("payload", Text),
+        ("payload_hash", Text),
+        ("idempotency_key", Text),
+        ("state", Text),
+        ("target_command_id", Text),
+        ("cancel_requested_at", Int),
+        ("acked_at", Int),
+        ("attempt_id", Text),
+        ("terminal", Text),
+        ("fold", Text),
+        ("reply_session_seq", Int),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ];
+
+    fn encode(&self) -> Vec<Value> {
+        vec![
+            text(self.command_id),
+            text(self.run_id),
+            text(self.session),
+            self.seq.into(),
+            self.command_type.as_str().into(),
+            (&self.payload).into(),
+            self.payload_hash.as_str().into(),
+            self.idempotency_key.clone().into(),
+            self.state.as_str().into(),
+            opt_text(self.target_command_id),
+            self.cancel_requested_at.into(),
+            self.acked_at.into(),
+            opt_text(self.attempt_id),
+            Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
+            json(&self.fold),
+            // Where the reply's text stands, so that a result finds it in the same read.
+            Value::Int(self.fold.pick().map(|pick| pick.session_seq)),
+            self.created_at.into(),
+            self.updated_at.into(),
+        ]
+    }
+
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
+        let command = Self {
+            command_id: row.id()?,
+            run_id: row.id()?,
+            session: row.id()?,
+            seq: row.int()?,
+            command_type: row.named(CommandType::parse)?,
+            payload: row.raw_json()?,
+            payload_hash: row.text()?,
+            idempotency_key: row.opt_text()?,
+            state: row.named(CommandState::parse)?,
+            target_command_id: row.opt_id()?,
+            cancel_requested_at: row.opt_time()?,
+            acked_at: row.opt_time()?,
+            attempt_id: row.opt_id()?,
+            terminal: row.opt_json()?,
+            fold: row.json()?,
+            created_at: {
+                row.skip(1);
+                row.time()?
+            },
+            updated_at: row.time()?,
+        };
+        Ok(command)
+    }
+}
+
+pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, StoreError> {
+    Ok(db.select::<Command>("WHERE t.command_id = $1", vec![text(command_id)]).await?.pop())
+}
+
+/// Every unfinished command of a run, by number.
+pub async fn list_unfinished(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
+    db.select::<Command>(&format!("WHERE t.run_id = $1 AND t.{UNFINISHED} ORDER BY t.seq"), vec![text(run_id)]).await
+}

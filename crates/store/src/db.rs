@@ -1,0 +1,209 @@
+//! The only two-armed file for reads and plain writes: it binds values natively and hands rows to decoders. The write
+//! lanes have their own two arms in `sqlite.rs` and `postgres.rs`.
+
+use std::{borrow::Cow, path::PathBuf, sync::Arc};
+
+use sqlx::{PgPool, postgres::PgArguments};
+
+use crate::{
+    postgres,
+    record::{Reader, Record, RowRef, Value, columns},
+    sqlite,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("sqlite: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("postgres: {0}")]
+    Postgres(#[from] sqlx::Error),
+    #[error("migration: {0}")]
+    Migration(String),
+    #[error("{0}")]
+    Locked(String),
+    #[error("stored data does not read back: {0}")]
+    Corrupt(String),
+    #[error("the store has stopped")]
+    Stopped,
+    #[error("io: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl StoreError {
+    pub fn corrupt(what: impl std::fmt::Display) -> Self {
+        Self::Corrupt(what.to_string())
+    }
+
+    /// A unique index said no: somebody else was first.
+    pub fn is_unique_violation(&self) -> bool {
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _)) => {
+                matches!(
+                    e.extended_code,
+                    rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE | rusqlite::ffi::SQLITE_CONSTRAINT_PRIMARYKEY
+                )
+            }
+            Self::Postgres(sqlx::Error::Database(e)) => e.is_unique_violation(),
+            _ => false,
+        }
+    }
+}
+
+/// How SQLite waits for the disk. Anything below `Full` loses answered writes in a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Synchronous {
+    Off,
+    Normal,
+    #[default]
+    Full,
+}
+
+#[derive(Clone, Debug)]
+pub enum StoreConfig {
+    Sqlite { file: PathBuf, synchronous: Synchronous },
+    Postgres { url: String },
+}
+
+/// Settings that would let an answered write be lost, by name and value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Durability {
+    pub weak_settings: Vec<String>,
+}
+
+/// A handle on the store, cheap to clone.
+#[derive(Clone)]
+pub struct Db {
+    pub(crate) engine: Engine,
+}
+
+#[derive(Clone)]
+pub(crate) enum Engine {
+    Sqlite(Arc<sqlite::Sqlite>),
+    Postgres(PgPool),
+}
+
+pub(crate) type Sql = Cow<'static, str>;
+
+impl Db {
+    /// Opens the store and brings its schema up to date. Fails fast on a ledger that does not fit.
+    pub async fn open(config: &StoreConfig, now: ostler_protocol::Timestamp) -> Result<Self, StoreError> {
+        match config {
+            StoreConfig::Sqlite { file, synchronous } => {
+                let (file, synchronous) = (file.clone(), *synchronous);
+                let opened = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&file, synchronous, now)).await;
+                let sqlite = opened.map_err(|_| StoreError::Stopped)??;
+                Ok(Self { engine: Engine::Sqlite(Arc::new(sqlite)) })
+            }
+            StoreConfig::Postgres { url } => {
+                let pool = postgres::open(url, now).await?;
+                Ok(Self { engine: Engine::Postgres(pool) })
+            }
+        }
+    }
+
+    pub fn engine_name(&self) -> &'static str {
+        match &self.engine {
+            Engine::Sqlite(_) => "sqlite",
+            Engine::Postgres(_) => "postgres",
+        }
+    }
+
+    pub fn multi_replica(&self) -> bool {
+        matches!(self.engine, Engine::Postgres(_))
+    }
+
+    /// Makes text sort by bytes, as it does in SQLite whatever the locale.
+    pub(crate) fn byte_order(&self) -> &'static str {
+        match self.engine {
+            Engine::Sqlite(_) => "",
+            Engine::Postgres(_) => " COLLATE \"C\"",
+        }
+    }
+
+    pub async fn durability(&self) -> Result<Durability, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => Ok(sqlite.durability.clone()),
+            Engine::Postgres(pool) => postgres::durability(pool).await,
+        }
+    }
+
+    /// The ids of the applied migrations.
+    pub async fn migrations(&self) -> Result<Vec<String>, StoreError> {
+        self.read("SELECT id FROM schema_migrations ORDER BY id", vec![], |row| row.text()).await
+    }
+
+    /// Reads rows. Parameters are `$1, $2, …`, first used in that order.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        sql: impl Into<Sql>,
+        args: Vec<Value>,
+        decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.read(sql.into(), args, decode).await,
+            Engine::Postgres(pool) => query_postgres(pool, sql.into(), args, decode).await,
+        }
+    }
+
+    pub(crate) async fn read_one<T: Send + 'static>(
+        &self,
+        sql: impl Into<Sql>,
+        args: Vec<Value>,
+        decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        Ok(self.read(sql, args, decode).await?.pop())
+    }
+
+    /// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
+    pub(crate) async fn select<R: Record + Send + 'static>(&self, rest: &str, args: Vec<Value>) -> Result<Vec<R>, StoreError> {
+        let sql = format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE);
+        self.read(sql, args, R::decode).await
+    }
+
+    /// One statement that writes, durable when answered; on SQLite it joins the lane's next commit.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        sql: impl Into<Sql>,
+        args: Vec<Value>,
+        decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.write(sql.into(), args, decode).await,
+            Engine::Postgres(pool) => query_postgres(pool, sql.into(), args, decode).await,
+        }
+    }
+
+    pub(crate) async fn execute(&self, sql: impl Into<Sql>, args: Vec<Value>) -> Result<(), StoreError> {
+        self.write(sql, args, |_| Ok(())).await.map(drop)
+    }
+
+    /// Stops the engine's threads and connections.
+    pub async fn close(&self) {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.close(),
+            Engine::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+async fn query_postgres<T>(
+    pool: &PgPool,
+    sql: Sql,
+    args: Vec<Value>,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let query = args.into_iter().fold(sqlx::query(sqlx::AssertSqlSafe(sql.into_owned())), bind);
+    let rows = query.fetch_all(pool).await?;
+    rows.iter().map(|row| decode(&mut Reader::new(RowRef::Postgres(row)))).collect()
+}
+
+pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments>;
+
+fn bind(query: PgQuery<'_>, value: Value) -> PgQuery<'_> {
+    match value {
+        Value::Text(text) => query.bind(text),
+        Value::Int(number) => query.bind(number),
+        Value::Bytes(bytes) => query.bind(bytes),
+    }
+}

@@ -1,0 +1,113 @@
+//! Events: read by run or by session, appended by the lanes only.
+
+use ostler_protocol::{
+    events::{Event, EventType},
+    ids::{RunId, SessionId},
+    limits::PAGE_BYTES_MAX,
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Reader, Value, text},
+};
+
+pub(crate) const COLUMNS: &str = "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
+
+/// Rows asked for at once; a page of large payloads is cut between two such reads.
+const CHUNK_ROWS: u32 = 128;
+
+fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
+    let (session, session_seq) = (row.id()?, row.int()?);
+    let (run_id, seq) = (row.opt_id()?, row.opt_int()?);
+    Ok(Event {
+        session,
+        session_seq,
+        run: run_id.zip(seq),
+        command_id: row.opt_id()?,
+        event_type: row.named(EventType::parse)?,
+        payload: row.opt_str()?.map(Into::into),
+        digest: row.hash()?,
+        hash: row.hash()?,
+        created_at: row.time()?,
+    })
+}
+
+/// A page of events and whether more follow.
+pub struct Page {
+    pub events: Vec<Event>,
+    pub has_more: bool,
+}
+
+/// The run's events numbered above `after`.
+pub async fn list_by_run(db: &Db, session: SessionId, run_id: RunId, after: i64, limit: u32) -> Result<Page, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4"
+    );
+    let args = move |after: i64, limit: u32| vec![text(session), text(run_id), after.into(), i64::from(limit).into()];
+    page(db, sql, args, Event::seq, after, limit).await
+}
+
+/// The session's events numbered above `after`.
+pub async fn list_by_session(db: &Db, session: SessionId, after: i64, limit: u32) -> Result<Page, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3");
+    let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
+    page(db, sql, args, |event| event.session_seq, after, limit).await
+}
+
+async fn page(
+    db: &Db,
+    sql: String,
+    args: impl Fn(i64, u32) -> Vec<Value>,
+    number: fn(&Event) -> i64,
+    mut after: i64,
+    limit: u32,
+) -> Result<Page, StoreError> {
+    let mut events: Vec<Event> = vec![];
+    let mut bytes = 0;
+    loop {
+        let left = limit - events.len() as u32;
+        // One more than is wanted tells whether more follow.
+        let asked = CHUNK_ROWS.min(left + 1);
+        let mut chunk = db.read(sql.clone(), args(after, asked), decode).await?;
+        let full = chunk.len() as u32 == asked;
+        let has_more = chunk.len() as u32 > left;
+        chunk.truncate(left as usize);
+        if let Some(last) = chunk.last() {
+            after = number(last);
+        }
+        bytes += chunk.iter().map(|e| e.payload.as_deref().map_or(0, str::len)).sum::<usize>();
+        events.append(&mut chunk);
+        if has_more || !full {
+            return Ok(Page { events, has_more });
+        }
+        if bytes >= PAGE_BYTES_MAX {
+            return Ok(Page { events, has_more: true });
+        }
+    }
+}
+
+impl crate::record::Record for ostler_protocol::kernel::Batch {
+    const TABLE: &'static str = "append_batches";
+    const KEY: usize = 3;
+    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
+        ("run_id", crate::record::Kind::Text),
+        ("lease_epoch", crate::record::Kind::Int),
+        ("batch_no", crate::record::Kind::Int),
+        ("first_seq", crate::record::Kind::Int),
+        ("last_seq", crate::record::Kind::Int),
+    ];
+
+    fn encode(&self) -> Vec<Value> {
+        vec![text(self.run_id), self.lease_epoch.into(), self.batch_no.into(), self.first_seq.into(), self.last_seq.into()]
+    }
+
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
+        Ok(Self {
+            run_id: row.id()?,
+            lease_epoch: row.int()?,
+            batch_no: row.int()?,
+            first_seq: row.int()?,
+            last_seq: row.int()?,
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! Leases.
+
+use ostler_protocol::{
+    Timestamp,
+    ids::{RunId, SessionId},
+    leases::Lease,
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Kind::*, Reader, Record, Value, json, text},
+};
+
+impl Record for Lease {
+    const TABLE: &'static str = "leases";
+    const KEY: usize = 1;
+    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
+        ("run_id", Text),
+        ("session_id", Text),
+        ("runner_id", Text),
+        ("epoch", Int),
+        ("attempt_id", Text),
+        ("duration_ms", Int),
+        ("acquired_at", Int),
+        ("heartbeat_at", Int),
+        ("expires_at", Int),
+        ("ended", Int),
+        ("waiters", Text),
+    ];
+
+    fn encode(&self) -> Vec<Value> {
+        vec![
+            text(self.run_id),
+            text(self.session),
+            self.runner_id.as_str().into(),
+            self.epoch.into(),
+            text(self.attempt_id),
+            self.duration_ms.into(),
+            self.acquired_at.into(),
+            self.heartbeat_at.into(),
+            self.expires_at.into(),
+            self.ended.into(),
+            json(&self.waiters),
+        ]
+    }
+
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
+        Ok(Self {
+            run_id: row.id()?,
+            session: row.id()?,
+            runner_id: row.text()?,
+            epoch: row.int()?,
+            attempt_id: row.id()?,
+            duration_ms: row.int()?,
+            acquired_at: row.time()?,
+            heartbeat_at: row.time()?,
+            expires_at: row.time()?,
+            ended: row.flag()?,
+            waiters: row.json()?,
+        })
+    }
+}
+
+pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Lease>, StoreError> {
+    Ok(db.select::<Lease>("WHERE t.run_id = $1", vec![text(run_id)]).await?.pop())
+}
+
+/// Held leases that have run out by `now`: work for the sweeper.
+pub async fn list_expired(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    let sql = "SELECT session_id, run_id FROM leases WHERE ended = 0 AND expires_at <= $1 ORDER BY expires_at LIMIT $2";
+    db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+}
+
+/// Every held lease: what a previous process left behind.
+pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    db.read("SELECT session_id, run_id FROM leases WHERE ended = 0", vec![], |row| Ok((row.id()?, row.id()?))).await
+}

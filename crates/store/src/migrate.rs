@@ -1,0 +1,59 @@
+//! The migration ledger: each step with its checksum. A ledger that does not fit this build stops the start.
+
+use ostler_protocol::json::hex;
+use sha2::{Digest, Sha256};
+
+use crate::db::StoreError;
+
+pub struct Migration {
+    pub id: &'static str,
+    pub sql: &'static str,
+}
+
+pub const SQLITE: &[Migration] =
+    &[Migration { id: "0001_kernel", sql: include_str!("../migrations/sqlite/0001_kernel.sql") }];
+
+pub const POSTGRES: &[Migration] =
+    &[Migration { id: "0001_kernel", sql: include_str!("../migrations/postgres/0001_kernel.sql") }];
+
+pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+    id TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+
+impl Migration {
+    pub fn checksum(&self) -> String {
+        hex(&Sha256::digest(self.sql.as_bytes()))
+    }
+}
+
+/// Compares the ledger with this build. Answers the steps still to apply.
+pub fn outstanding<'a>(known: &'a [Migration], applied: &[(String, String)]) -> Result<&'a [Migration], StoreError> {
+    for (index, (id, checksum)) in applied.iter().enumerate() {
+        let Some(migration) = known.get(index) else {
+            return Err(StoreError::Migration(format!("the store has {id:?}, which this build does not know; use a newer build")));
+        };
+        if migration.id != id {
+            return Err(StoreError::Migration(format!("the store has {id:?} where this build has {:?}", migration.id)));
+        }
+        if migration.checksum() != *checksum {
+            return Err(StoreError::Migration(format!("{id:?} was applied with another text than this build has")));
+        }
+    }
+    Ok(&known[applied.len()..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_or_unknown_step_stops_the_start() {
+        let applied = |id: &str, sum: &str| vec![(id.to_owned(), sum.to_owned())];
+        let sum = SQLITE[0].checksum();
+        assert_eq!(outstanding(SQLITE, &[]).unwrap().len(), 1);
+        assert_eq!(outstanding(SQLITE, &applied("0001_kernel", &sum)).unwrap().len(), 0);
+        assert!(outstanding(SQLITE, &applied("0001_kernel", "other")).is_err());
+        assert!(outstanding(SQLITE, &applied("0001_other", &sum)).is_err());
+        let ahead = [applied("0001_kernel", &sum), applied("0002_later", "x")].concat();
+        assert!(outstanding(SQLITE, &ahead).is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! Everything a result is made of, in one read.
+
+use ostler_protocol::{
+    chain::Hash,
+    commands::Command,
+    ids::{CommandId, RunId},
+    leases::Lease,
+    runs::Run,
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Reader, Record, columns, text},
+};
+
+pub struct ResultRow {
+    pub run: Run,
+    pub lease: Option<Lease>,
+    pub command: Option<Command>,
+    /// The payload of the message the command's fold picked.
+    pub reply_payload: Option<String>,
+    pub session_seq: i64,
+    pub chain_head: Hash,
+    pub target_fold: Option<String>,
+}
+
+fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
+    Ok(ResultRow {
+        run: Run::decode(row)?,
+        lease: row.joined()?,
+        command: row.joined()?,
+        reply_payload: row.opt_text()?,
+        target_fold: row.opt_text()?,
+        session_seq: row.int()?,
+        chain_head: row.hash()?,
+    })
+}
+
+/// The run's result row: for the named command, or for the latest one.
+pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Result<Option<ResultRow>, StoreError> {
+    // Parameters are numbered by their first use, which SQLite follows.
+    let (which, run, args) = match command_id {
+        Some(id) => ("c.command_id = $1", "$2", vec![text(id), text(run_id)]),
+        None => ("c.seq = r.command_count", "$1", vec![text(run_id)]),
+    };
+    let sql = format!(
+        "SELECT {}, {}, {}, e.payload, target.fold, s.last_seq, s.chain_head
+         FROM runs r
+         JOIN sessions s ON s.session_id = r.session_id
+         LEFT JOIN leases l ON l.run_id = r.run_id
+         LEFT JOIN commands c ON c.run_id = r.run_id AND {which}
+         LEFT JOIN events e ON e.session_id = c.session_id AND e.session_seq = c.reply_session_seq
+         LEFT JOIN commands target ON target.command_id = c.target_command_id
+         WHERE r.run_id = {run}",
+        columns::<Run>("r"),
+        columns::<Lease>("l"),
+        columns::<Command>("c"),
+    );
+    db.read_one(sql, args, decode).await
+}

@@ -1,0 +1,166 @@
+//! Runner jobs.
+
+use ostler_protocol::{
+    Timestamp,
+    cursors::Cursor,
+    ids::{CommandId, RunId, RunnerJobId},
+    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+};
+
+use crate::{
+    db::{Db, Engine, StoreError},
+    record::{Kind::*, Reader, Record, Value, columns, opt_text, text},
+};
+
+impl Record for RunnerJob {
+    const TABLE: &'static str = "runner_jobs";
+    const KEY: usize = 1;
+    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
+        ("runner_job_id", Text),
+        ("run_id", Text),
+        ("session_id", Text),
+        ("command_id", Text),
+        ("attempt_id", Text),
+        ("attempt", Int),
+        ("job_name", Text),
+        ("namespace", Text),
+        ("launcher", Text),
+        ("runner_id", Text),
+        ("pod_name", Text),
+        ("log_path", Text),
+        ("standing", Int),
+        ("phase", Text),
+        ("terminal_summary", Text),
+        ("idempotency_key", Text),
+        ("request_hash", Text),
+        ("owner", Text),
+        ("heartbeat_at", Int),
+        ("token_hash", Text),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ];
+
+    fn encode(&self) -> Vec<Value> {
+        vec![
+            text(self.runner_job_id),
+            text(self.run_id),
+            text(self.session),
+            text(self.command_id),
+            text(self.attempt_id),
+            self.attempt.into(),
+            self.job_name.as_str().into(),
+            self.namespace.as_str().into(),
+            self.launcher.as_str().into(),
+            self.runner_id.as_str().into(),
+            self.pod_name.as_str().into(),
+            self.log_path.as_str().into(),
+            self.standing.into(),
+            self.phase.as_str().into(),
+            (&self.terminal_summary).into(),
+            self.idempotency_key.clone().into(),
+            self.request_hash.as_str().into(),
+            opt_text(self.owner.as_deref()),
+            self.heartbeat_at.into(),
+            self.token_hash.clone().into(),
+            self.created_at.into(),
+            self.updated_at.into(),
+        ]
+    }
+
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
+        let (runner_job_id, run_id) = (row.id()?, row.id()?);
+        let (session, command_id) = (row.id()?, row.id()?);
+        Ok(Self {
+            runner_job_id,
+            run_id,
+            session,
+            command_id,
+            attempt_id: row.id()?,
+            attempt: row.int()?,
+            job_name: row.text()?,
+            namespace: row.text()?,
+            launcher: row.text()?,
+            runner_id: row.text()?,
+            pod_name: row.text()?,
+            log_path: row.text()?,
+            standing: row.flag()?,
+            phase: row.named(JobPhase::parse)?,
+            terminal_summary: row.raw_json()?,
+            idempotency_key: row.opt_text()?,
+            request_hash: row.text()?,
+            owner: row.opt_text()?,
+            heartbeat_at: row.opt_time()?,
+            token_hash: row.opt_text()?,
+            created_at: row.time()?,
+            updated_at: row.time()?,
+            poll: JobPoll::of(run_id, runner_job_id, command_id),
+        })
+    }
+}
+
+pub async fn get(db: &Db, job_id: RunnerJobId) -> Result<Option<RunnerJob>, StoreError> {
+    Ok(db.select::<RunnerJob>("WHERE t.runner_job_id = $1", vec![text(job_id)]).await?.pop())
+}
+
+pub async fn find_by_token_hash(db: &Db, token_hash: &str) -> Result<Option<RunnerJob>, StoreError> {
+    Ok(db.select::<RunnerJob>("WHERE t.token_hash = $1", vec![token_hash.into()]).await?.pop())
+}
+
+/// Newest first.
+pub async fn list(
+    db: &Db,
+    run_id: RunId,
+    command_id: Option<CommandId>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<RunnerJob>, StoreError> {
+    let mut args = vec![text(run_id)];
+    let mut sql = "WHERE t.run_id = $1".to_owned();
+    if let Some(id) = command_id {
+        args.push(text(id));
+        sql += " AND t.command_id = $2";
+    }
+    let order = db.byte_order();
+    if let Some(cursor) = after {
+        args.push(cursor.created_at_us.into());
+        args.push(cursor.id.as_str().into());
+        sql += &format!(" AND (t.created_at, t.runner_job_id{order}) < (${}, ${})", args.len() - 1, args.len());
+    }
+    args.push(i64::from(limit).into());
+    sql += &format!(" ORDER BY t.created_at DESC, t.runner_job_id{order} DESC LIMIT ${}", args.len());
+    db.select(&sql, args).await
+}
+
+/// A launcher takes pending jobs, oldest first. No two launchers get the same one.
+pub async fn claim(db: &Db, launcher: &str, owner: &str, now: Timestamp, limit: u32) -> Result<Vec<RunnerJob>, StoreError> {
+    // SQLite has one process, whose writes follow each other; only Postgres needs to skip what others hold.
+    let skip = match db.engine {
+        Engine::Sqlite(_) => "",
+        Engine::Postgres(_) => "FOR UPDATE SKIP LOCKED",
+    };
+    let sql = format!(
+        "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, attempt = attempt + 1
+         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE phase = 'pending' AND launcher = $3
+             ORDER BY created_at LIMIT $4 {skip})
+         RETURNING {}",
+        columns::<RunnerJob>("t").replace("t.", "")
+    );
+    db.write(sql, vec![owner.into(), now.into(), launcher.into(), i64::from(limit).into()], RunnerJob::decode).await
+}
+
+/// The owner of these jobs is alive.
+pub async fn update_heartbeat(db: &Db, owner: &str, now: Timestamp) -> Result<(), StoreError> {
+    db.execute("UPDATE runner_jobs SET heartbeat_at = $1 WHERE owner = $2 AND phase = 'running'", vec![now.into(), owner.into()])
+        .await
+}
+
+/// Running jobs that nobody has vouched for since `before`.
+pub async fn list_abandoned(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<RunnerJob>, StoreError> {
+    let rest = "WHERE t.phase = 'running' AND t.heartbeat_at < $1 ORDER BY t.heartbeat_at LIMIT $2";
+    db.select(rest, vec![before.into(), i64::from(limit).into()]).await
+}
+
+pub async fn count_by_phase(db: &Db) -> Result<Vec<(String, i64)>, StoreError> {
+    db.read("SELECT phase, COUNT(*) FROM runner_jobs GROUP BY phase ORDER BY phase", vec![], |row| Ok((row.text()?, row.int()?)))
+        .await
+}

@@ -1,0 +1,154 @@
+//! Runs.
+
+use ostler_protocol::{
+    cursors::Cursor,
+    ids::RunId,
+    runs::{Run, RunStatus},
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Kind::*, Reader, Record, Value, json, opt_text, text},
+};
+
+impl Record for Run {
+    const TABLE: &'static str = "runs";
+    const KEY: usize = 1;
+    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
+        ("run_id", Text),
+        ("session_id", Text),
+        ("session_name", Text),
+        ("tenant_id", Text),
+        ("project_id", Text),
+        ("workspace_ref", Text),
+        ("provider_id", Text),
+        ("backend_profile", Text),
+        ("execution_policy", Text),
+        ("trace_sink", Text),
+        ("idempotency_key", Text),
+        ("request_hash", Text),
+        ("status", Text),
+        ("terminal", Text),
+        ("cancel_requested_at", Int),
+        ("last_seq", Int),
+        ("command_count", Int),
+        ("lease_epoch", Int),
+        ("open_permissions", Int),
+        ("offered_attempt_id", Text),
+        ("attempt_id", Text),
+        ("standing_job_id", Text),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ];
+
+    fn encode(&self) -> Vec<Value> {
+        vec![
+            text(self.run_id),
+            text(self.session),
+            self.session_id.as_str().into(),
+            self.tenant_id.as_str().into(),
+            self.project_id.as_str().into(),
+            (&self.workspace_ref).into(),
+            self.provider_id.as_str().into(),
+            self.backend_profile.as_str().into(),
+            json(&self.execution_policy),
+            (&self.trace_sink).into(),
+            self.idempotency_key.clone().into(),
+            self.request_hash.as_str().into(),
+            self.status.as_str().into(),
+            Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
+            self.cancel_requested_at.into(),
+            self.last_seq.into(),
+            self.command_count.into(),
+            self.lease_epoch.into(),
+            self.open_permissions.into(),
+            opt_text(self.offered_attempt_id),
+            opt_text(self.attempt_id),
+            opt_text(self.standing_job_id),
+            self.created_at.into(),
+            self.updated_at.into(),
+        ]
+    }
+
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
+        Ok(Self {
+            run_id: row.id()?,
+            session: row.id()?,
+            session_id: row.text()?,
+            tenant_id: row.text()?,
+            project_id: row.text()?,
+            workspace_ref: row.raw_json()?,
+            provider_id: row.text()?,
+            backend_profile: row.text()?,
+            execution_policy: row.json()?,
+            trace_sink: row.raw_json()?,
+            idempotency_key: row.opt_text()?,
+            request_hash: row.text()?,
+            status: row.named(RunStatus::parse)?,
+            terminal: row.opt_json()?,
+            cancel_requested_at: row.opt_time()?,
+            last_seq: row.int()?,
+            command_count: row.int()?,
+            lease_epoch: row.int()?,
+            open_permissions: row.int()?,
+            offered_attempt_id: row.opt_id()?,
+            attempt_id: row.opt_id()?,
+            standing_job_id: row.opt_id()?,
+            created_at: row.time()?,
+            updated_at: row.time()?,
+        })
+    }
+}
+
+pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Run>, StoreError> {
+    Ok(db.select::<Run>("WHERE t.run_id = $1", vec![text(run_id)]).await?.pop())
+}
+
+pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<Run>, StoreError> {
+    Ok(db.select::<Run>("WHERE t.tenant_id = $1 AND t.idempotency_key = $2", vec![tenant_id.into(), key.into()]).await?.pop())
+}
+
+/// What a list is narrowed to. `None` and empty mean everything.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// The tenants the caller may see.
+    pub tenants: Option<Vec<String>>,
+    pub project_id: Option<String>,
+    pub backend_profile: Option<String>,
+    pub session_id: Option<String>,
+    pub status: Option<RunStatus>,
+}
+
+/// Newest first.
+pub async fn list(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Vec<Run>, StoreError> {
+    let mut args: Vec<Value> = vec![];
+    let mut conditions: Vec<String> = vec![];
+    let mut mark = |value: Value| {
+        args.push(value);
+        format!("${}", args.len())
+    };
+    if let Some(tenants) = &filter.tenants {
+        let marks: Vec<_> = tenants.iter().map(|t| mark(t.as_str().into())).collect();
+        let list = if marks.is_empty() { "NULL".to_owned() } else { marks.join(", ") };
+        conditions.push(format!("t.tenant_id IN ({list})"));
+    }
+    let equal = [
+        ("project_id", filter.project_id.clone()),
+        ("backend_profile", filter.backend_profile.clone()),
+        ("session_name", filter.session_id.clone()),
+        ("status", filter.status.map(|s| s.as_str().to_owned())),
+    ];
+    for (column, value) in equal {
+        if let Some(value) = value {
+            conditions.push(format!("t.{column} = {}", mark(value.into())));
+        }
+    }
+    if let Some(cursor) = after {
+        let (time, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
+        conditions.push(format!("(t.created_at, t.run_id{}) < ({time}, {id})", db.byte_order()));
+    }
+    let wanted = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let limit = mark(i64::from(limit).into());
+    let order = db.byte_order();
+    db.select::<Run>(&format!("{wanted} ORDER BY t.created_at DESC, t.run_id{order} DESC LIMIT {limit}"), args).await
+}
