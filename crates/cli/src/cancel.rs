@@ -16,7 +16,9 @@ use crate::{
 /// What a runner works on ends as soon as the runner has stopped it; what nobody works on ends at once. Without
 /// `--command` the whole run ends, with everything unfinished in it.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler cancel run_0198…\n  ostler cancel run_0198… --command cmd_0198… --reason \"wrong branch\"")]
+#[command(
+    after_help = "Examples:\n  ostler cancel run_0198…\n  ostler cancel run_0198… --command cmd_0198… --reason \"wrong branch\""
+)]
 pub struct Args {
     #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
     run: String,

@@ -11,12 +11,11 @@ use std::{
 use clap::Args;
 use ostler_client::Client;
 use ostler_protocol::{Failure, FailureKind};
+use ostler_server::config::DEFAULT_LISTEN;
 use secrecy::SecretString;
 
 use crate::errors;
 
-/// Where a server listens and a client looks when nobody says otherwise.
-pub const DEFAULT_PORT: u16 = 4747;
 const TOKEN_VARIABLE: &str = "OSTLER_TOKEN";
 const TOKEN_FILE: &str = "token";
 const TOKEN_BYTES_MAX: usize = 4 * 1024;
@@ -26,12 +25,12 @@ const TOKEN_BYTES_MAX: usize = 4 * 1024;
 pub struct Connection {
     /// The server to talk to [default: http://127.0.0.1:4747]
     #[arg(long, global = true, env = "OSTLER_SERVER", value_name = "URL", hide_env_values = true)]
-    pub server: Option<String>,
+    server: Option<String>,
     /// The server's data directory, where its `token` file is [default: $XDG_DATA_HOME/ostler, ~/.local/share/ostler]
     ///
     /// The file is only used for a server on this machine; for another one, set OSTLER_TOKEN.
     #[arg(long, global = true, env = "OSTLER_DATA_DIR", value_name = "DIR", hide_env_values = true)]
-    pub data_dir: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
 }
 
 impl Connection {
@@ -45,8 +44,13 @@ impl Connection {
         Client::http(&server, token)
     }
 
-    pub fn server(&self) -> String {
-        self.server.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| format!("http://127.0.0.1:{DEFAULT_PORT}"))
+    fn server(&self) -> String {
+        self.server.clone().filter(|s| !s.is_empty()).unwrap_or_else(|| format!("http://{DEFAULT_LISTEN}"))
+    }
+
+    /// The data directory that was named. A variable set to nothing names none.
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        self.data_dir.clone().filter(|dir| !dir.as_os_str().is_empty())
     }
 
     /// How to call us again so that we reach the same server, for commands we suggest. An address that holds a
@@ -56,15 +60,14 @@ impl Connection {
         if let Some(server) = self.server.as_ref().filter(|s| !s.is_empty() && !s.contains('@')) {
             out.push_str(&format!(" --server {}", quoted(server)));
         }
-        if let Some(dir) = &self.data_dir {
+        if let Some(dir) = self.data_dir() {
             out.push_str(&format!(" --data-dir {}", quoted(&dir.to_string_lossy())));
         }
         out
     }
 
     fn token_file(&self) -> Result<Option<SecretString>, Failure> {
-        let named = self.data_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = named.or_else(|| data_dir(std::env::var_os("XDG_DATA_HOME"), std::env::var_os("HOME")));
+        let dir = self.data_dir().or_else(|| data_dir(std::env::var_os("XDG_DATA_HOME"), std::env::var_os("HOME")));
         let Some(path) = dir.map(|dir| dir.join(TOKEN_FILE)) else { return Ok(None) };
         read_token(&path)
     }
@@ -117,7 +120,11 @@ fn is_loopback(server: &str) -> bool {
 
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/.:-_@%+=,~[]".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +141,9 @@ mod tests {
 
     #[test]
     fn only_this_machine_gets_the_token_file() {
-        for ours in ["http://127.0.0.1:4747", "http://localhost/", "https://localhost:1", "http://[::1]:9", "http://127.9.9.9"] {
+        for ours in
+            ["http://127.0.0.1:4747", "http://localhost/", "https://localhost:1", "http://[::1]:9", "http://127.9.9.9"]
+        {
             assert!(is_loopback(ours), "{ours}");
         }
         for other in [

@@ -48,7 +48,9 @@ pub fn hint(kind: FailureKind) -> &'static str {
         OriginDenied => "address the server by a name it knows, such as 127.0.0.1 or localhost",
         TenantPolicyDenied => "ask for less, or have the operator widen the tenant's policy in the server's config",
         NotFound => "check the id; `ostler ps --all` lists the runs you may see",
-        MethodNotAllowed | UnsupportedMediaType => "client and server may be of different versions; compare `ostler --version`",
+        MethodNotAllowed | UnsupportedMediaType => {
+            "client and server may be of different versions; compare `ostler --version`"
+        }
         IdempotencyConflict => "use a new idempotency key, or send exactly what was sent with this one",
         RunnerLeaseConflict => "another runner holds the run; wait for its lease to end",
         SessionBusy => "wait for the session's active run, cancel it, or use another session",
@@ -66,7 +68,9 @@ pub fn hint(kind: FailureKind) -> &'static str {
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
         ProviderUnavailable => "try again later, or use another profile",
-        InfraFailed => "is the server running? `ostler serve` starts one here, `--server` or OSTLER_SERVER names another",
+        InfraFailed => {
+            "is the server running? `ostler serve` starts one here, `--server` or OSTLER_SERVER names another"
+        }
         Internal => "look for the trace id in the server's log, and report it",
     }
 }

@@ -68,7 +68,8 @@ impl Live {
             EventType::BackendStatus => self.backend(&payload),
             EventType::PermissionRequest => self.permission(event),
             EventType::PermissionResolved => {
-                let (id, status, by) = (field(&payload, "permissionId"), field(&payload, "status"), field(&payload, "resolvedBy"));
+                let (id, status, by) =
+                    (field(&payload, "permissionId"), field(&payload, "status"), field(&payload, "resolvedBy"));
                 vec![self.note(&format!("permission {id} {status} by {by}"))]
             }
             EventType::Error => {

@@ -125,7 +125,8 @@ pub fn harmless(text: &str) -> String {
 
 /// The same on one line, and bounded.
 pub fn line(text: &str, chars_max: usize) -> String {
-    let flat: String = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| !is_control(*c)).collect();
+    let flat: String =
+        text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| !is_control(*c)).collect();
     clip(flat.trim(), chars_max)
 }
 

@@ -19,7 +19,9 @@ use crate::{
 /// Without a request's id it answers the only open one, and lists them where there are several. The option chosen is
 /// the first that allows once, else the first that allows, unless `--option` names one.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler approve run_0198…\n  ostler approve run_0198… prm_0198… --option allow-always")]
+#[command(
+    after_help = "Examples:\n  ostler approve run_0198…\n  ostler approve run_0198… prm_0198… --option allow-always"
+)]
 pub struct ApproveArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -99,7 +101,8 @@ fn pick(
     if let Some(wanted) = &args.permission {
         let found = all.into_iter().find(|request| request.permission_id.to_string() == *wanted);
         let hint = format!("`ostler result {}` lists the open requests", args.run);
-        return found.ok_or_else(|| errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint));
+        return found
+            .ok_or_else(|| errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint));
     }
     let mut open: Vec<_> = all.into_iter().filter(|request| request.status == PermissionStatus::Pending).collect();
     match open.len() {
@@ -119,7 +122,11 @@ fn pick(
 }
 
 /// The named option, if it means what the verb says; else the mildest that does.
-fn choose<'a>(all: &'a [PermissionOption], named: Option<&str>, verdict: Verdict) -> Result<&'a PermissionOption, Failure> {
+fn choose<'a>(
+    all: &'a [PermissionOption],
+    named: Option<&str>,
+    verdict: Verdict,
+) -> Result<&'a PermissionOption, Failure> {
     let fits = |option: &&PermissionOption| option.kind.allows() == (verdict == Verdict::Allow);
     if let Some(named) = named {
         let found = all.iter().find(|option| option.option_id == named);
@@ -186,7 +193,11 @@ mod tests {
     #[test]
     fn several_open_requests_are_listed() {
         let failure = picked(vec![request(1, "pending"), request(2, "pending")], None).unwrap_err();
-        assert!(failure.message.contains(&format!("prm_{:032x}: rm -rf build\n  digest:  abab", 2)), "{}", failure.message);
+        assert!(
+            failure.message.contains(&format!("prm_{:032x}: rm -rf build\n  digest:  abab", 2)),
+            "{}",
+            failure.message
+        );
         let wanted = format!("prm_{:032x}", 1);
         let all = vec![request(1, "pending"), request(2, "pending")];
         assert_eq!(picked(all, Some(&wanted)).unwrap(), request(1, "pending"));

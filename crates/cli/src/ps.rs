@@ -105,7 +105,11 @@ pub fn table(runs: &[Run], now: Timestamp, width: Option<usize>) -> String {
 }
 
 fn status(run: &Run) -> &'static str {
-    if run.cancel_requested_at.is_some() && !run.status.is_terminal() { "cancelling" } else { RunStatus::as_str(run.status) }
+    if run.cancel_requested_at.is_some() && !run.status.is_terminal() {
+        "cancelling"
+    } else {
+        RunStatus::as_str(run.status)
+    }
 }
 
 #[cfg(test)]

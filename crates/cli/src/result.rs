@@ -40,7 +40,11 @@ pub fn render(result: &RunResult, invocation: &str, paint: Paint) -> String {
     let mut out = format!("{}\n", paint.status(&line(&result.status, 40)));
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
-        out.push_str(&format!("  failure: {kind}\n  blocker: {}\n  next:    {}\n", line(blocker, 500), errors::hint(kind)));
+        out.push_str(&format!(
+            "  failure: {kind}\n  blocker: {}\n  next:    {}\n",
+            line(blocker, 500),
+            errors::hint(kind)
+        ));
     }
     out.push_str(&text_of(result));
     out.push_str(&permissions(result, invocation));
@@ -137,7 +141,8 @@ fn liveness(out: &mut String, result: &RunResult) {
     let liveness = &result.liveness;
     let phase = serde_json::to_value(liveness.phase).ok();
     let phase = phase.as_ref().and_then(|value| value.as_str()).unwrap_or("unknown");
-    let age = liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", output::age_ms(ms))).unwrap_or_default();
+    let age =
+        liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", output::age_ms(ms))).unwrap_or_default();
     field(out, "liveness", &format!("{phase}{age}"));
     if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
         let heard = output::age_ms(lease.heartbeat_age_ms);
@@ -204,7 +209,9 @@ mod tests {
             the last text, which is not a reply:\nhello\n";
         assert_eq!(text, format!("{head}{}", tail("liveness terminal; last event 3s ago\n")));
         let words = live::outcome(&failed, Paint::PLAIN);
-        assert!(words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id)));
+        assert!(
+            words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id))
+        );
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! `ostler run`: asks an agent for one turn and follows it to its end. The reply goes to stdout as it comes; the exit
 //! code is the outcome's.
 
-use std::{
-    io::{IsTerminal, Read},
-    pin::Pin,
-};
+use std::io::{IsTerminal, Read};
 
+use futures_util::future::BoxFuture;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
@@ -110,7 +108,9 @@ fn prompt(given: Option<&str>) -> Result<String, Failure> {
 fn read_prompt(input: impl Read) -> Result<String, Failure> {
     let mut bytes = vec![];
     let read = input.take(PROMPT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| errors::usage(format!("cannot read the prompt from stdin: {error}"), "give it as an argument"))?;
+    read.map_err(|error| {
+        errors::usage(format!("cannot read the prompt from stdin: {error}"), "give it as an argument")
+    })?;
     if bytes.len() > PROMPT_BYTES_MAX {
         let message = format!("the prompt on stdin is over {PROMPT_BYTES_MAX} bytes");
         return Err(Failure::new(FailureKind::PayloadTooLarge, message));
@@ -164,7 +164,7 @@ impl Turn<'_> {
     async fn watch(&mut self) -> Result<Ending, Failure> {
         let mut events = follow(self.client.clone(), self.run_id.to_string(), 0);
         let mut interrupts = interrupts()?;
-        let mut cancelling: Option<Pin<Box<dyn Future<Output = Result<(), Failure>>>>> = None;
+        let mut cancelling: Option<BoxFuture<'static, Result<(), Failure>>> = None;
         let mut asked_to_stop = false;
         while self.live.end.is_none() {
             tokio::select! {

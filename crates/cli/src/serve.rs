@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
     #[command(flatten)]
-    pub store: StoreArgs,
+    store: StoreArgs,
     /// Let callers on this machine in without a token; for experiments
     #[arg(long)]
     open_loopback: bool,
@@ -44,8 +44,8 @@ pub struct Args {
 
 #[derive(clap::Args, Debug)]
 pub struct StoreArgs {
-    /// Keep everything in this Postgres database instead of the data directory
-    #[arg(long, env = "DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    /// The Postgres database that holds everything, instead of SQLite in the data directory [env: DATABASE_URL]
+    #[arg(long, value_name = "URL")]
     database_url: Option<String>,
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -61,7 +61,7 @@ enum LogFormat {
 impl StoreArgs {
     /// The configuration that the file, the environment and the flags give together.
     pub fn load(&self, connection: &Connection, overrides: Overrides) -> Result<Config, Failure> {
-        let data_dir = connection.data_dir.clone();
+        let data_dir = connection.data_dir();
         let database_url = self.database_url.clone().filter(|url| !url.is_empty());
         Config::load(self.config.as_deref(), Overrides { data_dir, database_url, ..overrides })
     }
@@ -109,9 +109,13 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
 }
 
 fn init_log(format: LogFormat) -> Result<(), Failure> {
-    let named = ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    let named =
+        ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
     let filter = EnvFilter::try_new(named.as_deref().unwrap_or(LOG_DEFAULT)).map_err(|error| {
-        errors::usage(format!("OSTLER_LOG or RUST_LOG cannot be read: {error}"), "for example OSTLER_LOG=info,ostler_server=debug")
+        errors::usage(
+            format!("OSTLER_LOG or RUST_LOG cannot be read: {error}"),
+            "for example OSTLER_LOG=info,ostler_server=debug",
+        )
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
@@ -123,7 +127,16 @@ fn init_log(format: LogFormat) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Args as _;
+    use ostler_server::config::DEFAULT_LISTEN;
+
     use super::*;
+
+    #[test]
+    fn the_help_names_the_default_address() {
+        let help = Args::augment_args(clap::Command::new("serve")).render_long_help().to_string();
+        assert!(help.matches(DEFAULT_LISTEN).count() >= 1, "{help}");
+    }
 
     #[test]
     fn the_ready_line_is_one_json_object() {

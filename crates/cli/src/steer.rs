@@ -45,13 +45,21 @@ pub async fn steer(connection: &Connection, args: &Args) -> Result<u8, Failure> 
 
 /// A steer that waits or was delivered is fine; one that ended otherwise is not.
 fn exit_code(state: CommandState, command: &Command) -> u8 {
-    if state.is_terminal() { exit_codes::of_outcome(command.terminal.as_ref().map(|t| t.status)) } else { exit_codes::OK }
+    if state.is_terminal() {
+        exit_codes::of_outcome(command.terminal.as_ref().map(|t| t.status))
+    } else {
+        exit_codes::OK
+    }
 }
 
 fn render(command: &Command, invocation: &str) -> String {
     if let Some(terminal) = command.terminal.as_ref().filter(|_| command.state != CommandState::Completed) {
         let why = terminal.message.as_deref().unwrap_or("no reason was given");
-        return format!("steer {}: {}\nhint: start a new turn with `ostler run`\n", terminal.status.as_str(), line(why, 500));
+        return format!(
+            "steer {}: {}\nhint: start a new turn with `ostler run`\n",
+            terminal.status.as_str(),
+            line(why, 500)
+        );
     }
     let target = command.target_command_id.map(|id| format!(" for {id}")).unwrap_or_default();
     let (run, id) = (command.run_id, command.command_id);
@@ -89,7 +97,10 @@ mod tests {
             body["terminal"] = json!({"status": "blocked", "failureKind": "state-conflict", "message": "no turn is active",
                 "source": "manager", "seq": 3, "at": "2030-01-01T00:00:00Z"});
         });
-        assert_eq!(render(&steer, "ostler"), "steer blocked: no turn is active\nhint: start a new turn with `ostler run`\n");
+        assert_eq!(
+            render(&steer, "ostler"),
+            "steer blocked: no turn is active\nhint: start a new turn with `ostler run`\n"
+        );
         assert_eq!(exit_code(steer.state, &steer), 12);
     }
 }

@@ -52,7 +52,11 @@ pub async fn trace(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     }
     let client = connection.client()?;
     let mut sink = Sink { args, width: output::width(), shown: 0 };
-    if args.follow { live(client, args, &mut sink).await? } else { pages(&client, args, &mut sink).await? }
+    if args.follow {
+        live(client, args, &mut sink).await?
+    } else {
+        pages(&client, args, &mut sink).await?
+    }
     sink.finish();
     Ok(exit_codes::OK)
 }
@@ -150,6 +154,6 @@ mod tests {
     fn a_line_fits_the_terminal() {
         let event = event(12, EventType::AssistantMessage, json!({"text": "x".repeat(500)}));
         assert_eq!(render(&event, TimeFormat::Clock, Some(80)).chars().count(), 80);
-        assert_eq!(render(&event, TimeFormat::Clock, None).chars().count(), 240.min(41 + 201));
+        assert_eq!(render(&event, TimeFormat::Clock, None).chars().count(), LINE_CHARS_MAX);
     }
 }

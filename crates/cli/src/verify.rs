@@ -16,7 +16,9 @@ use crate::{
 ///
 /// Reads the store itself; no server is needed. The exit code is 1 if something does not fit.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler verify\n  ostler verify --data-dir ./data ses_0198…\n  ostler verify -o json")]
+#[command(
+    after_help = "Examples:\n  ostler verify\n  ostler verify --data-dir ./data ses_0198…\n  ostler verify -o json"
+)]
 pub struct Args {
     #[arg(value_name = "SESSION", help = "Only this session")]
     session: Option<String>,
@@ -50,9 +52,10 @@ fn render(report: &Report, paint: Paint) -> String {
 }
 
 fn as_json(report: &Report) -> serde_json::Value {
-    let broken = report.broken.iter().map(
-        |b| json!({"sessionId": b.session_id, "sessionSeq": b.session_seq, "reason": b.reason}),
-    );
+    let broken = report
+        .broken
+        .iter()
+        .map(|b| json!({"sessionId": b.session_id, "sessionSeq": b.session_seq, "reason": b.reason}));
     json!({"sessions": report.sessions, "events": report.events, "broken": broken.collect::<Vec<_>>()})
 }
 

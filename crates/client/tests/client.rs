@@ -19,7 +19,11 @@ fn answering(status: u16, content_type: &'static str, body: &str) -> (Client, Se
     let call = move |request: Request<Bytes>| {
         log.lock().expect("no test panics here").push(request);
         let body: Body = Full::new(body.clone()).map_err(|never| match never {}).boxed_unsync();
-        let response = Response::builder().status(status).header("content-type", content_type).body(body).expect("a well-formed answer");
+        let response = Response::builder()
+            .status(status)
+            .header("content-type", content_type)
+            .body(body)
+            .expect("a well-formed answer");
         async move { response }.boxed()
     };
     (Client::in_process(Arc::new(call), Some(SecretString::from("ost_test"))), seen)
@@ -114,7 +118,8 @@ async fn a_stream_that_falls_silent_is_a_lost_connection() {
         let first = Ok(http_body::Frame::data(Bytes::from(event(1))));
         let frames = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
         let body: Body = StreamBody::new(frames).boxed_unsync();
-        let response = Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed answer");
+        let response =
+            Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed answer");
         async move { response }.boxed()
     };
     let mut events = Client::in_process(Arc::new(call), None).follow_run("run_x", 0).await.unwrap();

@@ -193,6 +193,12 @@ pub struct PollCommands {
     /// Wait this long for something to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// How many entries of `cancelRequested` the runner already knows: only more of them end the wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_cancels: Option<u32>,
+    /// How many entries of `resolvedPermissions` the runner already knows: only more of them end the wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_answers: Option<u32>,
 }
 
 /// What a runner needs to know now: new commands, what to stop, and answers to its questions.

@@ -78,14 +78,28 @@ pub enum Facts {
     None,
     Assistant(AssistantFacts),
     Tool(ToolFacts),
-    Output { bytes: i64, truncated: bool },
-    Usage { tokens: i64, cost_usd: f64 },
-    Phase { phase: String, resume_at: Option<Timestamp> },
-    Error { failure_kind: Option<FailureKind>, message: String },
+    Output {
+        bytes: i64,
+        truncated: bool,
+    },
+    Usage {
+        tokens: i64,
+        cost_usd: f64,
+    },
+    Phase {
+        phase: String,
+        resume_at: Option<Timestamp>,
+    },
+    Error {
+        failure_kind: Option<FailureKind>,
+        message: String,
+    },
     Terminal(TerminalFacts),
     /// `None`: the request made no sense and counts as denied.
     Permission(Option<Box<AskPermission>>),
-    Thread { thread_id: Option<String> },
+    Thread {
+        thread_id: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -215,7 +229,8 @@ impl TerminalFacts {
         let named = match failure_kind {
             None => None,
             Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
-                Failure::invalid("failure-kind-unknown", "failureKind is not one of the known kinds").detail("failureKind", text)
+                Failure::invalid("failure-kind-unknown", "failureKind is not one of the known kinds")
+                    .detail("failureKind", text)
             })?),
         };
         let failure_kind = match status {
@@ -249,7 +264,8 @@ impl NewEvent {
     /// Takes an event from outside. `command_id` is checked against the run later.
     pub fn receive(input: AppendEvent, redactor: &Redactor) -> Result<Self, Failure> {
         let event_type = EventType::parse(&input.event_type).ok_or_else(|| {
-            Failure::invalid("event-type-unknown", "the event type is not on the list").detail("type", clip(&input.event_type, 80))
+            Failure::invalid("event-type-unknown", "the event type is not on the list")
+                .detail("type", clip(&input.event_type, 80))
         })?;
         if event_type.is_reserved() {
             let message = format!("{} events are written by the server only", event_type.as_str());

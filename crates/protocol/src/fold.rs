@@ -199,7 +199,8 @@ impl CommandFold {
         match tools.items.iter_mut().find(|known| was_open.is_some() && known.tool_call_id == item.tool_call_id) {
             Some(known) => {
                 let command = item.command.clone().or(known.command.take());
-                let (method, tool_name) = (item.method.clone().or(known.method.take()), item.tool_name.clone().or(known.tool_name.take()));
+                let (method, tool_name) =
+                    (item.method.clone().or(known.method.take()), item.tool_name.clone().or(known.tool_name.take()));
                 *known = ToolItem { command, method, tool_name, ..item };
             }
             None => tools.items.push(item),

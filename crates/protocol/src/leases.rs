@@ -66,6 +66,10 @@ pub struct PatchLease {
     pub lease_ms: Option<i64>,
     #[serde(default)]
     pub release: bool,
+    /// With `release`: only if no command is unfinished, else this is a heartbeat. So a runner that goes cannot miss a
+    /// command that came a moment before.
+    #[serde(default)]
+    pub only_if_idle: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

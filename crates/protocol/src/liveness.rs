@@ -79,7 +79,13 @@ pub struct Supervisor {
 }
 
 impl Liveness {
-    pub fn of(run: &Run, command: Option<&Command>, lease: Option<&Lease>, open_permissions: i64, now: Timestamp) -> Self {
+    pub fn of(
+        run: &Run,
+        command: Option<&Command>,
+        lease: Option<&Lease>,
+        open_permissions: i64,
+        now: Timestamp,
+    ) -> Self {
         let phase = phase(run, command, lease, open_permissions, now);
         let activity = command.and_then(|command| {
             let fold = &command.fold;
@@ -112,9 +118,15 @@ impl Liveness {
             Phase::WaitingRunner | Phase::WaitingPermission | Phase::WaitingProvider => "waiting",
             Phase::IdleAfterTool | Phase::TransportDisconnected | Phase::RunnerHeartbeatStale => "attention",
         };
-        let age = self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
-        let name = serde_json::to_value(self.phase).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-        Supervisor { state: state.into(), summary: format!("{name}; {age}"), suggested_action: self.suggested_action.clone() }
+        let age =
+            self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
+        let name =
+            serde_json::to_value(self.phase).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        Supervisor {
+            state: state.into(),
+            summary: format!("{name}; {age}"),
+            suggested_action: self.suggested_action.clone(),
+        }
     }
 }
 

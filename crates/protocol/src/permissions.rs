@@ -6,7 +6,10 @@ use utoipa::ToSchema;
 use crate::{
     RawJson, Timestamp,
     ids::{CommandId, PermissionId, RunId, SessionId},
-    limits::{NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX},
+    limits::{
+        NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_WAIT_MS_DEFAULT,
+        PERMISSION_WAIT_MS_MAX,
+    },
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -301,7 +301,11 @@ fn within<T: PartialOrd + Copy>(rule: &'static str, field: &str, asked: Option<T
     }
 }
 
-fn budget<T: PartialOrd + Copy + Default>(field: &str, asked: Option<T>, ceiling: Option<T>) -> Result<Option<T>, Failure> {
+fn budget<T: PartialOrd + Copy + Default>(
+    field: &str,
+    asked: Option<T>,
+    ceiling: Option<T>,
+) -> Result<Option<T>, Failure> {
     match (asked, ceiling) {
         (Some(asked), _) if asked <= T::default() => {
             Err(Failure::invalid("budget-positive", format!("executionPolicy.{field} must be positive")))
@@ -338,7 +342,8 @@ fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failur
 }
 
 fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
-    let raw = asked.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
+    let raw =
+        asked.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
     if !raw.is_null() && !raw.is_object() && !raw.as_str().starts_with('"') {
         return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
     }

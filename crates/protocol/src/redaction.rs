@@ -13,9 +13,34 @@ const MASK: &str = "[redacted]";
 
 /// Cheap hints; a text without any of them holds nothing the patterns could match.
 const HINTS: &[&str] = &[
-    "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "aiza", "bearer ", "basic ", "://",
-    "-----begin", "eyj", "ost_", "password", "passwd", "secret", "api_key", "apikey", "api-key", "access_token",
-    "refresh_token", "auth_token", "authorization", "private_key", "id_token",
+    "sk-",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "akia",
+    "aiza",
+    "bearer ",
+    "basic ",
+    "://",
+    "-----begin",
+    "eyj",
+    "ost_",
+    "password",
+    "passwd",
+    "secret",
+    "api_key",
+    "apikey",
+    "api-key",
+    "access_token",
+    "refresh_token",
+    "auth_token",
+    "authorization",
+    "private_key",
+    "id_token",
 ];
 
 const PATTERNS: &[(&str, &str)] = &[

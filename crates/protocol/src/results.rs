@@ -138,7 +138,8 @@ pub struct ResultParts {
 
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
-        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, session_seq, chain_head } = parts;
+        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, session_seq, chain_head } =
+            parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
@@ -224,6 +225,7 @@ fn steer_delivery(command: &Command, target_last_seq: Option<i64>) -> Option<Ste
         accepted: accepted_seq.is_some(),
         accepted_seq,
         target_events_observed: accepted_seq.zip(target_last_seq).is_some_and(|(seq, last)| last > seq),
-        note: "A completed steer was handed to the running turn; it does not mean that the turn has answered to it.".into(),
+        note: "A completed steer was handed to the running turn; it does not mean that the turn has answered to it."
+            .into(),
     })
 }

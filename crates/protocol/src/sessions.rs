@@ -58,7 +58,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(session: SessionId, tenant_id: String, external_id: Option<String>, profile: String, now: Timestamp) -> Self {
+    pub fn new(
+        session: SessionId,
+        tenant_id: String,
+        external_id: Option<String>,
+        profile: String,
+        now: Timestamp,
+    ) -> Self {
         Self {
             session,
             tenant_id,

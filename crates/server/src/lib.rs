@@ -1,1 +1,20 @@
+//! The server: verbs (`service`), their HTTP face (`http`), background work (`worker`) and starting runners
+//! (`launcher`), on top of the store. It decides nothing about state itself; `protocol::kernel` does.
 
+mod app;
+mod auth;
+pub mod clock;
+pub mod config;
+mod http;
+mod hub;
+mod launcher;
+mod listener;
+mod server;
+mod service;
+pub mod verify;
+mod worker;
+
+pub use config::Config;
+pub use http::openapi;
+pub use server::Server;
+pub use verify::verify;

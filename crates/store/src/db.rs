@@ -156,7 +156,11 @@ impl Db {
     }
 
     /// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
-    pub(crate) async fn select<R: Record + Send + 'static>(&self, rest: &str, args: Vec<Value>) -> Result<Vec<R>, StoreError> {
+    pub(crate) async fn select<R: Record + Send + 'static>(
+        &self,
+        rest: &str,
+        args: Vec<Value>,
+    ) -> Result<Vec<R>, StoreError> {
         let sql = format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE);
         self.read(sql, args, R::decode).await
     }

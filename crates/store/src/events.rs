@@ -11,7 +11,8 @@ use crate::{
     record::{Reader, Value, text},
 };
 
-pub(crate) const COLUMNS: &str = "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
+pub(crate) const COLUMNS: &str =
+    "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
 
 /// Rows asked for at once; a page of large payloads is cut between two such reads.
 const CHUNK_ROWS: u32 = 128;
@@ -39,7 +40,13 @@ pub struct Page {
 }
 
 /// The run's events numbered above `after`.
-pub async fn list_by_run(db: &Db, session: SessionId, run_id: RunId, after: i64, limit: u32) -> Result<Page, StoreError> {
+pub async fn list_by_run(
+    db: &Db,
+    session: SessionId,
+    run_id: RunId,
+    after: i64,
+    limit: u32,
+) -> Result<Page, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4"
     );
@@ -49,7 +56,9 @@ pub async fn list_by_run(db: &Db, session: SessionId, run_id: RunId, after: i64,
 
 /// The session's events numbered above `after`.
 pub async fn list_by_session(db: &Db, session: SessionId, after: i64, limit: u32) -> Result<Page, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3");
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3"
+    );
     let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
     page(db, sql, args, |event| event.session_seq, after, limit).await
 }
@@ -98,7 +107,13 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
     ];
 
     fn encode(&self) -> Vec<Value> {
-        vec![text(self.run_id), self.lease_epoch.into(), self.batch_no.into(), self.first_seq.into(), self.last_seq.into()]
+        vec![
+            text(self.run_id),
+            self.lease_epoch.into(),
+            self.batch_no.into(),
+            self.first_seq.into(),
+            self.last_seq.into(),
+        ]
     }
 
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {

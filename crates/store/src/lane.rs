@@ -117,7 +117,11 @@ impl Lanes {
 }
 
 pub(crate) fn overloaded() -> LaneError {
-    LaneError::Refused(Failure::rule(FailureKind::Overloaded, "lane-queue", "the write queue is full; try again shortly"))
+    LaneError::Refused(Failure::rule(
+        FailureKind::Overloaded,
+        "lane-queue",
+        "the write queue is full; try again shortly",
+    ))
 }
 
 /// The same lane for the same session, always.

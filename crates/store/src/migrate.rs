@@ -29,7 +29,9 @@ impl Migration {
 pub fn outstanding<'a>(known: &'a [Migration], applied: &[(String, String)]) -> Result<&'a [Migration], StoreError> {
     for (index, (id, checksum)) in applied.iter().enumerate() {
         let Some(migration) = known.get(index) else {
-            return Err(StoreError::Migration(format!("the store has {id:?}, which this build does not know; use a newer build")));
+            return Err(StoreError::Migration(format!(
+                "the store has {id:?}, which this build does not know; use a newer build"
+            )));
         };
         if migration.id != id {
             return Err(StoreError::Migration(format!("the store has {id:?} where this build has {:?}", migration.id)));

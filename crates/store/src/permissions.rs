@@ -83,6 +83,7 @@ pub async fn list(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, Stor
 
 /// Open requests whose deadline has passed by `now`: work for the sweeper.
 pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
-    let sql = "SELECT DISTINCT session_id, run_id FROM permissions WHERE status = 'pending' AND deadline <= $1 LIMIT $2";
+    let sql =
+        "SELECT DISTINCT session_id, run_id FROM permissions WHERE status = 'pending' AND deadline <= $1 LIMIT $2";
     db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
 }

@@ -279,11 +279,16 @@ fn bind_records<'q, R: Record>(mut query: PgQuery<'q>, records: &[&R]) -> PgQuer
     let mut rows: Vec<_> = records.iter().map(|record| record.encode().into_iter()).collect();
     for (_, kind) in R::COLUMNS {
         let column = rows.iter_mut().map(|row| row.next().expect("as many values as columns"));
-        query = match kind {
-            Kind::Text => query.bind(column.map(|v| if let Value::Text(text) = v { text } else { None }).collect::<Vec<_>>()),
-            Kind::Int => query.bind(column.map(|v| if let Value::Int(number) = v { number } else { None }).collect::<Vec<_>>()),
-            Kind::Bytes => query.bind(column.map(|v| if let Value::Bytes(bytes) = v { bytes } else { None }).collect::<Vec<_>>()),
-        };
+        query =
+            match kind {
+                Kind::Text => {
+                    query.bind(column.map(|v| if let Value::Text(text) = v { text } else { None }).collect::<Vec<_>>())
+                }
+                Kind::Int => query
+                    .bind(column.map(|v| if let Value::Int(number) = v { number } else { None }).collect::<Vec<_>>()),
+                Kind::Bytes => query
+                    .bind(column.map(|v| if let Value::Bytes(bytes) = v { bytes } else { None }).collect::<Vec<_>>()),
+            };
     }
     query
 }
@@ -343,7 +348,9 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
             desk.runs.insert(rows.run.run_id, rows);
         }
     }
-    for command in select_any::<Command>(tx, &format!("WHERE t.run_id = ANY($1) AND t.{UNFINISHED}"), strings(runs)).await? {
+    for command in
+        select_any::<Command>(tx, &format!("WHERE t.run_id = ANY($1) AND t.{UNFINISHED}"), strings(runs)).await?
+    {
         put_command(desks, command);
     }
     if !asking.is_empty() {

@@ -113,7 +113,8 @@ fn names<R: Record>() -> String {
 /// Everything after `INSERT INTO t (…) <source>` that makes it an upsert.
 fn on_conflict<R: Record>() -> String {
     let key = R::COLUMNS[..R::KEY].iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let rest = R::COLUMNS[R::KEY..].iter().map(|(name, _)| format!("{name} = excluded.{name}")).collect::<Vec<_>>().join(", ");
+    let rest =
+        R::COLUMNS[R::KEY..].iter().map(|(name, _)| format!("{name} = excluded.{name}")).collect::<Vec<_>>().join(", ");
     format!("ON CONFLICT ({key}) DO UPDATE SET {rest}")
 }
 

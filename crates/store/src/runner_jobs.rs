@@ -132,7 +132,13 @@ pub async fn list(
 }
 
 /// A launcher takes pending jobs, oldest first. No two launchers get the same one.
-pub async fn claim(db: &Db, launcher: &str, owner: &str, now: Timestamp, limit: u32) -> Result<Vec<RunnerJob>, StoreError> {
+pub async fn claim(
+    db: &Db,
+    launcher: &str,
+    owner: &str,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<RunnerJob>, StoreError> {
     // SQLite has one process, whose writes follow each other; only Postgres needs to skip what others hold.
     let skip = match db.engine {
         Engine::Sqlite(_) => "",
@@ -150,8 +156,11 @@ pub async fn claim(db: &Db, launcher: &str, owner: &str, now: Timestamp, limit: 
 
 /// The owner of these jobs is alive.
 pub async fn update_heartbeat(db: &Db, owner: &str, now: Timestamp) -> Result<(), StoreError> {
-    db.execute("UPDATE runner_jobs SET heartbeat_at = $1 WHERE owner = $2 AND phase = 'running'", vec![now.into(), owner.into()])
-        .await
+    db.execute(
+        "UPDATE runner_jobs SET heartbeat_at = $1 WHERE owner = $2 AND phase = 'running'",
+        vec![now.into(), owner.into()],
+    )
+    .await
 }
 
 /// Running jobs that nobody has vouched for since `before`.
@@ -161,6 +170,8 @@ pub async fn list_abandoned(db: &Db, before: Timestamp, limit: u32) -> Result<Ve
 }
 
 pub async fn count_by_phase(db: &Db) -> Result<Vec<(String, i64)>, StoreError> {
-    db.read("SELECT phase, COUNT(*) FROM runner_jobs GROUP BY phase ORDER BY phase", vec![], |row| Ok((row.text()?, row.int()?)))
-        .await
+    db.read("SELECT phase, COUNT(*) FROM runner_jobs GROUP BY phase ORDER BY phase", vec![], |row| {
+        Ok((row.text()?, row.int()?))
+    })
+    .await
 }

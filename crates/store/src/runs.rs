@@ -105,7 +105,10 @@ pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Run>, StoreError> {
 }
 
 pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<Run>, StoreError> {
-    Ok(db.select::<Run>("WHERE t.tenant_id = $1 AND t.idempotency_key = $2", vec![tenant_id.into(), key.into()]).await?.pop())
+    Ok(db
+        .select::<Run>("WHERE t.tenant_id = $1 AND t.idempotency_key = $2", vec![tenant_id.into(), key.into()])
+        .await?
+        .pop())
 }
 
 /// What a list is narrowed to. `None` and empty mean everything.

@@ -84,7 +84,8 @@ pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreEr
 
 /// The session a tenant's caller knows under this id, whether the caller chose it or we did.
 pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option<Session>, StoreError> {
-    let chosen = db.select::<Session>("WHERE t.tenant_id = $1 AND t.external_id = $2", vec![tenant_id.into(), name.into()]);
+    let chosen =
+        db.select::<Session>("WHERE t.tenant_id = $1 AND t.external_id = $2", vec![tenant_id.into(), name.into()]);
     if let Some(session) = chosen.await?.pop() {
         return Ok(Some(session));
     }
@@ -96,6 +97,9 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
 /// Sessions in the order they were made, for a walk over all of them.
 pub async fn list_after(db: &Db, after: Option<SessionId>, limit: u32) -> Result<Vec<Session>, StoreError> {
     let after = after.map(|id| id.to_string()).unwrap_or_default();
-    db.select::<Session>("WHERE t.session_id > $1 ORDER BY t.session_id LIMIT $2", vec![after.into(), i64::from(limit).into()])
-        .await
+    db.select::<Session>(
+        "WHERE t.session_id > $1 ORDER BY t.session_id LIMIT $2",
+        vec![after.into(), i64::from(limit).into()],
+    )
+    .await
 }

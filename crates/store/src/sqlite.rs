@@ -62,12 +62,16 @@ impl Sqlite {
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let lane_host = host.clone();
-        thread::Builder::new().name("sqlite-lane".into()).spawn(move || Lane { connection: writer, host: lane_host }.run(inbox))?;
+        thread::Builder::new()
+            .name("sqlite-lane".into())
+            .spawn(move || Lane { connection: writer, host: lane_host }.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
         for number in 0..READERS {
             let (connection, inbox) = (open_reader(file)?, inbox.clone());
-            thread::Builder::new().name(format!("sqlite-read-{number}")).spawn(move || serve_reads(&connection, &inbox))?;
+            thread::Builder::new()
+                .name(format!("sqlite-read-{number}"))
+                .spawn(move || serve_reads(&connection, &inbox))?;
         }
         Ok(Self { works: Mutex::new(Some(works)), reads: Mutex::new(Some(reads)), host, durability, _lock: lock })
     }
@@ -179,7 +183,9 @@ fn serve_reads(connection: &Connection, inbox: &Mutex<mpsc::Receiver<Read>>) {
 fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError> {
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     tx.execute_batch(migrate::LEDGER)?;
-    let applied = query(&tx, "SELECT id, checksum FROM schema_migrations ORDER BY id", &[], |row| Ok((row.text()?, row.text()?)))?;
+    let applied = query(&tx, "SELECT id, checksum FROM schema_migrations ORDER BY id", &[], |row| {
+        Ok((row.text()?, row.text()?))
+    })?;
     for migration in migrate::outstanding(migrate::SQLITE, &applied)? {
         tx.execute_batch(migration.sql)?;
         let row = (migration.id, migration.checksum(), now.as_microsecond());
@@ -265,7 +271,12 @@ impl Lane {
         }
     }
 
-    fn flush_once(&mut self, requests: &[Request], writes: Vec<Write>, now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
+    fn flush_once(
+        &mut self,
+        requests: &[Request],
+        writes: Vec<Write>,
+        now: Timestamp,
+    ) -> Result<(Vec<Answer>, Desks), StoreError> {
         let tx = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         // Plain writes first: rows loaded for the requests below must already show what they did.
         let written: Vec<_> = writes.into_iter().map(|write| write(&tx)).collect();
@@ -372,7 +383,9 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
         load_jobs(tx, rows, "WHERE t.runner_job_id = ?1", &[text(id)])?;
     }
     if let Some(id) = needs.permission_id {
-        for found in select::<PermissionRequest>(tx, "WHERE t.permission_id = ?1 AND t.run_id = ?2", &[text(id), run.clone()])? {
+        for found in
+            select::<PermissionRequest>(tx, "WHERE t.permission_id = ?1 AND t.run_id = ?2", &[text(id), run.clone()])?
+        {
             rows.permissions.entry(found.permission_id).or_insert(Tracked::loaded(found));
         }
     }

@@ -16,7 +16,8 @@ pub struct Token {
 }
 
 pub async fn insert(db: &Db, token: &Token, token_hash: &str, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO tokens (token_id, token_hash, name, role, tenants, created_at) VALUES ($1, $2, $3, $4, $5, $6)";
+    let sql =
+        "INSERT INTO tokens (token_id, token_hash, name, role, tenants, created_at) VALUES ($1, $2, $3, $4, $5, $6)";
     let args = vec![
         text(token.token_id),
         token_hash.into(),

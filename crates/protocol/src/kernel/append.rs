@@ -32,7 +32,8 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
         return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq }));
     }
     if let Some(batch) = op.batch_no.and_then(|no| find_batch(rows, op.lease_epoch, no)) {
-        let same_owner = rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
+        let same_owner =
+            rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
         if same_owner {
             return Ok(Reply::Appended(Appended { first_seq: batch.first_seq, last_seq: batch.last_seq }));
         }

@@ -30,6 +30,8 @@ pub struct PatchLeaseOp {
     pub lease_epoch: i64,
     pub lease_ms: Option<i64>,
     pub release: bool,
+    /// Keep the lease if a command is unfinished.
+    pub only_if_idle: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +54,8 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
         note_waiter(desk, run_id, &op.runner_id, &held, now);
         return Err(conflict("lease-held", "another runner holds the run", &held, now));
     }
-    let expired = rows.lease.as_deref().filter(|lease| !lease.ended && !lease.is_live(now)).map(|l| l.runner_id.clone());
+    let expired =
+        rows.lease.as_deref().filter(|lease| !lease.ended && !lease.is_live(now)).map(|l| l.runner_id.clone());
     let rows = desk.run_mut(run_id);
     rows.run.lease_epoch += 1;
     let attempt_id = rows.run.offered_attempt_id.take().unwrap_or(op.attempt_id);
@@ -84,7 +87,14 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     let rows = desk.run(run_id)?;
     let commands = rows.unfinished_ids().iter().map(|id| (*rows.commands[id]).clone()).collect();
     let run = (*rows.run).clone();
-    Ok(Reply::Claimed(Box::new(Claimed { lease_epoch: epoch, lease_expires_at: expires_at, attempt_id, run, commands, thread_id })))
+    Ok(Reply::Claimed(Box::new(Claimed {
+        lease_epoch: epoch,
+        lease_expires_at: expires_at,
+        attempt_id,
+        run,
+        commands,
+        thread_id,
+    })))
 }
 
 fn note_waiter(desk: &mut Desk, run_id: RunId, runner_id: &str, held: &Lease, now: Timestamp) {
@@ -103,13 +113,14 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
     let rows = desk.run(run_id)?;
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, None, now)?;
+    let release = op.release && !(op.only_if_idle && rows.unfinished().next().is_some());
     let rows = desk.run_mut(run_id);
     let lease = rows.lease.as_mut().expect("the fence found it");
     lease.heartbeat_at = now;
     if let Some(ms) = op.lease_ms {
         lease.duration_ms = ms;
     }
-    if op.release {
+    if release {
         lease.ended = true;
         let fact = json!({"state": "released", "runnerId": op.runner_id, "leaseEpoch": op.lease_epoch});
         desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
@@ -146,7 +157,8 @@ pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<
     }
     let taken_over = command.state != CommandState::Pending && command.attempt_id != attempt_id;
     if taken_over {
-        let fact = json!({"phase": PHASE_ATTEMPT_RESTARTED, "attemptId": attempt_id, "previousAttemptId": command.attempt_id});
+        let fact =
+            json!({"phase": PHASE_ATTEMPT_RESTARTED, "attemptId": attempt_id, "previousAttemptId": command.attempt_id});
         desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(op.command_id), &fact), now);
     }
     let command = desk.run_mut(run_id).commands.get_mut(&op.command_id).expect("found above");
@@ -162,9 +174,19 @@ pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<
 }
 
 /// Refuses every writer but the holder of the live lease, in its current epoch.
-pub fn fence(rows: &RunDesk, runner_id: &str, epoch: i64, attempt: Option<AttemptId>, now: Timestamp) -> Result<(), Failure> {
+pub fn fence(
+    rows: &RunDesk,
+    runner_id: &str,
+    epoch: i64,
+    attempt: Option<AttemptId>,
+    now: Timestamp,
+) -> Result<(), Failure> {
     let Some(lease) = rows.lease.as_deref() else {
-        return Err(Failure::rule(FailureKind::RunnerLeaseConflict, "lease-absent", "the run has no lease; claim it first"));
+        return Err(Failure::rule(
+            FailureKind::RunnerLeaseConflict,
+            "lease-absent",
+            "the run has no lease; claim it first",
+        ));
     };
     if lease.epoch != epoch || rows.run.lease_epoch != epoch {
         return Err(conflict("lease-epoch-stale", "a later claim of the run is in force", lease, now));

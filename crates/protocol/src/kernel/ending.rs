@@ -74,10 +74,15 @@ pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut en
     command.state = CommandState::from(end.facts.status);
     command.terminal = Some(end.terminal(seq, now));
     desk.session.version += 1;
-    let waiting: Vec<_> =
-        desk.run_mut(run_id).unfinished().filter(|c| c.target_command_id == Some(command_id)).map(|c| c.command_id).collect();
+    let waiting: Vec<_> = desk
+        .run_mut(run_id)
+        .unfinished()
+        .filter(|c| c.target_command_id == Some(command_id))
+        .map(|c| c.command_id)
+        .collect();
     for steer in waiting {
-        let end = End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "the turn it was meant for has ended");
+        let end =
+            End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "the turn it was meant for has ended");
         end_command(desk, run_id, steer, end, now);
     }
     seq
@@ -107,7 +112,8 @@ pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> 
 /// A run whose cancel was asked for ends as soon as nothing in it is unfinished.
 pub fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
-    let due = rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();
+    let due =
+        rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();
     if due {
         let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "cancelled on request");
         end_run(desk, run_id, end, now);

@@ -1,9 +1,10 @@
 //! Creating a run, and the status that follows from its lease and commands.
 
 use super::{
-    Reply, command, job,
+    Reply, command,
     command::CreateCommandOp,
     desk::{Desk, RunDesk, Tracked},
+    job,
     job::CreateJobOp,
 };
 use crate::{
@@ -54,7 +55,8 @@ pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply,
 }
 
 pub fn session_busy(active: RunId) -> Failure {
-    Failure::new(FailureKind::SessionBusy, "the session has another active run").detail("activeRunId", active.to_string())
+    Failure::new(FailureKind::SessionBusy, "the session has another active run")
+        .detail("activeRunId", active.to_string())
 }
 
 /// A run that has ended takes nothing more.

@@ -1,0 +1,118 @@
+//! Agents: what a runner can drive. An agent works on one turn at a time, tells what it does through a [`Link`], and ends
+//! the turn by saying how it ended.
+//!
+//! An agent knows nothing of leases, epochs, batches or the server; a [`Link`] is all it has.
+
+pub mod scripted;
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    FailureKind,
+    commands::Command,
+    ids::AttemptId,
+    runs::{Run, TerminalStatus},
+};
+
+use crate::link::Link;
+
+pub trait Agent: Send + Sync {
+    /// Works on one turn. When the link says stop, the agent should end what it does soon; it is dropped if it does not.
+    fn turn<'a>(&'a mut self, turn: &'a Turn, link: Link) -> BoxFuture<'a, TurnResult>;
+
+    /// What can be done about a turn whose runner died.
+    fn after_crash(&self) -> AfterCrash;
+
+    /// Whether the lease is kept for a while when the run is idle, because starting the agent again is expensive.
+    fn keeps_lease(&self) -> bool;
+}
+
+/// One turn to work on.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    pub run: Arc<Run>,
+    pub command: Command,
+    pub prompt: String,
+    /// The agent's own thread, where the session has one.
+    pub thread_id: Option<String>,
+    pub attempt_id: AttemptId,
+    /// An earlier attempt worked on this command and died.
+    pub is_repeat: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// The agent goes on where its thread stands.
+    Resume,
+    /// The agent has no side effects: the turn is run again from its beginning.
+    Repeat,
+    /// Neither: the turn ends as failed.
+    GiveUp,
+}
+
+/// How an agent says a turn ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnEnd {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+}
+
+impl TurnEnd {
+    pub fn completed() -> Self {
+        Self { status: TerminalStatus::Completed, failure_kind: None, message: None }
+    }
+
+    pub fn failed(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { status: TerminalStatus::Failed, failure_kind: Some(kind), message: Some(message.into()) }
+    }
+
+    pub fn blocked(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { status: TerminalStatus::Blocked, failure_kind: Some(kind), message: Some(message.into()) }
+    }
+
+    pub fn cancelled(message: impl Into<String>) -> Self {
+        let failure_kind = Some(FailureKind::Cancelled);
+        Self { status: TerminalStatus::Cancelled, failure_kind, message: Some(message.into()) }
+    }
+}
+
+/// Why an agent left a turn without an end of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It was told to stop. The runner knows why, and states the end.
+    Stopped,
+    /// The runner is to die here, as if its machine had: nothing more is written.
+    Crashed,
+}
+
+pub type TurnResult = Result<TurnEnd, Left>;
+
+/// The agent of a backend profile.
+pub fn for_profile(profile: &str) -> Box<dyn Agent> {
+    match profile {
+        "scripted" => Box::new(scripted::Scripted),
+        other => Box::new(Absent { profile: other.to_owned() }),
+    }
+}
+
+/// Stands for a profile that this build cannot run: every turn ends with a reason instead of waiting for ever.
+struct Absent {
+    profile: String,
+}
+
+impl Agent for Absent {
+    fn turn<'a>(&'a mut self, _: &'a Turn, _: Link) -> BoxFuture<'a, TurnResult> {
+        let message = format!("this runner has no agent for the backend profile {:?}", self.profile);
+        Box::pin(async move { Ok(TurnEnd::failed(FailureKind::InfraFailed, message)) })
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::GiveUp
+    }
+
+    fn keeps_lease(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,229 @@
+//! The outbox: events on their way to the server, in order. It joins the pieces of a streamed message that have not been
+//! sent yet, so that a fast agent costs few events, and says when the next batch is due: at once, but for further pieces
+//! of a message that was just sent. It sends nothing and reads no clock.
+
+use std::collections::VecDeque;
+
+use ostler_protocol::{
+    FailureKind, RawJson,
+    events::{AppendEvent, EventType},
+    limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX},
+};
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Duration, Instant};
+
+/// After a piece of a message was sent, the next one waits this long.
+const DELTA_WINDOW_MS: u64 = 20;
+/// Raw bytes of one piece; even if each must be escaped the event stays within its limit.
+const DELTA_BYTES_MAX: usize = 32 * 1024;
+/// What stands around a payload in an append's body, at most.
+const ENVELOPE_BYTES_MAX: usize = 160;
+const BATCH_BYTES_MAX: usize = APPEND_BYTES_MAX - 64 * 1024;
+/// An agent that is this far ahead of the server waits.
+const QUEUE_EVENTS_MAX: usize = APPEND_EVENTS_MAX;
+const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+enum Queued {
+    Event(AppendEvent),
+    Delta { event_type: EventType, command_id: String, message_id: String, text: String },
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    queue: VecDeque<Queued>,
+    bytes: usize,
+    /// The message whose piece was sent last, and when.
+    last_delta: Option<(String, Instant)>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeltaPayload<'a> {
+    message_id: &'a str,
+    delta: &'a str,
+}
+
+impl Outbox {
+    pub fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
+        let (event_type, payload) = match payload.as_str().len() {
+            0..=EVENT_BYTES_MAX => (event_type, payload),
+            // One event too large would have its whole batch refused.
+            size => (EventType::Error, left_out(event_type, size)),
+        };
+        self.bytes += payload.as_str().len() + ENVELOPE_BYTES_MAX;
+        let event_type = event_type.as_str().to_owned();
+        self.queue.push_back(Queued::Event(AppendEvent {
+            event_type,
+            command_id: Some(command_id.to_owned()),
+            payload,
+        }));
+    }
+
+    /// A piece of a streamed message. Joins the last one if that has not been sent and belongs to the same message.
+    pub fn push_delta(&mut self, event_type: EventType, command_id: &str, message_id: &str, text: &str) {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let piece = &rest[..rest.floor_char_boundary(DELTA_BYTES_MAX)];
+            rest = &rest[piece.len()..];
+            self.bytes += piece.len();
+            if let Some(Queued::Delta { event_type: kind, message_id: id, text: open, .. }) = self.queue.back_mut()
+                && *kind == event_type
+                && id == message_id
+                && open.len() + piece.len() <= DELTA_BYTES_MAX
+            {
+                open.push_str(piece);
+                continue;
+            }
+            self.bytes += ENVELOPE_BYTES_MAX;
+            let (command_id, message_id) = (command_id.to_owned(), message_id.to_owned());
+            self.queue.push_back(Queued::Delta { event_type, command_id, message_id, text: piece.to_owned() });
+        }
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < QUEUE_EVENTS_MAX && self.bytes < QUEUE_BYTES_MAX
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.bytes = 0;
+    }
+
+    /// When the next batch should go. `None`: there is nothing to send.
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        match (self.queue.front()?, &self.last_delta) {
+            (Queued::Delta { message_id, .. }, Some((last, sent))) if self.queue.len() == 1 && message_id == last => {
+                Some(*sent + Duration::from_millis(DELTA_WINDOW_MS))
+            }
+            _ => Some(now),
+        }
+    }
+
+    /// The next batch: everything, as far as one append may hold it.
+    pub fn take(&mut self, now: Instant) -> Vec<AppendEvent> {
+        let mut batch = Vec::with_capacity(self.queue.len().min(APPEND_EVENTS_MAX));
+        let mut bytes = 0;
+        while batch.len() < APPEND_EVENTS_MAX {
+            let Some(queued) = self.queue.pop_front() else { break };
+            let event = match queued {
+                Queued::Event(event) => event,
+                Queued::Delta { event_type, command_id, message_id, text } => {
+                    let payload = RawJson::of(&DeltaPayload { message_id: &message_id, delta: &text });
+                    self.last_delta = Some((message_id, now));
+                    AppendEvent { event_type: event_type.as_str().to_owned(), command_id: Some(command_id), payload }
+                }
+            };
+            let size = event.payload.as_str().len() + ENVELOPE_BYTES_MAX;
+            if bytes + size > BATCH_BYTES_MAX && !batch.is_empty() {
+                self.queue.push_front(Queued::Event(event));
+                break;
+            }
+            bytes += size;
+            batch.push(event);
+        }
+        // Escaping makes a sent piece larger than it was counted.
+        self.bytes = if self.queue.is_empty() { 0 } else { self.bytes.saturating_sub(bytes) };
+        batch
+    }
+}
+
+fn left_out(event_type: EventType, bytes: usize) -> RawJson {
+    let message =
+        format!("a {} event of {bytes} bytes was left out: the limit is {EVENT_BYTES_MAX}", event_type.as_str());
+    RawJson::of(&json!({"failureKind": FailureKind::PayloadTooLarge, "message": message}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(DELTA_WINDOW_MS);
+
+    fn delta(outbox: &mut Outbox, message: &str, text: &str) {
+        outbox.push_delta(EventType::AssistantDelta, "cmd", message, text);
+    }
+
+    fn texts(batch: &[AppendEvent]) -> Vec<String> {
+        batch.iter().map(|e| e.payload.to_value()["delta"].as_str().unwrap_or(&e.event_type).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn pieces_that_have_not_been_sent_are_joined() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        for piece in ["one ", "two ", "three"] {
+            delta(&mut outbox, "m1", piece);
+        }
+        delta(&mut outbox, "m2", "other");
+        assert_eq!(texts(&outbox.take(now)), ["one two three", "other"]);
+        assert!(outbox.is_empty() && outbox.due(now).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_first_piece_goes_at_once_and_the_next_after_a_window() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        delta(&mut outbox, "m1", "a");
+        assert_eq!(outbox.due(now), Some(now));
+        outbox.take(now);
+        delta(&mut outbox, "m1", "b");
+        delta(&mut outbox, "m1", "c");
+        assert_eq!(outbox.due(now), Some(now + WINDOW));
+        assert_eq!(texts(&outbox.take(now + WINDOW)), ["bc"]);
+    }
+
+    #[tokio::test]
+    async fn anything_else_takes_a_waiting_piece_along_in_order() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        delta(&mut outbox, "m1", "a");
+        outbox.take(now);
+        delta(&mut outbox, "m1", "b");
+        outbox.push(EventType::Step, "cmd", RawJson::of(&json!({})));
+        delta(&mut outbox, "m1", "c");
+        assert_eq!(outbox.due(now), Some(now));
+        assert_eq!(texts(&outbox.take(now)), ["b", "step", "c"]);
+    }
+
+    #[tokio::test]
+    async fn another_message_does_not_wait_for_the_window() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        delta(&mut outbox, "m1", "a");
+        outbox.take(now);
+        delta(&mut outbox, "m2", "b");
+        assert_eq!(outbox.due(now), Some(now));
+    }
+
+    #[tokio::test]
+    async fn no_batch_is_over_the_limits_and_nothing_is_lost() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let text = "\u{1}".repeat(200 * 1024);
+        delta(&mut outbox, "m1", &text);
+        for _ in 0..1_200 {
+            outbox.push(EventType::Custom, "cmd", RawJson::of(&json!({"pad": "x".repeat(10_000)})));
+        }
+        assert!(!outbox.has_room());
+        let mut events = vec![];
+        while !outbox.is_empty() {
+            let batch = outbox.take(now);
+            assert!(batch.len() <= APPEND_EVENTS_MAX);
+            assert!(serde_json::to_vec(&batch).unwrap().len() <= APPEND_BYTES_MAX - 1024);
+            assert!(batch.iter().all(|e| e.payload.as_str().len() <= EVENT_BYTES_MAX));
+            events.extend(batch);
+        }
+        assert_eq!(texts(&events[..7]).concat(), text);
+        assert_eq!(events.len(), 1_207);
+        assert!(outbox.has_room());
+    }
+
+    #[test]
+    fn an_event_that_is_too_large_becomes_an_error_that_says_so() {
+        let mut outbox = Outbox::default();
+        outbox.push(EventType::Custom, "cmd", RawJson::of(&json!({"pad": "x".repeat(EVENT_BYTES_MAX)})));
+        let batch = outbox.take(Instant::now());
+        assert_eq!(batch[0].event_type, "error");
+        assert!(batch[0].payload.as_str().contains("payload-too-large"));
+    }
+}

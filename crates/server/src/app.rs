@@ -1,0 +1,168 @@
+//! What every service function is given: the store, the lanes, the hub, time, ids and policy.
+
+use std::sync::{Arc, atomic::AtomicUsize};
+
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, RunId, SessionId},
+    kernel::{Op, Reply, Request},
+    redaction::Redactor,
+};
+use ostler_store::{
+    Db, StoreError,
+    lane::{Committed, Host, LaneError, Lanes},
+};
+use quick_cache::sync::Cache;
+
+use crate::{auth::Authenticator, clock::Clock, clock::Ids, config::Config, hub::Hub};
+
+const RUNS_REMEMBERED: usize = 16_384;
+
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+pub struct Inner {
+    pub db: Db,
+    pub lanes: Lanes,
+    pub hub: Arc<Hub>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Ids,
+    pub config: Config,
+    pub redactor: Redactor,
+    pub auth: Authenticator,
+    pub followers: AtomicUsize,
+    runs: Cache<RunId, RunRef>,
+    commands: Cache<CommandId, RunRef>,
+    /// Ends long waits and streams when the server stops.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+}
+
+/// What never changes about a run, so it can be remembered.
+#[derive(Clone)]
+pub struct RunRef {
+    pub run_id: RunId,
+    pub session: SessionId,
+    pub tenant_id: Arc<str>,
+}
+
+/// The lanes' view of this process.
+pub struct LaneHost {
+    pub clock: Arc<dyn Clock>,
+    pub hub: Arc<Hub>,
+}
+
+impl Host for LaneHost {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn committed(&self, committed: Committed) {
+        self.hub.publish(committed.events);
+        if committed.jobs_waiting {
+            self.hub.jobs.notify_one();
+        }
+    }
+}
+
+pub struct Parts {
+    pub db: Db,
+    pub lanes: Lanes,
+    pub hub: Arc<Hub>,
+    pub clock: Arc<dyn Clock>,
+    pub config: Config,
+    pub redactor: Redactor,
+    pub auth: Authenticator,
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+}
+
+impl std::ops::Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl App {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { db, lanes, hub, clock, config, redactor, auth, stopping } = parts;
+        Self(Arc::new(Inner {
+            db,
+            lanes,
+            hub,
+            ids: Ids::new(clock.clone()),
+            clock,
+            config,
+            redactor,
+            auth,
+            followers: AtomicUsize::new(0),
+            runs: Cache::new(RUNS_REMEMBERED),
+            commands: Cache::new(RUNS_REMEMBERED),
+            stopping,
+        }))
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Submits one operation. `None`: a unique key was taken meanwhile.
+    pub async fn try_submit(&self, session: SessionId, run_id: RunId, op: Op) -> Result<Option<Reply>, Failure> {
+        match self.lanes.submit(Request { session, run_id, op }).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(LaneError::Taken) => Ok(None),
+            Err(LaneError::Refused(failure)) => Err(failure),
+            Err(LaneError::Store(error)) => Err(store_failure(error)),
+        }
+    }
+
+    pub async fn submit(&self, run: &RunRef, op: Op) -> Result<Reply, Failure> {
+        self.try_submit(run.session, run.run_id, op)
+            .await?
+            .ok_or_else(|| Failure::internal("a key clashed under its own lock"))
+    }
+
+    pub async fn run_ref(&self, run_id: RunId) -> Result<RunRef, Failure> {
+        if let Some(known) = self.runs.get(&run_id) {
+            return Ok(known);
+        }
+        let run = ostler_store::runs::get(&self.db, run_id).await.map_err(store_failure)?;
+        let run = run.ok_or_else(|| Failure::not_found("run"))?;
+        Ok(self.remember_run(run_id, run.session, &run.tenant_id))
+    }
+
+    pub fn remember_run(&self, run_id: RunId, session: SessionId, tenant_id: &str) -> RunRef {
+        let known = RunRef { run_id, session, tenant_id: tenant_id.into() };
+        self.runs.insert(run_id, known.clone());
+        known
+    }
+
+    /// The run a command belongs to.
+    pub async fn command_ref(&self, command_id: CommandId) -> Result<RunRef, Failure> {
+        if let Some(known) = self.commands.get(&command_id) {
+            return Ok(known);
+        }
+        let command = ostler_store::commands::get(&self.db, command_id).await.map_err(store_failure)?;
+        let run_id = command.ok_or_else(|| Failure::not_found("command"))?.run_id;
+        let known = self.run_ref(run_id).await?;
+        self.remember_command(command_id, &known);
+        Ok(known)
+    }
+
+    pub fn remember_command(&self, command_id: CommandId, run: &RunRef) {
+        self.commands.insert(command_id, run.clone());
+    }
+
+    /// Resolves when the server is stopping.
+    pub async fn stopped(&self) {
+        let mut stopping = self.stopping.clone();
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    }
+}
+
+/// A store that fails is our infrastructure's failure; the cause goes to the log only.
+pub fn store_failure(error: StoreError) -> Failure {
+    let mut failure = Failure::new(FailureKind::InfraFailed, "the store did not answer");
+    failure.cause = Some(error.to_string().into());
+    failure
+}

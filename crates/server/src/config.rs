@@ -1,0 +1,192 @@
+//! Configuration: one struct, unknown keys refused, one TOML file, environment overrides `OSTLER_SECTION__KEY`.
+
+use std::path::{Path, PathBuf};
+
+use ostler_protocol::{Failure, FailureKind, limits::LEASE_MS_DEFAULT, policy::TenantPolicy};
+use ostler_store::{StoreConfig, Synchronous};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+/// Where a server listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    pub server: ServerSection,
+    pub store: StoreSection,
+    pub policy: TenantPolicy,
+    pub runner: RunnerSection,
+    pub limits: LimitsSection,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerSection {
+    pub listen: String,
+    pub data_dir: Option<PathBuf>,
+    /// Lets loopback callers in without a token. For experiments.
+    pub open_loopback: bool,
+    /// Host names this server answers to beside loopback ones, when bound to loopback.
+    pub hosts: Vec<String>,
+    /// Origins of web pages that may call.
+    pub allow_origins: Vec<String>,
+}
+
+impl Default for ServerSection {
+    fn default() -> Self {
+        Self {
+            listen: DEFAULT_LISTEN.into(),
+            data_dir: None,
+            open_loopback: false,
+            hosts: vec![],
+            allow_origins: vec![],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreSection {
+    /// Postgres; without it, SQLite in the data directory.
+    pub database_url: Option<SecretString>,
+    /// Start even when an answered write could be lost in a power cut.
+    pub unsafe_durability: bool,
+    pub sqlite_synchronous: Synchronous,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunnerSection {
+    /// Run agents inside this process.
+    pub resident: bool,
+    /// Runs worked on at once by the resident launcher.
+    pub resident_slots: usize,
+    pub lease_ms: i64,
+    /// How often the sweeper looks for leases and deadlines that have passed.
+    pub sweep_interval_ms: u64,
+    /// A job whose launcher has been silent for this long is taken up by another.
+    pub job_silence_ms: i64,
+    /// The namespace shown for jobs that have none.
+    pub namespace: String,
+}
+
+impl Default for RunnerSection {
+    fn default() -> Self {
+        Self {
+            resident: true,
+            resident_slots: 64,
+            lease_ms: LEASE_MS_DEFAULT,
+            sweep_interval_ms: 500,
+            job_silence_ms: 30_000,
+            namespace: "local".into(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    /// Event streams open at once.
+    pub followers_max: usize,
+    /// A connection that takes nothing for this long is dropped.
+    pub slow_reader_ms: u64,
+    /// A heartbeat comment on every silent event stream.
+    pub heartbeat_ms: u64,
+    pub connections_max: usize,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        Self { followers_max: 10_000, slow_reader_ms: 30_000, heartbeat_ms: 15_000, connections_max: 20_000 }
+    }
+}
+
+/// What the command line says; it wins over everything.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub listen: Option<String>,
+    pub data_dir: Option<PathBuf>,
+    pub database_url: Option<String>,
+    pub open_loopback: bool,
+    pub unsafe_durability: bool,
+}
+
+impl Config {
+    /// Reads the file, then the environment, then the overrides.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, Failure> {
+        let environment =
+            std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("OSTLER_")?.to_lowercase(), value)));
+        let mut config = Self::read(file, environment)?;
+        if config.store.database_url.is_none() {
+            config.store.database_url =
+                std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()).map(SecretString::from);
+        }
+        config.server.listen = overrides.listen.unwrap_or(config.server.listen);
+        config.server.data_dir = overrides.data_dir.or(config.server.data_dir);
+        config.store.database_url = overrides.database_url.map(SecretString::from).or(config.store.database_url);
+        config.server.open_loopback |= overrides.open_loopback;
+        config.store.unsafe_durability |= overrides.unsafe_durability;
+        Ok(config)
+    }
+
+    fn read(file: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, Failure> {
+        let mut builder = config::Config::builder();
+        if let Some(file) = file {
+            builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
+        }
+        // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
+        for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
+            builder = builder.set_override(name.replace("__", "."), value).map_err(invalid)?;
+        }
+        builder.build().and_then(config::Config::try_deserialize).map_err(invalid)
+    }
+
+    pub fn data_dir(&self) -> Result<PathBuf, Failure> {
+        let from_home = || {
+            let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
+            absolute("XDG_DATA_HOME")
+                .or_else(|| Some(absolute("HOME")?.join(".local/share")))
+                .map(|base| base.join("ostler"))
+        };
+        let chosen = self.server.data_dir.clone().or_else(|| std::env::var_os("OSTLER_DATA_DIR").map(PathBuf::from));
+        chosen.or_else(from_home).ok_or_else(|| {
+            Failure::rule(FailureKind::InfraFailed, "data-dir", "no data directory: give --data-dir or set HOME")
+        })
+    }
+
+    pub fn store(&self) -> Result<StoreConfig, Failure> {
+        Ok(match &self.store.database_url {
+            Some(url) => StoreConfig::Postgres { url: url.expose_secret().to_owned() },
+            None => StoreConfig::Sqlite {
+                file: self.data_dir()?.join("ostler.db"),
+                synchronous: self.store.sqlite_synchronous,
+            },
+        })
+    }
+}
+
+fn invalid(error: config::ConfigError) -> Failure {
+    Failure::invalid("config", format!("configuration: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_environment(pairs: &[(&str, &str)]) -> Result<Config, Failure> {
+        Config::read(None, pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+    }
+
+    #[test]
+    fn the_environment_overrides_by_section_and_key() {
+        let config = from_environment(&[("runner__lease_ms", "1500"), ("token", "not a key")]).unwrap();
+        assert_eq!(config.runner.lease_ms, 1500);
+        assert_eq!(config.server.listen, DEFAULT_LISTEN);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused() {
+        assert!(from_environment(&[("runner__leese_ms", "1")]).is_err());
+    }
+}

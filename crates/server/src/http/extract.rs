@@ -1,0 +1,124 @@
+//! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
+
+use axum::{
+    body::to_bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+};
+use http::{HeaderMap, header, request::Parts};
+use ostler_protocol::{Failure, FailureKind, limits::BODY_BYTES_MAX};
+use serde::de::DeserializeOwned;
+
+use super::problem::Refusal;
+use crate::{
+    app::App,
+    auth::{Principal, unauthenticated},
+};
+
+/// Who calls. A handler that takes it cannot be reached without a token.
+pub struct Caller(pub Principal);
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        let principal = parts.extensions.get::<Principal>().cloned();
+        principal.map(Self).ok_or_else(|| Refusal(unauthenticated("this needs a token: Authorization: Bearer …")))
+    }
+}
+
+/// A JSON body.
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &App) -> Result<Self, Refusal> {
+        check_content_type(request.headers())?;
+        read_json(request).await.map(Self)
+    }
+}
+
+/// A JSON body that may be left out altogether.
+pub struct OptionalBody<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &App) -> Result<Self, Refusal> {
+        let headers = request.headers();
+        let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !headers.contains_key(header::TRANSFER_ENCODING)
+            && axum::body::HttpBody::is_end_stream(request.body());
+        if empty {
+            return Ok(Self(T::default()));
+        }
+        check_content_type(headers)?;
+        read_json(request).await.map(Self)
+    }
+}
+
+/// A page can send some content types without asking; JSON is not one of them.
+fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", "the body must be application/json"))
+}
+
+async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
+    let too_large = || {
+        let message = format!("the body is over {BODY_BYTES_MAX} bytes");
+        Failure::rule(FailureKind::PayloadTooLarge, "body-size", message)
+    };
+    let declared =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
+        return Err(too_large().into());
+    }
+    let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|_| too_large())?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
+        Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {error}")))
+    })
+}
+
+/// Ids in the path. One that does not parse is simply unknown.
+pub struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for At<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let found = Path::<T>::from_request_parts(parts, app).await;
+        found.map(|Path(ids)| Self(ids)).map_err(|_| Refusal(Failure::not_found("thing under this path")))
+    }
+}
+
+/// The query string.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query
+            .map(|Query(params)| Self(params))
+            .map_err(|error| Refusal(Failure::invalid("query-shape", error.body_text())))
+    }
+}
+
+/// The key of a create: the header where the body has none. Both, and different, is a mistake.
+pub fn idempotency_key(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(body) };
+    let header =
+        value.to_str().map_err(|_| Failure::invalid("idempotency-key", "the Idempotency-Key header is not text"))?;
+    match body {
+        Some(body) if body != header => {
+            Err(Failure::invalid("idempotency-key", "the Idempotency-Key header and the body's idempotencyKey differ"))
+        }
+        _ => Ok(Some(header.to_owned())),
+    }
+}

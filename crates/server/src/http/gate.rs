@@ -1,0 +1,146 @@
+//! The gate every request passes: a trace id, where it comes from (host, origin), and who is calling. Closed by
+//! default; a web page in the same browser must not be able to start an agent or read a stream.
+
+use std::net::SocketAddr;
+
+use axum::{
+    extract::{ConnectInfo, Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderValue, header};
+use ostler_protocol::{Failure, FailureKind, ids::TraceId};
+
+use super::problem;
+use crate::{
+    app::App,
+    auth::{Principal, unauthenticated},
+};
+
+/// Marks a request that was made inside this process. Nothing from a socket can carry it.
+#[derive(Clone, Copy)]
+pub struct InProcess;
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Answers that need no token.
+const PUBLIC_PATHS: &[&str] = &["/health", "/health/live", "/health/readiness"];
+
+const TRACE_HEADER: &str = "x-trace-id";
+
+pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let trace_id = TraceId::new(app.ids.body());
+    let path = request.uri().path().to_owned();
+    let admitted = match entry(&app, &request) {
+        Ok(Entry::Token(token)) => app.auth.authenticate(&app.db, &token).await.map(Some),
+        Ok(Entry::Trusted(principal)) => Ok(Some(principal)),
+        Ok(Entry::Public) => Ok(None),
+        Err(failure) => Err(failure),
+    };
+    let mut response = match admitted {
+        Ok(principal) => {
+            if let Some(principal) = principal {
+                request.extensions_mut().insert(principal);
+            }
+            next.run(request).await
+        }
+        Err(failure) => problem::response(failure),
+    };
+    response = problem::encode(response, trace_id, &path, &app.redactor);
+    if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
+        response.headers_mut().insert(TRACE_HEADER, value);
+    }
+    response
+}
+
+/// How a request wants to come in.
+enum Entry {
+    Token(String),
+    Trusted(Principal),
+    Public,
+}
+
+fn entry(app: &App, request: &Request) -> Result<Entry, Failure> {
+    if request.extensions().get::<InProcess>().is_none() {
+        check_host(app, request)?;
+        check_origin(app, request.headers())?;
+    }
+    match bearer(request.headers())? {
+        Some(token) => Ok(Entry::Token(token.to_owned())),
+        None if PUBLIC_PATHS.contains(&request.uri().path()) => Ok(Entry::Public),
+        None if app.config.server.open_loopback && from_loopback(request) => Ok(Entry::Trusted(Principal::Operator)),
+        None => Err(unauthenticated("this needs a token: Authorization: Bearer …")),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| unauthenticated("the Authorization header is not text"))?;
+    let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
+        return Err(unauthenticated("the Authorization header must be: Bearer <token>"));
+    }
+    Ok(Some(token.trim()))
+}
+
+fn from_loopback(request: &Request) -> bool {
+    request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
+}
+
+/// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.
+fn check_host(app: &App, request: &Request) -> Result<(), Failure> {
+    let bound_to_loopback =
+        app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
+    let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).or(request.uri().host());
+    let Some(host) = host else {
+        return Err(denied("host-missing", "a Host header is required"));
+    };
+    if !bound_to_loopback
+        || is_loopback_name(host)
+        || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
+    {
+        return Ok(());
+    }
+    Err(denied("host", "this host name is not one of this server's"))
+}
+
+/// A host without its port.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let name = name_of(host);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A page's origin must be allowed by name; there is no same-origin page yet.
+fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let allowed = origin.to_str().is_ok_and(|origin| app.config.server.allow_origins.iter().any(|o| o == origin));
+    if allowed { Ok(()) } else { Err(denied("origin", "pages of this origin may not call")) }
+}
+
+fn denied(rule: &'static str, message: &str) -> Failure {
+    Failure::rule(FailureKind::OriginDenied, rule, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_are_loopback() {
+        for good in ["localhost", "localhost:4747", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "LOCALHOST:9"] {
+            assert!(is_loopback_name(good), "{good}");
+        }
+        for bad in ["evil.test", "evil.test:4747", "localhost.evil.test", "10.0.0.1", "127.0.0.1.evil.test", ""] {
+            assert!(!is_loopback_name(bad), "{bad}");
+        }
+    }
+}

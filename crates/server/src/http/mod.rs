@@ -1,0 +1,72 @@
+//! The HTTP face of the services. The router and the OpenAPI document come from the same attributes, so they cannot
+//! disagree. Handlers hold no SQL and no policy.
+
+mod backends;
+mod commands;
+mod events;
+mod extract;
+mod gate;
+mod health;
+mod leases;
+mod permissions;
+mod problem;
+mod runner_jobs;
+mod runners;
+mod runs;
+
+use axum::{Json, Router, middleware, routing::get};
+use ostler_protocol::{Failure, FailureKind};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::app::App;
+
+pub use gate::{InProcess, Peer};
+
+fn documented() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(health::health))
+        .routes(routes!(health::live))
+        .routes(routes!(health::readiness))
+        .routes(routes!(runs::create, runs::list))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::result))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::patch_status))
+        .routes(routes!(events::page, events::append))
+        .routes(routes!(commands::create, commands::poll))
+        .routes(routes!(commands::get))
+        .routes(routes!(commands::result))
+        .routes(routes!(commands::cancel))
+        .routes(routes!(commands::ack))
+        .routes(routes!(commands::patch_status))
+        .routes(routes!(runner_jobs::create, runner_jobs::list))
+        .routes(routes!(runner_jobs::get))
+        .routes(routes!(permissions::list))
+        .routes(routes!(permissions::answer))
+        .routes(routes!(leases::claim))
+        .routes(routes!(leases::patch))
+        .routes(routes!(runners::register))
+        .routes(routes!(backends::list))
+}
+
+/// The OpenAPI document of this build.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    let mut document = documented().split_for_parts().1;
+    document.info.title = "Ostler".into();
+    document.info.version = env!("CARGO_PKG_VERSION").into();
+    document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
+    document
+}
+
+pub fn router(app: App) -> Router {
+    let document = openapi();
+    let (router, _) = documented().split_for_parts();
+    router
+        .route("/openapi.json", get(move || async move { Json(document) }))
+        .fallback(|| async { problem::response(Failure::not_found("path")) })
+        .method_not_allowed_fallback(|| async {
+            problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
+        })
+        .layer(middleware::from_fn_with_state(app.clone(), gate::gate))
+        .with_state(app)
+}

@@ -1,0 +1,76 @@
+//! Failures on their way out: one encoding for the manager dialect, one log line each.
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use ostler_protocol::{Failure, FailureKind, failures::Problem, ids::TraceId, redaction::Redactor};
+
+/// A failure in handlers' results. The gate gives it a body, because only the gate knows the trace id.
+pub struct Refusal(pub Failure);
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self(failure)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        response(self.0)
+    }
+}
+
+pub fn response(failure: Failure) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status(failure.kind);
+    response.extensions_mut().insert(failure);
+    response
+}
+
+fn status(kind: FailureKind) -> StatusCode {
+    StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Writes the failure a response carries, if it carries one.
+pub fn encode(mut response: Response, trace_id: TraceId, path: &str, redactor: &Redactor) -> Response {
+    let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
+    log(&failure, trace_id, path, redactor);
+    let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
+    let problem = Problem {
+        failure_kind: failure.kind,
+        message: redactor.redact(&failure.message).into_owned(),
+        trace_id: trace_id.to_string(),
+        details: redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor),
+    };
+    let mut answer = (status(failure.kind), Json(problem)).into_response();
+    if failure.kind == FailureKind::Unauthenticated {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(ms) = retry_after_ms.filter(|_| failure.kind.row().retry) {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
+    }
+    answer
+}
+
+type Details = serde_json::Map<String, serde_json::Value>;
+
+/// Details may quote what the caller sent.
+fn redact_details(details: Details, redactor: &Redactor) -> Details {
+    let text = serde_json::Value::Object(details).to_string();
+    match serde_json::from_str(&redactor.redact(&text)) {
+        Ok(serde_json::Value::Object(clean)) => clean,
+        _ => Details::new(),
+    }
+}
+
+fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
+    let message = redactor.redact(&failure.message);
+    let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
+    if failure.kind.row().status >= 500 {
+        tracing::error!(%trace_id, path, kind = %failure.kind, %message, cause, "request failed");
+    } else {
+        tracing::info!(%trace_id, path, kind = %failure.kind, %message, rule = failure.rule_name(), "request refused");
+    }
+}

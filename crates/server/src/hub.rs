@@ -1,0 +1,66 @@
+//! The hub: tells followers in this process what was just made durable. A follower that lags goes back to the store;
+//! nobody who listens can slow down somebody who writes.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use ostler_protocol::{events::Event, ids::SessionId};
+use tokio::sync::{Notify, broadcast};
+
+/// Flushes a follower may be behind before it has to go back to the store.
+const FLUSHES_KEPT: usize = 128;
+
+type Topic = broadcast::Sender<Arc<[Event]>>;
+
+#[derive(Default)]
+pub struct Hub {
+    topics: Mutex<HashMap<SessionId, Topic>>,
+    /// A runner job waits for a launcher.
+    pub jobs: Notify,
+}
+
+impl Hub {
+    pub fn publish(&self, events: Vec<Event>) {
+        let topics = self.topics.lock().expect("never poisoned");
+        if topics.is_empty() {
+            return;
+        }
+        // Events of one session stand together.
+        for group in events.chunk_by(|a, b| a.session == b.session) {
+            if let Some(topic) = topics.get(&group[0].session) {
+                let _ = topic.send(group.into());
+            }
+        }
+    }
+
+    pub fn subscribe(self: &Arc<Self>, session: SessionId) -> Subscription {
+        let mut topics = self.topics.lock().expect("never poisoned");
+        let topic = topics.entry(session).or_insert_with(|| broadcast::channel(FLUSHES_KEPT).0);
+        Subscription { receiver: Some(topic.subscribe()), session, hub: self.clone() }
+    }
+}
+
+pub struct Subscription {
+    receiver: Option<broadcast::Receiver<Arc<[Event]>>>,
+    session: SessionId,
+    hub: Arc<Hub>,
+}
+
+impl Subscription {
+    /// What was published since. `None`: too much of it; read the store.
+    pub async fn next(&mut self) -> Option<Arc<[Event]>> {
+        self.receiver.as_mut().expect("there until dropped").recv().await.ok()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.receiver.take();
+        let mut topics = self.hub.topics.lock().expect("never poisoned");
+        if topics.get(&self.session).is_some_and(|topic| topic.receiver_count() == 0) {
+            topics.remove(&self.session);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A running server: opens the store, checks that it can be trusted, listens, and stops without losing anything.
+
+use std::{
+    net::SocketAddr,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
+use ostler_store::{Db, lane::Lanes};
+use secrecy::ExposeSecret;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+use crate::{
+    app::{App, LaneHost, Parts},
+    auth::{Authenticator, operator_token},
+    clock::{Clock, SystemClock},
+    config::Config,
+    http::{self, Peer},
+    hub::Hub,
+    launcher,
+    listener::Listener,
+    service, worker,
+};
+
+/// How long open requests get to finish once the server stops.
+const DRAIN: Duration = Duration::from_secs(10);
+
+pub struct Server {
+    address: SocketAddr,
+    token_file: PathBuf,
+    app: App,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    pub async fn start(config: Config) -> Result<Self, Failure> {
+        Self::start_with(config, Arc::new(SystemClock)).await
+    }
+
+    /// As [`Server::start`], with a clock of the caller's.
+    pub async fn start_with(mut config: Config, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
+        let data_dir = config.data_dir()?;
+        make_private_dir(&data_dir)?;
+        let (token, token_file) = operator_token(&data_dir)?;
+        let db = Db::open(&config.store()?, clock.now()).await.map_err(|error| not_started("store", error))?;
+        check_durability(&db, &config).await?;
+        service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
+        let listener = TcpListener::bind(&config.server.listen)
+            .await
+            .map_err(|error| not_started("listen", format!("{}: {error}", config.server.listen)))?;
+        let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
+        config.server.listen = address.to_string();
+        let hub = Arc::new(Hub::default());
+        let host = LaneHost { clock: clock.clone(), hub: hub.clone() };
+        let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
+        let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
+        let password = password_of(&known);
+        let redactor = Redactor::new(&[token.expose_secret(), password]);
+        let (stop, stopping) = watch::channel(false);
+        let auth = Authenticator::new(&token);
+        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stopping });
+        worker::sweeper::recover(&app).await?;
+        let tasks = spawn(&app, listener);
+        Ok(Self { address, token_file, app, stop, tasks })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn token_file(&self) -> Option<&Path> {
+        Some(&self.token_file)
+    }
+
+    /// Ends streams and waits, lets open requests finish, stops the runners, closes the store.
+    pub async fn stop(self) {
+        let _ = self.stop.send(true);
+        for task in self.tasks {
+            let abort = task.abort_handle();
+            if tokio::time::timeout(DRAIN, task).await.is_err() {
+                abort.abort();
+            }
+        }
+        self.app.db.close().await;
+    }
+}
+
+fn spawn(app: &App, listener: TcpListener) -> Vec<JoinHandle<()>> {
+    let limits = &app.config.limits;
+    let listener = Listener::new(listener, limits.connections_max, Duration::from_millis(limits.slow_reader_ms));
+    let router = http::router(app.clone());
+    let serving = {
+        let (app, router) = (app.clone(), router.clone());
+        tokio::spawn(async move {
+            let service = router.into_make_service_with_connect_info::<Peer>();
+            let served =
+                axum::serve(listener, service).with_graceful_shutdown(async move { app.stopped().await }).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the listener failed");
+            }
+        })
+    };
+    let mut tasks = vec![serving, tokio::spawn(worker::sweeper::run(app.clone()))];
+    if app.config.runner.resident {
+        tasks.push(tokio::spawn(launcher::resident::run(app.clone(), router)));
+    }
+    tasks
+}
+
+fn make_private_dir(path: &Path) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| not_started("data-dir", format!("{}: {error}", path.display())))
+}
+
+async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
+    let weak = db.durability().await.map_err(|error| not_started("store", error))?.weak_settings;
+    if weak.is_empty() {
+        return Ok(());
+    }
+    if config.store.unsafe_durability {
+        tracing::warn!(?weak, "an answered write can be lost in a power cut, as was allowed");
+        return Ok(());
+    }
+    let message = format!(
+        "the store would lose answered writes in a power cut ({}); --unsafe-durability allows it",
+        weak.join(", ")
+    );
+    Err(not_started("weak-durability", message))
+}
+
+fn password_of(url: &str) -> &str {
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    user.split_once(':').map_or("", |(_, password)| password)
+}
+
+/// Why a start failed is told to the one who starts it, not to callers; a connection string in it is not.
+fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
+    let text = error.to_string();
+    Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
+}

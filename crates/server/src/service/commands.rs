@@ -1,0 +1,258 @@
+//! Commands: create, get, cancel; and the runner's poll, ack and status.
+
+use std::time::Duration;
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    commands::{
+        AckCommand, Command, CommandPage, CommandState, CreateCommand, PatchStatus, PollCommands, check_payload, prompt,
+    },
+    cursors,
+    events::{AppendEvent, AppendEvents, Event, EventType, NewEvent, TerminalFacts},
+    fold::CommandFold,
+    ids::{AttemptId, CommandId, RunId},
+    json::canonical_hash,
+    kernel::{AckOp, CancelCommandOp, CreateCommandOp, Op, Reply},
+    permissions::PermissionStatus,
+    runs::Cancel,
+};
+use ostler_store as store;
+use serde_json::{Value, json};
+
+use super::{
+    events,
+    runs::{check_key, reason, unexpected},
+};
+use crate::{
+    app::{App, RunRef, store_failure},
+    auth::Principal,
+};
+
+const POLL_LIMIT_DEFAULT: u32 = 20;
+
+pub async fn create(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    asked: CreateCommand,
+) -> Result<(Command, bool), Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_control(&known)?;
+    let op = create_op(app, &known, asked)?;
+    let command_id = op.command.command_id;
+    match app.submit(&known, Op::CreateCommand(Box::new(op))).await? {
+        Reply::Command(command, created) => {
+            if created {
+                app.remember_command(command_id, &known);
+            }
+            Ok((*command, created))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Checks a new command and completes it, but for its number and target.
+pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<CreateCommandOp, Failure> {
+    check_payload(asked.command_type, &asked.payload)?;
+    if let Some(key) = &asked.idempotency_key {
+        check_key(key)?;
+    }
+    // The hash is of what was sent; what is kept is redacted.
+    let payload_hash = canonical_hash(&asked.payload.to_value());
+    let payload =
+        RawJson::parse(app.redactor.redact(asked.payload.as_str()).into_owned()).map_err(Failure::internal)?;
+    let command_id = CommandId::new(app.ids.body());
+    let message = match prompt(&payload) {
+        Some(text) => {
+            let content = json!({"messageId": format!("msg_{}", app.ids.body().simple()), "commandType": asked.command_type,
+                "content": [{"type": "text", "text": text}]});
+            NewEvent::written(EventType::UserMessage, Some(command_id), &content)
+        }
+        None => {
+            let fact = json!({"action": format!("command.{}", asked.command_type.as_str())});
+            NewEvent::written(EventType::Audit, Some(command_id), &fact)
+        }
+    };
+    let now = app.now();
+    let command = Command {
+        command_id,
+        run_id: run.run_id,
+        session: run.session,
+        seq: 0,
+        command_type: asked.command_type,
+        payload,
+        payload_hash,
+        idempotency_key: asked.idempotency_key,
+        state: CommandState::Pending,
+        target_command_id: None,
+        cancel_requested_at: None,
+        acked_at: None,
+        attempt_id: None,
+        terminal: None,
+        fold: CommandFold::default(),
+        created_at: now,
+        updated_at: now,
+    };
+    Ok(CreateCommandOp { command, message })
+}
+
+pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let command = store::commands::get(&app.db, command_id).await.map_err(store_failure)?;
+    command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
+}
+
+/// Idempotent: cancelling a finished command answers how it ended.
+pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked: Cancel) -> Result<Command, Failure> {
+    let known = app.command_ref(command_id).await?;
+    caller.may_control(&known)?;
+    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked) };
+    match app.submit(&known, Op::CancelCommand(op)).await? {
+        Reply::Command(command, _) => Ok(*command),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What a runner needs to know now; with `waitMs`, as soon as there is something.
+pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollCommands) -> Result<CommandPage, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_run(&known)?;
+    let limit = cursors::limit(asked.limit.or(Some(POLL_LIMIT_DEFAULT)))?;
+    let after = cursors::after_seq(asked.after_seq)?;
+    let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
+    let mut subscription = app.hub.subscribe(known.session);
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        let (page, ended) = read_page(app, run_id, after, limit).await?;
+        let news = !page.commands.is_empty()
+            || page.cancel_requested.len() > asked.known_cancels.unwrap_or(0) as usize
+            || (page.run_cancel_requested && asked.known_cancels.is_none())
+            || page.resolved_permissions.len() > asked.known_answers.unwrap_or(0) as usize;
+        if news || ended || tokio::time::Instant::now() >= deadline {
+            return Ok(page);
+        }
+        let recheck = deadline.min(tokio::time::Instant::now() + super::follow::RECHECK);
+        let relevant = async {
+            while let Some(events) = subscription.next().await {
+                if events.iter().any(|event| event.run.is_some_and(|(id, _)| id == run_id) && wakes_runner(event)) {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = relevant => {}
+            () = tokio::time::sleep_until(recheck) => {}
+            () = app.stopped() => return Ok(page),
+        }
+    }
+}
+
+/// A runner's own output must not wake its poll; what others ask of it must.
+fn wakes_runner(event: &Event) -> bool {
+    matches!(
+        event.event_type,
+        EventType::UserMessage | EventType::Audit | EventType::PermissionResolved | EventType::Lease
+    ) || (event.event_type == EventType::TerminalStatus && event.command_id.is_none())
+}
+
+async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(CommandPage, bool), Failure> {
+    let run =
+        store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))?;
+    let unfinished = store::commands::list_unfinished(&app.db, run_id).await.map_err(store_failure)?;
+    let resolved_permissions = match run.lease_epoch {
+        0 => vec![],
+        _ => resolved(app, run_id, &unfinished).await?,
+    };
+    let cancel_requested =
+        unfinished.iter().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect::<Vec<_>>();
+    let commands: Vec<_> = unfinished.into_iter().filter(|c| c.seq > after).take(limit as usize).collect();
+    let page = CommandPage {
+        next_after_seq: commands.last().map_or(after, |c| c.seq),
+        commands,
+        cancel_requested,
+        run_cancel_requested: run.cancel_requested_at.is_some(),
+        resolved_permissions,
+    };
+    Ok((page, run.status.is_terminal()))
+}
+
+async fn resolved(
+    app: &App,
+    run_id: RunId,
+    unfinished: &[Command],
+) -> Result<Vec<ostler_protocol::permissions::PermissionRequest>, Failure> {
+    let all = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+    let wanted = |id| unfinished.iter().any(|c| c.command_id == id);
+    Ok(all.into_iter().filter(|p| p.status != PermissionStatus::Pending && wanted(p.command_id)).collect())
+}
+
+pub async fn ack(app: &App, caller: &Principal, command_id: CommandId, asked: AckCommand) -> Result<Command, Failure> {
+    let known = app.command_ref(command_id).await?;
+    caller.may_run(&known)?;
+    let attempt_id = attempt(asked.attempt_id.as_deref())?;
+    let op = AckOp { command_id, runner_id: asked.runner_id, lease_epoch: asked.lease_epoch, attempt_id };
+    match app.submit(&known, Op::Ack(op)).await? {
+        Reply::Command(command, _) => Ok(*command),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {
+    let unknown = |_| Failure::rule(FailureKind::RunnerLeaseConflict, "attempt-stale", "no such attempt");
+    text.map(|text| text.parse().map_err(unknown)).transpose()
+}
+
+/// `PATCH …/status` and an appended `terminal_status` are one verb.
+pub async fn patch_status(
+    app: &App,
+    caller: &Principal,
+    command_id: CommandId,
+    asked: PatchStatus,
+) -> Result<Command, Failure> {
+    let known = app.command_ref(command_id).await?;
+    state(app, caller, &known, Some(command_id), asked).await?;
+    get(app, caller, known.run_id, command_id).await
+}
+
+pub async fn patch_run_status(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    asked: PatchStatus,
+) -> Result<ostler_protocol::runs::Run, Failure> {
+    let known = app.run_ref(run_id).await?;
+    state(app, caller, &known, None, asked).await?;
+    super::runs::get(app, caller, run_id).await
+}
+
+async fn state(
+    app: &App,
+    caller: &Principal,
+    run: &RunRef,
+    command_id: Option<CommandId>,
+    asked: PatchStatus,
+) -> Result<(), Failure> {
+    let (event_type, payload) = if asked.status == "running" {
+        ("backend_status", json!({"phase": "running"}))
+    } else {
+        TerminalFacts::checked(Some(&asked.status), asked.failure_kind.as_deref(), None, None)?;
+        let mut payload = json!({"status": asked.status, "source": "runner"});
+        payload["failureKind"] = asked.failure_kind.map_or(Value::Null, Value::from);
+        payload["message"] = asked.message.map_or(Value::Null, Value::from);
+        ("terminal_status", payload)
+    };
+    let event = AppendEvent {
+        event_type: event_type.into(),
+        command_id: command_id.map(|id| id.to_string()),
+        payload: RawJson::of(&payload),
+    };
+    let append = AppendEvents {
+        runner_id: asked.runner_id,
+        lease_epoch: asked.lease_epoch,
+        attempt_id: asked.attempt_id,
+        batch_no: None,
+        events: vec![event],
+    };
+    events::append(app, caller, run.run_id, append).await.map(drop)
+}

@@ -1,0 +1,84 @@
+//! Events: append, page.
+
+use std::time::Duration;
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    cursors::{self, EventsQuery},
+    events::{AppendEvents, Appended, NewEvent, page_json},
+    ids::RunId,
+    kernel::{AppendOp, Op, Reply},
+    limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
+};
+use ostler_store as store;
+
+use super::{commands::attempt, runs::unexpected};
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+};
+
+/// Appends a runner's batch. Answered means durable.
+pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendEvents) -> Result<Appended, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_run(&known)?;
+    check_size(&asked)?;
+    let attempt_id = attempt(asked.attempt_id.as_deref())?;
+    let events =
+        asked.events.into_iter().map(|event| NewEvent::receive(event, &app.redactor)).collect::<Result<Vec<_>, _>>()?;
+    let op = AppendOp {
+        runner_id: asked.runner_id,
+        lease_epoch: asked.lease_epoch,
+        attempt_id,
+        batch_no: asked.batch_no,
+        events,
+    };
+    match app.submit(&known, Op::Append(op)).await? {
+        Reply::Appended(appended) => Ok(appended),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn check_size(asked: &AppendEvents) -> Result<(), Failure> {
+    let too_large = |rule, message: String| Err(Failure::rule(FailureKind::PayloadTooLarge, rule, message));
+    if asked.events.is_empty() {
+        return Err(Failure::invalid("events-empty", "a batch needs at least one event"));
+    }
+    if asked.events.len() > APPEND_EVENTS_MAX {
+        return too_large("append-events", format!("a batch holds at most {APPEND_EVENTS_MAX} events"));
+    }
+    let bytes: usize = asked.events.iter().map(|event| event.payload.as_str().len()).sum();
+    if bytes > APPEND_BYTES_MAX {
+        return too_large("append-bytes", format!("a batch holds at most {APPEND_BYTES_MAX} bytes of payload"));
+    }
+    Ok(())
+}
+
+/// A page of the run's events, as JSON text. With `waitMs` an empty page waits for the first event.
+pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQuery) -> Result<String, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
+    let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
+    let read =
+        async || store::events::list_by_run(&app.db, known.session, run_id, after, limit).await.map_err(store_failure);
+    let mut page = read().await?;
+    if page.events.is_empty() && !wait.is_zero() {
+        let mut subscription = app.hub.subscribe(known.session);
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            page = read().await?;
+            if !page.events.is_empty() || tokio::time::Instant::now() >= deadline {
+                break;
+            }
+            let recheck = deadline.min(tokio::time::Instant::now() + super::follow::RECHECK);
+            tokio::select! {
+                _ = subscription.next() => {}
+                () = tokio::time::sleep_until(recheck) => {}
+                () = app.stopped() => break,
+            }
+        }
+    }
+    let next = page.events.last().map_or(after, |event| event.seq());
+    Ok(page_json(&page.events, next, page.has_more))
+}

@@ -1,0 +1,43 @@
+//! Leases: claim, heartbeat, release.
+
+use ostler_protocol::{
+    Failure,
+    ids::{AttemptId, RunId, name},
+    kernel::{ClaimOp, Op, PatchLeaseOp, Reply},
+    leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+    limits::{LEASE_MS_MAX, LEASE_MS_MIN},
+};
+
+use super::runs::unexpected;
+use crate::{app::App, auth::Principal};
+
+pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_run(&known)?;
+    name("runnerId", &asked.runner_id)?;
+    let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
+    let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id: AttemptId::new(app.ids.body()) };
+    match app.submit(&known, Op::Claim(op)).await? {
+        Reply::Claimed(claimed) => Ok(*claimed),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub async fn patch(app: &App, caller: &Principal, run_id: RunId, asked: PatchLease) -> Result<LeaseState, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_run(&known)?;
+    let lease_ms = asked.lease_ms.map(check_lease).transpose()?;
+    let PatchLease { runner_id, lease_epoch, release, only_if_idle, .. } = asked;
+    let op = PatchLeaseOp { runner_id, lease_epoch, lease_ms, release, only_if_idle };
+    match app.submit(&known, Op::PatchLease(op)).await? {
+        Reply::Lease(state) => Ok(state),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn check_lease(ms: i64) -> Result<i64, Failure> {
+    if (LEASE_MS_MIN..=LEASE_MS_MAX).contains(&ms) {
+        return Ok(ms);
+    }
+    Err(Failure::invalid("lease-ms", format!("leaseMs must be {LEASE_MS_MIN} to {LEASE_MS_MAX}")))
+}

@@ -1,0 +1,13 @@
+//! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
+
+pub mod backends;
+pub mod commands;
+pub mod events;
+pub mod follow;
+pub mod health;
+pub mod leases;
+pub mod permissions;
+pub mod results;
+pub mod runner_jobs;
+pub mod runners;
+pub mod runs;

@@ -1,0 +1,39 @@
+//! Permission requests: list and answer. Runners ask through an event.
+
+use ostler_protocol::{
+    Failure,
+    ids::{PermissionId, RunId},
+    kernel::{AnswerPermissionOp, Op, Reply},
+    permissions::{AnswerPermission, PermissionList, PermissionRequest},
+};
+use ostler_store as store;
+
+use super::runs::unexpected;
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+};
+
+pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<PermissionList, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let permissions = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+    Ok(PermissionList { permissions })
+}
+
+/// Answered once. The digest must be that of what will run.
+pub async fn answer(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    permission_id: PermissionId,
+    asked: AnswerPermission,
+) -> Result<PermissionRequest, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_control(&known)?;
+    let op = AnswerPermissionOp { permission_id, option_id: asked.option_id, digest: asked.digest, by: caller.name() };
+    match app.submit(&known, Op::AnswerPermission(op)).await? {
+        Reply::Permission(request) => Ok(*request),
+        other => Err(unexpected(&other)),
+    }
+}

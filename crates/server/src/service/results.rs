@@ -1,0 +1,64 @@
+//! Results: what became of a command, in one read whatever its length.
+
+use ostler_protocol::{
+    Failure,
+    commands::CommandType,
+    fold::CommandFold,
+    ids::{CommandId, RunId},
+    permissions::PermissionStatus,
+    results::{ResultParts, RunResult},
+};
+use ostler_store::{self as store, results::ResultRow};
+use serde::Deserialize;
+
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+};
+
+/// The result of the named command, or of the run's latest.
+pub async fn get(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    command_id: Option<CommandId>,
+) -> Result<RunResult, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let row = store::results::get(&app.db, run_id, command_id).await.map_err(store_failure)?;
+    let row = row.ok_or_else(|| Failure::not_found("run"))?;
+    if command_id.is_some() && row.command.is_none() {
+        return Err(Failure::not_found("command"));
+    }
+    let open_permissions = match row.run.open_permissions {
+        0 => vec![],
+        _ => {
+            let all = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+            let mine = |id| row.command.as_ref().is_none_or(|c| c.command_id == id);
+            all.into_iter().filter(|p| p.status == PermissionStatus::Pending && mine(p.command_id)).collect()
+        }
+    };
+    Ok(RunResult::of(parts(row, open_permissions), app.now()))
+}
+
+#[derive(Deserialize)]
+struct Text {
+    text: Option<String>,
+}
+
+fn parts(row: ResultRow, open_permissions: Vec<ostler_protocol::permissions::PermissionRequest>) -> ResultParts {
+    let steer = row.command.as_ref().is_some_and(|c| c.command_type == CommandType::Steer);
+    let target: Option<CommandFold> =
+        row.target_fold.filter(|_| steer).and_then(|text| serde_json::from_str(&text).ok());
+    let reply: Option<Text> = row.reply_payload.and_then(|text| serde_json::from_str(&text).ok());
+    ResultParts {
+        run: row.run,
+        command: row.command,
+        lease: row.lease,
+        open_permissions,
+        reply_text: reply.and_then(|reply| reply.text),
+        target_last_seq: target.map(|fold| fold.last_seq),
+        session_seq: row.session_seq,
+        chain_head: row.chain_head,
+    }
+}

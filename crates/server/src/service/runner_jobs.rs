@@ -1,0 +1,110 @@
+//! Runner jobs: create, list, get.
+
+use ostler_protocol::{
+    Failure, RawJson,
+    cursors::{self, Cursor},
+    ids::{AttemptId, CommandId, RunId, RunnerJobId},
+    json::canonical_hash,
+    kernel::{CreateJobOp, Op, Reply},
+    runner_jobs::{CreateRunnerJob, JobPhase, JobPoll, ListRunnerJobs, RunnerJob, RunnerJobPage},
+};
+use ostler_store as store;
+use serde_json::json;
+
+use super::runs::{check_key, unexpected};
+use crate::{
+    app::{App, RunRef, store_failure},
+    auth::Principal,
+    launcher,
+};
+
+/// Orders a runner for the run. Answers at once; the runner starts in its own time.
+pub async fn create(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    asked: CreateRunnerJob,
+) -> Result<(RunnerJob, bool), Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_control(&known)?;
+    let op = create_op(app, &known, &asked)?;
+    match app.submit(&known, Op::CreateJob(Box::new(op))).await? {
+        Reply::Job(job, created) => Ok((*job, created)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {
+    if let Some(key) = &asked.idempotency_key {
+        check_key(key)?;
+    }
+    let command_id: Option<CommandId> = match asked.command_id.as_deref() {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| Failure::not_found("command"))?),
+    };
+    let now = app.now();
+    let runner_job_id = RunnerJobId::new(app.ids.body());
+    let body = runner_job_id.to_string();
+    let short = &body[body.len() - 16..];
+    let placeholder = command_id.unwrap_or(CommandId::new(uuid::Uuid::nil()));
+    let job = RunnerJob {
+        runner_job_id,
+        run_id: run.run_id,
+        session: run.session,
+        command_id: placeholder,
+        attempt_id: AttemptId::new(app.ids.body()),
+        attempt: 0,
+        job_name: format!("ostler-runner-{short}"),
+        namespace: app.config.runner.namespace.clone(),
+        launcher: launcher::RESIDENT.into(),
+        runner_id: format!("resident-{short}"),
+        pod_name: format!("ostler-resident-{short}"),
+        log_path: format!("/api/v1/runs/{}/events", run.run_id),
+        standing: asked.standing,
+        phase: JobPhase::Pending,
+        terminal_summary: RawJson::of(&json!({})),
+        idempotency_key: asked.idempotency_key.clone(),
+        request_hash: canonical_hash(&json!({"commandId": asked.command_id, "standing": asked.standing})),
+        owner: None,
+        heartbeat_at: None,
+        token_hash: None,
+        poll: JobPoll::of(run.run_id, runner_job_id, placeholder),
+        created_at: now,
+        updated_at: now,
+    };
+    Ok(CreateJobOp { job, command_id })
+}
+
+pub async fn list(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    asked: ListRunnerJobs,
+) -> Result<RunnerJobPage, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let limit = cursors::limit(asked.limit)?;
+    let fingerprint = cursors::fingerprint("runner-jobs", &(run_id, &asked.command_id));
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let command_id: Option<CommandId> = match asked.command_id.as_deref().map(str::parse) {
+        None => None,
+        Some(Ok(id)) => Some(id),
+        Some(Err(_)) => return Ok(RunnerJobPage { runner_jobs: vec![], next_cursor: None }),
+    };
+    let found = store::runner_jobs::list(&app.db, run_id, command_id, after.as_ref(), limit + 1).await;
+    let mut runner_jobs = found.map_err(store_failure)?;
+    let more = runner_jobs.len() > limit as usize;
+    runner_jobs.truncate(limit as usize);
+    let next_cursor = runner_jobs.last().filter(|_| more).map(|job| {
+        Cursor { created_at_us: job.created_at.as_microsecond(), id: job.runner_job_id.to_string() }
+            .encode(&fingerprint)
+    });
+    Ok(RunnerJobPage { runner_jobs, next_cursor })
+}
+
+pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJobId) -> Result<RunnerJob, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let job = store::runner_jobs::get(&app.db, job_id).await.map_err(store_failure)?;
+    job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))
+}

@@ -1,0 +1,62 @@
+//! Runners: register.
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    ids::{RunId, name, slug},
+    limits::WORKSPACE_REF_BYTES_MAX,
+    runners::{RegisterRunner, Runner},
+};
+use ostler_store as store;
+
+use crate::{
+    app::{App, store_failure},
+    auth::{Principal, Role, forbidden},
+};
+
+pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> Result<Runner, Failure> {
+    name("runnerId", &asked.runner_id)?;
+    slug("backendProfile", &asked.backend_profile)?;
+    if asked.placement.as_str().len() + asked.capabilities.as_str().len() > WORKSPACE_REF_BYTES_MAX {
+        return Err(Failure::rule(
+            FailureKind::PayloadTooLarge,
+            "runner-size",
+            "placement and capabilities are too large",
+        ));
+    }
+    let tenant_id = match asked.run_id.as_deref() {
+        Some(text) => Some(check_run(app, caller, text, &asked.backend_profile).await?),
+        None => match caller {
+            Principal::Operator | Principal::Service { role: Role::Runner, .. } => None,
+            _ => return Err(forbidden("role", "this token may not register a runner without its run")),
+        },
+    };
+    let now = app.now();
+    let runner = Runner {
+        runner_id: asked.runner_id,
+        tenant_id,
+        run_id: asked.run_id,
+        backend_profile: asked.backend_profile,
+        placement: asked.placement,
+        capabilities: asked.capabilities,
+        registered_at: now,
+        heartbeat_at: now,
+    };
+    store::runners::insert(&app.db, &runner)
+        .await
+        .map_err(store_failure)?
+        .ok_or_else(|| Failure::internal("no row came back"))
+}
+
+/// A runner may only register for a run it may run, with the run's own profile.
+async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> Result<String, Failure> {
+    let run_id: RunId = text.parse().map_err(|_| Failure::not_found("run"))?;
+    let known = app.run_ref(run_id).await?;
+    caller.may_run(&known)?;
+    let run =
+        store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))?;
+    if run.backend_profile != profile {
+        let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);
+        return Err(Failure::invalid("backend-profile-mismatch", message));
+    }
+    Ok(run.tenant_id)
+}

@@ -1,0 +1,246 @@
+//! Runs: create, get, list, cancel.
+
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    commands::{CommandType, CreateCommand},
+    cursors::{self, Cursor},
+    events::{EventType, NewEvent, clip},
+    ids::{RunId, SessionId, name},
+    json::canonical_hash,
+    kernel::{CancelRunOp, CreateRunOp, Op, Reply},
+    limits::{BLOCKER_CHARS_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
+    policy::AdmittedRun,
+    runner_jobs::CreateRunnerJob,
+    runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
+    sessions::Session,
+};
+use ostler_store as store;
+use serde_json::json;
+
+use super::{commands, runner_jobs};
+use crate::{
+    app::{App, store_failure},
+    auth::{Principal, forbidden},
+};
+
+/// How often a create that lost a race for a key or a session name is decided anew.
+const RACES_MAX: usize = 3;
+
+/// Creates a run; the same key and body again answer with the same run.
+pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
+    let admitted = app.config.policy.admit(&asked)?;
+    caller.may_submit(&admitted.tenant_id)?;
+    let key = asked.idempotency_key.as_deref().map(check_key).transpose()?;
+    let request_hash = request_hash(&asked);
+    if let Some(first) = &asked.command {
+        check_first(first)?;
+    }
+    for _ in 0..RACES_MAX {
+        if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
+            return Ok((known, false));
+        }
+        let session = session(app, &asked, &admitted).await?;
+        let op = create_op(app, caller, &asked, &admitted, &request_hash, &session)?;
+        let (run_id, session_id) = (op.run.run_id, op.run.session);
+        let reply = app.try_submit(session_id, run_id, Op::CreateRun(Box::new(op))).await?;
+        if let Some(Reply::Run(created, _)) = reply {
+            let known = app.remember_run(run_id, session_id, &admitted.tenant_id);
+            if let Some(command) = &created.command {
+                app.remember_command(command.command_id, &known);
+            }
+            return Ok((*created, true));
+        }
+    }
+    Err(Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once"))
+}
+
+fn request_hash(asked: &CreateRun) -> String {
+    let mut body = serde_json::to_value(asked).expect("our own types serialise");
+    body.as_object_mut().expect("a struct").remove("idempotencyKey");
+    canonical_hash(&body)
+}
+
+/// Checks a key that a caller chose for a create.
+pub fn check_key(key: &str) -> Result<&str, Failure> {
+    name("idempotencyKey", key)?;
+    if key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
+        return Err(Failure::invalid("idempotency-key-size", "idempotencyKey is too long"));
+    }
+    Ok(key)
+}
+
+fn check_first(first: &CreateCommand) -> Result<(), Failure> {
+    if first.command_type != CommandType::Turn {
+        return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
+    }
+    ostler_protocol::commands::check_payload(first.command_type, &first.payload)
+}
+
+async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) -> Result<Option<CreatedRun>, Failure> {
+    let Some(key) = key else { return Ok(None) };
+    let Some(run) = store::runs::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)? else {
+        return Ok(None);
+    };
+    if run.request_hash != hash {
+        let message = "this idempotency key was used for another run";
+        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+            .detail("runId", run.run_id.to_string()));
+    }
+    let first =
+        store::results::get(&app.db, run.run_id, None).await.map_err(store_failure)?.and_then(|row| row.command);
+    let runner_job = match run.standing_job_id {
+        Some(id) => store::runner_jobs::get(&app.db, id).await.map_err(store_failure)?,
+        None => None,
+    };
+    let command = first.filter(|_| runner_job.is_some());
+    Ok(Some(CreatedRun { run, command, runner_job }))
+}
+
+/// The session the run belongs to, and whether it is new.
+async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result<(Session, bool), Failure> {
+    let chosen =
+        asked.session_ref.as_ref().map(|session| name("sessionRef.sessionId", &session.session_id)).transpose()?;
+    if let Some(chosen) = chosen {
+        let known = store::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
+        if let Some(session) = known {
+            return Ok((session, false));
+        }
+        if chosen.starts_with(SessionId::PREFIX) && chosen.parse::<SessionId>().is_ok() {
+            return Err(Failure::not_found("session"));
+        }
+    }
+    let (tenant, profile) = (admitted.tenant_id.clone(), admitted.backend_profile.clone());
+    let new = Session::new(SessionId::new(app.ids.body()), tenant, chosen.map(str::to_owned), profile, app.now());
+    Ok((new, true))
+}
+
+fn create_op(
+    app: &App,
+    caller: &Principal,
+    asked: &CreateRun,
+    admitted: &AdmittedRun,
+    request_hash: &str,
+    (session, is_new): &(Session, bool),
+) -> Result<CreateRunOp, Failure> {
+    let now = app.now();
+    let run = new_run(app, admitted, session, asked.idempotency_key.clone(), request_hash, now);
+    let audit = json!({
+        "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
+        "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
+    });
+    let audit = app.redactor.redact(&audit.to_string()).into_owned();
+    let audit = ostler_protocol::RawJson::parse(audit).map_err(Failure::internal)?;
+    let start = match &asked.command {
+        None => None,
+        Some(first) => {
+            let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
+            let known = crate::app::RunRef {
+                run_id: run.run_id,
+                session: run.session,
+                tenant_id: run.tenant_id.as_str().into(),
+            };
+            let command = Box::new(commands::create_op(app, &known, first.clone())?);
+            Some((command, Box::new(runner_jobs::create_op(app, &known, &order)?)))
+        }
+    };
+    Ok(CreateRunOp {
+        run,
+        session: is_new.then(|| session.clone()),
+        audit: NewEvent::written(EventType::Audit, None, &audit),
+        start,
+    })
+}
+
+fn new_run(
+    app: &App,
+    admitted: &AdmittedRun,
+    session: &Session,
+    key: Option<String>,
+    hash: &str,
+    now: Timestamp,
+) -> Run {
+    Run {
+        run_id: RunId::new(app.ids.body()),
+        session_id: session.public_id(),
+        session: session.session,
+        tenant_id: admitted.tenant_id.clone(),
+        project_id: admitted.project_id.clone(),
+        workspace_ref: admitted.workspace_ref.clone(),
+        provider_id: admitted.provider_id.clone(),
+        backend_profile: admitted.backend_profile.clone(),
+        execution_policy: admitted.execution_policy.clone(),
+        trace_sink: admitted.trace_sink.clone(),
+        idempotency_key: key,
+        request_hash: hash.to_owned(),
+        status: RunStatus::Pending,
+        terminal: None,
+        cancel_requested_at: None,
+        last_seq: 0,
+        command_count: 0,
+        lease_epoch: 0,
+        open_permissions: 0,
+        offered_attempt_id: None,
+        attempt_id: None,
+        standing_job_id: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))
+}
+
+pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunPage, Failure> {
+    let limit = cursors::limit(asked.limit)?;
+    let tenants = match (&asked.tenant_id, caller.tenants()) {
+        (Some(tenant), Some(own)) if !own.contains(tenant) => {
+            return Err(forbidden("tenant", "this token is not for that tenant"));
+        }
+        (Some(tenant), _) => Some(vec![tenant.clone()]),
+        (None, own) => own.map(<[String]>::to_vec),
+    };
+    let status = match asked.status.as_deref() {
+        None => None,
+        Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),
+    };
+    let filters = (&tenants, &asked.project_id, &asked.backend_profile, &asked.session_id, &asked.status);
+    let fingerprint = cursors::fingerprint("runs", &filters);
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let filter = store::runs::Filter {
+        tenants,
+        project_id: asked.project_id,
+        backend_profile: asked.backend_profile,
+        session_id: asked.session_id,
+        status,
+    };
+    let mut runs = store::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let more = runs.len() > limit as usize;
+    runs.truncate(limit as usize);
+    let next_cursor = runs.last().filter(|_| more).map(|run| {
+        Cursor { created_at_us: run.created_at.as_microsecond(), id: run.run_id.to_string() }.encode(&fingerprint)
+    });
+    Ok(RunPage { runs, next_cursor })
+}
+
+/// Idempotent: cancelling a finished run answers how it ended.
+pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel) -> Result<Run, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_control(&known)?;
+    let op = CancelRunOp { by: caller.name(), reason: reason(app, asked) };
+    match app.submit(&known, Op::CancelRun(op)).await? {
+        Reply::CancelledRun(run) => Ok(*run),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A caller's words, bounded and redacted.
+pub fn reason(app: &App, asked: Cancel) -> Option<String> {
+    asked.reason.map(|text| app.redactor.redact(&clip(&text, BLOCKER_CHARS_MAX)).into_owned())
+}
+
+pub fn unexpected(reply: &Reply) -> Failure {
+    Failure::internal(format!("the kernel gave another reply than was asked for: {reply:?}"))
+}

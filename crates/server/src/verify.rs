@@ -1,0 +1,107 @@
+//! Verifying the log offline: every session's chain is walked from its beginning, and its end compared with the head
+//! that is kept apart. The first event that does not fit is named.
+
+use ostler_protocol::{
+    Failure,
+    chain::{self, Hash},
+    events::Event,
+    ids::SessionId,
+    sessions::Session,
+};
+use ostler_store::{self as store, Db};
+
+use crate::{
+    app::store_failure,
+    clock::{Clock, SystemClock},
+    config::Config,
+};
+
+const PAGE: u32 = 1_000;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    pub sessions: u64,
+    pub events: u64,
+    pub broken: Vec<Broken>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Broken {
+    pub session_id: String,
+    pub session_seq: i64,
+    pub reason: String,
+}
+
+/// Checks every session, or the one named (by our id, or a caller's).
+pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Failure> {
+    let db = Db::open(&config.store()?, SystemClock.now()).await.map_err(store_failure)?;
+    let report = walk(&db, session).await;
+    db.close().await;
+    report
+}
+
+async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    let mut after: Option<SessionId> = None;
+    loop {
+        let sessions = store::sessions::list_after(db, after, PAGE).await.map_err(store_failure)?;
+        let Some(last) = sessions.last() else { break };
+        after = Some(last.session);
+        let fits =
+            |s: &&Session| wanted.is_none_or(|w| s.session.to_string() == w || s.external_id.as_deref() == Some(w));
+        for session in sessions.iter().filter(fits) {
+            report.sessions += 1;
+            report.broken.extend(check(db, session, &mut report.events).await?);
+        }
+    }
+    if wanted.is_some() && report.sessions == 0 {
+        return Err(Failure::not_found("session"));
+    }
+    Ok(report)
+}
+
+/// Walks one chain. `Some`: the first place that does not fit.
+async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Broken>, Failure> {
+    let broken = |session_seq: i64, reason: &str| {
+        Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
+    };
+    let (mut head, mut seq) = (chain::GENESIS, 0);
+    loop {
+        let page = store::events::list_by_session(db, session.session, seq, PAGE).await;
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => return Ok(broken(seq + 1, &format!("does not read back: {error}"))),
+        };
+        for event in &page.events {
+            *events += 1;
+            if let Err(reason) = check_event(&head, seq, event) {
+                return Ok(broken(seq + 1, reason));
+            }
+            head = event.hash;
+            seq = event.session_seq;
+        }
+        if !page.has_more {
+            break;
+        }
+    }
+    if seq != session.last_seq {
+        return Ok(broken(seq + 1, "the log ends before its head"));
+    }
+    if head != session.chain_head {
+        return Ok(broken(seq, "the last event is not the head"));
+    }
+    Ok(None)
+}
+
+fn check_event(head: &Hash, seq: i64, event: &Event) -> Result<(), &'static str> {
+    if event.session_seq != seq + 1 {
+        return Err("an event is missing");
+    }
+    if event.payload.as_deref().is_some_and(|payload| chain::payload_digest(payload) != event.digest) {
+        return Err("the payload is not the one that was written");
+    }
+    if chain::next(head, &event.link()) != event.hash {
+        return Err("the event does not fit the chain");
+    }
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Background work: what time alone brings about.
+
+pub mod sweeper;

@@ -1,0 +1,86 @@
+//! The sweeper: ends leases and permission requests whose time has passed, and takes up jobs whose launcher is gone.
+//! Every step is an ordinary operation of the kernel, so two sweepers cannot do harm, only work twice.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, RawJson, Timestamp,
+    ids::{RunId, SessionId},
+    kernel::{FinishJobOp, Op, SweepOp},
+    runner_jobs::RunnerJob,
+};
+use ostler_store as store;
+use serde_json::json;
+
+use crate::app::{App, store_failure};
+
+/// Rows one pass takes; the next pass takes the rest.
+const PASS_MAX: u32 = 500;
+
+pub async fn run(app: App) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(app.config.runner.sweep_interval_ms.max(10)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = app.stopped() => return,
+        }
+        if let Err(failure) = pass(&app).await {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "a sweep failed; the next one tries again");
+        }
+    }
+}
+
+async fn pass(app: &App) -> Result<(), Failure> {
+    let now = app.now();
+    for (session, run_id) in store::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)? {
+        sweep(app, session, run_id, SweepOp::default()).await;
+    }
+    for (session, run_id) in store::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)? {
+        sweep(app, session, run_id, SweepOp::default()).await;
+    }
+    let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
+    let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
+    for job in store::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await.map_err(store_failure)? {
+        abandon(app, job).await;
+    }
+    Ok(())
+}
+
+/// After a restart: SQLite has one process, so whatever its predecessor held is free at once.
+pub async fn recover(app: &App) -> Result<(), Failure> {
+    if app.db.multi_replica() {
+        return Ok(());
+    }
+    for (session, run_id) in store::leases::list_held(&app.db).await.map_err(store_failure)? {
+        sweep(app, session, run_id, SweepOp { orphaned: true }).await;
+    }
+    loop {
+        let left =
+            store::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, PASS_MAX).await.map_err(store_failure)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        for job in left {
+            abandon(app, job).await;
+        }
+    }
+}
+
+async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {
+    if let Err(failure) = app.try_submit(session, run_id, Op::Sweep(op)).await {
+        tracing::warn!(%failure, %run_id, "sweeping a run failed");
+    }
+}
+
+/// The launcher that held the job is gone: what is left of the work is started again, or given up.
+async fn abandon(app: &App, job: RunnerJob) {
+    let Some(owner) = job.owner else { return };
+    let summary =
+        RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": "the launcher is gone"}));
+    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, succeeded: false, summary };
+    if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
+        tracing::warn!(%failure, job = %job.runner_job_id, "reconciling a job failed");
+    }
+}
