@@ -79,7 +79,7 @@ async fn fetch(connection: &Connection, args: &Args, now: Timestamp) -> Result<(
 }
 
 fn matters(run: &Run, now: Timestamp) -> bool {
-    !run.status.is_terminal() || now.as_millisecond() - run.updated_at.as_millisecond() < LATELY_MS
+    !(run.status.is_terminal() || is_idle(run)) || now.as_millisecond() - run.updated_at.as_millisecond() < LATELY_MS
 }
 
 fn nothing(args: &Args) -> &'static str {
@@ -104,9 +104,16 @@ pub fn table(runs: &[Run], now: Timestamp, width: Option<usize>) -> String {
     output::table(&["RUN", "STATUS", "PROFILE", "PROJECT", "AGE", "LAST EVENT"], rows.collect(), &[3, 2], width)
 }
 
+/// Everything asked of it has ended and nobody holds it: it costs nothing and waits for another command.
+fn is_idle(run: &Run) -> bool {
+    run.status == RunStatus::Pending && run.command_count > 0 && run.unfinished_commands == 0
+}
+
 fn status(run: &Run) -> &'static str {
     if run.cancel_requested_at.is_some() && !run.status.is_terminal() {
         "cancelling"
+    } else if is_idle(run) {
+        "idle"
     } else {
         RunStatus::as_str(run.status)
     }
@@ -124,7 +131,7 @@ pub mod fixtures {
             "backendProfile": "scripted", "traceSink": null, "status": "running", "terminal": null,
             "executionPolicy": {"sandbox": "read-only", "approval": "never", "timeoutMs": 1, "network": "disabled",
                 "secretScope": {}},
-            "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "leaseEpoch": 1, "attemptId": null,
+            "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
             "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"});
         change(&mut body);
         serde_json::from_str(&body.to_string()).unwrap()
@@ -166,5 +173,16 @@ mod tests {
         assert!(matters(&run(ended), at("2030-01-01T01:00:59Z")));
         assert!(!matters(&run(ended), at("2030-01-01T01:01:00Z")));
         assert!(matters(&run(|_| ()), at("2031-01-01T00:00:00Z")));
+    }
+
+    #[test]
+    fn a_run_with_nothing_left_to_do_is_idle() {
+        let idle = run(|body| {
+            body["status"] = "pending".into();
+            body["unfinishedCommands"] = 0.into();
+        });
+        assert_eq!(status(&idle), "idle");
+        assert!(!matters(&idle, at("2030-01-01T01:01:00Z")));
+        assert_eq!(status(&run(|body| body["status"] = "pending".into())), "pending");
     }
 }

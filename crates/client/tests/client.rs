@@ -32,7 +32,7 @@ fn answering(status: u16, content_type: &'static str, body: &str) -> (Client, Se
 const RUN: &str = r#"{"runId":"run_00000000000000000000000000000007","sessionId":"s","tenantId":"local","projectId":"p",
     "workspaceRef":{"kind":"none"},"providerId":"x","backendProfile":"scripted","executionPolicy":{"sandbox":"read-only",
     "approval":"never","timeoutMs":1000,"network":"disabled","secretScope":{},"maxTurns":3},"traceSink":null,"status":"pending",
-    "terminal":null,"cancelRequestedAt":null,"lastSeq":1,"commandCount":0,"leaseEpoch":0,"attemptId":null,
+    "terminal":null,"cancelRequestedAt":null,"lastSeq":1,"commandCount":0,"unfinishedCommands":0,"leaseEpoch":0,"attemptId":null,
     "createdAt":"2026-01-01T00:00:00Z","updatedAt":"2026-01-01T00:00:00Z","command":null,"runnerJob":null}"#;
 
 #[tokio::test]

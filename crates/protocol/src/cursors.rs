@@ -31,7 +31,7 @@ impl Cursor {
 
     pub fn decode(text: &str, fingerprint: &str) -> Result<Self, Failure> {
         let refused = || Failure::invalid("cursor-unknown", "the cursor does not belong to this query");
-        let bytes: Option<Vec<u8>> = (text.len() % 2 == 0 && text.is_ascii())
+        let bytes: Option<Vec<u8>> = (text.len().is_multiple_of(2) && text.is_ascii())
             .then(|| (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok()).collect())
             .flatten();
         let plain = String::from_utf8(bytes.ok_or_else(refused)?).map_err(|_| refused())?;

@@ -165,6 +165,8 @@ pub struct Run {
     pub last_seq: i64,
     /// How many commands the run was given; the last one's number.
     pub command_count: i64,
+    /// Commands that have not ended. A run with none and no lease is idle.
+    pub unfinished_commands: i64,
     /// Raised by every claim; what fences out earlier ones.
     pub lease_epoch: i64,
     #[serde(skip)]

@@ -166,6 +166,9 @@ impl Desk {
         super::ending::close_cancelled_run(self, run_id, now);
         let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
         let unfinished = desk.unfinished_ids();
+        if desk.run.unfinished_commands != unfinished.len() as i64 {
+            desk.run.unfinished_commands = unfinished.len() as i64;
+        }
         let held = desk.lease.as_deref().filter(|lease| !lease.ended).map(|lease| lease.expires_at);
         super::run::set_status(desk, held.is_some());
         let first = unfinished.first().copied();

@@ -177,6 +177,7 @@ fn new_run(
         cancel_requested_at: None,
         last_seq: 0,
         command_count: 0,
+        unfinished_commands: 0,
         lease_epoch: 0,
         open_permissions: 0,
         offered_attempt_id: None,

@@ -41,6 +41,7 @@ CREATE TABLE runs (
     cancel_requested_at BIGINT,
     last_seq BIGINT NOT NULL,
     command_count BIGINT NOT NULL,
+    unfinished_commands BIGINT NOT NULL,
     lease_epoch BIGINT NOT NULL,
     open_permissions BIGINT NOT NULL,
     offered_attempt_id TEXT,

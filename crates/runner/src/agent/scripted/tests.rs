@@ -23,7 +23,7 @@ fn turn(prompt: &str) -> Turn {
     let run = json!({"runId": "run_00000000000000000000000000000001", "sessionId": "s", "tenantId": "local", "projectId": "p",
         "workspaceRef": {"kind": "none"}, "providerId": "x", "backendProfile": "scripted", "executionPolicy": {
         "sandbox": "read-only", "approval": "never", "timeoutMs": 1000, "network": "disabled", "secretScope": {}},
-        "traceSink": null, "status": "claimed", "terminal": null, "cancelRequestedAt": null, "lastSeq": 1, "commandCount": 1,
+        "traceSink": null, "status": "claimed", "terminal": null, "cancelRequestedAt": null, "lastSeq": 1, "commandCount": 1, "unfinishedCommands": 1,
         "leaseEpoch": 1, "attemptId": null, "createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-01-01T00:00:00Z"});
     Turn {
         run: Arc::new(serde_json::from_str(&run.to_string()).unwrap()),

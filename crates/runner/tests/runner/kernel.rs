@@ -1,0 +1,314 @@
+//! A server made of the pure kernel and nothing else: one session in memory, called in process. It has no store, no
+//! authentication and no sweeper; what those add is tested with the real server.
+
+use std::{
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use ostler_client::{Body, Client};
+use ostler_protocol::{
+    Failure, FailureKind, RawJson, Timestamp,
+    commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands},
+    events::{AppendEvents, Event, EventType, NewEvent},
+    ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
+    kernel::{self, *},
+    leases::{ClaimRun, PatchLease},
+    permissions::{PermissionRequest, PermissionStatus},
+    redaction::Redactor,
+    results::{ResultParts, RunResult},
+    runs::Run,
+    sessions::Session,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant, timeout},
+};
+use uuid::Uuid;
+
+pub const RUN: u128 = 1;
+
+pub struct Kernel {
+    desk: Mutex<Desk>,
+    redactor: Redactor,
+    changed: Notify,
+    started: Instant,
+    /// Each call, as `METHOD path-without-ids`.
+    pub calls: Mutex<Vec<String>>,
+    /// Calls, in the same form, that fail once each as if the connection broke after the server had done its work.
+    pub breaks: Mutex<Vec<String>>,
+}
+
+impl Kernel {
+    pub fn new(policy: Value) -> Arc<Self> {
+        let session_id = SessionId::new(Uuid::from_u128(9));
+        let mut execution_policy = json!({"sandbox": "read-only", "approval": "never", "timeoutMs": 60_000,
+            "network": "disabled", "secretScope": {}});
+        execution_policy.as_object_mut().unwrap().extend(policy.as_object().cloned().unwrap_or_default());
+        let run = json!({"runId": RunId::new(Uuid::from_u128(RUN)), "sessionId": "s", "tenantId": "local", "projectId": "p",
+            "workspaceRef": {"kind": "none"}, "providerId": "x", "backendProfile": "scripted", "traceSink": null,
+            "executionPolicy": execution_policy, "status": "pending", "terminal": null, "cancelRequestedAt": null,
+            "lastSeq": 0, "commandCount": 0, "unfinishedCommands": 0, "leaseEpoch": 0, "attemptId": null, "createdAt": "1970-01-01T00:00:00Z",
+            "updatedAt": "1970-01-01T00:00:00Z"});
+        let mut run: Run = serde_json::from_str(&run.to_string()).unwrap();
+        run.session = session_id;
+        let session = Session::new(session_id, "local".into(), None, "scripted".into(), Timestamp::UNIX_EPOCH);
+        let mut desk = Desk::new(Tracked::new(session));
+        desk.runs.insert(run.run_id, RunDesk::new(Tracked::new(run)));
+        Arc::new(Self {
+            desk: Mutex::new(desk),
+            redactor: Redactor::new(&[]),
+            changed: Notify::new(),
+            started: Instant::now(),
+            calls: Mutex::default(),
+            breaks: Mutex::default(),
+        })
+    }
+
+    pub fn client(self: &Arc<Self>) -> Client {
+        let kernel = self.clone();
+        Client::in_process(Arc::new(move |request| kernel.clone().answer(request).boxed()), None)
+    }
+
+    pub fn run_id(&self) -> RunId {
+        RunId::new(Uuid::from_u128(RUN))
+    }
+
+    pub fn apply(&self, op: Op) -> Result<Reply, Failure> {
+        let now = self.now();
+        let request = kernel::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: self.run_id(), op };
+        let reply = kernel::apply(&mut self.desk(), request, now);
+        self.changed.notify_waiters();
+        reply
+    }
+
+    /// Submits a command; they are numbered from 1.
+    pub fn submit(&self, command_type: CommandType, payload: Value) -> CommandId {
+        let number = self.desk().runs[&self.run_id()].commands.len() as u128 + 1;
+        let command_id = CommandId::new(Uuid::from_u128(number));
+        let command = json!({"commandId": command_id, "runId": self.run_id(), "seq": 0, "type": command_type,
+            "payload": payload, "payloadHash": "", "idempotencyKey": null, "state": "pending", "targetCommandId": null,
+            "cancelRequestedAt": null, "ackedAt": null, "attemptId": null, "terminal": null,
+            "createdAt": "1970-01-01T00:00:00Z", "updatedAt": "1970-01-01T00:00:00Z"});
+        let command = serde_json::from_str(&command.to_string()).unwrap();
+        let message = NewEvent::written(EventType::UserMessage, Some(command_id), &json!({}));
+        self.apply(Op::CreateCommand(Box::new(CreateCommandOp { command, message }))).unwrap();
+        command_id
+    }
+
+    pub fn turn(&self, steps: Value) -> CommandId {
+        self.submit(CommandType::Turn, json!({"prompt": json!({"script": steps}).to_string()}))
+    }
+
+    pub fn command(&self, id: CommandId) -> Command {
+        (*self.desk().runs[&self.run_id()].commands[&id]).clone()
+    }
+
+    pub fn run(&self) -> Run {
+        (*self.desk().runs[&self.run_id()].run).clone()
+    }
+
+    pub fn leased(&self) -> bool {
+        let now = self.now();
+        self.desk().runs[&self.run_id()].live_lease(now).is_some()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.desk().events.clone()
+    }
+
+    /// What the runner wrote about a command.
+    pub fn types(&self, command_id: CommandId) -> Vec<&'static str> {
+        let of_runner = |e: &&Event| e.command_id == Some(command_id) && e.event_type != EventType::UserMessage;
+        self.events().iter().filter(of_runner).map(|e| e.event_type.as_str()).collect()
+    }
+
+    pub fn permissions(&self) -> Vec<PermissionRequest> {
+        self.desk().runs[&self.run_id()].permissions.values().map(|p| (**p).clone()).collect()
+    }
+
+    pub fn answer_permission(&self, permission_id: PermissionId, option_id: &str, digest: &str) {
+        let (option_id, digest) = (option_id.to_owned(), digest.to_owned());
+        self.apply(Op::AnswerPermission(AnswerPermissionOp { permission_id, option_id, digest, by: "me".into() }))
+            .unwrap();
+    }
+
+    pub async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if holds(self) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(Duration::from_secs(120), wait).await.expect("it never came to that");
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().expect("no test panics with the desk in hand")
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millisecond((Instant::now() - self.started).as_millis() as i64).unwrap()
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+        let path = request.uri().path().trim_start_matches("/api/v1/").to_owned();
+        let parts: Vec<_> = path.split('/').collect();
+        let shape: Vec<_> = parts.iter().filter(|p| !p.contains('_')).copied().collect();
+        let call = format!("{} {}", request.method(), shape.join("/"));
+        self.calls.lock().expect("no panic").push(call.clone());
+        let answer = self.route(request.method(), &parts, request.uri().query().unwrap_or(""), request.body()).await;
+        let broken = {
+            let mut breaks = self.breaks.lock().expect("no panic");
+            let hit = breaks.iter().position(|b| *b == call);
+            hit.map(|index| breaks.remove(index)).is_some()
+        };
+        let (status, body) = match answer {
+            _ if broken => (502, json!("the connection broke").to_string()),
+            Ok(body) => (200, body),
+            Err(f) => {
+                let details = f.details.unwrap_or_default();
+                let problem = json!({"failureKind": f.kind, "message": f.message, "traceId": "t", "details": details});
+                (f.kind.row().status, problem.to_string())
+            }
+        };
+        let body: Body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        Response::builder().status(status).body(body).expect("a well-formed answer")
+    }
+
+    async fn route(&self, method: &Method, parts: &[&str], query: &str, body: &Bytes) -> Result<String, Failure> {
+        match (method.as_str(), parts) {
+            ("POST", ["runs", _, "claim"]) => {
+                let ClaimRun { runner_id, lease_ms } = read(body);
+                let attempt_id = AttemptId::new(Uuid::from_u128(100 + self.run().lease_epoch as u128));
+                match self.apply(Op::Claim(ClaimOp { runner_id, lease_ms: lease_ms.unwrap_or(60_000), attempt_id }))? {
+                    Reply::Claimed(claimed) => Ok(text(&claimed)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            ("PATCH", ["runs", _, "lease"]) => {
+                let PatchLease { runner_id, lease_epoch, lease_ms, release, only_if_idle } = read(body);
+                match self.apply(Op::PatchLease(PatchLeaseOp {
+                    runner_id,
+                    lease_epoch,
+                    lease_ms,
+                    release,
+                    only_if_idle,
+                }))? {
+                    Reply::Lease(state) => Ok(text(&state)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            ("POST", ["commands", id, "ack"]) => {
+                let AckCommand { runner_id, lease_epoch, attempt_id } = read(body);
+                let attempt_id = attempt_id.map(|id| id.parse().unwrap());
+                match self.apply(Op::Ack(AckOp {
+                    command_id: id.parse().unwrap(),
+                    runner_id,
+                    lease_epoch,
+                    attempt_id,
+                }))? {
+                    Reply::Command(command, _) => Ok(text(&command)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            ("POST", ["runs", _, "events"]) => self.append(read(body)),
+            ("GET", ["runs", _, "commands"]) => self.poll(query).await,
+            ("GET", ["runs", _, "commands", id, "result"]) => Ok(self.result(id.parse().unwrap())),
+            other => Err(Failure::new(FailureKind::NotFound, format!("{other:?}"))),
+        }
+    }
+
+    fn append(&self, batch: AppendEvents) -> Result<String, Failure> {
+        let events: Result<_, _> = batch.events.into_iter().map(|e| NewEvent::receive(e, &self.redactor)).collect();
+        let op = AppendOp {
+            runner_id: batch.runner_id,
+            lease_epoch: batch.lease_epoch,
+            attempt_id: batch.attempt_id.map(|id| id.parse().unwrap()),
+            batch_no: batch.batch_no,
+            events: events?,
+        };
+        match self.apply(Op::Append(op))? {
+            Reply::Appended(appended) => Ok(text(&appended)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn poll(&self, query: &str) -> Result<String, Failure> {
+        let get = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let number = |name| get(name).map_or(0, |n| u64::from_str(n).unwrap());
+        let asked = PollCommands { after_seq: number("afterSeq") as i64, ..PollCommands::default() };
+        let news = |page: &CommandPage| {
+            !page.commands.is_empty()
+                || page.cancel_requested.len() as u64 > number("knownCancels")
+                || page.resolved_permissions.len() as u64 > number("knownAnswers")
+        };
+        let _ = timeout(Duration::from_millis(number("waitMs")), self.until(|k| news(&k.page(asked.after_seq)))).await;
+        Ok(text(&self.page(asked.after_seq)))
+    }
+
+    fn page(&self, after_seq: i64) -> CommandPage {
+        let desk = self.desk();
+        let rows = &desk.runs[&self.run_id()];
+        let settled = |p: &&PermissionRequest| {
+            p.status != PermissionStatus::Pending && !rows.commands[&p.command_id].state.is_terminal()
+        };
+        CommandPage {
+            commands: rows.unfinished().filter(|c| c.seq > after_seq).cloned().collect(),
+            cancel_requested: rows
+                .unfinished()
+                .filter(|c| c.cancel_requested_at.is_some())
+                .map(|c| c.command_id)
+                .collect(),
+            run_cancel_requested: rows.run.cancel_requested_at.is_some(),
+            resolved_permissions: rows.permissions.values().map(|p| &**p).filter(settled).cloned().collect(),
+            next_after_seq: rows.run.command_count,
+        }
+    }
+
+    fn result(&self, command_id: CommandId) -> String {
+        let now = self.now();
+        let desk = self.desk();
+        let rows = &desk.runs[&self.run_id()];
+        let parts = ResultParts {
+            run: (*rows.run).clone(),
+            command: Some((*rows.commands[&command_id]).clone()),
+            lease: rows.lease.as_deref().cloned(),
+            open_permissions: vec![],
+            reply_text: None,
+            target_last_seq: None,
+            session_seq: desk.session.last_seq,
+            chain_head: desk.session.chain_head,
+        };
+        text(&RunResult::of(parts, now))
+    }
+}
+
+pub fn payload(event: &Event) -> Value {
+    RawJson::parse(event.payload.as_deref().unwrap_or("null").to_owned()).unwrap().to_value()
+}
+
+pub fn is_running(kernel: &Kernel, id: CommandId) -> bool {
+    kernel.command(id).state == CommandState::Running
+}
+
+pub fn of_type(kernel: &Kernel, event_type: EventType) -> Vec<Value> {
+    kernel.events().iter().filter(|e| e.event_type == event_type).map(payload).collect()
+}
+
+fn read<T: DeserializeOwned>(body: &Bytes) -> T {
+    serde_json::from_slice(body).unwrap()
+}
+
+fn text<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).unwrap()
+}

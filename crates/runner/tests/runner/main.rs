@@ -1,0 +1,253 @@
+//! The runner against the pure kernel: what it writes, in how many calls, and how it stops.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
+
+mod kernel;
+
+use std::sync::Arc;
+
+use kernel::{Kernel, is_running, of_type, payload};
+use ostler_protocol::{
+    FailureKind,
+    commands::{CommandState, CommandType},
+    events::EventType,
+    kernel::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
+};
+use ostler_runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run};
+use serde_json::json;
+use tokio::{
+    task::JoinHandle,
+    time::{Duration, sleep},
+};
+
+fn order(kernel: &Kernel, runner_id: &str) -> RunnerOrder {
+    RunnerOrder::resident(kernel.run_id(), runner_id.into(), "scripted".into())
+}
+
+fn start(kernel: &Arc<Kernel>) -> JoinHandle<RunnerOutcome> {
+    tokio::spawn(run(order(kernel, "runner-a"), kernel.client()))
+}
+
+fn calls(kernel: &Kernel) -> Vec<String> {
+    kernel.calls.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trivial_run_costs_four_calls() {
+    let kernel = Kernel::new(json!({}));
+    let id = kernel.submit(CommandType::Turn, json!({"prompt": "hello"}));
+    let outcome = start(&kernel).await.unwrap();
+    assert_eq!((outcome.status, outcome.turns), (RunnerStatus::Idle, 1));
+    assert_eq!(calls(&kernel), ["POST runs/claim", "POST commands/ack", "POST runs/events", "PATCH runs/lease"]);
+    assert_eq!(kernel.types(id), ["assistant_delta", "assistant_message", "terminal_status"]);
+    assert_eq!(kernel.command(id).state, CommandState::Completed);
+    assert!(!kernel.leased());
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_turns_are_worked_on_in_order_under_one_claim() {
+    let kernel = Kernel::new(json!({}));
+    let ids = [kernel.turn(json!([{"wait": 200}, {"say": "a"}])), kernel.turn(json!([{"say": "b"}]))];
+    let runner = start(&kernel);
+    kernel.until(|k| k.types(ids[0]).len() + k.run().lease_epoch as usize > 0).await;
+    sleep(Duration::from_millis(100)).await;
+    let late = kernel.turn(json!([{"say": "c"}]));
+    assert_eq!(runner.await.unwrap().turns, 3);
+    for id in [ids[0], ids[1], late] {
+        assert_eq!(kernel.command(id).state, CommandState::Completed);
+    }
+    assert_eq!(kernel.run().lease_epoch, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_message_streams_with_at_most_one_piece_per_window() {
+    let kernel = Kernel::new(json!({}));
+    let id = kernel.turn(json!([{"say": "0123456789".repeat(10), "pieces": 50, "everyMs": 4}]));
+    start(&kernel).await.unwrap();
+    let deltas: Vec<_> = kernel.events().into_iter().filter(|e| e.event_type == EventType::AssistantDelta).collect();
+    let text: String = deltas.iter().map(|e| payload(e)["delta"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(text, "0123456789".repeat(10));
+    assert!((8..=12).contains(&deltas.len()), "{} pieces", deltas.len());
+    assert_eq!(deltas[0].created_at.as_millisecond(), 0);
+    for pair in deltas[..deltas.len() - 1].windows(2) {
+        assert!(pair[1].created_at.as_millisecond() - pair[0].created_at.as_millisecond() >= 20);
+    }
+    assert_eq!(kernel.command(id).state, CommandState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steer_reaches_the_running_turn() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "ready"}, {"awaitSteer": {"waitMs": 60_000}}]));
+    let runner = start(&kernel);
+    kernel.until(|k| is_running(k, turn)).await;
+    let steer = kernel.submit(CommandType::Steer, json!({"prompt": "left"}));
+    runner.await.unwrap();
+    assert_eq!(kernel.command(steer).state, CommandState::Completed);
+    assert_eq!(kernel.types(steer), ["backend_status", "terminal_status"]);
+    assert_eq!(of_type(&kernel, EventType::AssistantMessage).last().unwrap()["text"], "steered: left");
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steer_the_turn_never_heard_ends_blocked() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "quick"}]));
+    let steer = kernel.submit(CommandType::Steer, json!({"prompt": "left"}));
+    start(&kernel).await.unwrap();
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+    assert_eq!(kernel.command(steer).state, CommandState::Blocked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_stops_the_turn_and_completes_itself() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "working"}, {"wait": 3_000_000}]));
+    let next = kernel.turn(json!([{"say": "next"}]));
+    let runner = start(&kernel);
+    kernel.until(|k| is_running(k, turn)).await;
+    let interrupt = kernel.submit(CommandType::Interrupt, json!({}));
+    runner.await.unwrap();
+    assert_eq!(kernel.command(interrupt).state, CommandState::Completed);
+    assert_eq!(kernel.command(turn).state, CommandState::Cancelled);
+    assert_eq!(kernel.command(next).state, CommandState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_command_ends_and_the_run_goes_on() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "working"}, {"wait": 3_000_000}]));
+    let next = kernel.turn(json!([{"say": "next"}]));
+    let runner = start(&kernel);
+    kernel.until(|k| is_running(k, turn)).await;
+    kernel.apply(Op::CancelCommand(CancelCommandOp { command_id: turn, by: "me".into(), reason: None })).unwrap();
+    assert_eq!(runner.await.unwrap().status, RunnerStatus::Idle);
+    assert_eq!(kernel.command(turn).state, CommandState::Cancelled);
+    assert_eq!(kernel.command(next).state, CommandState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_run_ends_with_its_turn() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "working"}, {"wait": 3_000_000}]));
+    let runner = start(&kernel);
+    kernel.until(|k| is_running(k, turn)).await;
+    kernel.apply(Op::CancelRun(CancelRunOp { by: "me".into(), reason: None })).unwrap();
+    let outcome = runner.await.unwrap();
+    assert_eq!((outcome.status, outcome.succeeded()), (RunnerStatus::RunEnded, true));
+    assert_eq!(kernel.run().status.as_str(), "cancelled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permission_lets_the_turn_go_on_and_polls_stay_few() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"ask": {"title": "May I?", "command": "rm x"}}, {"wait": 20_000}, {"say": "done"}]));
+    let runner = start(&kernel);
+    kernel.until(|k| !k.permissions().is_empty()).await;
+    let asked = kernel.permissions().remove(0);
+    kernel.answer_permission(asked.permission_id, "allow", &asked.digest);
+    runner.await.unwrap();
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+    let polls = calls(&kernel).iter().filter(|c| *c == "GET runs/commands").count();
+    assert!(polls <= 4, "{polls} polls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_permission_blocks_the_turn() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"ask": {"title": "May I?", "command": "rm x"}}, {"say": "done"}]));
+    let runner = start(&kernel);
+    kernel.until(|k| !k.permissions().is_empty()).await;
+    let asked = kernel.permissions().remove(0);
+    kernel.answer_permission(asked.permission_id, "deny", &asked.digest);
+    runner.await.unwrap();
+    let terminal = kernel.command(turn).terminal.unwrap();
+    assert_eq!(terminal.failure_kind, Some(FailureKind::PermissionDenied));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_turn_keeps_its_lease() {
+    let kernel = Kernel::new(json!({"timeoutMs": 1_000_000}));
+    let turn = kernel.turn(json!([{"wait": 300_000}, {"say": "done"}]));
+    start(&kernel).await.unwrap();
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+    assert_eq!(kernel.run().lease_epoch, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn budgets_block_the_turn_and_name_themselves() {
+    for (steps, budgets, name) in [
+        (json!([{"wait": 500_000}]), json!({"timeoutMs": 50}), "timeoutMs of 50"),
+        (
+            json!([{"usage": {"inputTokens": 6, "outputTokens": 5}}, {"say": "x"}]),
+            json!({"maxTokens": 10}),
+            "maxTokens of 10",
+        ),
+        (json!([{"tool": {"name": "a"}}, {"tool": {"name": "b"}}]), json!({"maxToolCalls": 1}), "maxToolCalls of 1"),
+        (json!([{"usage": {}}, {"usage": {}}, {"say": "x"}]), json!({"maxTurns": 1}), "maxTurns of 1"),
+        (json!([{"usage": {"costUsd": 0.5}}]), json!({"maxCostUsd": 0.25}), "maxCostUsd of 0.25"),
+    ] {
+        let kernel = Kernel::new(json!({}));
+        let prompt = json!({"script": steps}).to_string();
+        let turn = kernel.submit(CommandType::Turn, json!({"prompt": prompt, "budgets": budgets}));
+        start(&kernel).await.unwrap();
+        let terminal = kernel.command(turn).terminal.unwrap();
+        assert_eq!((terminal.status.as_str(), terminal.failure_kind), ("blocked", Some(FailureKind::BudgetExceeded)));
+        assert!(terminal.message.as_deref().unwrap().contains(name), "{:?}", terminal.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_whose_runner_died_is_repeated_and_its_open_tool_marked() {
+    let kernel = Kernel::new(json!({}));
+    let steps = json!([{"say": "before", "final": true}, {"tool": {"name": "a", "leaveOpen": true}}, {"crash": "once"}, {"say": "after"}]);
+    let turn = kernel.turn(steps);
+    assert_eq!(start(&kernel).await.unwrap().status, RunnerStatus::Crashed);
+    assert_eq!(kernel.command(turn).state, CommandState::Running);
+    let second = run(order(&kernel, "runner-b"), kernel.client()).await;
+    assert_eq!((second.status, kernel.run().lease_epoch), (RunnerStatus::Idle, 2));
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+    let statuses: Vec<_> = of_type(&kernel, EventType::ToolCall).iter().map(|p| p["status"].clone()).collect();
+    assert_eq!(statuses[..2], [json!("started"), json!("outcome-unknown")]);
+    assert_eq!(of_type(&kernel, EventType::AssistantMessage).last().unwrap()["text"], "after");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_out_runner_writes_nothing_more() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "working"}, {"wait": 100}, {"say": "late"}, {"wait": 100}]));
+    let runner = start(&kernel);
+    kernel.until(|k| is_running(k, turn)).await;
+    let attempt_id = "att_000000000000000000000000000000ff".parse().unwrap();
+    kernel.apply(Op::Claim(ClaimOp { runner_id: "runner-a".into(), lease_ms: 60_000, attempt_id })).unwrap();
+    let outcome = runner.await.unwrap();
+    assert_eq!((outcome.status, outcome.succeeded()), (RunnerStatus::FencedOut, false));
+    assert_eq!(of_type(&kernel, EventType::AssistantMessage).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_connection_appends_nothing_twice() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel
+        .turn(json!([{"emit": {"count": 10}}, {"wait": 50}, {"emit": {"count": 10}}, {"wait": 50}, {"say": "done"}]));
+    let broken = ["POST runs/claim", "POST commands/ack", "POST runs/events", "POST runs/events", "PATCH runs/lease"];
+    kernel.breaks.lock().unwrap().extend(broken.map(String::from));
+    assert_eq!(start(&kernel).await.unwrap().status, RunnerStatus::Idle);
+    assert!(kernel.breaks.lock().unwrap().is_empty());
+    assert_eq!(of_type(&kernel, EventType::Custom).len(), 20);
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_run_is_waited_for_within_bounds() {
+    let kernel = Kernel::new(json!({}));
+    kernel.turn(json!([{"say": "x"}]));
+    let attempt_id = "att_000000000000000000000000000000ff".parse().unwrap();
+    kernel.apply(Op::Claim(ClaimOp { runner_id: "other".into(), lease_ms: 5_000, attempt_id })).unwrap();
+    let impatient = RunnerOrder { claim_wait_ms: 2_000, ..order(&kernel, "runner-a") };
+    let outcome = run(impatient, kernel.client()).await;
+    assert_eq!(
+        (outcome.status, outcome.failure.unwrap().kind),
+        (RunnerStatus::NotClaimed, FailureKind::RunnerLeaseConflict)
+    );
+    assert_eq!(run(order(&kernel, "runner-a"), kernel.client()).await.status, RunnerStatus::Idle);
+}
