@@ -173,4 +173,25 @@ mod tests {
             assert!((400..600).contains(&row.status) && row.exit_code != 0);
         }
     }
+
+    /// `OSTLER_BLESS=1` writes the page anew.
+    #[test]
+    fn the_generated_page_shows_the_table() {
+        let mut page = String::from(
+            "# Failure kinds\n\nMade from the one table in `crates/protocol/src/failures.rs`. Every failure of the API names its \
+             kind,\na message, a trace id that is also in the log, and `details` (often with the exact `rule`).\n\n\
+             | kind | HTTP | JSON-RPC | retry | exit code | meaning |\n|---|---|---|---|---|---|\n",
+        );
+        for row in FailureKind::ALL {
+            let retry = if row.retry { "yes" } else { "no" };
+            let FailureRow { name, status, rpc_code, exit_code, meaning, .. } = row;
+            page += &format!("| `{name}` | {status} | {rpc_code} | {retry} | {exit_code} | {meaning} |\n");
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/generated/failures.md");
+        if std::env::var_os("OSTLER_BLESS").is_some() {
+            std::fs::write(path, &page).expect("the page can be written");
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(stored, page, "run the test with OSTLER_BLESS=1");
+    }
 }
