@@ -1,6 +1,7 @@
 //! The project's own commands: start the server, run everything CI runs, borrow a private Postgres. It finds or
 //! installs the tools it needs, and keeps no state in the checkout besides cargo's target directory.
 
+mod bench;
 mod postgres;
 mod process;
 mod test;
@@ -14,6 +15,7 @@ usage: cargo xtask <command>
 
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
+  bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
 
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = process::listen_for_signals().and_then(|()| match command.as_str() {
         "up" => up::up(after_separator(rest)),
         "test" => test::test(rest),
+        "bench" => bench::bench(rest),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

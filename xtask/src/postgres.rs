@@ -86,6 +86,11 @@ impl Cluster {
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
+
+    /// A program that was installed with the server. `None`: this installation lacks it.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        Some(self.binaries.join(name)).filter(|program| program.is_file())
+    }
 }
 
 impl Drop for Cluster {

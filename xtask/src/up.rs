@@ -11,7 +11,12 @@ use crate::process::{Running, cargo, in_workspace, run, workspace_root};
 
 pub fn up(arguments: &[String]) -> Result<(), String> {
     eprintln!("==> building the release binary (the first time takes some minutes)");
-    run(cargo()?.args(["build", "--release", "--package", "ostler-cli", "--bin", "ostler"]))?;
+    let mut build = cargo()?;
+    build.args(["build", "--release", "--package", "ostler-cli", "--bin", "ostler"]);
+    if let Some(commit) = source_commit() {
+        build.env("OSTLER_SOURCE_COMMIT", commit);
+    }
+    run(&mut build)?;
 
     let binary = release_binary()?;
     let mut serve = in_workspace(&binary)?;
@@ -21,6 +26,13 @@ pub fn up(arguments: &[String]) -> Result<(), String> {
     let status = server.wait()?;
     passed_on?;
     if status.success() { Ok(()) } else { Err(format!("the server ended with {status}")) }
+}
+
+/// What `/health` says the binary was built from. Without git it says that it does not know.
+fn source_commit() -> Option<String> {
+    let head = in_workspace(Path::new("git")).ok()?.args(["rev-parse", "HEAD"]).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(head.stdout).ok()?;
+    Some(text.trim().to_owned()).filter(|commit| head.status.success() && !commit.is_empty())
 }
 
 fn release_binary() -> Result<PathBuf, String> {

@@ -7,7 +7,7 @@ use sqlx::{PgPool, postgres::PgArguments};
 
 use crate::{
     postgres,
-    record::{Reader, Record, RowRef, Value, columns},
+    record::{Reader, Record, RowRef, Value, select_sql},
     sqlite,
 };
 
@@ -161,8 +161,7 @@ impl Db {
         rest: &str,
         args: Vec<Value>,
     ) -> Result<Vec<R>, StoreError> {
-        let sql = format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE);
-        self.read(sql, args, R::decode).await
+        self.read(select_sql::<R>(rest), args, R::decode).await
     }
 
     /// One statement that writes, durable when answered; on SQLite it joins the lane's next commit.

@@ -11,7 +11,7 @@ use ostler_protocol::{
     commands::Command,
     events::Event,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Op, Reply, Request},
+    kernel::{Batch, Desk, Reply, Request},
     leases::Lease,
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
@@ -132,10 +132,12 @@ fn lane_of(session: SessionId, lanes: usize) -> usize {
 
 pub(crate) type Desks = HashMap<SessionId, Desk>;
 
-/// Only a new run can meet a unique key that is not under its session's lock. If it does, the flush fails as a whole
-/// and its requests are decided again one by one, so that one caller's clash never fails another's request.
-pub(crate) fn may_clash(jobs: &[Job]) -> bool {
-    jobs.len() > 1 && jobs.iter().any(|job| matches!(job.request.op, Op::CreateRun(_)))
+/// A flush that the database refused is decided again one request at a time, so that what one caller sent never fails
+/// another's request. A new run's key or session name is the usual reason: they are unique beyond its session's lock.
+/// A lost connection is no reason: there nobody knows what was committed.
+pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
+    let refused = matches!(error, StoreError::Sqlite(_) | StoreError::Postgres(sqlx::Error::Database(_)));
+    requests.len() > 1 && refused
 }
 
 /// The rows a flush has to write.

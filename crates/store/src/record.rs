@@ -25,20 +25,26 @@ pub enum Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Self::Text(Some(text.to_owned()))
+        text.to_owned().into()
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Self::Text(Some(text))
+        Self::Text(Some(without_nul(text)))
     }
 }
 
 impl From<Option<String>> for Value {
     fn from(text: Option<String>) -> Self {
-        Self::Text(text)
+        Self::Text(text.map(without_nul))
     }
+}
+
+/// Postgres cannot hold a NUL in text, and one caller's must not fail a whole flush. JSON is not touched by this: there
+/// a NUL is always escaped.
+fn without_nul(text: String) -> String {
+    if text.as_bytes().contains(&0) { text.replace('\0', "\u{fffd}") } else { text }
 }
 
 impl From<i64> for Value {
@@ -99,6 +105,29 @@ pub trait Record: Sized {
 
     fn encode(&self) -> Vec<Value>;
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError>;
+}
+
+/// A statement's text, put together once and kept: `$R` names the record, the rest follows its table.
+macro_rules! select {
+    ($R:ty, $rest:expr) => {{
+        static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| $crate::record::select_sql::<$R>($rest));
+        SQL.as_str()
+    }};
+}
+
+/// As [`select!`], for a text that is put together some other way.
+macro_rules! sql {
+    ($text:expr) => {{
+        static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| $text);
+        SQL.as_str()
+    }};
+}
+
+pub(crate) use {select, sql};
+
+/// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
+pub fn select_sql<R: Record>(rest: &str) -> String {
+    format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE)
 }
 
 /// `a.x, a.y, …` for a select.

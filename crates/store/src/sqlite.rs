@@ -1,7 +1,8 @@
 //! SQLite: one writer thread that is the write lane, a few reader threads, and a lock that keeps other processes out.
 
+mod desks;
+
 use std::{
-    collections::hash_map::Entry,
     fs::File,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
@@ -11,24 +12,16 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
-    commands::Command,
-    ids::RunId,
-    kernel::{self, Batch, Desk, Op, Request, RunDesk, Tracked},
-    leases::Lease,
-    permissions::PermissionRequest,
-    runner_jobs::RunnerJob,
-    runs::Run,
-    sessions::Session,
+    kernel::{self, Request},
 };
 use rusqlite::{Connection, OpenFlags, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    commands::UNFINISHED,
     db::{Durability, Sql, StoreError, Synchronous},
     lane::{self, Answer, Changes, Desks, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX},
     migrate,
-    record::{Reader, Record, RowRef, Value, columns, text, upsert_row},
+    record::{Reader, RowRef, Value},
 };
 
 const READERS: usize = 2;
@@ -248,14 +241,13 @@ impl Lane {
             return drop(self.flush_once(&[], writes, Timestamp::UNIX_EPOCH));
         };
         let now = host.now();
-        let clash = lane::may_clash(&jobs);
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         match self.flush_once(&requests, writes, now) {
             Ok((replies, desks)) => {
                 host.committed(lane::committed(desks, requests.len()));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
-            Err(error) if clash && error.is_unique_violation() => {
+            Err(error) if lane::apart(&requests, &error) => {
                 for (request, answer) in requests.into_iter().zip(answers) {
                     self.flush(vec![Job { request, answer }], vec![]);
                 }
@@ -284,12 +276,12 @@ impl Lane {
         let outcome = (|| {
             let mut replies = Vec::with_capacity(requests.len());
             for request in requests {
-                replies.push(match load(&tx, &mut desks, request)? {
+                replies.push(match desks::load(&tx, &mut desks, request)? {
                     Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
                     None => Err(LaneError::Refused(Failure::not_found("session"))),
                 });
             }
-            save(&tx, &Changes::of(&desks))?;
+            desks::save(&tx, &Changes::of(&desks))?;
             Ok(replies)
         })();
         let outcome = match outcome {
@@ -300,168 +292,4 @@ impl Lane {
         written.into_iter().for_each(|answer| answer(committed));
         Ok((outcome?, desks))
     }
-}
-
-/// Puts the rows the request needs on its session's desk. `None`: there is no such session.
-fn load<'a>(tx: &Connection, desks: &'a mut Desks, request: &Request) -> Result<Option<&'a mut Desk>, StoreError> {
-    let desk = match desks.entry(request.session) {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(vacant) => match new_session(request) {
-            Some(session) => vacant.insert(Desk::new(Tracked::new(session.clone()))),
-            None => match select::<Session>(tx, "WHERE t.session_id = ?1", &[text(request.session)])?.pop() {
-                Some(session) => vacant.insert(Desk::new(Tracked::loaded(session))),
-                None => return Ok(None),
-            },
-        },
-    };
-    if matches!(request.op, Op::CreateRun(_)) {
-        return Ok(Some(desk));
-    }
-    if !desk.runs.contains_key(&request.run_id) {
-        match load_run(tx, request.run_id)? {
-            Some(rows) if rows.run.session == request.session => drop(desk.runs.insert(request.run_id, rows)),
-            _ => return Ok(Some(desk)),
-        }
-    }
-    let rows = desk.runs.get_mut(&request.run_id).expect("just put there");
-    load_named(tx, rows, request)?;
-    Ok(Some(desk))
-}
-
-fn new_session(request: &Request) -> Option<&Session> {
-    match &request.op {
-        Op::CreateRun(op) => op.session.as_ref(),
-        _ => None,
-    }
-}
-
-fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreError> {
-    let key = [text(run_id)];
-    let sql = format!(
-        "SELECT {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id WHERE r.run_id = ?1",
-        columns::<Run>("r"),
-        columns::<Lease>("l")
-    );
-    let found = query(tx, &sql, &key, |row| Ok((Run::decode(row)?, row.joined::<Lease>()?)))?.pop();
-    let Some((run, lease)) = found else { return Ok(None) };
-    let mut rows = RunDesk::new(Tracked::loaded(run));
-    rows.lease = lease.map(Tracked::loaded);
-    for command in select::<Command>(tx, &format!("WHERE t.run_id = ?1 AND t.{UNFINISHED}"), &key)? {
-        rows.commands.insert(command.command_id, Tracked::loaded(command));
-    }
-    if rows.run.open_permissions > 0 {
-        for request in select::<PermissionRequest>(tx, "WHERE t.run_id = ?1 AND t.status = 'pending'", &key)? {
-            rows.permissions.insert(request.permission_id, Tracked::loaded(request));
-        }
-    }
-    if let Some(job_id) = rows.run.standing_job_id {
-        load_jobs(tx, &mut rows, "WHERE t.runner_job_id = ?1", &[text(job_id)])?;
-    }
-    Ok(Some(rows))
-}
-
-/// The rows an operation names beside the run and its unfinished commands.
-fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<(), StoreError> {
-    let run = text(request.run_id);
-    for id in request.commands() {
-        if !rows.commands.contains_key(&id) {
-            load_commands(tx, rows, "WHERE t.command_id = ?1 AND t.run_id = ?2", &[text(id), run.clone()])?;
-        }
-    }
-    let needs = request.needs();
-    if let Some(key) = needs.command_key {
-        load_commands(tx, rows, "WHERE t.run_id = ?1 AND t.idempotency_key = ?2", &[run.clone(), key.into()])?;
-    }
-    if needs.latest_command {
-        let latest = rows.run.command_count.into();
-        load_commands(tx, rows, "WHERE t.run_id = ?1 AND t.seq = ?2", &[run.clone(), latest])?;
-    }
-    if let Some(key) = needs.job_key {
-        load_jobs(tx, rows, "WHERE t.run_id = ?1 AND t.idempotency_key = ?2", &[run.clone(), key.into()])?;
-    }
-    if let Some(id) = needs.job_id {
-        load_jobs(tx, rows, "WHERE t.runner_job_id = ?1", &[text(id)])?;
-    }
-    if let Some(id) = needs.permission_id {
-        for found in
-            select::<PermissionRequest>(tx, "WHERE t.permission_id = ?1 AND t.run_id = ?2", &[text(id), run.clone()])?
-        {
-            rows.permissions.entry(found.permission_id).or_insert(Tracked::loaded(found));
-        }
-    }
-    if let Some((epoch, no)) = needs.batch {
-        let key = [run, epoch.into(), no.into()];
-        let rest = "WHERE t.run_id = ?1 AND t.lease_epoch = ?2 AND t.batch_no = ?3";
-        rows.batches.extend(select::<Batch>(tx, rest, &key)?.into_iter().map(Tracked::loaded));
-    }
-    Ok(())
-}
-
-/// Rows already on the desk may have changed there, so they win over what is stored.
-fn load_commands(tx: &Connection, rows: &mut RunDesk, rest: &str, args: &[Value]) -> Result<(), StoreError> {
-    for command in select::<Command>(tx, rest, args)? {
-        rows.commands.entry(command.command_id).or_insert(Tracked::loaded(command));
-    }
-    Ok(())
-}
-
-fn load_jobs(tx: &Connection, rows: &mut RunDesk, rest: &str, args: &[Value]) -> Result<(), StoreError> {
-    for job in select::<RunnerJob>(tx, rest, args)? {
-        rows.jobs.entry(job.runner_job_id).or_insert(Tracked::loaded(job));
-    }
-    Ok(())
-}
-
-fn select<R: Record>(tx: &Connection, rest: &str, args: &[Value]) -> Result<Vec<R>, StoreError> {
-    let sql = format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE);
-    query(tx, &sql, args, R::decode)
-}
-
-fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
-    save_events(tx, changes)?;
-    upsert(tx, &changes.sessions)?;
-    upsert(tx, &changes.runs)?;
-    upsert(tx, &changes.leases)?;
-    upsert(tx, &changes.commands)?;
-    upsert(tx, &changes.permissions)?;
-    upsert(tx, &changes.jobs)?;
-    upsert(tx, &changes.batches)?;
-    for (run_id, epoch) in &changes.forget_batches {
-        let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;
-        forget.execute((run_id.to_string(), epoch))?;
-    }
-    Ok(())
-}
-
-fn save_events(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
-    let mut insert = tx.prepare_cached(
-        "INSERT INTO events (session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?;
-    for event in &changes.events {
-        insert.execute(rusqlite::params![
-            event.session.to_string(),
-            event.session_seq,
-            event.run.map(|(run_id, _)| run_id.to_string()),
-            event.run.map(|(_, seq)| seq),
-            event.command_id.map(|id| id.to_string()),
-            event.event_type.as_str(),
-            event.payload.as_deref(),
-            &event.digest[..],
-            &event.hash[..],
-            event.created_at.as_microsecond(),
-        ])?;
-    }
-    Ok(())
-}
-
-fn upsert<R: Record>(tx: &Connection, records: &[&R]) -> Result<(), StoreError> {
-    if records.is_empty() {
-        return Ok(());
-    }
-    let mut statement = tx.prepare_cached(&upsert_row::<R>())?;
-    for record in records {
-        statement.execute(rusqlite::params_from_iter(record.encode()))?;
-    }
-    Ok(())
 }

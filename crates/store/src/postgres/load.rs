@@ -1,0 +1,224 @@
+//! Loading a flush's rows onto desks. The sessions are locked first, in order; what is read after that cannot change
+//! before the commit.
+
+use ostler_protocol::{
+    commands::Command,
+    ids::{RunId, SessionId},
+    kernel::{Batch, Desk, Op, Request, RunDesk, Tracked},
+    leases::Lease,
+    permissions::PermissionRequest,
+    runner_jobs::RunnerJob,
+    runs::Run,
+    sessions::Session,
+};
+use sqlx::PgConnection;
+
+use crate::{
+    commands::UNFINISHED,
+    db::{PgQuery, StoreError},
+    lane::Desks,
+    record::{Reader, Record, RowRef, columns, select, sql},
+};
+
+pub async fn load(tx: &mut PgConnection, requests: &[Request]) -> Result<Desks, StoreError> {
+    let mut desks = Desks::new();
+    let mut sessions: Vec<SessionId> = vec![];
+    let mut runs: Vec<RunId> = vec![];
+    for request in requests {
+        match &request.op {
+            Op::CreateRun(op) => match &op.session {
+                Some(session) => drop(desks.insert(request.session, Desk::new(Tracked::new(session.clone())))),
+                None => sessions.push(request.session),
+            },
+            _ => {
+                sessions.push(request.session);
+                runs.push(request.run_id);
+            }
+        }
+    }
+    sessions.sort_unstable();
+    sessions.dedup();
+    runs.sort_unstable();
+    runs.dedup();
+    let lock = select!(Session, "WHERE t.session_id = ANY($1) ORDER BY t.session_id FOR UPDATE");
+    for session in select_any::<Session>(tx, lock, strings(&sessions)).await? {
+        desks.entry(session.session).or_insert_with(|| Desk::new(Tracked::loaded(session)));
+    }
+    if !runs.is_empty() {
+        load_runs(tx, &mut desks, &runs).await?;
+        load_named(tx, &mut desks, requests).await?;
+    }
+    Ok(desks)
+}
+
+fn strings<T: ToString>(ids: &[T]) -> Vec<String> {
+    ids.iter().map(T::to_string).collect()
+}
+
+async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> Result<(), StoreError> {
+    let sql = sql!(format!(
+        "SELECT {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id WHERE r.run_id = ANY($1)",
+        columns::<Run>("r"),
+        columns::<Lease>("l")
+    ));
+    let (mut asking, mut standing) = (vec![], vec![]);
+    for row in sqlx::query(sql).bind(strings(runs)).fetch_all(&mut *tx).await? {
+        let mut reader = Reader::new(RowRef::Postgres(&row));
+        let run = Run::decode(&mut reader)?;
+        if run.open_permissions > 0 {
+            asking.push(run.run_id);
+        }
+        standing.extend(run.standing_job_id);
+        let mut rows = RunDesk::new(Tracked::loaded(run));
+        rows.lease = reader.joined::<Lease>()?.map(Tracked::loaded);
+        if let Some(desk) = desks.get_mut(&rows.run.session) {
+            desk.runs.insert(rows.run.run_id, rows);
+        }
+    }
+    let unfinished = select!(Command, &format!("WHERE t.run_id = ANY($1) AND t.{UNFINISHED}"));
+    for command in select_any::<Command>(tx, unfinished, strings(runs)).await? {
+        put_command(desks, command);
+    }
+    if !asking.is_empty() {
+        let open = select!(PermissionRequest, "WHERE t.run_id = ANY($1) AND t.status = 'pending'");
+        for request in select_any::<PermissionRequest>(tx, open, strings(&asking)).await? {
+            put_permission(desks, request);
+        }
+    }
+    if !standing.is_empty() {
+        for job in
+            select_any::<RunnerJob>(tx, select!(RunnerJob, "WHERE t.runner_job_id = ANY($1)"), strings(&standing))
+                .await?
+        {
+            put_job(desks, job);
+        }
+    }
+    Ok(())
+}
+
+/// The rows operations name beside their runs and the unfinished commands.
+async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Request]) -> Result<(), StoreError> {
+    let (mut commands, mut jobs, mut permissions) = (vec![], vec![], vec![]);
+    let (mut command_keys, mut job_keys) = ((vec![], vec![]), (vec![], vec![]));
+    let mut latest = (vec![], vec![]);
+    let mut batches = (vec![], vec![], vec![]);
+    for request in requests.iter().filter(|request| !matches!(request.op, Op::CreateRun(_))) {
+        let known = desks.get(&request.session).and_then(|desk| desk.runs.get(&request.run_id));
+        let missing = |id: &_| known.is_some_and(|rows| !rows.commands.contains_key(id));
+        commands.extend(request.commands().iter().filter(|id| missing(id)).map(ToString::to_string));
+        let needs = request.needs();
+        let run = || request.run_id.to_string();
+        if let Some(key) = needs.command_key {
+            command_keys.0.push(run());
+            command_keys.1.push(key.to_owned());
+        }
+        if needs.latest_command
+            && let Some(rows) = known
+        {
+            latest.0.push(run());
+            latest.1.push(rows.run.command_count);
+        }
+        if let Some(key) = needs.job_key {
+            job_keys.0.push(run());
+            job_keys.1.push(key.to_owned());
+        }
+        jobs.extend(needs.job_id.map(|id| id.to_string()));
+        permissions.extend(needs.permission_id.map(|id| id.to_string()));
+        if let Some((epoch, no)) = needs.batch {
+            batches.0.push(run());
+            batches.1.push(epoch);
+            batches.2.push(no);
+        }
+    }
+    if !commands.is_empty() {
+        let found = select_any::<Command>(tx, select!(Command, "WHERE t.command_id = ANY($1)"), commands).await?;
+        found.into_iter().for_each(|command| put_command(desks, command));
+    }
+    if !command_keys.0.is_empty() {
+        let keyed = select!(
+            Command,
+            "JOIN UNNEST($1::text[], $2::text[]) AS k (run_id, key) ON t.run_id = k.run_id AND t.idempotency_key = k.key"
+        );
+        let found = fetch::<Command>(tx, keyed, |query| query.bind(command_keys.0).bind(command_keys.1)).await?;
+        found.into_iter().for_each(|command| put_command(desks, command));
+    }
+    if !latest.0.is_empty() {
+        let keyed = select!(
+            Command,
+            "JOIN UNNEST($1::text[], $2::bigint[]) AS k (run_id, seq) ON t.run_id = k.run_id AND t.seq = k.seq"
+        );
+        let found = fetch::<Command>(tx, keyed, |query| query.bind(latest.0).bind(latest.1)).await?;
+        found.into_iter().for_each(|command| put_command(desks, command));
+    }
+    if !jobs.is_empty() {
+        let found = select_any::<RunnerJob>(tx, select!(RunnerJob, "WHERE t.runner_job_id = ANY($1)"), jobs).await?;
+        found.into_iter().for_each(|job| put_job(desks, job));
+    }
+    if !job_keys.0.is_empty() {
+        let keyed = select!(
+            RunnerJob,
+            "JOIN UNNEST($1::text[], $2::text[]) AS k (run_id, key) ON t.run_id = k.run_id AND t.idempotency_key = k.key"
+        );
+        let found = fetch::<RunnerJob>(tx, keyed, |query| query.bind(job_keys.0).bind(job_keys.1)).await?;
+        found.into_iter().for_each(|job| put_job(desks, job));
+    }
+    if !permissions.is_empty() {
+        let found = select_any::<PermissionRequest>(
+            tx,
+            select!(PermissionRequest, "WHERE t.permission_id = ANY($1)"),
+            permissions,
+        )
+        .await?;
+        found.into_iter().for_each(|request| put_permission(desks, request));
+    }
+    if !batches.0.is_empty() {
+        let keyed = select!(
+            Batch,
+            "JOIN UNNEST($1::text[], $2::bigint[], $3::bigint[]) AS k (run_id, epoch, no)
+            ON t.run_id = k.run_id AND t.lease_epoch = k.epoch AND t.batch_no = k.no"
+        );
+        let found = fetch::<Batch>(tx, keyed, |query| query.bind(batches.0).bind(batches.1).bind(batches.2)).await?;
+        for batch in found {
+            let rows = desks.values_mut().find_map(|desk| desk.runs.get_mut(&batch.run_id));
+            if let Some(rows) = rows {
+                rows.batches.push(Tracked::loaded(batch));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn put_command(desks: &mut Desks, command: Command) {
+    if let Some(rows) = desks.get_mut(&command.session).and_then(|desk| desk.runs.get_mut(&command.run_id)) {
+        rows.commands.entry(command.command_id).or_insert(Tracked::loaded(command));
+    }
+}
+
+fn put_permission(desks: &mut Desks, request: PermissionRequest) {
+    if let Some(rows) = desks.get_mut(&request.session).and_then(|desk| desk.runs.get_mut(&request.run_id)) {
+        rows.permissions.entry(request.permission_id).or_insert(Tracked::loaded(request));
+    }
+}
+
+fn put_job(desks: &mut Desks, job: RunnerJob) {
+    if let Some(rows) = desks.get_mut(&job.session).and_then(|desk| desk.runs.get_mut(&job.run_id)) {
+        rows.jobs.entry(job.runner_job_id).or_insert(Tracked::loaded(job));
+    }
+}
+
+async fn select_any<R: Record>(
+    tx: &mut PgConnection,
+    sql: &'static str,
+    ids: Vec<String>,
+) -> Result<Vec<R>, StoreError> {
+    fetch(tx, sql, |query| query.bind(ids)).await
+}
+
+async fn fetch<R: Record>(
+    tx: &mut PgConnection,
+    sql: &'static str,
+    bind: impl for<'q> FnOnce(PgQuery<'q>) -> PgQuery<'q>,
+) -> Result<Vec<R>, StoreError> {
+    let rows = bind(sqlx::query(sql)).fetch_all(tx).await?;
+    rows.iter().map(|row| R::decode(&mut Reader::new(RowRef::Postgres(row)))).collect()
+}

@@ -1,0 +1,203 @@
+//! Loading a flush's rows onto desks, and saving what changed.
+
+use std::collections::hash_map::Entry;
+
+use ostler_protocol::{
+    commands::Command,
+    ids::RunId,
+    kernel::{Batch, Desk, Op, Request, RunDesk, Tracked},
+    leases::Lease,
+    permissions::PermissionRequest,
+    runner_jobs::RunnerJob,
+    runs::Run,
+    sessions::Session,
+};
+use rusqlite::Connection;
+
+use super::query;
+use crate::{
+    commands::UNFINISHED,
+    db::StoreError,
+    lane::{Changes, Desks},
+    record::{Record, Value, columns, select, sql, text, upsert_row},
+};
+
+/// Puts the rows the request needs on its session's desk. `None`: there is no such session.
+pub fn load<'a>(tx: &Connection, desks: &'a mut Desks, request: &Request) -> Result<Option<&'a mut Desk>, StoreError> {
+    let desk = match desks.entry(request.session) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(vacant) => match new_session(request) {
+            Some(session) => vacant.insert(Desk::new(Tracked::new(session.clone()))),
+            None => {
+                match query(tx, select!(Session, "WHERE t.session_id = ?1"), &[text(request.session)], Session::decode)?
+                    .pop()
+                {
+                    Some(session) => vacant.insert(Desk::new(Tracked::loaded(session))),
+                    None => return Ok(None),
+                }
+            }
+        },
+    };
+    if matches!(request.op, Op::CreateRun(_)) {
+        return Ok(Some(desk));
+    }
+    if !desk.runs.contains_key(&request.run_id) {
+        match load_run(tx, request.run_id)? {
+            Some(rows) if rows.run.session == request.session => drop(desk.runs.insert(request.run_id, rows)),
+            _ => return Ok(Some(desk)),
+        }
+    }
+    let rows = desk.runs.get_mut(&request.run_id).expect("just put there");
+    load_named(tx, rows, request)?;
+    Ok(Some(desk))
+}
+
+fn new_session(request: &Request) -> Option<&Session> {
+    match &request.op {
+        Op::CreateRun(op) => op.session.as_ref(),
+        _ => None,
+    }
+}
+
+fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreError> {
+    let key = [text(run_id)];
+    let sql = sql!(format!(
+        "SELECT {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id WHERE r.run_id = ?1",
+        columns::<Run>("r"),
+        columns::<Lease>("l")
+    ));
+    let found = query(tx, sql, &key, |row| Ok((Run::decode(row)?, row.joined::<Lease>()?)))?.pop();
+    let Some((run, lease)) = found else { return Ok(None) };
+    let mut rows = RunDesk::new(Tracked::loaded(run));
+    rows.lease = lease.map(Tracked::loaded);
+    for command in
+        query(tx, select!(Command, &format!("WHERE t.run_id = ?1 AND t.{UNFINISHED}")), &key, Command::decode)?
+    {
+        rows.commands.insert(command.command_id, Tracked::loaded(command));
+    }
+    if rows.run.open_permissions > 0 {
+        let open = select!(PermissionRequest, "WHERE t.run_id = ?1 AND t.status = 'pending'");
+        for request in query(tx, open, &key, PermissionRequest::decode)? {
+            rows.permissions.insert(request.permission_id, Tracked::loaded(request));
+        }
+    }
+    if let Some(job_id) = rows.run.standing_job_id {
+        load_jobs(tx, &mut rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(job_id)])?;
+    }
+    Ok(Some(rows))
+}
+
+/// The rows an operation names beside the run and its unfinished commands.
+fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<(), StoreError> {
+    let run = text(request.run_id);
+    for id in request.commands() {
+        if !rows.commands.contains_key(&id) {
+            load_commands(
+                tx,
+                rows,
+                select!(Command, "WHERE t.command_id = ?1 AND t.run_id = ?2"),
+                &[text(id), run.clone()],
+            )?;
+        }
+    }
+    let needs = request.needs();
+    if let Some(key) = needs.command_key {
+        load_commands(
+            tx,
+            rows,
+            select!(Command, "WHERE t.run_id = ?1 AND t.idempotency_key = ?2"),
+            &[run.clone(), key.into()],
+        )?;
+    }
+    if needs.latest_command {
+        let latest = rows.run.command_count.into();
+        load_commands(tx, rows, select!(Command, "WHERE t.run_id = ?1 AND t.seq = ?2"), &[run.clone(), latest])?;
+    }
+    if let Some(key) = needs.job_key {
+        load_jobs(
+            tx,
+            rows,
+            select!(RunnerJob, "WHERE t.run_id = ?1 AND t.idempotency_key = ?2"),
+            &[run.clone(), key.into()],
+        )?;
+    }
+    if let Some(id) = needs.job_id {
+        load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(id)])?;
+    }
+    if let Some(id) = needs.permission_id {
+        let named = select!(PermissionRequest, "WHERE t.permission_id = ?1 AND t.run_id = ?2");
+        for found in query(tx, named, &[text(id), run.clone()], PermissionRequest::decode)? {
+            rows.permissions.entry(found.permission_id).or_insert(Tracked::loaded(found));
+        }
+    }
+    if let Some((epoch, no)) = needs.batch {
+        let key = [run, epoch.into(), no.into()];
+        let named = select!(Batch, "WHERE t.run_id = ?1 AND t.lease_epoch = ?2 AND t.batch_no = ?3");
+        rows.batches.extend(query(tx, named, &key, Batch::decode)?.into_iter().map(Tracked::loaded));
+    }
+    Ok(())
+}
+
+/// Rows already on the desk may have changed there, so they win over what is stored.
+fn load_commands(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> Result<(), StoreError> {
+    for command in query(tx, sql, args, Command::decode)? {
+        rows.commands.entry(command.command_id).or_insert(Tracked::loaded(command));
+    }
+    Ok(())
+}
+
+fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> Result<(), StoreError> {
+    for job in query(tx, sql, args, RunnerJob::decode)? {
+        rows.jobs.entry(job.runner_job_id).or_insert(Tracked::loaded(job));
+    }
+    Ok(())
+}
+
+pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
+    save_events(tx, changes)?;
+    upsert(tx, sql!(upsert_row::<Session>()), &changes.sessions)?;
+    upsert(tx, sql!(upsert_row::<Run>()), &changes.runs)?;
+    upsert(tx, sql!(upsert_row::<Lease>()), &changes.leases)?;
+    upsert(tx, sql!(upsert_row::<Command>()), &changes.commands)?;
+    upsert(tx, sql!(upsert_row::<PermissionRequest>()), &changes.permissions)?;
+    upsert(tx, sql!(upsert_row::<RunnerJob>()), &changes.jobs)?;
+    upsert(tx, sql!(upsert_row::<Batch>()), &changes.batches)?;
+    for (run_id, epoch) in &changes.forget_batches {
+        let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;
+        forget.execute((run_id.to_string(), epoch))?;
+    }
+    Ok(())
+}
+
+fn save_events(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
+    let mut insert = tx.prepare_cached(
+        "INSERT INTO events (session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?;
+    for event in &changes.events {
+        insert.execute(rusqlite::params![
+            event.session.to_string(),
+            event.session_seq,
+            event.run.map(|(run_id, _)| run_id.to_string()),
+            event.run.map(|(_, seq)| seq),
+            event.command_id.map(|id| id.to_string()),
+            event.event_type.as_str(),
+            event.payload.as_deref(),
+            &event.digest[..],
+            &event.hash[..],
+            event.created_at.as_microsecond(),
+        ])?;
+    }
+    Ok(())
+}
+
+fn upsert<R: Record>(tx: &Connection, sql: &str, records: &[&R]) -> Result<(), StoreError> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    let mut statement = tx.prepare_cached(sql)?;
+    for record in records {
+        statement.execute(rusqlite::params_from_iter(record.encode()))?;
+    }
+    Ok(())
+}
