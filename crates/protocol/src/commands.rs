@@ -104,7 +104,7 @@ fn empty_object() -> RawJson {
 pub struct Command {
     pub command_id: CommandId,
     pub run_id: RunId,
-    #[serde(skip, default = "no_session")]
+    #[serde(skip, default = "SessionId::unset")]
     pub session: SessionId,
     /// The command's number inside its run: 1, 2, 3…
     pub seq: i64,
@@ -130,10 +130,6 @@ pub struct Command {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-}
-
-fn no_session() -> SessionId {
-    SessionId::new(uuid::Uuid::nil())
 }
 
 impl Command {

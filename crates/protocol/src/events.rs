@@ -9,11 +9,10 @@ use utoipa::ToSchema;
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
     chain::{self, Hash, Link},
-    ids::{CommandId, RunId, SessionId},
-    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
-    permissions::AskPermission,
+    facts::Facts,
+    ids::{CommandId, PermissionId, RunId, SessionId},
+    limits::EVENT_BYTES_MAX,
     redaction::Redactor,
-    runs::TerminalStatus,
 };
 
 macro_rules! event_types {
@@ -61,7 +60,7 @@ event_types! {
 impl EventType {
     /// Facts only the server may state. A runner that could write them could forge an answer or a lease.
     pub fn is_reserved(self) -> bool {
-        matches!(self, Self::Lease | Self::PermissionResolved | Self::UserMessage)
+        matches!(self, Self::Lease | Self::PermissionResolved | Self::UserMessage | Self::Audit)
     }
 }
 
@@ -71,176 +70,6 @@ pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
 pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
-
-/// What the rules need to know of a payload, read once when the event arrives.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Facts {
-    None,
-    Assistant(AssistantFacts),
-    Tool(ToolFacts),
-    Output {
-        bytes: i64,
-        truncated: bool,
-    },
-    Usage {
-        tokens: i64,
-        cost_usd: f64,
-    },
-    Phase {
-        phase: String,
-        resume_at: Option<Timestamp>,
-    },
-    Error {
-        failure_kind: Option<FailureKind>,
-        message: String,
-    },
-    Terminal(TerminalFacts),
-    /// `None`: the request made no sense and counts as denied.
-    Permission(Option<Box<AskPermission>>),
-    Thread {
-        thread_id: Option<String>,
-    },
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AssistantFacts {
-    #[serde(deserialize_with = "has_text")]
-    pub text: bool,
-    #[serde(rename = "final")]
-    pub is_final: bool,
-    pub reply_authority: bool,
-    pub text_truncated: bool,
-    pub output_truncated: bool,
-    pub source: Option<String>,
-}
-
-fn has_text<'de, D: serde::Deserializer<'de>>(input: D) -> Result<bool, D::Error> {
-    let text = Option::<Cow<str>>::deserialize(input)?;
-    Ok(text.is_some_and(|text| !text.trim().is_empty()))
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ToolFacts {
-    pub tool_call_id: Option<String>,
-    #[serde(alias = "toolName")]
-    pub name: Option<String>,
-    pub method: Option<String>,
-    #[serde(rename = "type")]
-    pub tool_type: Option<String>,
-    pub status: Option<String>,
-    pub exit_code: Option<i64>,
-    pub command: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct TerminalFacts {
-    pub status: TerminalStatus,
-    pub failure_kind: Option<FailureKind>,
-    pub message: Option<String>,
-    pub source: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Loose<'a> {
-    #[serde(borrow)]
-    status: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    failure_kind: Option<Cow<'a, str>>,
-    message: Option<String>,
-    source: Option<String>,
-    phase: Option<String>,
-    resume_at: Option<Timestamp>,
-    #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
-    text_truncated: bool,
-    output_truncated: bool,
-    total_tokens: Option<i64>,
-    input_tokens: Option<i64>,
-    output_tokens: Option<i64>,
-    cost_usd: Option<f64>,
-    thread_id: Option<String>,
-}
-
-impl Facts {
-    /// Reads what the rules need. Only a `terminal_status` can be refused: ends must be explicit.
-    fn read(event_type: EventType, payload: &RawJson) -> Result<Self, Failure> {
-        Ok(match event_type {
-            EventType::AssistantMessage => Self::Assistant(payload.view().unwrap_or_default()),
-            EventType::ToolCall => {
-                let mut facts: ToolFacts = payload.view().unwrap_or_default();
-                for text in [&mut facts.command, &mut facts.name, &mut facts.method, &mut facts.tool_type] {
-                    *text = text.take().map(|text| clip(&text, TOOL_COMMAND_CHARS_MAX));
-                }
-                facts.status = facts.status.map(|text| clip(&text, 40));
-                facts.tool_call_id = facts.tool_call_id.map(|text| clip(&text, TOOL_COMMAND_CHARS_MAX));
-                Self::Tool(facts)
-            }
-            EventType::CommandOutput => {
-                let view: Loose = payload.view().unwrap_or_default();
-                let truncated = view.text_truncated || view.output_truncated;
-                Self::Output { bytes: view.text.map_or(0, |t| t.len() as i64), truncated }
-            }
-            EventType::Usage => {
-                let view: Loose = payload.view().unwrap_or_default();
-                let sum = || view.input_tokens.unwrap_or(0).saturating_add(view.output_tokens.unwrap_or(0));
-                let cost_usd = view.cost_usd.filter(|c| c.is_finite() && *c > 0.0).unwrap_or(0.0);
-                Self::Usage { tokens: view.total_tokens.unwrap_or_else(sum).max(0), cost_usd }
-            }
-            EventType::BackendStatus => {
-                let view: Loose = payload.view().unwrap_or_default();
-                let phase = clip(&view.phase.unwrap_or_default(), TOOL_COMMAND_CHARS_MAX);
-                Self::Phase { phase, resume_at: view.resume_at }
-            }
-            EventType::Error => {
-                let view: Loose = payload.view().unwrap_or_default();
-                let message = clip(&view.message.unwrap_or_default(), BLOCKER_CHARS_MAX);
-                Self::Error { failure_kind: view.failure_kind.and_then(|k| FailureKind::parse(&k)), message }
-            }
-            EventType::TerminalStatus => Self::Terminal(TerminalFacts::read(payload)?),
-            EventType::PermissionRequest => Self::Permission(AskPermission::read(payload).map(Box::new)),
-            EventType::Session => {
-                let view: Loose = payload.view().unwrap_or_default();
-                Self::Thread { thread_id: view.thread_id }
-            }
-            _ => Self::None,
-        })
-    }
-}
-
-impl TerminalFacts {
-    fn read(payload: &RawJson) -> Result<Self, Failure> {
-        let view: Loose = payload.view().unwrap_or_default();
-        Self::checked(view.status.as_deref(), view.failure_kind.as_deref(), view.message, view.source)
-    }
-
-    /// A `failed` or `blocked` end without a kind is the backend's failure.
-    pub fn checked(
-        status: Option<&str>,
-        failure_kind: Option<&str>,
-        message: Option<String>,
-        source: Option<String>,
-    ) -> Result<Self, Failure> {
-        let status = status.and_then(TerminalStatus::parse).ok_or_else(|| {
-            Failure::invalid("terminal-status", "status must be completed, failed, blocked or cancelled")
-        })?;
-        let named = match failure_kind {
-            None => None,
-            Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
-                Failure::invalid("failure-kind-unknown", "failureKind is not one of the known kinds")
-                    .detail("failureKind", text)
-            })?),
-        };
-        let failure_kind = match status {
-            TerminalStatus::Completed => None,
-            TerminalStatus::Cancelled => Some(FailureKind::Cancelled),
-            _ => named.or(Some(FailureKind::BackendFailed)),
-        };
-        Ok(Self { status, failure_kind, message: message.map(|m| clip(&m, BLOCKER_CHARS_MAX)), source })
-    }
-}
 
 /// At most `max` characters of a text.
 pub fn clip(text: &str, max: usize) -> String {
@@ -282,11 +111,19 @@ impl NewEvent {
             let message = format!("an event's payload is over {EVENT_BYTES_MAX} bytes");
             return Err(Failure::rule(FailureKind::PayloadTooLarge, "event-size", message));
         }
-        let payload = match redactor.redact(input.payload.as_str()) {
+        let payload = match redactor.redact_json(input.payload.as_str()) {
             Cow::Borrowed(_) => input.payload,
             Cow::Owned(text) => RawJson::parse(text).map_err(Failure::internal)?,
         };
         Self::of(event_type, command_id, payload)
+    }
+
+    /// The permission request this event makes.
+    pub fn asks(&self) -> Option<PermissionId> {
+        match &self.facts {
+            Facts::Permission(Some(ask)) => Some(ask.permission_id),
+            _ => None,
+        }
     }
 
     /// An event the server itself writes.

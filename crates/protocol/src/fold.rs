@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     FailureKind, Timestamp,
     events::{
-        AssistantFacts, Event, EventType, Facts, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED,
-        PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, ToolFacts,
+        Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED, PHASE_TRANSPORT_DISCONNECTED,
+        PHASE_WAITING_PROVIDER,
     },
+    facts::{AssistantFacts, Facts, ToolFacts},
     limits::TOOL_ITEMS_KEPT,
 };
 
@@ -56,7 +57,6 @@ pub struct AssistantPick {
     pub reply_authority: bool,
     pub text_truncated: bool,
     pub output_truncated: bool,
-    pub source: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,12 +107,13 @@ impl CommandFold {
             Facts::Tool(tool) => self.tool(tool),
             Facts::Output { bytes, truncated } => {
                 self.output.events += 1;
-                self.output.bytes += bytes;
+                self.output.bytes = self.output.bytes.saturating_add(*bytes);
                 self.output.truncated |= truncated;
             }
             Facts::Usage { tokens, cost_usd } => {
-                self.tokens += tokens;
-                self.cost_usd += cost_usd;
+                // An infinite sum would not read back from JSON.
+                self.tokens = self.tokens.saturating_add(*tokens);
+                self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
                 self.turns += 1;
             }
             Facts::Phase { phase, resume_at } => self.phase(event, phase, *resume_at),
@@ -139,7 +140,6 @@ impl CommandFold {
             reply_authority: message.reply_authority,
             text_truncated: message.text_truncated,
             output_truncated: message.output_truncated,
-            source: message.source.clone(),
         };
         if message.is_final && message.reply_authority {
             self.authoritative = Some(pick.clone());

@@ -107,6 +107,13 @@ ids! {
     TraceId "trc_";
 }
 
+impl SessionId {
+    /// For records read from the wire, where the session's own id is not shown.
+    pub const fn unset() -> Self {
+        Self(Uuid::nil())
+    }
+}
+
 /// Checks an id that a caller chose: printable, no spaces at the ends, bounded.
 pub fn name<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
     let fits = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.trim() == text;

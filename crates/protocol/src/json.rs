@@ -1,13 +1,77 @@
 //! JSON that travels as text: parsed once to validate, never re-serialised on the way out.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 /// A JSON value kept as the text it arrived in.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
 pub struct RawJson(Box<RawValue>);
+
+impl<'de> Deserialize<'de> for RawJson {
+    /// Raw text is only skimmed by the parser. What arrives is read once in earnest, so that nothing is stored that
+    /// nobody can read back: numbers out of range, half characters, endless nesting.
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(input)?;
+        serde_json::from_str::<Sound>(raw.get()).map_err(serde::de::Error::custom)?;
+        Ok(Self(raw))
+    }
+}
+
+/// Reads any JSON value, and keeps nothing of it.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        input.deserialize_any(Sound)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Sound;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_unit<E>(self) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
+        while items.next_element::<Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Sound, A::Error> {
+        while fields.next_entry::<Sound, Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+}
 
 impl RawJson {
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
@@ -50,6 +114,19 @@ impl PartialEq for RawJson {
     }
 }
 
+/// What is wrong with a body's shape, without a word of what the caller put there: it may be a secret in the wrong place.
+pub fn shape_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let quotes = ["invalid type: ", "invalid value: ", "unknown variant "].iter().any(|start| text.starts_with(start));
+    match text.rsplit_once(", expected ") {
+        Some((found, expected)) if quotes => {
+            let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+            format!("{kind}, expected {expected}")
+        }
+        _ => text,
+    }
+}
+
 /// SHA-256 of the RFC 8785 canonical form, in hex: equal for bodies that mean the same.
 pub fn canonical_hash(value: &serde_json::Value) -> String {
     let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form");
@@ -67,4 +144,20 @@ pub fn hex(bytes: &[u8]) -> String {
 /// For fields where "absent" and "null" differ: `#[serde(default, deserialize_with = "present")]`.
 pub fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(input: D) -> Result<Option<T>, D::Error> {
     T::deserialize(input).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_back_is_not_taken() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for bad in ["1e999", r#""\ud800""#, r#"{"a":[1e999]}"#, &deep] {
+            assert!(serde_json::from_str::<RawJson>(bad).is_err(), "{bad}");
+        }
+        for good in ["null", r#"{"a": [1, -2.5, true, "\u0000é"]}"#, "9223372036854775807"] {
+            assert_eq!(serde_json::from_str::<RawJson>(good).unwrap().as_str(), good);
+        }
+    }
 }

@@ -8,6 +8,7 @@ pub mod chain;
 pub mod commands;
 pub mod cursors;
 pub mod events;
+pub mod facts;
 pub mod failures;
 pub mod fold;
 pub mod health;

@@ -18,6 +18,7 @@ pub const COMMANDS_UNFINISHED_MAX: usize = 100;
 pub const PERMISSIONS_OPEN_MAX: usize = 32;
 pub const PERMISSION_BYTES_MAX: usize = 64 * 1024;
 pub const PERMISSION_OPTIONS_MAX: usize = 16;
+pub const PERMISSION_TITLE_BYTES_MAX: usize = 4 * 1024;
 pub const PERMISSION_WAIT_MS_DEFAULT: i64 = 600_000;
 pub const PERMISSION_WAIT_MS_MAX: i64 = 86_400_000;
 

@@ -139,7 +139,6 @@ fn phase(run: &Run, command: Option<&Command>, lease: Option<&Lease>, open_permi
     match held {
         Some(lease) if stale(lease, now) => return Phase::RunnerHeartbeatStale,
         Some(_) => {}
-        None if command.state == CommandState::Pending => return Phase::WaitingRunner,
         None => return Phase::WaitingRunner,
     }
     if command.state == CommandState::Pending {

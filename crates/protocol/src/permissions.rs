@@ -7,8 +7,8 @@ use crate::{
     RawJson, Timestamp,
     ids::{CommandId, PermissionId, RunId, SessionId},
     limits::{
-        NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_WAIT_MS_DEFAULT,
-        PERMISSION_WAIT_MS_MAX,
+        NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_TITLE_BYTES_MAX,
+        PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX,
     },
 };
 
@@ -85,7 +85,9 @@ impl AskPermission {
         let digest_fits = ask.digest.len() == 64 && ask.digest.bytes().all(|b| b.is_ascii_hexdigit());
         let options_fit = (1..=PERMISSION_OPTIONS_MAX).contains(&ask.options.len())
             && ask.options.iter().all(|o| !o.option_id.is_empty() && o.option_id.len() <= NAME_BYTES_MAX);
-        (digest_fits && options_fit && !ask.title.is_empty()).then_some(ask)
+        let words_fit = (1..=PERMISSION_TITLE_BYTES_MAX).contains(&ask.title.len())
+            && ask.tool_call_id.as_ref().is_none_or(|id| id.len() <= NAME_BYTES_MAX);
+        (digest_fits && options_fit && words_fit).then_some(ask)
     }
 
     pub fn wait_ms(&self) -> i64 {
@@ -99,7 +101,7 @@ impl AskPermission {
 pub struct PermissionRequest {
     pub permission_id: PermissionId,
     pub run_id: RunId,
-    #[serde(skip, default = "no_session")]
+    #[serde(skip, default = "SessionId::unset")]
     pub session: SessionId,
     pub command_id: CommandId,
     pub title: String,
@@ -116,10 +118,6 @@ pub struct PermissionRequest {
     pub resolved_at: Option<Timestamp>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-}
-
-fn no_session() -> SessionId {
-    SessionId::new(uuid::Uuid::nil())
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -8,6 +8,7 @@ use crate::{
     Failure, FailureKind, RawJson,
     backends::secret_keys,
     ids::{name, slug},
+    json::shape_error,
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
     runs::CreateRun,
 };
@@ -216,8 +217,9 @@ impl TenantPolicy {
     fn complete(&self, asked: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
         let asked: AskedPolicy = match asked.filter(|raw| !raw.is_null()) {
             None => AskedPolicy::default(),
-            Some(raw) => serde_json::from_str(raw.as_str())
-                .map_err(|e| Failure::invalid("execution-policy-shape", format!("executionPolicy: {e}")))?,
+            Some(raw) => serde_json::from_str(raw.as_str()).map_err(|e| {
+                Failure::invalid("execution-policy-shape", format!("executionPolicy: {}", shape_error(&e)))
+            })?,
         };
         let ceiling = &self.ceiling;
         let timeout_ms = asked.timeout_ms.unwrap_or(ceiling.timeout_ms);

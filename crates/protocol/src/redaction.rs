@@ -1,8 +1,9 @@
 //! Redaction at the boundary: what looks like a credential, or is one of ours, never reaches the log of events, the
 //! log of the process, an error or a health answer.
 //!
-//! It works on text, JSON or not, and only ever replaces characters that need no escaping, so JSON stays JSON. It does
-//! not promise to know every secret's shape; the values this process knows are given to [`Redactor::new`].
+//! Text is searched for shapes; in JSON every string is decoded first, and the value of a field named like a secret
+//! goes whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
+//! secret's shape; the values this process knows are given to [`Redactor::new`].
 
 use std::borrow::Cow;
 
@@ -14,57 +15,104 @@ const MASK: &str = "[redacted]";
 /// Cheap hints; a text without any of them holds nothing the patterns could match.
 const HINTS: &[&str] = &[
     "sk-",
+    "sk_live_",
+    "rk_live_",
     "ghp_",
     "gho_",
     "ghs_",
+    "ghu_",
+    "ghr_",
     "github_pat_",
     "glpat-",
-    "xoxb-",
-    "xoxp-",
+    "xox",
     "akia",
     "aiza",
     "bearer ",
     "basic ",
     "://",
+    // As some encoders write it in JSON.
+    r":\/\/",
     "-----begin",
     "eyj",
     "ost_",
-    "password",
-    "passwd",
+    "passw",
+    "passphrase",
     "secret",
     "api_key",
     "apikey",
     "api-key",
-    "access_token",
-    "refresh_token",
-    "auth_token",
+    "access_key",
+    "accesskey",
+    "token",
     "authorization",
     "private_key",
-    "id_token",
+    "privatekey",
+    "private-key",
+    // A character that need not be escaped, and is: what it hides is only known once it is decoded.
+    r"\u00",
 ];
 
-const PATTERNS: &[(&str, &str)] = &[
-    (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", MASK),
-    (r"\b(sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xoxb-|xoxp-)[A-Za-z0-9_\-]{10,}", MASK),
-    (r"\b(AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_\-]{30,})\b", MASK),
-    (r"\bost_[a-z]*_?[A-Za-z0-9]{20,}", MASK),
-    (r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*", MASK),
-    (r"(?i)\b(bearer|basic) +[A-Za-z0-9._~+/\-]{8,}=*", "$1 [redacted]"),
-    (r"(?i)([a-z][a-z0-9+.\-]*://)[^\s/@:\x22'\\]*:[^\s/@\x22'\\]+@", "$1[redacted]@"),
-    (
-        r"(?i)([a-z0-9_\-]*(?:password|passwd|secret|api_?-?key|access_token|refresh_token|auth_token|id_token|private_key|authorization)(?:\\?\x22|')?\s*[:=]\s*\\?\x22)(?:[^\x22\\]|\\[^\x22])+",
-        "$1[redacted]",
-    ),
-    (
-        r"(?i)\b((?:[a-z0-9]+_)*(?:password|passwd|secret|api_?key|access_token|refresh_token|auth_token|private_key))=([^\s\x22'\\&]+)",
-        "$1=[redacted]",
-    ),
+/// Names of fields and variables that hold a secret, as a pattern.
+const NAMES: &str = "password|passwd|passphrase|secret|api[_-]?key|secret[_-]?access[_-]?key|access[_-]?token|\
+    refresh[_-]?token|auth[_-]?token|id[_-]?token|private[_-]?key";
+
+/// The same without separators, for the names of JSON fields.
+const SECRET_FIELDS: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "apikey",
+    "secretaccesskey",
+    "accesstoken",
+    "refreshtoken",
+    "authtoken",
+    "idtoken",
+    "privatekey",
+    "authorization",
 ];
+
+/// Other fields named like a token are taken for one when their value is of this length and one word.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Tokens that only say where to go on.
+const PLACE_TOKENS: &[&str] = &["page", "next", "cursor", "continu"];
+
+fn patterns() -> Vec<(Regex, String)> {
+    let with_names = |pattern: &str| pattern.replace("NAMES", NAMES);
+    [
+        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)".to_owned(), MASK),
+        (
+            r"\b(sk-|sk_live_|rk_live_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-)[A-Za-z0-9_\-]{10,}".to_owned(),
+            MASK,
+        ),
+        (r"\b(AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_\-]{30,})\b".to_owned(), MASK),
+        (r"\bost_[a-z]*_?[A-Za-z0-9]{20,}".to_owned(), MASK),
+        (r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*".to_owned(), MASK),
+        (r"(?i)\b(bearer|basic) +[A-Za-z0-9._~+/\-]{8,}=*".to_owned(), "$1 [redacted]"),
+        (r#"(?i)([a-z][a-z0-9+.\-]*://)[^\s/@:"'\\]*:[^\s/"'\\]+@"#.to_owned(), "$1[redacted]@"),
+        (r#"(?i)(https?://)[^\s/@:"'\\]{16,}@"#.to_owned(), "$1[redacted]@"),
+        (
+            r"(?i)\b(x-api-key|x-auth-token|private-token|authorization)(: *)(?:(?:bearer|basic|token|digest) +)?[^\s\x22',]{8,}"
+                .to_owned(),
+            "$1$2[redacted]",
+        ),
+        (
+            with_names(
+                r#"(?i)((?:NAMES|authorization)(?:\\?["'])?\s*[:=]\s*)(?:\\?"(?:[^"\\]|\\[^"])*(?:\\?"|\z)|'[^']*(?:'|\z))"#,
+            ),
+            r#"$1"[redacted]""#,
+        ),
+        (with_names(r#"(?i)(NAMES)=([^\s"'\\&]+)"#), "$1=[redacted]"),
+    ]
+    .into_iter()
+    .map(|(pattern, mask)| (Regex::new(&pattern).expect("the patterns are constants"), mask.to_owned()))
+    .collect()
+}
 
 pub struct Redactor {
     hints: AhoCorasick,
     known: Option<AhoCorasick>,
-    patterns: Vec<(Regex, &'static str)>,
+    patterns: Vec<(Regex, String)>,
 }
 
 impl Redactor {
@@ -75,13 +123,11 @@ impl Redactor {
         Self {
             hints: build(HINTS).expect("the hints are a constant"),
             known: (!known.is_empty()).then(|| AhoCorasick::new(known).expect("a handful of values")),
-            patterns: PATTERNS
-                .iter()
-                .map(|(pattern, mask)| (Regex::new(pattern).expect("the patterns are constants"), *mask))
-                .collect(),
+            patterns: patterns(),
         }
     }
 
+    /// Redacts text that is not JSON.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         if let Some(known) = &self.known
@@ -94,12 +140,135 @@ impl Redactor {
             return text;
         }
         for (pattern, mask) in &self.patterns {
-            if let Cow::Owned(changed) = pattern.replace_all(&text, *mask) {
+            if let Cow::Owned(changed) = pattern.replace_all(&text, mask.as_str()) {
                 text = Cow::Owned(changed);
             }
         }
         text
     }
+
+    /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
+    pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let suspicious = self.hints.is_match(text) || self.known.as_ref().is_some_and(|known| known.is_match(text));
+        if !suspicious {
+            return Cow::Borrowed(text);
+        }
+        let mut walk = Walk { redactor: self, text, out: String::new(), copied: 0, mask_until: 0 };
+        walk.run();
+        if walk.copied == 0 {
+            return Cow::Borrowed(text);
+        }
+        walk.out.push_str(&text[walk.copied..]);
+        Cow::Owned(walk.out)
+    }
+
+    /// A string of JSON, decoded; it may be JSON itself.
+    fn redact_string<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let nested =
+            text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        if nested { self.redact_json(text) } else { self.redact(text) }
+    }
+}
+
+/// Goes through a JSON text string by string and writes down what changes.
+struct Walk<'a> {
+    redactor: &'a Redactor,
+    text: &'a str,
+    out: String,
+    /// Everything before this is in `out`.
+    copied: usize,
+    /// Strings that begin before this are the value of a secret field.
+    mask_until: usize,
+}
+
+impl Walk<'_> {
+    fn run(&mut self) {
+        let mut at = 0;
+        while let Some(start) = self.text[at..].find('"').map(|found| at + found) {
+            let end = string_end(self.text, start);
+            let Ok(content) = serde_json::from_str::<Cow<str>>(&self.text[start..end]) else { return };
+            let after = end + blanks(&self.text[end..]);
+            let is_key = self.text[after..].starts_with(':');
+            if !is_key && start < self.mask_until {
+                self.replace(start, end, MASK);
+            } else if let Cow::Owned(clean) = self.redactor.redact_string(&content) {
+                self.replace(start, end, &clean);
+            }
+            at = end;
+            if is_key {
+                self.enter_field(&content, after + 1);
+            }
+        }
+    }
+
+    /// Decides about the value that begins behind the colon.
+    fn enter_field(&mut self, key: &str, colon: usize) {
+        let start = colon + blanks(&self.text[colon..]);
+        let value = &self.text[start..];
+        let end = match value.as_bytes().first() {
+            Some(b'"') => start + string_end(value, 0),
+            Some(b'[') => start + array_end(value),
+            // Its own fields are judged by their own names.
+            Some(b'{') => return,
+            _ => start + value.find([',', '}', ']']).unwrap_or(value.len()),
+        };
+        if !is_secret_field(key, &self.text[start..end]) {
+            return;
+        }
+        if value.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+            self.replace(start, start + value[..end - start].trim_end().len(), MASK);
+        } else {
+            self.mask_until = self.mask_until.max(end);
+        }
+    }
+
+    fn replace(&mut self, start: usize, end: usize, with: &str) {
+        self.out.push_str(&self.text[self.copied..start]);
+        self.out.push_str(&serde_json::to_string(with).expect("a string serialises"));
+        self.copied = end;
+    }
+}
+
+fn is_secret_field(key: &str, value: &str) -> bool {
+    let name: String = key.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
+    if SECRET_FIELDS.iter().any(|field| name.ends_with(field)) {
+        return true;
+    }
+    let one_word = value.starts_with('"') && value.len() >= TOKEN_BYTES_MIN + 2 && !value.contains(char::is_whitespace);
+    name.ends_with("token") && one_word && !PLACE_TOKENS.iter().any(|place| name.contains(place))
+}
+
+fn blanks(text: &str) -> usize {
+    text.len() - text.trim_start_matches([' ', '\t', '\n', '\r']).len()
+}
+
+/// Where the string that begins at `start` is over, its quote included.
+fn string_end(text: &str, start: usize) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = start + 1;
+    while at < bytes.len() && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(bytes.len())
+}
+
+/// Where the array that begins the text is over.
+fn array_end(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => at = string_end(text, at) - 1,
+            b'[' => depth += 1,
+            b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    at
 }
 
 #[cfg(test)]
@@ -112,18 +281,48 @@ mod tests {
         for secret in [
             r#"{"text":"key sk-abcdefghij0123456789 end"}"#,
             r#"{"url":"postgres://me:hunter2pw@db/x"}"#,
+            r#"{"url":"postgres:\/\/me:hunter2pw@db\/x"}"#,
+            r#"{"url":"https://me:p@hunter2pw@db/x"}"#,
+            r#"{"url":"https://hunter2pwhunter2pw@db/x"}"#,
             r#"{"api_key":"hunter2pw","n":1}"#,
+            r#"{"accessToken" : "hunter2pw","n":1}"#,
+            r#"{"password":"a\"hunter2pw","n":1}"#,
+            r#"{"password":"\u0068unter2pw","n":"\u0068unter2-known"}"#,
+            r#"{"pass\u0077ord":"hunter2pw"}"#,
+            r#"{"secret":["hunter2pw",["hunter2pw"]],"n":["x"]}"#,
+            r#"{"githubToken":"hunter2pwhunter2pw"}"#,
             r#"{"text":"Authorization: Bearer hunter2pw.abc"}"#,
+            r#"{"text":"curl -H 'X-Api-Key: hunter2pw' x"}"#,
             r#"{"text":"export OPENAI_API_KEY=hunter2pw"}"#,
             r#"{"text":"{\"password\": \"hunter2pw\"}"}"#,
+            r#"{"text":"{\"password\": \"a\\\"hunter2pw\"}"}"#,
+            r#"{"text":"it said {\"password\": \"hunter2pw\"} to me"}"#,
             r#"{"text":"it is hunter2-known"}"#,
             r#"{"text":"-----BEGIN PRIVATE KEY-----\nhunter2pw\n-----END PRIVATE KEY-----"}"#,
+            r#"{"text":"-----BEGIN RSA PRIVATE KEY-----\nhunter2pw and cut","next":"x"}"#,
             r#"{"jwt":"eyJhbGciOiJI.eyJzdWIiOiIx.hunter2pwxx"}"#,
+            r#"{"sk-hunter2pwhunter2pw":1}"#,
         ] {
-            let clean = redactor.redact(secret);
-            assert!(!clean.contains("hunter2") && !clean.contains("abcdefghij"), "{clean}");
+            let clean = redactor.redact_json(secret);
+            let text = clean.replace("\\u0068", "h");
+            assert!(!text.contains("hunter2") && !clean.contains("abcdefghij"), "{secret}: {clean}");
             assert!(clean.contains("[redacted]"), "{clean}");
             serde_json::from_str::<serde_json::Value>(&clean).unwrap_or_else(|e| panic!("{clean}: {e}"));
+        }
+        let number = redactor.redact_json(r#"{"password" : 1234 , "n":[1]}"#);
+        assert_eq!(number, r#"{"password" : "[redacted]" , "n":[1]}"#);
+    }
+
+    #[test]
+    fn plain_text_loses_its_credentials_too() {
+        let redactor = Redactor::new(&[]);
+        for (text, clean) in [
+            ("at postgres://me:pw@db/x", "at postgres://[redacted]@db/x"),
+            (r#"bad body: {"password": "hunter2"}"#, r#"bad body: {"password": "[redacted]"}"#),
+            (r#"said "{\"password\":\"hunter2\"}""#, r#"said "{\"password\":"[redacted]"}""#),
+            ("PASSWORD=hunter2 make", "PASSWORD=[redacted] make"),
+        ] {
+            assert_eq!(redactor.redact(text), clean);
         }
     }
 
@@ -132,6 +331,17 @@ mod tests {
         let redactor = Redactor::new(&[]);
         for text in ["the secret of good soup", "see https://example.org/a:b", "ask-me-anything", "tokens: 12"] {
             assert_eq!(redactor.redact(text), text);
+        }
+        for json in [
+            r#"{"text":"Password:","stream":"stdout"}"#,
+            r#"{"text":"[sudo] password for me: ","next":"x"}"#,
+            r#"{"secretScope":{"toolCredentials":[]},"secretRef":{"name":"agentrun-v01-provider-codex"}}"#,
+            r#"{"secret":{"name":"agentrun-v01-provider-codex","keys":["auth.json"]}}"#,
+            r#"{"totalTokens":12,"token":"hel","nextPageToken":"0123456789abcdef0123"}"#,
+            r#"{"text":"\u001b[1mbold\u001b[0m","password":null}"#,
+            r#"{"text":"struct A { password: String, secret: u8 }"}"#,
+        ] {
+            assert_eq!(redactor.redact_json(json), json);
         }
     }
 }

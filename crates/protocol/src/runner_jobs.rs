@@ -57,7 +57,7 @@ pub struct CreateRunnerJob {
 pub struct RunnerJob {
     pub runner_job_id: RunnerJobId,
     pub run_id: RunId,
-    #[serde(skip, default = "no_session")]
+    #[serde(skip, default = "SessionId::unset")]
     pub session: SessionId,
     pub command_id: CommandId,
     pub attempt_id: AttemptId,
@@ -90,10 +90,6 @@ pub struct RunnerJob {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-}
-
-fn no_session() -> SessionId {
-    SessionId::new(uuid::Uuid::nil())
 }
 
 /// Where to look next.

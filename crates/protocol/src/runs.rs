@@ -142,7 +142,7 @@ pub struct Run {
     pub run_id: RunId,
     /// The caller's own session id where it chose one, else ours.
     pub session_id: String,
-    #[serde(skip, default = "no_session")]
+    #[serde(skip, default = "SessionId::unset")]
     pub session: SessionId,
     pub tenant_id: String,
     pub project_id: String,
@@ -181,10 +181,6 @@ pub struct Run {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-}
-
-fn no_session() -> SessionId {
-    SessionId::new(uuid::Uuid::nil())
 }
 
 /// What creating a run answers: the run and, where they were asked for, its first command and its standing job.

@@ -1,9 +1,12 @@
 //! What every service function is given: the store, the lanes, the hub, time, ids and policy.
 
-use std::sync::{Arc, atomic::AtomicUsize};
+use std::{
+    borrow::Cow,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, RawJson, Timestamp,
     ids::{CommandId, RunId, SessionId},
     kernel::{Op, Reply, Request},
     redaction::Redactor,
@@ -151,6 +154,14 @@ impl App {
 
     pub fn remember_command(&self, command_id: CommandId, run: &RunRef) {
         self.commands.insert(command_id, run.clone());
+    }
+
+    /// A caller's JSON as it may be kept.
+    pub fn redacted(&self, raw: &RawJson) -> Result<RawJson, Failure> {
+        match self.redactor.redact_json(raw.as_str()) {
+            Cow::Borrowed(_) => Ok(raw.clone()),
+            Cow::Owned(clean) => RawJson::parse(clean).map_err(Failure::internal),
+        }
     }
 
     /// Resolves when the server is stopping.

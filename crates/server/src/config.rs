@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_protocol::{Failure, FailureKind, limits::LEASE_MS_DEFAULT, policy::TenantPolicy};
+use ostler_protocol::{Failure, FailureKind, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor};
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -167,7 +167,9 @@ impl Config {
 }
 
 fn invalid(error: config::ConfigError) -> Failure {
-    Failure::invalid("config", format!("configuration: {error}"))
+    // It may quote the line that is wrong, and that line may be the one with the password.
+    let message = Redactor::new(&[]).redact(&format!("configuration: {error}")).into_owned();
+    Failure::invalid("config", message)
 }
 
 #[cfg(test)]

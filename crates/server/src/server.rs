@@ -139,7 +139,7 @@ fn password_of(url: &str) -> &str {
 }
 
 /// Why a start failed is told to the one who starts it, not to callers; a connection string in it is not.
-fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
+pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
     let text = error.to_string();
     Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
 }

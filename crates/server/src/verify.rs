@@ -2,18 +2,19 @@
 //! that is kept apart. The first event that does not fit is named.
 
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     chain::{self, Hash},
     events::Event,
     ids::SessionId,
     sessions::Session,
 };
-use ostler_store::{self as store, Db};
+use ostler_store::{self as store, Db, StoreConfig};
 
 use crate::{
     app::store_failure,
     clock::{Clock, SystemClock},
     config::Config,
+    server::not_started,
 };
 
 const PAGE: u32 = 1_000;
@@ -34,7 +35,15 @@ pub struct Broken {
 
 /// Checks every session, or the one named (by our id, or a caller's).
 pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Failure> {
-    let db = Db::open(&config.store()?, SystemClock.now()).await.map_err(store_failure)?;
+    let store = config.store()?;
+    if let StoreConfig::Sqlite { file, .. } = &store
+        && !file.exists()
+    {
+        // Opening it would make an empty one, and find nothing wrong with it.
+        let message = format!("there is no store at {}", file.display());
+        return Err(Failure::rule(FailureKind::NotFound, "store-absent", message));
+    }
+    let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_started("store", error))?;
     let report = walk(&db, session).await;
     db.close().await;
     report
@@ -70,7 +79,11 @@ async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Br
         let page = store::events::list_by_session(db, session.session, seq, PAGE).await;
         let page = match page {
             Ok(page) => page,
-            Err(error) => return Ok(broken(seq + 1, &format!("does not read back: {error}"))),
+            Err(error) if error.is_corrupt() => {
+                let (seq, reason) = find_unreadable(db, session, seq, head).await?;
+                return Ok(broken(seq, &reason));
+            }
+            Err(error) => return Err(store_failure(error)),
         };
         for event in &page.events {
             *events += 1;
@@ -91,6 +104,25 @@ async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Br
         return Ok(broken(seq, "the last event is not the head"));
     }
     Ok(None)
+}
+
+/// One of the next events does not read back: goes on one by one, to name it or what is wrong before it.
+async fn find_unreadable(db: &Db, session: &Session, after: i64, mut head: Hash) -> Result<(i64, String), Failure> {
+    let mut seq = after;
+    loop {
+        match store::events::get(db, session.session, seq + 1).await {
+            Ok(Some(event)) => {
+                if let Err(reason) = check_event(&head, seq, &event) {
+                    return Ok((seq + 1, reason.to_owned()));
+                }
+                head = event.hash;
+                seq += 1;
+            }
+            Ok(None) => return Ok((seq + 1, "an event is missing".into())),
+            Err(error) if error.is_corrupt() => return Ok((seq + 1, format!("does not read back: {error}"))),
+            Err(error) => return Err(store_failure(error)),
+        }
+    }
 }
 
 fn check_event(head: &Hash, seq: i64, event: &Event) -> Result<(), &'static str> {

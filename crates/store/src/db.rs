@@ -34,6 +34,15 @@ impl StoreError {
         Self::Corrupt(what.to_string())
     }
 
+    /// What is stored cannot be read as what was written; asking again will not help.
+    pub fn is_corrupt(&self) -> bool {
+        match self {
+            Self::Corrupt(_) | Self::Postgres(sqlx::Error::ColumnDecode { .. }) => true,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _)) => e.code == rusqlite::ErrorCode::DatabaseCorrupt,
+            _ => false,
+        }
+    }
+
     /// A unique index said no: somebody else was first.
     pub fn is_unique_violation(&self) -> bool {
         match self {
@@ -184,7 +193,10 @@ impl Db {
     /// Stops the engine's threads and connections.
     pub async fn close(&self) {
         match &self.engine {
-            Engine::Sqlite(sqlite) => sqlite.close(),
+            Engine::Sqlite(sqlite) => {
+                let sqlite = sqlite.clone();
+                let _ = tokio::task::spawn_blocking(move || sqlite.close()).await;
+            }
             Engine::Postgres(pool) => pool.close().await,
         }
     }

@@ -19,11 +19,15 @@ const CHUNK_ROWS: u32 = 128;
 
 fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
     let (session, session_seq) = (row.id()?, row.int()?);
-    let (run_id, seq) = (row.opt_id()?, row.opt_int()?);
+    let run = match (row.opt_id()?, row.opt_int()?) {
+        (Some(run_id), Some(seq)) => Some((run_id, seq)),
+        (None, None) => None,
+        _ => return Err(StoreError::corrupt("an event has half a place in a run")),
+    };
     Ok(Event {
         session,
         session_seq,
-        run: run_id.zip(seq),
+        run,
         command_id: row.opt_id()?,
         event_type: row.named(EventType::parse)?,
         payload: row.opt_str()?.map(Into::into),
@@ -61,6 +65,11 @@ pub async fn list_by_session(db: &Db, session: SessionId, after: i64, limit: u32
     );
     let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
     page(db, sql, args, |event| event.session_seq, after, limit).await
+}
+
+pub async fn get(db: &Db, session: SessionId, session_seq: i64) -> Result<Option<Event>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq = $2");
+    db.read_one(sql, vec![text(session), session_seq.into()], decode).await
 }
 
 async fn page(

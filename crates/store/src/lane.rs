@@ -136,8 +136,12 @@ pub(crate) type Desks = HashMap<SessionId, Desk>;
 /// another's request. A new run's key or session name is the usual reason: they are unique beyond its session's lock.
 /// A lost connection is no reason: there nobody knows what was committed.
 pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
-    let refused = matches!(error, StoreError::Sqlite(_) | StoreError::Postgres(sqlx::Error::Database(_)));
-    requests.len() > 1 && refused
+    requests.len() > 1 && refused(error)
+}
+
+/// The database said no to what it was given, or what it holds for somebody does not read back.
+pub(crate) fn refused(error: &StoreError) -> bool {
+    matches!(error, StoreError::Sqlite(_) | StoreError::Postgres(sqlx::Error::Database(_))) || error.is_corrupt()
 }
 
 /// The rows a flush has to write.

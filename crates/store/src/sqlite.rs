@@ -42,8 +42,7 @@ pub struct Sqlite {
     reads: Mutex<Option<mpsc::Sender<Read>>>,
     host: Arc<OnceLock<Arc<dyn Host>>>,
     pub durability: Durability,
-    /// Held for as long as the store is open.
-    _lock: File,
+    writer: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl Sqlite {
@@ -54,10 +53,8 @@ impl Sqlite {
         migrate(&mut writer, now)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let lane_host = host.clone();
-        thread::Builder::new()
-            .name("sqlite-lane".into())
-            .spawn(move || Lane { connection: writer, host: lane_host }.run(inbox))?;
+        let lane = Lane { connection: writer, host: host.clone(), _lock: lock };
+        let writer = thread::Builder::new().name("sqlite-lane".into()).spawn(move || lane.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
         for number in 0..READERS {
@@ -66,7 +63,13 @@ impl Sqlite {
                 .name(format!("sqlite-read-{number}"))
                 .spawn(move || serve_reads(&connection, &inbox))?;
         }
-        Ok(Self { works: Mutex::new(Some(works)), reads: Mutex::new(Some(reads)), host, durability, _lock: lock })
+        Ok(Self {
+            works: Mutex::new(Some(works)),
+            reads: Mutex::new(Some(reads)),
+            host,
+            durability,
+            writer: Mutex::new(Some(writer)),
+        })
     }
 
     pub fn host(&self, host: Arc<dyn Host>) {
@@ -74,9 +77,14 @@ impl Sqlite {
         let _ = self.host.set(host);
     }
 
+    /// Waits until what was accepted is written and the lock is free. Blocks.
     pub fn close(&self) {
         self.works.lock().expect("never poisoned").take();
         self.reads.lock().expect("never poisoned").take();
+        let writer = self.writer.lock().expect("never poisoned").take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the write lane panicked");
+        }
     }
 
     pub fn submit(&self, job: Job) -> Result<(), LaneError> {
@@ -217,6 +225,8 @@ fn query<T>(
 struct Lane {
     connection: Connection,
     host: Arc<OnceLock<Arc<dyn Host>>>,
+    /// Held for as long as anything can be written.
+    _lock: File,
 }
 
 impl Lane {
@@ -272,24 +282,40 @@ impl Lane {
         let tx = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         // Plain writes first: rows loaded for the requests below must already show what they did.
         let written: Vec<_> = writes.into_iter().map(|write| write(&tx)).collect();
-        let mut desks = Desks::new();
-        let outcome = (|| {
-            let mut replies = Vec::with_capacity(requests.len());
-            for request in requests {
-                replies.push(match desks::load(&tx, &mut desks, request)? {
-                    Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
-                    None => Err(LaneError::Refused(Failure::not_found("session"))),
-                });
+        let outcome = match Self::decide(&tx, requests, now, !written.is_empty()) {
+            Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
+            // What one caller sent takes nothing else with it: the plain writes stay.
+            Err(error) if !written.is_empty() && lane::refused(&error) => {
+                let kept = tx.execute_batch("ROLLBACK TO requests").and_then(|()| tx.commit());
+                written.into_iter().for_each(|answer| answer(kept.is_ok()));
+                return Err(error);
             }
-            desks::save(&tx, &Changes::of(&desks))?;
-            Ok(replies)
-        })();
-        let outcome = match outcome {
-            Ok(replies) => tx.commit().map(|()| replies).map_err(StoreError::from),
             Err(error) => tx.rollback().map_err(StoreError::from).and(Err(error)),
         };
         let committed = outcome.is_ok();
         written.into_iter().for_each(|answer| answer(committed));
-        Ok((outcome?, desks))
+        outcome
+    }
+
+    /// Decides the requests and saves what changed, in the open transaction; `apart` from what is in it already.
+    fn decide(
+        tx: &Connection,
+        requests: &[Request],
+        now: Timestamp,
+        apart: bool,
+    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+        if apart {
+            tx.prepare_cached("SAVEPOINT requests")?.execute([])?;
+        }
+        let mut desks = Desks::new();
+        let mut replies = Vec::with_capacity(requests.len());
+        for request in requests {
+            replies.push(match desks::load(tx, &mut desks, request)? {
+                Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
+                None => Err(LaneError::Refused(Failure::not_found("session"))),
+            });
+        }
+        desks::save(tx, &Changes::of(&desks))?;
+        Ok((replies, desks))
     }
 }

@@ -11,8 +11,9 @@ use super::{
 use crate::{
     Failure, FailureKind, Timestamp,
     commands::CommandState,
-    events::{Appended, EventType, Facts, NewEvent, unknown_command},
-    ids::{AttemptId, CommandId, RunId},
+    events::{Appended, EventType, NewEvent, unknown_command},
+    facts::Facts,
+    ids::{AttemptId, CommandId, PermissionId, RunId},
     limits::PERMISSIONS_OPEN_MAX,
     runs::{Terminal, TerminalStatus},
 };
@@ -28,15 +29,15 @@ pub struct AppendOp {
 
 pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
-    if let Some(seq) = stated_before(rows, &op.events) {
-        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq }));
-    }
     if let Some(batch) = op.batch_no.and_then(|no| find_batch(rows, op.lease_epoch, no)) {
         let same_owner =
             rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
         if same_owner {
             return Ok(Reply::Appended(Appended { first_seq: batch.first_seq, last_seq: batch.last_seq }));
         }
+    }
+    if let Some(seq) = stated_before(rows, &op.events) {
+        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq }));
     }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
@@ -76,14 +77,17 @@ fn terminal_of(rows: &RunDesk, command_id: Option<CommandId>) -> Option<&Termina
 fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
     let mut ended: Vec<CommandId> = vec![];
     let mut run_ended = false;
-    let mut asking = rows.run.open_permissions as usize;
+    let mut asked: Vec<PermissionId> = vec![];
     for event in events {
         if run_ended {
             return Err(Failure::invalid("after-run-end", "no event may follow the run's terminal_status"));
         }
         if let Some(id) = event.command_id {
             let command = rows.commands.get(&id).ok_or_else(|| unknown_command(&id.to_string()))?;
-            if command.state.is_terminal() || ended.contains(&id) {
+            // A command that was aimed at one ended in this batch ends with it; only its own end may still follow.
+            let ends_along = command.target_command_id.is_some_and(|target| ended.contains(&target));
+            let is_end = matches!(event.facts, Facts::Terminal(_));
+            if command.state.is_terminal() || ended.contains(&id) || ends_along && !is_end {
                 return Err(command_ended(command.terminal.as_ref()));
             }
         }
@@ -93,10 +97,12 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
                 None => run_ended = true,
             },
             Facts::Permission(ask) => {
-                asking += 1;
-                check_ask(rows, event, ask.is_some(), asking)?;
-                if ask.as_ref().is_some_and(|ask| rows.permissions.contains_key(&ask.permission_id)) {
-                    return Err(Failure::invalid("permission-id-used", "this permissionId was used before"));
+                if event.command_id.is_none() {
+                    return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
+                }
+                if let Some(ask) = ask {
+                    check_ask(rows, ask.permission_id, &asked)?;
+                    asked.push(ask.permission_id);
                 }
             }
             _ => {}
@@ -105,11 +111,12 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_ask(rows: &RunDesk, event: &NewEvent, well_formed: bool, asking: usize) -> Result<(), Failure> {
-    if event.command_id.is_none() {
-        return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
+/// A request's id is used once in its run, and only so many are open at a time.
+fn check_ask(rows: &RunDesk, id: PermissionId, asked: &[PermissionId]) -> Result<(), Failure> {
+    if rows.permissions.contains_key(&id) || asked.contains(&id) {
+        return Err(Failure::invalid("permission-id-used", "this permissionId was used before"));
     }
-    if well_formed && asking > PERMISSIONS_OPEN_MAX {
+    if rows.run.open_permissions as usize + asked.len() >= PERMISSIONS_OPEN_MAX {
         let message = format!("run {} has {PERMISSIONS_OPEN_MAX} open permission requests", rows.run.run_id);
         return Err(Failure::rule(FailureKind::Overloaded, "permissions-open", message));
     }

@@ -68,7 +68,17 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
     }
 }
 
-pub fn cancelled() -> End {
+/// The lease is over: nobody will stop what was asked to stop, so it ends here.
+pub fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    for command_id in desk.run_mut(run_id).unfinished_ids() {
+        let command = &desk.run_mut(run_id).commands[&command_id];
+        if command.is_unfinished() && command.cancel_requested_at.is_some() {
+            end_command(desk, run_id, command_id, cancelled(), now);
+        }
+    }
+}
+
+fn cancelled() -> End {
     End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "cancelled on request")
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    Reply,
+    Reply, cancel,
     desk::{Desk, RunDesk, Tracked},
     run::{check_open, session_busy},
 };
@@ -124,6 +124,7 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
         lease.ended = true;
         let fact = json!({"state": "released", "runnerId": op.runner_id, "leaseEpoch": op.lease_epoch});
         desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+        cancel::end_waiting(desk, run_id, now);
     } else {
         lease.expires_at = after(now, lease.duration_ms);
     }

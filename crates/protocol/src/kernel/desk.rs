@@ -172,8 +172,11 @@ impl Desk {
         let held = desk.lease.as_deref().filter(|lease| !lease.ended).map(|lease| lease.expires_at);
         super::run::set_status(desk, held.is_some());
         let first = unfinished.first().copied();
+        let other = self.session.busy_with_other(Some(run_id), now).is_some();
         let session = &mut self.session;
-        if !unfinished.is_empty() || held.is_some() {
+        if other {
+            // An old lease of this run that nobody has swept yet does not make it the active one.
+        } else if !unfinished.is_empty() || held.is_some() {
             session.active_run_id = Some(run_id);
             session.active_command_id = first;
             session.active_unfinished = unfinished.len() as i64;

@@ -6,7 +6,8 @@ use super::{desk::Desk, permission};
 use crate::{
     FailureKind, Timestamp,
     commands::CommandState,
-    events::{EventType, Facts, NewEvent, TerminalFacts},
+    events::{EventType, NewEvent},
+    facts::{Facts, TerminalFacts},
     ids::{CommandId, RunId},
     permissions::PermissionStatus,
     runs::{RunStatus, Terminal, TerminalStatus},
@@ -44,7 +45,7 @@ impl End {
 
     fn of(status: TerminalStatus, kind: Option<FailureKind>, message: Option<String>, source: &'static str) -> Self {
         let failure_kind = kind.filter(|_| status != TerminalStatus::Completed);
-        let facts = TerminalFacts { status, failure_kind, message, source: Some(source.into()) };
+        let facts = TerminalFacts { status, failure_kind, message };
         Self { facts, source, event: None }
     }
 
@@ -60,7 +61,7 @@ impl End {
     }
 
     fn terminal(self, seq: i64, at: Timestamp) -> Terminal {
-        let TerminalFacts { status, failure_kind, message, .. } = self.facts;
+        let TerminalFacts { status, failure_kind, message } = self.facts;
         Terminal { status, failure_kind, message, source: self.source.into(), seq, at }
     }
 }

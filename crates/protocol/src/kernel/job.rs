@@ -86,7 +86,9 @@ pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -
     if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
         return Ok(Reply::Done);
     }
-    let left = rows.unfinished_ids();
+    // Work that another runner has in hand is not left over, and not this job's to give up.
+    let in_hand = rows.live_lease(now).is_some_and(|lease| lease.runner_id != job.runner_id);
+    let left = if in_hand { vec![] } else { rows.unfinished_ids() };
     let again = !op.succeeded && !left.is_empty() && job.attempt < JOB_ATTEMPTS_MAX;
     let cancelled = rows.run.cancel_requested_at.is_some();
     let rows = desk.run_mut(run_id);
@@ -118,7 +120,7 @@ pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -
 /// A standing job starts a runner again. True: a launcher should look.
 pub fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
     let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
-    if !matches!(job.phase, JobPhase::Succeeded) {
+    if !matches!(job.phase, JobPhase::Succeeded | JobPhase::Failed) {
         return false;
     }
     job.phase = JobPhase::Pending;

@@ -26,7 +26,7 @@ pub use sweep::SweepOp;
 use crate::{
     Failure, Timestamp,
     commands::Command,
-    events::Appended,
+    events::{Appended, NewEvent},
     ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     leases::{Claimed, LeaseState},
     permissions::PermissionRequest,
@@ -80,7 +80,6 @@ pub struct Needs<'a> {
     pub job_key: Option<&'a str>,
     pub job_id: Option<RunnerJobId>,
     pub latest_command: bool,
-    pub permission_id: Option<PermissionId>,
     pub batch: Option<(i64, i64)>,
 }
 
@@ -93,9 +92,17 @@ impl Request {
                 Needs { job_key: op.job.idempotency_key.as_deref(), latest_command: op.command_id.is_none(), ..none }
             }
             Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
-            Op::AnswerPermission(op) => Needs { permission_id: Some(op.permission_id), ..none },
             Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
             _ => none,
+        }
+    }
+
+    /// Permission requests the operation names, open or not.
+    pub fn permissions(&self) -> Vec<PermissionId> {
+        match &self.op {
+            Op::AnswerPermission(op) => vec![op.permission_id],
+            Op::Append(op) => op.events.iter().filter_map(NewEvent::asks).collect(),
+            _ => vec![],
         }
     }
 

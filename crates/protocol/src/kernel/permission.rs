@@ -5,7 +5,8 @@ use serde_json::json;
 use super::{Reply, claim::after, desk::Desk, desk::Tracked};
 use crate::{
     Failure, FailureKind, Timestamp,
-    events::{EventType, Facts, NewEvent},
+    events::{EventType, NewEvent},
+    facts::Facts,
     ids::{CommandId, PermissionId, RunId},
     permissions::{PermissionRequest, PermissionStatus},
 };

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, Timestamp,
-    commands::CommandState,
+    commands::{CommandState, CommandType},
     events::NewEvent,
     ids::RunId,
     runs::{CreatedRun, Run, RunStatus},
@@ -30,6 +30,10 @@ pub struct CreateRunOp {
 pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply, Failure> {
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));
+    }
+    // Past this point nothing can be refused: a new run takes a turn, and a pending turn takes a job.
+    if op.start.as_ref().is_some_and(|(first, _)| first.command.command_type != CommandType::Turn) {
+        return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
     }
     let run_id = op.run.run_id;
     desk.session.last_run_id = Some(run_id);

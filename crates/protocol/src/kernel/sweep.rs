@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Reply, cancel, desk::Desk, ending::end_command, permission};
+use super::{Reply, cancel, desk::Desk, permission};
 use crate::{
     Failure, Timestamp,
     events::{EventType, NewEvent},
@@ -27,13 +27,7 @@ pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Res
         let fact = json!({"state": "expired", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch,
             "leaseExpiresAt": lease.expires_at, "orphaned": op.orphaned});
         desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
-        let waiting: Vec<_> =
-            desk.run(run_id)?.unfinished().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect();
-        for command_id in waiting {
-            if desk.run(run_id)?.commands[&command_id].is_unfinished() {
-                end_command(desk, run_id, command_id, cancel::cancelled(), now);
-            }
-        }
+        cancel::end_waiting(desk, run_id, now);
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)

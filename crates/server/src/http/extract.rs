@@ -5,7 +5,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
 };
 use http::{HeaderMap, header, request::Parts};
-use ostler_protocol::{Failure, FailureKind, limits::BODY_BYTES_MAX};
+use ostler_protocol::{Failure, FailureKind, json::shape_error, limits::BODY_BYTES_MAX};
 use serde::de::DeserializeOwned;
 
 use super::problem::Refusal;
@@ -80,7 +80,7 @@ async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> 
     let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|_| too_large())?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
-        Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {error}")))
+        Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {}", shape_error(&error))))
     })
 }
 

@@ -59,18 +59,18 @@ type Details = serde_json::Map<String, serde_json::Value>;
 /// Details may quote what the caller sent.
 fn redact_details(details: Details, redactor: &Redactor) -> Details {
     let text = serde_json::Value::Object(details).to_string();
-    match serde_json::from_str(&redactor.redact(&text)) {
+    match serde_json::from_str(&redactor.redact_json(&text)) {
         Ok(serde_json::Value::Object(clean)) => clean,
         _ => Details::new(),
     }
 }
 
 fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
-    let message = redactor.redact(&failure.message);
+    let (message, path) = (redactor.redact(&failure.message), redactor.redact(path));
     let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
     if failure.kind.row().status >= 500 {
-        tracing::error!(%trace_id, path, kind = %failure.kind, %message, cause, "request failed");
+        tracing::error!(%trace_id, %path, kind = %failure.kind, %message, cause, "request failed");
     } else {
-        tracing::info!(%trace_id, path, kind = %failure.kind, %message, rule = failure.rule_name(), "request refused");
+        tracing::info!(%trace_id, %path, kind = %failure.kind, %message, rule = failure.rule_name(), "request refused");
     }
 }

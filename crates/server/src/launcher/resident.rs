@@ -28,14 +28,16 @@ use crate::{
 const TAKE_MAX: u32 = 32;
 /// Jobs are looked for this often even when nobody said that one waits.
 const RECHECK: Duration = Duration::from_secs(2);
-const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Jobs are vouched for this often, or several times within the silence that would cost them.
+const HEARTBEAT_MS_MAX: u64 = 5_000;
 
 pub async fn run(app: App, router: Router) {
     let owner = format!("{RESIDENT}-{}", app.ids.body().simple());
     let call = in_process(router);
     let places = Arc::new(Semaphore::new(app.config.runner.resident_slots.max(1)));
     let mut runners = JoinSet::new();
-    let mut heartbeat = tokio::time::interval(HEARTBEAT);
+    let silence = app.config.runner.job_silence_ms.unsigned_abs();
+    let mut heartbeat = tokio::time::interval(Duration::from_millis((silence / 4).clamp(10, HEARTBEAT_MS_MAX)));
     loop {
         match take(&app, &owner, &places).await {
             Ok(jobs) => {
@@ -86,13 +88,20 @@ async fn work(app: &App, call: InProcess, owner: String, job: RunnerJob) {
     let token = app.auth.admit_resident(job.run_id, job.runner_job_id);
     let client = Client::in_process(call, Some(token.token.clone()));
     let order = order(app, &job).await;
-    // In a task of its own, so that an agent that panics ends as a lost runner and nothing else.
+    // In a task of its own, so that an agent that panics ends as a lost runner and nothing else; in a set, so that it
+    // stops when this does.
+    let mut alone = JoinSet::new();
     let outcome = match order {
-        Ok(order) => tokio::spawn(ostler_runner::run(order, client)).await.map_err(|error| error.to_string()),
+        Ok(order) => {
+            alone.spawn(ostler_runner::run(order, client));
+            let joined = alone.join_next().await.expect("one was spawned");
+            joined.map_err(|error| error.to_string())
+        }
         Err(failure) => Err(failure.to_string()),
     };
     app.auth.dismiss_resident(&token);
     let (succeeded, summary) = summary(&outcome);
+    let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, succeeded, summary };
     if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
         tracing::warn!(%failure, job = %job.runner_job_id, "finishing a job failed; the sweeper will");

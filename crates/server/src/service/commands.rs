@@ -8,7 +8,8 @@ use ostler_protocol::{
         AckCommand, Command, CommandPage, CommandState, CreateCommand, PatchStatus, PollCommands, check_payload, prompt,
     },
     cursors,
-    events::{AppendEvent, AppendEvents, Event, EventType, NewEvent, TerminalFacts},
+    events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
+    facts::TerminalFacts,
     fold::CommandFold,
     ids::{AttemptId, CommandId, RunId},
     json::canonical_hash,
@@ -59,8 +60,7 @@ pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<Create
     }
     // The hash is of what was sent; what is kept is redacted.
     let payload_hash = canonical_hash(&asked.payload.to_value());
-    let payload =
-        RawJson::parse(app.redactor.redact(asked.payload.as_str()).into_owned()).map_err(Failure::internal)?;
+    let payload = app.redacted(&asked.payload)?;
     let command_id = CommandId::new(app.ids.body());
     let message = match prompt(&payload) {
         Some(text) => {
@@ -236,7 +236,7 @@ async fn state(
     let (event_type, payload) = if asked.status == "running" {
         ("backend_status", json!({"phase": "running"}))
     } else {
-        TerminalFacts::checked(Some(&asked.status), asked.failure_kind.as_deref(), None, None)?;
+        TerminalFacts::checked(Some(&asked.status), asked.failure_kind.as_deref(), None)?;
         let mut payload = json!({"status": asked.status, "source": "runner"});
         payload["failureKind"] = asked.failure_kind.map_or(Value::Null, Value::from);
         payload["message"] = asked.message.map_or(Value::Null, Value::from);

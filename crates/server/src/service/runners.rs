@@ -36,8 +36,8 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
         tenant_id,
         run_id: asked.run_id,
         backend_profile: asked.backend_profile,
-        placement: asked.placement,
-        capabilities: asked.capabilities,
+        placement: app.redacted(&asked.placement)?,
+        capabilities: app.redacted(&asked.capabilities)?,
         registered_at: now,
         heartbeat_at: now,
     };

@@ -1,7 +1,7 @@
 //! Runs: create, get, list, cancel.
 
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, RawJson, Timestamp,
     commands::{CommandType, CreateCommand},
     cursors::{self, Cursor},
     events::{EventType, NewEvent, clip},
@@ -28,7 +28,7 @@ const RACES_MAX: usize = 3;
 
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
-    let admitted = app.config.policy.admit(&asked)?;
+    let admitted = redacted(app, app.config.policy.admit(&asked)?)?;
     caller.may_submit(&admitted.tenant_id)?;
     let key = asked.idempotency_key.as_deref().map(check_key).transpose()?;
     let request_hash = request_hash(&asked);
@@ -52,6 +52,17 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once"))
+}
+
+/// The fields a caller fills freely, as they may be kept. Credentials belong into the secret scope, by reference.
+fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
+    let policy = app.redacted(&RawJson::of(&admitted.execution_policy))?;
+    Ok(AdmittedRun {
+        workspace_ref: app.redacted(&admitted.workspace_ref)?,
+        trace_sink: app.redacted(&admitted.trace_sink)?,
+        execution_policy: serde_json::from_str(policy.as_str()).map_err(Failure::internal)?,
+        ..admitted
+    })
 }
 
 fn request_hash(asked: &CreateRun) -> String {
@@ -128,8 +139,7 @@ fn create_op(
         "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
         "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
     });
-    let audit = app.redactor.redact(&audit.to_string()).into_owned();
-    let audit = ostler_protocol::RawJson::parse(audit).map_err(Failure::internal)?;
+    let audit = app.redacted(&RawJson::of(&audit))?;
     let start = match &asked.command {
         None => None,
         Some(first) => {
@@ -239,7 +249,7 @@ pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel)
 
 /// A caller's words, bounded and redacted.
 pub fn reason(app: &App, asked: Cancel) -> Option<String> {
-    asked.reason.map(|text| app.redactor.redact(&clip(&text, BLOCKER_CHARS_MAX)).into_owned())
+    asked.reason.map(|text| clip(&app.redactor.redact(&text), BLOCKER_CHARS_MAX))
 }
 
 pub fn unexpected(reply: &Reply) -> Failure {

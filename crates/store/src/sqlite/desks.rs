@@ -41,13 +41,13 @@ pub fn load<'a>(tx: &Connection, desks: &'a mut Desks, request: &Request) -> Res
     if matches!(request.op, Op::CreateRun(_)) {
         return Ok(Some(desk));
     }
-    if !desk.runs.contains_key(&request.run_id) {
-        match load_run(tx, request.run_id)? {
-            Some(rows) if rows.run.session == request.session => drop(desk.runs.insert(request.run_id, rows)),
+    let rows = match desk.runs.entry(request.run_id) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(vacant) => match load_run(tx, request.run_id)? {
+            Some(rows) if rows.run.session == request.session => vacant.insert(rows),
             _ => return Ok(Some(desk)),
-        }
-    }
-    let rows = desk.runs.get_mut(&request.run_id).expect("just put there");
+        },
+    };
     load_named(tx, rows, request)?;
     Ok(Some(desk))
 }

@@ -1,0 +1,267 @@
+//! What the rules need to know of a payload, read once when the event arrives. Fields are read each for itself: one that
+//! makes no sense is as good as absent, and never hides another.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    Failure, FailureKind, RawJson, Timestamp,
+    events::{EventType, clip},
+    limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
+    permissions::AskPermission,
+    runs::TerminalStatus,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Facts {
+    None,
+    Assistant(AssistantFacts),
+    Tool(ToolFacts),
+    Output {
+        bytes: i64,
+        truncated: bool,
+    },
+    Usage {
+        tokens: i64,
+        cost_usd: f64,
+    },
+    Phase {
+        phase: String,
+        resume_at: Option<Timestamp>,
+    },
+    Error {
+        failure_kind: Option<FailureKind>,
+        message: String,
+    },
+    Terminal(TerminalFacts),
+    /// `None`: the request made no sense and counts as denied.
+    Permission(Option<Box<AskPermission>>),
+    Thread {
+        thread_id: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AssistantFacts {
+    /// Whether there is any text.
+    pub text: bool,
+    pub is_final: bool,
+    pub reply_authority: bool,
+    pub text_truncated: bool,
+    pub output_truncated: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolFacts {
+    pub tool_call_id: Option<String>,
+    pub name: Option<String>,
+    pub method: Option<String>,
+    pub tool_type: Option<String>,
+    pub status: Option<String>,
+    pub exit_code: Option<i64>,
+    pub command: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TerminalFacts {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+}
+
+/// Every field a rule looks at, as text still.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    command: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cost_usd: Option<&'a RawValue>,
+    #[serde(borrow)]
+    exit_code: Option<&'a RawValue>,
+    #[serde(borrow)]
+    failure_kind: Option<&'a RawValue>,
+    #[serde(borrow, rename = "final")]
+    is_final: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output_truncated: Option<&'a RawValue>,
+    #[serde(borrow)]
+    phase: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reply_authority: Option<&'a RawValue>,
+    #[serde(borrow)]
+    resume_at: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text_truncated: Option<&'a RawValue>,
+    #[serde(borrow)]
+    thread_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_call_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    total_tokens: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    tool_type: Option<&'a RawValue>,
+}
+
+fn read<'a, T: Deserialize<'a>>(field: Option<&'a RawValue>) -> Option<T> {
+    serde_json::from_str(field?.get()).ok()
+}
+
+fn flag(field: Option<&RawValue>) -> bool {
+    read(field).unwrap_or(false)
+}
+
+fn words(field: Option<&RawValue>, max: usize) -> Option<String> {
+    read::<Cow<str>>(field).map(|text| clip(&text, max))
+}
+
+/// Whole numbers, however they are written.
+fn whole(field: Option<&RawValue>) -> Option<i64> {
+    read::<i64>(field).or_else(|| read::<f64>(field).filter(|n| n.fract() == 0.0).map(|n| n as i64))
+}
+
+impl Facts {
+    /// Reads what the rules need. Only a `terminal_status` can be refused: ends must be explicit.
+    pub fn read(event_type: EventType, payload: &RawJson) -> Result<Self, Failure> {
+        let fields = || payload.view::<Fields>().unwrap_or_default();
+        Ok(match event_type {
+            EventType::AssistantMessage => Self::Assistant(AssistantFacts::read(&fields())),
+            EventType::ToolCall => Self::Tool(ToolFacts::read(&fields())),
+            EventType::CommandOutput => {
+                let fields = fields();
+                let bytes = read::<Cow<str>>(fields.text).map_or(0, |text| text.len() as i64);
+                Self::Output { bytes, truncated: flag(fields.text_truncated) || flag(fields.output_truncated) }
+            }
+            EventType::Usage => {
+                let fields = fields();
+                let sum =
+                    || whole(fields.input_tokens).unwrap_or(0).saturating_add(whole(fields.output_tokens).unwrap_or(0));
+                let cost_usd =
+                    read::<f64>(fields.cost_usd).filter(|cost| cost.is_finite() && *cost > 0.0).unwrap_or(0.0);
+                Self::Usage { tokens: whole(fields.total_tokens).unwrap_or_else(sum).max(0), cost_usd }
+            }
+            EventType::BackendStatus => {
+                let fields = fields();
+                let phase = words(fields.phase, TOOL_COMMAND_CHARS_MAX).unwrap_or_default();
+                Self::Phase { phase, resume_at: read(fields.resume_at) }
+            }
+            EventType::Error => {
+                let fields = fields();
+                let failure_kind = read::<Cow<str>>(fields.failure_kind).and_then(|kind| FailureKind::parse(&kind));
+                Self::Error { failure_kind, message: words(fields.message, BLOCKER_CHARS_MAX).unwrap_or_default() }
+            }
+            EventType::TerminalStatus => {
+                let fields = fields();
+                let (status, kind) = (read::<Cow<str>>(fields.status), read::<Cow<str>>(fields.failure_kind));
+                let message = words(fields.message, BLOCKER_CHARS_MAX);
+                Self::Terminal(TerminalFacts::checked(status.as_deref(), kind.as_deref(), message)?)
+            }
+            EventType::PermissionRequest => Self::Permission(AskPermission::read(payload).map(Box::new)),
+            EventType::Session => {
+                let thread_id: Option<String> = read(fields().thread_id);
+                Self::Thread { thread_id: thread_id.filter(|id| (1..=NAME_BYTES_MAX).contains(&id.len())) }
+            }
+            _ => Self::None,
+        })
+    }
+}
+
+impl AssistantFacts {
+    fn read(fields: &Fields<'_>) -> Self {
+        Self {
+            text: read::<Cow<str>>(fields.text).is_some_and(|text| !text.trim().is_empty()),
+            is_final: flag(fields.is_final),
+            reply_authority: flag(fields.reply_authority),
+            text_truncated: flag(fields.text_truncated),
+            output_truncated: flag(fields.output_truncated),
+        }
+    }
+}
+
+impl ToolFacts {
+    fn read(fields: &Fields<'_>) -> Self {
+        let bounded = |field| words(field, TOOL_COMMAND_CHARS_MAX);
+        Self {
+            tool_call_id: bounded(fields.tool_call_id),
+            name: bounded(fields.name).or_else(|| bounded(fields.tool_name)),
+            method: bounded(fields.method),
+            tool_type: bounded(fields.tool_type),
+            status: words(fields.status, 40),
+            exit_code: whole(fields.exit_code),
+            command: bounded(fields.command),
+        }
+    }
+}
+
+impl TerminalFacts {
+    /// A `failed` or `blocked` end without a kind is the backend's failure.
+    pub fn checked(status: Option<&str>, failure_kind: Option<&str>, message: Option<String>) -> Result<Self, Failure> {
+        let status = status.and_then(TerminalStatus::parse).ok_or_else(|| {
+            Failure::invalid("terminal-status", "status must be completed, failed, blocked or cancelled")
+        })?;
+        let named = match failure_kind {
+            None => None,
+            Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
+                let message = "failureKind is not one of the known kinds";
+                Failure::invalid("failure-kind-unknown", message).detail("failureKind", clip(text, 80))
+            })?),
+        };
+        let failure_kind = match status {
+            TerminalStatus::Completed => None,
+            TerminalStatus::Cancelled => Some(FailureKind::Cancelled),
+            _ => named.or(Some(FailureKind::BackendFailed)),
+        };
+        Ok(Self { status, failure_kind, message })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(event_type: EventType, payload: &str) -> Facts {
+        Facts::read(event_type, &serde_json::from_str(payload).expect("JSON")).expect("readable")
+    }
+
+    #[test]
+    fn a_field_that_makes_no_sense_hides_no_other() {
+        let phase =
+            facts(EventType::BackendStatus, r#"{"phase": "waiting-provider", "status": {"a": 1}, "resumeAt": 7}"#);
+        assert_eq!(phase, Facts::Phase { phase: "waiting-provider".into(), resume_at: None });
+        let Facts::Tool(tool) = facts(EventType::ToolCall, r#"{"status": "completed", "exitCode": 1.0, "name": 3}"#)
+        else {
+            panic!("a tool call")
+        };
+        assert_eq!((tool.status.as_deref(), tool.exit_code, tool.name), (Some("completed"), Some(1), None));
+    }
+
+    #[test]
+    fn an_end_must_be_explicit() {
+        let read =
+            |payload: &str| Facts::read(EventType::TerminalStatus, &serde_json::from_str(payload).expect("JSON"));
+        for bad in
+            ["{}", r#"{"status": "done"}"#, r#"{"status": 1}"#, r#"{"status": "failed", "failureKind": "bad luck"}"#]
+        {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(read(r#"{"status": "failed"}"#).is_ok());
+    }
+}
