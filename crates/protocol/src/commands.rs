@@ -9,6 +9,7 @@ use crate::{
     ids::{AttemptId, CommandId, RunId, SessionId},
     limits::PROMPT_BYTES_MAX,
     permissions::PermissionRequest,
+    policy::check_command_budgets,
     runs::{Terminal, TerminalStatus},
 };
 
@@ -166,6 +167,7 @@ pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(),
     if command_type == CommandType::Interrupt {
         return Ok(());
     }
+    check_command_budgets(payload)?;
     match prompt(payload) {
         None => {
             let message = format!("a {} needs a non-empty prompt, message or text", command_type.as_str());
@@ -189,12 +191,9 @@ pub struct PollCommands {
     /// Wait this long for something to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// How many entries of `cancelRequested` the runner already knows: only more of them end the wait.
+    /// The `newsMark` of the last page: only another one, or a new command, ends the wait.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub known_cancels: Option<u32>,
-    /// How many entries of `resolvedPermissions` the runner already knows: only more of them end the wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub known_answers: Option<u32>,
+    pub known_news: Option<String>,
 }
 
 /// What a runner needs to know now: new commands, what to stop, and answers to its questions.
@@ -208,7 +207,18 @@ pub struct CommandPage {
     pub run_cancel_requested: bool,
     /// Permission requests of unfinished commands that have been resolved.
     pub resolved_permissions: Vec<PermissionRequest>,
+    /// Names what this page says about cancels and permissions; empty when it says nothing.
+    pub news_mark: String,
     pub next_after_seq: i64,
+}
+
+/// The mark of a page with these cancels and answers.
+pub fn news_mark(run_cancel_requested: bool, cancels: &[CommandId], answers: &[PermissionRequest]) -> String {
+    if !run_cancel_requested && cancels.is_empty() && answers.is_empty() {
+        return String::new();
+    }
+    let answers: Vec<_> = answers.iter().map(|answer| answer.permission_id).collect();
+    crate::cursors::fingerprint("news", &(run_cancel_requested, cancels, answers))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -219,3 +219,99 @@ fn bump(counts: &mut BTreeMap<String, i64>, key: &str, by: i64) {
         counts.remove(key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        chain,
+        ids::{CommandId, RunId, SessionId},
+    };
+
+    fn event(seq: i64, event_type: EventType, payload: &Value) -> Event {
+        Event {
+            session: SessionId::new(Uuid::nil()),
+            session_seq: seq + 10,
+            run: Some((RunId::new(Uuid::nil()), seq)),
+            command_id: Some(CommandId::new(Uuid::nil())),
+            event_type,
+            payload: Some(payload.to_string().into()),
+            digest: chain::GENESIS,
+            hash: chain::GENESIS,
+            created_at: Timestamp::from_microsecond(1_767_225_600_000_000 + seq).unwrap(),
+        }
+    }
+
+    fn fold(events: &[(EventType, Value)]) -> CommandFold {
+        let mut fold = CommandFold::default();
+        for (index, (event_type, payload)) in events.iter().enumerate() {
+            let event = event(index as i64 + 1, *event_type, payload);
+            fold.apply(&event, &event.facts());
+        }
+        fold
+    }
+
+    fn tool(call: &str, status: &str) -> (EventType, Value) {
+        (EventType::ToolCall, json!({"toolCallId": call, "name": "shell", "status": status, "exitCode": 0}))
+    }
+
+    #[test]
+    fn a_fold_that_was_stored_between_any_two_events_is_the_fold_of_them_all() {
+        let mut events = vec![(EventType::AssistantMessage, json!({"text": "hello", "final": true}))];
+        for number in 0..2_000 {
+            let cost = f64::from(number) / 7.0 + 0.1;
+            events.push((EventType::Usage, json!({"totalTokens": number, "costUsd": cost})));
+            events.push(tool(&format!("call-{}", number % 5), if number % 2 == 0 { "started" } else { "completed" }));
+        }
+        let mut stored = CommandFold::default();
+        for (index, (event_type, payload)) in events.iter().enumerate() {
+            let event = event(index as i64 + 1, *event_type, payload);
+            stored.apply(&event, &event.facts());
+            stored = serde_json::from_str(&serde_json::to_string(&stored).unwrap()).unwrap();
+        }
+        assert_eq!(stored, fold(&events));
+    }
+
+    #[test]
+    fn the_reply_is_the_last_final_message_with_authority_else_the_last_with_text() {
+        let says = |text: &str, authority: bool| {
+            (EventType::AssistantMessage, json!({"text": text, "final": authority, "replyAuthority": authority}))
+        };
+        assert_eq!(fold(&[says("a", true), says("b", true), says("c", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[says("a", false), says("b", false), says("  ", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[(EventType::AssistantDelta, json!({"delta": "a"}))]).pick(), None);
+    }
+
+    #[test]
+    fn a_later_attempt_starts_its_reply_anew_and_keeps_the_counts() {
+        let restarted = (EventType::BackendStatus, json!({"phase": PHASE_ATTEMPT_RESTARTED}));
+        let said = (EventType::AssistantMessage, json!({"text": "a", "final": true, "replyAuthority": true}));
+        let fold = fold(&[said, tool("call", "started"), restarted]);
+        assert_eq!(fold.pick(), None);
+        assert!(fold.tools.open.is_empty());
+        assert_eq!((fold.events, fold.tools.count), (3, 1));
+    }
+
+    #[test]
+    fn a_tool_call_counts_once_however_many_facts_it_has() {
+        let fold = fold(&[tool("a", "started"), tool("b", "started"), tool("a", "completed"), tool("c", "failed")]);
+        assert_eq!(fold.tools.count, 3);
+        assert_eq!(fold.tools.open, ["b"]);
+        assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
+        assert_eq!(fold.tools.statuses["started"], 1);
+        assert_eq!(fold.standing, Standing::AfterTool);
+    }
+
+    #[test]
+    fn whatever_a_runner_sends_the_fold_stays_small() {
+        let events: Vec<_> = (0..5_000).map(|n| tool(&format!("call-{n}"), &format!("status-{n}"))).collect();
+        let fold = fold(&events);
+        assert_eq!(fold.tools.count, 5_000);
+        assert_eq!(fold.tools.statuses.values().sum::<i64>(), 5_000);
+        assert!(fold.tools.statuses.values().all(|count| *count > 0));
+        assert!(serde_json::to_string(&fold).unwrap().len() < 10_000);
+    }
+}

@@ -96,6 +96,9 @@ pub struct ToolCredential {
     pub secret_ref: Option<SecretRef>,
 }
 
+/// Credentials, or keys of one, that a run may name.
+const CREDENTIALS_MAX: usize = 16;
+
 /// What a caller asks for; what is absent is completed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -107,6 +110,32 @@ struct AskedPolicy {
     secret_scope: SecretScope,
     #[serde(flatten)]
     budgets: Budgets,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WithBudgets {
+    budgets: Option<CommandBudgets>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct CommandBudgets {
+    timeout_ms: Option<i64>,
+    #[serde(flatten)]
+    budgets: Budgets,
+}
+
+/// Checks the `budgets` a command may carry in its payload. They lower the run's; raising them has no effect.
+pub fn check_command_budgets(payload: &RawJson) -> Result<(), Failure> {
+    let asked: WithBudgets = serde_json::from_str(payload.as_str())
+        .map_err(|error| Failure::invalid("budgets-shape", format!("budgets: {}", shape_error(&error))))?;
+    let Some(CommandBudgets { timeout_ms, budgets }) = asked.budgets else { return Ok(()) };
+    budget("timeoutMs", timeout_ms, None)?;
+    budget("maxTurns", budgets.max_turns, None)?;
+    budget("maxTokens", budgets.max_tokens, None)?;
+    budget("maxToolCalls", budgets.max_tool_calls, None)?;
+    budget("maxCostUsd", budgets.max_cost_usd, None).map(drop)
 }
 
 /// The widest policy a run can get, and what it gets when it does not ask.
@@ -245,6 +274,10 @@ impl TenantPolicy {
         if scope.allow_credential_echo {
             return Err(denied("credential-echo", "secretScope.allowCredentialEcho must be false"));
         }
+        if scope.provider_credentials.len() + scope.tool_credentials.len() > CREDENTIALS_MAX {
+            let message = format!("secretScope holds at most {CREDENTIALS_MAX} credentials");
+            return Err(Failure::invalid("secret-scope-size", message));
+        }
         for credential in &scope.provider_credentials {
             check_provider_credential(credential, profile)?;
         }
@@ -253,6 +286,7 @@ impl TenantPolicy {
                 let message = format!("tool credential {:?} is not on the allow-list", credential.tool);
                 return Err(denied("secret-scope-tool", message));
             }
+            check_tool_secret(credential)?;
         }
         let needs_none = self.credential_free_profiles.iter().any(|p| p == profile);
         if scope.provider_credentials.is_empty() && !needs_none {
@@ -277,6 +311,22 @@ fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> 
         Some(key) => Err(denied("secret-scope-key", format!("secretRef key {key:?} is not one of {known:?}"))),
         None => Ok(()),
     }
+}
+
+/// The manager never reads a tool's secret; it only sees to it that the reference has the shape of that tool's own.
+fn check_tool_secret(credential: &ToolCredential) -> Result<(), Failure> {
+    let Some(secret) = &credential.secret_ref else { return Ok(()) };
+    let wanted = format!("agentrun-v01-tool-{}", credential.tool);
+    if secret.name != wanted {
+        return Err(denied(
+            "secret-scope-name",
+            format!("the secretRef of {:?} must be named {wanted:?}", credential.tool),
+        ));
+    }
+    if secret.keys.len() > CREDENTIALS_MAX || secret.keys.iter().any(|key| name("key", key).is_err()) {
+        return Err(denied("secret-scope-key", "the secretRef's keys are too many or have no fit names"));
+    }
+    Ok(())
 }
 
 fn denied(rule: &'static str, message: impl Into<String>) -> Failure {

@@ -141,8 +141,7 @@ struct Watch<'a> {
     time_up_at: Option<Instant>,
     time_up: Stop,
     drop_at: Option<Instant>,
-    known_cancels: u32,
-    known_answers: u32,
+    known_news: String,
 }
 
 enum Happening {
@@ -170,8 +169,7 @@ impl<'a> Watch<'a> {
             time_up_at: now.checked_add(Duration::from_millis(allowance.timeout_ms.unsigned_abs())),
             time_up: allowance.timed_out(),
             drop_at: None,
-            known_cancels: 0,
-            known_answers: 0,
+            known_news: String::new(),
         }
     }
 
@@ -236,8 +234,7 @@ impl<'a> Watch<'a> {
             let query = PollCommands {
                 after_seq: self.tenure.backlog.after_seq,
                 wait_ms: Some(LISTEN_WAIT_MS),
-                known_cancels: Some(self.known_cancels),
-                known_answers: Some(self.known_answers),
+                known_news: Some(self.known_news.clone()),
                 ..PollCommands::default()
             };
             self.poll = Some(Box::pin(self.tenure.poll(query)));
@@ -266,8 +263,7 @@ impl<'a> Watch<'a> {
             news |= !stopping;
             self.end.stop(Stop::Cancel);
         }
-        self.known_cancels = page.cancel_requested.len() as u32;
-        self.known_answers = page.resolved_permissions.len() as u32;
+        self.known_news = page.news_mark;
         for resolved in page.resolved_permissions {
             news |= self.end.answer(resolved);
         }

@@ -8,11 +8,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Timestamp,
     ids::{RunId, RunnerJobId, TokenId},
 };
 use ostler_store::Db;
+use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
@@ -21,6 +23,9 @@ use crate::{
 };
 
 pub const TOKEN_PREFIX: &str = "ost_";
+const TOKEN_BYTES_MAX: usize = 256;
+const SERVICES_REMEMBERED: usize = 1_024;
+const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
@@ -113,16 +118,22 @@ pub fn mint(kind: &str) -> SecretString {
 
 pub struct Authenticator {
     operator_hash: String,
+    /// Service tokens seen lately, each with when to look again: a revoked one works no longer than that.
+    services: Cache<String, (Principal, Timestamp)>,
     /// Tokens of runners inside this process; they never leave it.
     residents: Mutex<HashMap<String, Principal>>,
 }
 
 impl Authenticator {
     pub fn new(operator: &SecretString) -> Self {
-        Self { operator_hash: token_hash(operator.expose_secret()), residents: Mutex::default() }
+        let operator_hash = token_hash(operator.expose_secret());
+        Self { operator_hash, services: Cache::new(SERVICES_REMEMBERED), residents: Mutex::default() }
     }
 
-    pub async fn authenticate(&self, db: &Db, token: &str) -> Result<Principal, Failure> {
+    pub async fn authenticate(&self, db: &Db, token: &str, now: Timestamp) -> Result<Principal, Failure> {
+        if !token.starts_with(TOKEN_PREFIX) || token.len() > TOKEN_BYTES_MAX {
+            return Err(unauthenticated("the token is not valid"));
+        }
         let hash = token_hash(token);
         if ostler_crypto::equal(hash.as_bytes(), self.operator_hash.as_bytes()) {
             return Ok(Principal::Operator);
@@ -130,10 +141,18 @@ impl Authenticator {
         if let Some(principal) = self.residents.lock().expect("never poisoned").get(&hash) {
             return Ok(principal.clone());
         }
+        if let Some((principal, until)) = self.services.get(&hash)
+            && now < until
+        {
+            return Ok(principal);
+        }
         let token = ostler_store::tokens::find_by_hash(db, &hash).await.map_err(store_failure)?;
         let token = token.ok_or_else(|| unauthenticated("the token is not valid"))?;
         let role = if token.role == "runner" { Role::Runner } else { Role::Client };
-        Ok(Principal::Service { token_id: token.token_id, tenants: token.tenants.into(), role })
+        let principal = Principal::Service { token_id: token.token_id, tenants: token.tenants.into(), role };
+        let until = now.checked_add(REMEMBERED).unwrap_or(now);
+        self.services.insert(hash, (principal.clone(), until));
+        Ok(principal)
     }
 
     pub fn admit_resident(&self, run_id: RunId, runner_job_id: RunnerJobId) -> ResidentToken {

@@ -91,6 +91,10 @@ pub struct LimitsSection {
     pub followers_max: usize,
     /// A connection that takes nothing for this long is dropped.
     pub slow_reader_ms: u64,
+    /// A request's head must have come within this time; an idle connection is closed after it.
+    pub head_ms: u64,
+    /// A request's body must have come within this time.
+    pub body_ms: u64,
     /// A heartbeat comment on every silent event stream.
     pub heartbeat_ms: u64,
     pub connections_max: usize,
@@ -98,7 +102,14 @@ pub struct LimitsSection {
 
 impl Default for LimitsSection {
     fn default() -> Self {
-        Self { followers_max: 10_000, slow_reader_ms: 30_000, heartbeat_ms: 15_000, connections_max: 20_000 }
+        Self {
+            followers_max: 2_048,
+            slow_reader_ms: 30_000,
+            head_ms: 60_000,
+            body_ms: 60_000,
+            heartbeat_ms: 15_000,
+            connections_max: 4_096,
+        }
     }
 }
 
@@ -115,8 +126,10 @@ pub struct Overrides {
 impl Config {
     /// Reads the file, then the environment, then the overrides.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, Failure> {
-        let environment =
-            std::env::vars().filter_map(|(name, value)| Some((name.strip_prefix("OSTLER_")?.to_lowercase(), value)));
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
+            Some((name, value.into_string().ok()?))
+        });
         let mut config = Self::read(file, environment)?;
         if config.store.database_url.is_none() {
             config.store.database_url =

@@ -12,6 +12,9 @@ use tokio::sync::{Notify, broadcast};
 /// Flushes a follower may be behind before it has to go back to the store.
 const FLUSHES_KEPT: usize = 128;
 
+/// A larger group is not kept for followers who lag; they read it from the store.
+const GROUP_BYTES_MAX: usize = 128 * 1024;
+
 type Topic = broadcast::Sender<Arc<[Event]>>;
 
 #[derive(Default)]
@@ -30,7 +33,9 @@ impl Hub {
         // Events of one session stand together.
         for group in events.chunk_by(|a, b| a.session == b.session) {
             if let Some(topic) = topics.get(&group[0].session) {
-                let _ = topic.send(group.into());
+                let bytes: usize = group.iter().map(|event| event.payload.as_deref().map_or(0, str::len)).sum();
+                let kept = if bytes <= GROUP_BYTES_MAX { group } else { &[] };
+                let _ = topic.send(kept.into());
             }
         }
     }
@@ -51,7 +56,8 @@ pub struct Subscription {
 impl Subscription {
     /// What was published since. `None`: too much of it; read the store.
     pub async fn next(&mut self) -> Option<Arc<[Event]>> {
-        self.receiver.as_mut().expect("there until dropped").recv().await.ok()
+        let received = self.receiver.as_mut().expect("there until dropped").recv().await.ok();
+        received.filter(|events| !events.is_empty())
     }
 }
 

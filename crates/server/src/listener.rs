@@ -1,7 +1,8 @@
-//! The listener: bounded in connections, and a peer that stops reading is dropped, so that a full socket buffer never
-//! holds a stream and what feeds it for long.
+//! The listener: bounded in connections, and impatient with peers. One that does not finish its request's head or stops
+//! reading its answer is dropped, so that neither holds a place, or a stream and what feeds it, for long.
 
 use std::{
+    convert::Infallible,
     future::Future,
     io,
     net::SocketAddr,
@@ -11,62 +12,78 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::connect_info::Connected;
+use axum::{Router, body::Body, extract::ConnectInfo};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Sleep, sleep},
 };
+use tower::ServiceExt;
 
-use crate::http::Peer;
+use crate::{app::App, http::Peer};
 
-pub struct Listener {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-    patience: Duration,
-}
+/// How long open requests get to finish once the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
 
-impl Listener {
-    pub fn new(listener: TcpListener, connections_max: usize, patience: Duration) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(connections_max)), patience }
+/// Serves until the server stops, then lets open requests finish.
+pub async fn serve(app: App, listener: TcpListener, router: Router) {
+    let limits = &app.config.limits;
+    let places = Arc::new(Semaphore::new(limits.connections_max));
+    let patience = Duration::from_millis(limits.slow_reader_ms);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(Duration::from_millis(limits.head_ms));
+    let open = GracefulShutdown::new();
+    loop {
+        let (stream, address, place) = tokio::select! {
+            accepted = accept(&listener, &places) => accepted,
+            () = app.stopped() => break,
+        };
+        let connection = Connection { stream, patience, stalled: None, _place: place };
+        let router = router.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(Peer(address)));
+            let answer = router.clone().oneshot(request);
+            async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+        });
+        let served = open.watch(http.serve_connection(TokioIo::new(connection), service));
+        tokio::spawn(async move {
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(DRAIN, open.shutdown()).await.is_err() {
+        tracing::warn!("requests were still open when the server stopped");
     }
 }
 
-impl axum::serve::Listener for Listener {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        loop {
-            let place = self.places.clone().acquire_owned().await.expect("never closed");
-            match self.listener.accept().await {
-                Ok((stream, address)) => {
-                    let _ = stream.set_nodelay(true);
-                    return (Connection { stream, patience: self.patience, stalled: None, _place: place }, address);
-                }
-                Err(error) => {
-                    // Out of file descriptors, most likely: give others time to close theirs.
-                    tracing::warn!(%error, "accepting a connection failed");
-                    sleep(Duration::from_millis(50)).await;
-                }
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    loop {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                let _ = stream.set_nodelay(true);
+                return (stream, address, place);
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: give others time to close theirs.
+                tracing::warn!(%error, "accepting a connection failed");
+                sleep(Duration::from_millis(50)).await;
             }
         }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-impl Connected<axum::serve::IncomingStream<'_, Listener>> for Peer {
-    fn connect_info(stream: axum::serve::IncomingStream<'_, Listener>) -> Self {
-        Self(*stream.remote_addr())
     }
 }
 
 /// A connection that gives up on a reader who takes nothing.
-pub struct Connection {
+struct Connection {
     stream: TcpStream,
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,

@@ -18,11 +18,9 @@ use crate::{
     auth::{Authenticator, operator_token},
     clock::{Clock, SystemClock},
     config::Config,
-    http::{self, Peer},
+    http,
     hub::Hub,
-    launcher,
-    listener::Listener,
-    service, worker,
+    launcher, listener, service, worker,
 };
 
 /// How long open requests get to finish once the server stops.
@@ -90,20 +88,8 @@ impl Server {
 }
 
 fn spawn(app: &App, listener: TcpListener) -> Vec<JoinHandle<()>> {
-    let limits = &app.config.limits;
-    let listener = Listener::new(listener, limits.connections_max, Duration::from_millis(limits.slow_reader_ms));
     let router = http::router(app.clone());
-    let serving = {
-        let (app, router) = (app.clone(), router.clone());
-        tokio::spawn(async move {
-            let service = router.into_make_service_with_connect_info::<Peer>();
-            let served =
-                axum::serve(listener, service).with_graceful_shutdown(async move { app.stopped().await }).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "the listener failed");
-            }
-        })
-    };
+    let serving = tokio::spawn(listener::serve(app.clone(), listener, router.clone()));
     let mut tasks = vec![serving, tokio::spawn(worker::sweeper::run(app.clone()))];
     if app.config.runner.resident {
         tasks.push(tokio::spawn(launcher::resident::run(app.clone(), router)));

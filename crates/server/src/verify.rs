@@ -75,8 +75,10 @@ async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Br
         Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
+    // From below the first number: a row that was put there does not belong either.
+    let mut after = i64::MIN;
     loop {
-        let page = store::events::list_by_session(db, session.session, seq, PAGE).await;
+        let page = store::events::list_by_session(db, session.session, after, PAGE).await;
         let page = match page {
             Ok(page) => page,
             Err(error) if error.is_corrupt() => {
@@ -87,11 +89,15 @@ async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Br
         };
         for event in &page.events {
             *events += 1;
+            if !(1..=session.last_seq).contains(&event.session_seq) && event.session_seq <= seq + 1 {
+                return Ok(broken(event.session_seq, "the event is not the log's: it lies beyond its ends"));
+            }
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
             }
             head = event.hash;
             seq = event.session_seq;
+            after = seq;
         }
         if !page.has_more {
             break;

@@ -16,6 +16,7 @@ pub(crate) const UNFINISHED: &str = "state IN ('pending', 'acked', 'running')";
 impl Record for Command {
     const TABLE: &'static str = "commands";
     const KEY: usize = 1;
+    const FIXED: usize = 10;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("command_id", Text),
         ("run_id", Text),
@@ -25,19 +26,23 @@ impl Record for Command {
         ("payload", Text),
         ("payload_hash", Text),
         ("idempotency_key", Text),
-        ("state", Text),
         ("target_command_id", Text),
+        ("created_at", Int),
+        ("state", Text),
         ("cancel_requested_at", Int),
         ("acked_at", Int),
         ("attempt_id", Text),
         ("terminal", Text),
         ("fold", Text),
         ("reply_session_seq", Int),
-        ("created_at", Int),
         ("updated_at", Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.command_id)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
             text(self.command_id),
             text(self.run_id),
@@ -47,22 +52,26 @@ impl Record for Command {
             (&self.payload).into(),
             self.payload_hash.as_str().into(),
             self.idempotency_key.clone().into(),
-            self.state.as_str().into(),
             opt_text(self.target_command_id),
+            self.created_at.into(),
+        ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![
+            self.state.as_str().into(),
             self.cancel_requested_at.into(),
             self.acked_at.into(),
             opt_text(self.attempt_id),
             Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
             json(&self.fold),
-            // Where the reply's text stands, so that a result finds it in the same read.
             Value::Int(self.fold.pick().map(|pick| pick.session_seq)),
-            self.created_at.into(),
             self.updated_at.into(),
         ]
     }
 
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        let command = Self {
+        Ok(Self {
             command_id: row.id()?,
             run_id: row.id()?,
             session: row.id()?,
@@ -71,25 +80,29 @@ impl Record for Command {
             payload: row.raw_json()?,
             payload_hash: row.text()?,
             idempotency_key: row.opt_text()?,
-            state: row.named(CommandState::parse)?,
             target_command_id: row.opt_id()?,
+            created_at: row.time()?,
+            state: row.named(CommandState::parse)?,
             cancel_requested_at: row.opt_time()?,
             acked_at: row.opt_time()?,
             attempt_id: row.opt_id()?,
             terminal: row.opt_json()?,
             fold: row.json()?,
-            created_at: {
+            updated_at: {
                 row.skip(1);
                 row.time()?
             },
-            updated_at: row.time()?,
-        };
-        Ok(command)
+        })
     }
 }
 
 pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, StoreError> {
     Ok(db.select::<Command>("WHERE t.command_id = $1", vec![text(command_id)]).await?.pop())
+}
+
+/// The run's first command.
+pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreError> {
+    Ok(db.select::<Command>("WHERE t.run_id = $1 AND t.seq = 1", vec![text(run_id)]).await?.pop())
 }
 
 /// Every unfinished command of a run, by number.

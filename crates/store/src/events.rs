@@ -14,8 +14,9 @@ use crate::{
 pub(crate) const COLUMNS: &str =
     "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
 
-/// Rows asked for at once; a page of large payloads is cut between two such reads.
-const CHUNK_ROWS: u32 = 128;
+/// Rows asked for at first; later reads ask for as many as seem to fit the page. A page is cut between two reads.
+const CHUNK_ROWS_MIN: u32 = 24;
+const CHUNK_ROWS_MAX: u32 = 512;
 
 fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
     let (session, session_seq) = (row.id()?, row.int()?);
@@ -82,10 +83,11 @@ async fn page(
 ) -> Result<Page, StoreError> {
     let mut events: Vec<Event> = vec![];
     let mut bytes = 0;
+    let mut chunk_rows = CHUNK_ROWS_MIN;
     loop {
         let left = limit - events.len() as u32;
         // One more than is wanted tells whether more follow.
-        let asked = CHUNK_ROWS.min(left + 1);
+        let asked = chunk_rows.min(left + 1);
         let mut chunk = db.read(sql.clone(), args(after, asked), decode).await?;
         let full = chunk.len() as u32 == asked;
         let has_more = chunk.len() as u32 > left;
@@ -101,12 +103,15 @@ async fn page(
         if bytes >= PAGE_BYTES_MAX {
             return Ok(Page { events, has_more: true });
         }
+        let fitting = (PAGE_BYTES_MAX - bytes) / (bytes / events.len().max(1)).max(1);
+        chunk_rows = (fitting as u32).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);
     }
 }
 
 impl crate::record::Record for ostler_protocol::kernel::Batch {
     const TABLE: &'static str = "append_batches";
     const KEY: usize = 3;
+    const FIXED: usize = 5;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", crate::record::Kind::Text),
         ("lease_epoch", crate::record::Kind::Int),
@@ -115,7 +120,11 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
         ("last_seq", crate::record::Kind::Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.run_id), self.lease_epoch.into(), self.batch_no.into()]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
             text(self.run_id),
             self.lease_epoch.into(),
@@ -123,6 +132,10 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
             self.first_seq.into(),
             self.last_seq.into(),
         ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![]
     }
 
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {

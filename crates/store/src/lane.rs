@@ -4,14 +4,21 @@
 //! A flush is the same on both engines: load the rows its requests touch, decide each with `protocol::kernel`, write
 //! everything back, commit, publish, answer. Only loading and writing have two arms.
 
-use std::{collections::HashMap, hash::BuildHasher, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::BuildHasher,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     commands::Command,
     events::Event,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Reply, Request},
+    kernel::{Batch, Change, Desk, Reply, Request, Tracked},
     leases::Lease,
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
@@ -29,6 +36,10 @@ use crate::{
 pub const QUEUE_REQUESTS_MAX: usize = 8_192;
 /// Requests one flush takes.
 pub const FLUSH_REQUESTS_MAX: usize = 512;
+/// … and about how much of them: the next flush takes what is over.
+pub const FLUSH_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What may wait altogether. One more is refused as overloaded.
+pub const QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Postgres lanes, by session; SQLite has one writer by nature.
 const POSTGRES_LANES: usize = 2;
 
@@ -72,6 +83,7 @@ pub(crate) struct Job {
 /// The way in. Dropping it lets the lanes finish what they hold and end.
 pub struct Lanes {
     way: Way,
+    queued_bytes: AtomicUsize,
 }
 
 enum Way {
@@ -96,11 +108,15 @@ impl Lanes {
                 Way::Postgres(senders)
             }
         };
-        Ok(Self { way })
+        Ok(Self { way, queued_bytes: AtomicUsize::new(0) })
     }
 
     /// Submits a request and waits until it is durable, or refused.
     pub async fn submit(&self, request: Request) -> Answer {
+        let weight = Weight::take(&self.queued_bytes, request.bytes());
+        if weight.total > QUEUE_BYTES_MAX {
+            return Err(overloaded());
+        }
         let (answer, answered) = oneshot::channel();
         let session = request.session;
         let job = Job { request, answer };
@@ -113,6 +129,25 @@ impl Lanes {
         };
         queued?;
         answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))
+    }
+}
+
+/// A request's share of what waits, given back when it is answered or its caller has gone.
+struct Weight<'a> {
+    counter: &'a AtomicUsize,
+    bytes: usize,
+    total: usize,
+}
+
+impl<'a> Weight<'a> {
+    fn take(counter: &'a AtomicUsize, bytes: usize) -> Self {
+        Self { counter, bytes, total: counter.fetch_add(bytes, Ordering::Relaxed) + bytes }
+    }
+}
+
+impl Drop for Weight<'_> {
+    fn drop(&mut self) {
+        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -147,33 +182,59 @@ pub(crate) fn refused(error: &StoreError) -> bool {
 /// The rows a flush has to write.
 #[derive(Default)]
 pub(crate) struct Changes<'a> {
-    pub sessions: Vec<&'a Session>,
-    pub runs: Vec<&'a Run>,
-    pub leases: Vec<&'a Lease>,
-    pub commands: Vec<&'a Command>,
-    pub permissions: Vec<&'a PermissionRequest>,
-    pub jobs: Vec<&'a RunnerJob>,
+    pub sessions: Rows<'a, Session>,
+    pub runs: Rows<'a, Run>,
+    pub leases: Rows<'a, Lease>,
+    pub commands: Rows<'a, Command>,
+    pub permissions: Rows<'a, PermissionRequest>,
+    pub jobs: Rows<'a, RunnerJob>,
     pub batches: Vec<&'a Batch>,
     pub forget_batches: Vec<(RunId, i64)>,
     pub events: Vec<&'a Event>,
+}
+
+/// One table's part of them.
+pub(crate) struct Rows<'a, T> {
+    pub new: Vec<&'a T>,
+    pub changed: Vec<&'a T>,
+}
+
+impl<T> Default for Rows<'_, T> {
+    fn default() -> Self {
+        Self { new: vec![], changed: vec![] }
+    }
+}
+
+impl<'a, T> Rows<'a, T> {
+    fn add(&mut self, row: &'a Tracked<T>) {
+        self.new.extend(row.if_to_write(Change::New));
+        self.changed.extend(row.if_to_write(Change::Changed));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.changed.is_empty()
+    }
 }
 
 impl<'a> Changes<'a> {
     pub fn of(desks: &'a Desks) -> Self {
         let mut changes = Self::default();
         for desk in desks.values() {
-            changes.sessions.extend(desk.session.dirty());
+            changes.sessions.add(&desk.session);
             changes.events.extend(&desk.events);
             for rows in desk.runs.values() {
-                changes.runs.extend(rows.run.dirty());
-                changes.leases.extend(rows.lease.as_ref().and_then(|lease| lease.dirty()));
-                changes.commands.extend(rows.commands.values().filter_map(|row| row.dirty()));
-                changes.permissions.extend(rows.permissions.values().filter_map(|row| row.dirty()));
-                changes.jobs.extend(rows.jobs.values().filter_map(|row| row.dirty()));
-                changes.batches.extend(rows.batches.iter().filter_map(|row| row.dirty()));
+                changes.runs.add(&rows.run);
+                rows.lease.iter().for_each(|row| changes.leases.add(row));
+                rows.commands.values().for_each(|row| changes.commands.add(row));
+                rows.permissions.values().for_each(|row| changes.permissions.add(row));
+                rows.jobs.values().for_each(|row| changes.jobs.add(row));
+                changes.batches.extend(rows.batches.iter().filter_map(|row| row.if_to_write(Change::New)));
                 changes.forget_batches.extend(rows.forget_batches_before.map(|epoch| (rows.run.run_id, epoch)));
             }
         }
+        // Keys are taken in one order everywhere, so that two processes never wait for each other in a circle.
+        changes.sessions.new.sort_unstable_by_key(|session| (&session.tenant_id, &session.external_id));
+        changes.runs.new.sort_unstable_by_key(|run| (&run.tenant_id, &run.idempotency_key));
         changes
     }
 

@@ -14,6 +14,7 @@ use crate::{
 impl Record for Lease {
     const TABLE: &'static str = "leases";
     const KEY: usize = 1;
+    const FIXED: usize = 2;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", Text),
         ("session_id", Text),
@@ -28,10 +29,16 @@ impl Record for Lease {
         ("waiters", Text),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.run_id)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
+        vec![text(self.run_id), text(self.session)]
+    }
+
+    fn state(&self) -> Vec<Value> {
         vec![
-            text(self.run_id),
-            text(self.session),
             self.runner_id.as_str().into(),
             self.epoch.into(),
             text(self.attempt_id),

@@ -2,22 +2,24 @@
 
 use ostler_protocol::{
     Timestamp,
-    ids::{PermissionId, RunId, SessionId},
+    ids::{RunId, SessionId},
     limits::PAGE_ITEMS_MAX,
     permissions::{PermissionRequest, PermissionStatus},
 };
 
 use crate::{
+    commands::UNFINISHED,
     db::{Db, StoreError},
     record::{Kind::*, Reader, Record, Value, json, text},
 };
 
 impl Record for PermissionRequest {
     const TABLE: &'static str = "permissions";
-    const KEY: usize = 1;
+    const KEY: usize = 2;
+    const FIXED: usize = 10;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("permission_id", Text),
         ("run_id", Text),
+        ("permission_id", Text),
         ("session_id", Text),
         ("command_id", Text),
         ("title", Text),
@@ -25,17 +27,21 @@ impl Record for PermissionRequest {
         ("options", Text),
         ("digest", Text),
         ("deadline", Int),
+        ("created_at", Int),
         ("status", Text),
         ("option_id", Text),
         ("resolved_by", Text),
         ("resolved_at", Int),
-        ("created_at", Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.run_id), text(self.permission_id)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
-            text(self.permission_id),
             text(self.run_id),
+            text(self.permission_id),
             text(self.session),
             text(self.command_id),
             self.title.as_str().into(),
@@ -43,18 +49,23 @@ impl Record for PermissionRequest {
             json(&self.options),
             self.digest.as_str().into(),
             self.deadline.into(),
+            self.created_at.into(),
+        ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![
             self.status.as_str().into(),
             self.option_id.clone().into(),
             self.resolved_by.clone().into(),
             self.resolved_at.into(),
-            self.created_at.into(),
         ]
     }
 
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
         Ok(Self {
-            permission_id: row.id()?,
             run_id: row.id()?,
+            permission_id: row.id()?,
             session: row.id()?,
             command_id: row.id()?,
             title: row.text()?,
@@ -62,23 +73,34 @@ impl Record for PermissionRequest {
             options: row.json()?,
             digest: row.text()?,
             deadline: row.time()?,
+            created_at: row.time()?,
             status: row.named(PermissionStatus::parse)?,
             option_id: row.opt_text()?,
             resolved_by: row.opt_text()?,
             resolved_at: row.opt_time()?,
-            created_at: row.time()?,
         })
     }
 }
 
-pub async fn get(db: &Db, permission_id: PermissionId) -> Result<Option<PermissionRequest>, StoreError> {
-    Ok(db.select::<PermissionRequest>("WHERE t.permission_id = $1", vec![text(permission_id)]).await?.pop())
-}
-
-/// The run's requests, oldest first.
+/// The run's requests, newest first.
 pub async fn list(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
     let limit = i64::from(PAGE_ITEMS_MAX).into();
-    db.select("WHERE t.run_id = $1 ORDER BY t.created_at, t.permission_id LIMIT $2", vec![text(run_id), limit]).await
+    let rest = "WHERE t.run_id = $1 ORDER BY t.created_at DESC, t.permission_id DESC LIMIT $2";
+    db.select(rest, vec![text(run_id), limit]).await
+}
+
+/// The run's open requests, oldest first; never more than may be open at once.
+pub async fn list_open(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
+    db.select("WHERE t.run_id = $1 AND t.status = 'pending' ORDER BY t.created_at", vec![text(run_id)]).await
+}
+
+/// What has been resolved of the requests of the run's unfinished commands, in that order.
+pub async fn list_resolved(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
+    let rest = format!(
+        "JOIN commands c ON c.command_id = t.command_id AND c.{UNFINISHED}
+         WHERE t.run_id = $1 AND t.status <> 'pending' ORDER BY t.resolved_at, t.permission_id LIMIT $2"
+    );
+    db.select(&rest, vec![text(run_id), i64::from(PAGE_ITEMS_MAX).into()]).await
 }
 
 /// Open requests whose deadline has passed by `now`: work for the sweeper.

@@ -6,8 +6,9 @@
 mod load;
 mod save;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Timestamp,
     kernel::{self, Request},
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     db::{Durability, StoreError},
-    lane::{self, Answer, Changes, Desks, FLUSH_REQUESTS_MAX, Host, Job, LaneError},
+    lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError},
     migrate,
 };
 
@@ -72,7 +73,7 @@ pub struct Lane {
     options: PgConnectOptions,
     connection: Option<PgConnection>,
     /// Write statements by the set of tables they touch.
-    statements: HashMap<u16, String>,
+    statements: HashMap<u32, String>,
 }
 
 impl Lane {
@@ -90,13 +91,20 @@ impl Lane {
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
+            let mut bytes = first.request.bytes();
             let mut jobs = vec![first];
             while jobs.len() < FLUSH_REQUESTS_MAX
+                && bytes < FLUSH_BYTES_MAX
                 && let Ok(job) = inbox.try_recv()
             {
+                bytes += job.request.bytes();
                 jobs.push(job);
             }
-            self.flush(jobs, &*host).await;
+            // A fault of ours in one flush must not end the lane. Its connection went with it, and the next flush
+            // makes a new one.
+            if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
+                tracing::error!("a flush panicked; nothing of it was answered");
+            }
         }
         if let Some(connection) = self.connection {
             let _ = connection.close().await;

@@ -96,14 +96,20 @@ pub fn json(value: &impl serde::Serialize) -> Value {
     Value::Text(Some(serde_json::to_string(value).expect("our own types serialise")))
 }
 
-/// A noun with a table.
+/// A noun with a table. What never changes is written once; an update carries the key and the state only.
 pub trait Record: Sized {
     const TABLE: &'static str;
     /// The key, at the front of the columns.
     const KEY: usize;
+    /// The columns that never change, key included, at the front.
+    const FIXED: usize;
     const COLUMNS: &'static [(&'static str, Kind)];
 
-    fn encode(&self) -> Vec<Value>;
+    fn key(&self) -> Vec<Value>;
+    /// The columns that never change, key included.
+    fn fixed(&self) -> Vec<Value>;
+    /// The rest.
+    fn state(&self) -> Vec<Value>;
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError>;
 }
 
@@ -139,36 +145,64 @@ fn names<R: Record>() -> String {
     R::COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Everything after `INSERT INTO t (…) <source>` that makes it an upsert.
+/// A new row replaces the state of one with the same key: a run's next lease takes the place of its last.
 fn on_conflict<R: Record>() -> String {
-    let key = R::COLUMNS[..R::KEY].iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let rest =
-        R::COLUMNS[R::KEY..].iter().map(|(name, _)| format!("{name} = excluded.{name}")).collect::<Vec<_>>().join(", ");
-    format!("ON CONFLICT ({key}) DO UPDATE SET {rest}")
+    let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
+    let state = list(&R::COLUMNS[R::FIXED..], |name| format!("{name} = excluded.{name}"));
+    if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
 }
 
-/// One row, with `?n`.
-pub fn upsert_row<R: Record>() -> String {
+fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
+    columns.iter().map(|(name, _)| write(name)).collect::<Vec<_>>().join(", ")
+}
+
+/// One new row, with `?n`.
+pub fn insert_row<R: Record>() -> String {
     let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
     format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
 }
 
-/// Many rows, from one array per column, starting at `$first`.
-pub fn upsert_rows<R: Record>(first: usize) -> String {
-    let arrays = R::COLUMNS
-        .iter()
-        .enumerate()
-        .map(|(index, (_, kind))| {
-            let array = match kind {
-                Kind::Text => "text[]",
-                Kind::Int => "bigint[]",
-                Kind::Bytes => "bytea[]",
-            };
-            format!("${}::{array}", first + index)
-        })
-        .collect::<Vec<_>>()
-        .join(", ");
+/// One changed row, with `?n`: the key, then the state.
+pub fn update_row<R: Record>() -> String {
+    let mut mark = 0;
+    let mut next = || {
+        mark += 1;
+        mark
+    };
+    let key: Vec<_> = R::COLUMNS[..R::KEY].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
+    let state: Vec<_> = R::COLUMNS[R::FIXED..].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
+    format!("UPDATE {} SET {} WHERE {}", R::TABLE, state.join(", "), key.join(" AND "))
+}
+
+/// New rows, from one array per column, starting at `$first`.
+pub fn insert_rows<R: Record>(first: usize) -> String {
+    let arrays = arrays(R::COLUMNS.iter(), first);
     format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({arrays}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
+}
+
+/// Changed rows, from one array per column of the key and the state, starting at `$first`.
+pub fn update_rows<R: Record>(first: usize) -> String {
+    let (key, state) = (&R::COLUMNS[..R::KEY], &R::COLUMNS[R::FIXED..]);
+    let arrays = arrays(key.iter().chain(state), first);
+    let set = list(state, |name| format!("{name} = u.{name}"));
+    let given = list(&[key, state].concat(), |name| name.to_owned());
+    let same = key.iter().map(|(name, _)| format!("t.{name} = u.{name}")).collect::<Vec<_>>().join(" AND ");
+    format!("UPDATE {} AS t SET {set} FROM UNNEST({arrays}) AS u ({given}) WHERE {same}", R::TABLE)
+}
+
+/// How many parameters [`update_rows`] takes.
+pub fn update_width<R: Record>() -> usize {
+    R::KEY + R::COLUMNS.len() - R::FIXED
+}
+
+fn arrays<'a>(columns: impl Iterator<Item = &'a (&'static str, Kind)>, first: usize) -> String {
+    let array = |kind: &Kind| match kind {
+        Kind::Text => "text[]",
+        Kind::Int => "bigint[]",
+        Kind::Bytes => "bytea[]",
+    };
+    let marks = columns.enumerate().map(|(index, (_, kind))| format!("${}::{}", first + index, array(kind)));
+    marks.collect::<Vec<_>>().join(", ")
 }
 
 /// A row of either engine.

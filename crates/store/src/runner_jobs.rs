@@ -15,13 +15,13 @@ use crate::{
 impl Record for RunnerJob {
     const TABLE: &'static str = "runner_jobs";
     const KEY: usize = 1;
+    const FIXED: usize = 15;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("runner_job_id", Text),
         ("run_id", Text),
         ("session_id", Text),
         ("command_id", Text),
         ("attempt_id", Text),
-        ("attempt", Int),
         ("job_name", Text),
         ("namespace", Text),
         ("launcher", Text),
@@ -29,25 +29,29 @@ impl Record for RunnerJob {
         ("pod_name", Text),
         ("log_path", Text),
         ("standing", Int),
-        ("phase", Text),
-        ("terminal_summary", Text),
         ("idempotency_key", Text),
         ("request_hash", Text),
+        ("created_at", Int),
+        ("attempt", Int),
+        ("phase", Text),
+        ("terminal_summary", Text),
         ("owner", Text),
         ("heartbeat_at", Int),
         ("token_hash", Text),
-        ("created_at", Int),
         ("updated_at", Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.runner_job_id)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
             text(self.runner_job_id),
             text(self.run_id),
             text(self.session),
             text(self.command_id),
             text(self.attempt_id),
-            self.attempt.into(),
             self.job_name.as_str().into(),
             self.namespace.as_str().into(),
             self.launcher.as_str().into(),
@@ -55,14 +59,20 @@ impl Record for RunnerJob {
             self.pod_name.as_str().into(),
             self.log_path.as_str().into(),
             self.standing.into(),
-            self.phase.as_str().into(),
-            (&self.terminal_summary).into(),
             self.idempotency_key.clone().into(),
             self.request_hash.as_str().into(),
+            self.created_at.into(),
+        ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![
+            self.attempt.into(),
+            self.phase.as_str().into(),
+            (&self.terminal_summary).into(),
             opt_text(self.owner.as_deref()),
             self.heartbeat_at.into(),
             self.token_hash.clone().into(),
-            self.created_at.into(),
             self.updated_at.into(),
         ]
     }
@@ -76,7 +86,6 @@ impl Record for RunnerJob {
             session,
             command_id,
             attempt_id: row.id()?,
-            attempt: row.int()?,
             job_name: row.text()?,
             namespace: row.text()?,
             launcher: row.text()?,
@@ -84,14 +93,15 @@ impl Record for RunnerJob {
             pod_name: row.text()?,
             log_path: row.text()?,
             standing: row.flag()?,
-            phase: row.named(JobPhase::parse)?,
-            terminal_summary: row.raw_json()?,
             idempotency_key: row.opt_text()?,
             request_hash: row.text()?,
+            created_at: row.time()?,
+            attempt: row.int()?,
+            phase: row.named(JobPhase::parse)?,
+            terminal_summary: row.raw_json()?,
             owner: row.opt_text()?,
             heartbeat_at: row.opt_time()?,
             token_hash: row.opt_text()?,
-            created_at: row.time()?,
             updated_at: row.time()?,
             poll: JobPoll::of(run_id, runner_job_id, command_id),
         })
@@ -144,10 +154,11 @@ pub async fn claim(
         Engine::Sqlite(_) => "",
         Engine::Postgres(_) => "FOR UPDATE SKIP LOCKED",
     };
+    let order = db.byte_order();
     let sql = format!(
         "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, attempt = attempt + 1
          WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE phase = 'pending' AND launcher = $3
-             ORDER BY created_at LIMIT $4 {skip})
+             ORDER BY created_at, runner_job_id{order} LIMIT $4 {skip})
          RETURNING {}",
         columns::<RunnerJob>("t").replace("t.", "")
     );

@@ -20,13 +20,14 @@ fn decode(row: &mut Reader<'_>) -> Result<Runner, StoreError> {
     })
 }
 
-/// Registers a runner, or registers it again.
+/// Registers a runner, or registers it again. `None`: another tenant has a runner of this name.
 pub async fn insert(db: &Db, runner: &Runner) -> Result<Option<Runner>, StoreError> {
     let sql = "INSERT INTO runners (runner_id, tenant_id, run_id, backend_profile, placement, capabilities, registered_at, heartbeat_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
         ON CONFLICT (runner_id) DO UPDATE SET tenant_id = excluded.tenant_id, run_id = excluded.run_id,
             backend_profile = excluded.backend_profile, placement = excluded.placement,
             capabilities = excluded.capabilities, heartbeat_at = excluded.heartbeat_at
+        WHERE runners.tenant_id IS NOT DISTINCT FROM excluded.tenant_id
         RETURNING runner_id, tenant_id, run_id, backend_profile, placement, capabilities, registered_at, heartbeat_at";
     let args: Vec<Value> = vec![
         runner.runner_id.as_str().into(),

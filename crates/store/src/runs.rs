@@ -14,6 +14,7 @@ use crate::{
 impl Record for Run {
     const TABLE: &'static str = "runs";
     const KEY: usize = 1;
+    const FIXED: usize = 13;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", Text),
         ("session_id", Text),
@@ -27,6 +28,7 @@ impl Record for Run {
         ("trace_sink", Text),
         ("idempotency_key", Text),
         ("request_hash", Text),
+        ("created_at", Int),
         ("status", Text),
         ("terminal", Text),
         ("cancel_requested_at", Int),
@@ -38,11 +40,14 @@ impl Record for Run {
         ("offered_attempt_id", Text),
         ("attempt_id", Text),
         ("standing_job_id", Text),
-        ("created_at", Int),
         ("updated_at", Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.run_id)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
             text(self.run_id),
             text(self.session),
@@ -56,6 +61,12 @@ impl Record for Run {
             (&self.trace_sink).into(),
             self.idempotency_key.clone().into(),
             self.request_hash.as_str().into(),
+            self.created_at.into(),
+        ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![
             self.status.as_str().into(),
             Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
             self.cancel_requested_at.into(),
@@ -67,7 +78,6 @@ impl Record for Run {
             opt_text(self.offered_attempt_id),
             opt_text(self.attempt_id),
             opt_text(self.standing_job_id),
-            self.created_at.into(),
             self.updated_at.into(),
         ]
     }
@@ -86,6 +96,7 @@ impl Record for Run {
             trace_sink: row.raw_json()?,
             idempotency_key: row.opt_text()?,
             request_hash: row.text()?,
+            created_at: row.time()?,
             status: row.named(RunStatus::parse)?,
             terminal: row.opt_json()?,
             cancel_requested_at: row.opt_time()?,
@@ -97,7 +108,6 @@ impl Record for Run {
             offered_attempt_id: row.opt_id()?,
             attempt_id: row.opt_id()?,
             standing_job_id: row.opt_id()?,
-            created_at: row.time()?,
             updated_at: row.time()?,
         })
     }

@@ -13,10 +13,12 @@ use crate::{
 impl Record for Session {
     const TABLE: &'static str = "sessions";
     const KEY: usize = 1;
+    const FIXED: usize = 4;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("session_id", Text),
         ("tenant_id", Text),
         ("external_id", Text),
+        ("created_at", Int),
         ("backend_profile", Text),
         ("thread_id", Text),
         ("last_seq", Int),
@@ -29,15 +31,24 @@ impl Record for Session {
         ("active_lease_until", Int),
         ("last_run_id", Text),
         ("last_command_id", Text),
-        ("created_at", Int),
         ("updated_at", Int),
     ];
 
-    fn encode(&self) -> Vec<Value> {
+    fn key(&self) -> Vec<Value> {
+        vec![text(self.session)]
+    }
+
+    fn fixed(&self) -> Vec<Value> {
         vec![
             text(self.session),
             self.tenant_id.as_str().into(),
             self.external_id.clone().into(),
+            self.created_at.into(),
+        ]
+    }
+
+    fn state(&self) -> Vec<Value> {
+        vec![
             self.backend_profile.as_str().into(),
             self.thread_id.clone().into(),
             self.last_seq.into(),
@@ -50,7 +61,6 @@ impl Record for Session {
             self.active_lease_until.into(),
             opt_text(self.last_run_id),
             opt_text(self.last_command_id),
-            self.created_at.into(),
             self.updated_at.into(),
         ]
     }
@@ -60,6 +70,7 @@ impl Record for Session {
             session: row.id()?,
             tenant_id: row.text()?,
             external_id: row.opt_text()?,
+            created_at: row.time()?,
             backend_profile: row.text()?,
             thread_id: row.opt_text()?,
             last_seq: row.int()?,
@@ -72,7 +83,6 @@ impl Record for Session {
             active_lease_until: row.opt_time()?,
             last_run_id: row.opt_id()?,
             last_command_id: row.opt_id()?,
-            created_at: row.time()?,
             updated_at: row.time()?,
         })
     }

@@ -4,6 +4,7 @@ mod desks;
 
 use std::{
     fs::File,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, OnceLock},
     thread,
@@ -19,7 +20,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     db::{Durability, Sql, StoreError, Synchronous},
-    lane::{self, Answer, Changes, Desks, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX},
+    lane::{
+        self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
+    },
     migrate,
     record::{Reader, RowRef, Value},
 };
@@ -232,16 +235,24 @@ struct Lane {
 impl Lane {
     fn run(mut self, mut inbox: mpsc::Receiver<Work>) {
         while let Some(first) = inbox.blocking_recv() {
-            let (mut jobs, mut writes) = (vec![], vec![]);
+            let (mut jobs, mut writes, mut bytes) = (vec![], vec![], 0);
             let mut next = Some(first);
             while let Some(work) = next {
                 match work {
-                    Work::Op(job) => jobs.push(job),
+                    Work::Op(job) => {
+                        bytes += job.request.bytes();
+                        jobs.push(job);
+                    }
                     Work::Plain(write) => writes.push(write),
                 }
-                next = if jobs.len() + writes.len() < FLUSH_REQUESTS_MAX { inbox.try_recv().ok() } else { None };
+                let full = jobs.len() + writes.len() >= FLUSH_REQUESTS_MAX || bytes >= FLUSH_BYTES_MAX;
+                next = if full { None } else { inbox.try_recv().ok() };
             }
-            self.flush(jobs, writes);
+            // A fault of ours in one flush must not end the lane: the transaction is rolled back, its callers hear
+            // that they were not answered, and the next flush starts afresh.
+            if catch_unwind(AssertUnwindSafe(|| self.flush(jobs, writes))).is_err() {
+                tracing::error!("a flush panicked; nothing of it was written");
+            }
         }
     }
 

@@ -17,24 +17,31 @@ use crate::{
     sessions::{ExecutionState, Session},
 };
 
-/// A row that knows whether it must be written back.
+/// A row that knows whether and how it must be written back.
 #[derive(Clone, Debug)]
 pub struct Tracked<T> {
     value: T,
-    dirty: bool,
+    change: Option<Change>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    New,
+    Changed,
 }
 
 impl<T> Tracked<T> {
     pub fn loaded(value: T) -> Self {
-        Self { value, dirty: false }
+        Self { value, change: None }
     }
 
     pub fn new(value: T) -> Self {
-        Self { value, dirty: true }
+        Self { value, change: Some(Change::New) }
     }
 
-    pub fn dirty(&self) -> Option<&T> {
-        self.dirty.then_some(&self.value)
+    /// The row, if it is to be written in this way.
+    pub fn if_to_write(&self, how: Change) -> Option<&T> {
+        (self.change == Some(how)).then_some(&self.value)
     }
 }
 
@@ -48,7 +55,7 @@ impl<T> Deref for Tracked<T> {
 
 impl<T> DerefMut for Tracked<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.dirty = true;
+        self.change.get_or_insert(Change::Changed);
         &mut self.value
     }
 }

@@ -17,7 +17,7 @@ pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
 pub use claim::{AckOp, ClaimOp, PatchLeaseOp};
 pub use command::CreateCommandOp;
-pub use desk::{Batch, Desk, RunDesk, Tracked};
+pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use permission::AnswerPermissionOp;
 pub use run::CreateRunOp;
@@ -97,6 +97,16 @@ impl Request {
         }
     }
 
+    /// Roughly what the request weighs in memory and on the wire to the store.
+    pub fn bytes(&self) -> usize {
+        const ROW: usize = 512;
+        match &self.op {
+            Op::Append(op) => op.events.iter().map(|event| event.payload.len() + ROW).sum(),
+            Op::CreateCommand(op) => op.command.payload.as_str().len() * 2 + ROW,
+            _ => ROW,
+        }
+    }
+
     /// Permission requests the operation names, open or not.
     pub fn permissions(&self) -> Vec<PermissionId> {
         match &self.op {
@@ -140,3 +150,6 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         Op::Sweep(op) => sweep::sweep(desk, run_id, op, now),
     }
 }
+
+#[cfg(test)]
+mod tests;

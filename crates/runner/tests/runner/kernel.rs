@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use ostler_client::{Body, Client};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands},
+    commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
     events::{AppendEvents, Event, EventType, NewEvent},
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
     kernel::{self, *},
@@ -247,11 +247,8 @@ impl Kernel {
         let get = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let number = |name| get(name).map_or(0, |n| u64::from_str(n).unwrap());
         let asked = PollCommands { after_seq: number("afterSeq") as i64, ..PollCommands::default() };
-        let news = |page: &CommandPage| {
-            !page.commands.is_empty()
-                || page.cancel_requested.len() as u64 > number("knownCancels")
-                || page.resolved_permissions.len() as u64 > number("knownAnswers")
-        };
+        let known = get("knownNews").unwrap_or_default();
+        let news = |page: &CommandPage| !page.commands.is_empty() || page.news_mark != known;
         let _ = timeout(Duration::from_millis(number("waitMs")), self.until(|k| news(&k.page(asked.after_seq)))).await;
         Ok(text(&self.page(asked.after_seq)))
     }
@@ -262,15 +259,16 @@ impl Kernel {
         let settled = |p: &&PermissionRequest| {
             p.status != PermissionStatus::Pending && !rows.commands[&p.command_id].state.is_terminal()
         };
+        let cancelling = rows.run.cancel_requested_at.is_some();
+        let cancelled = rows.unfinished().filter(|c| c.cancel_requested_at.is_some());
+        let cancel_requested: Vec<_> = cancelled.map(|c| c.command_id).collect();
+        let resolved_permissions: Vec<_> = rows.permissions.values().map(|p| &**p).filter(settled).cloned().collect();
         CommandPage {
             commands: rows.unfinished().filter(|c| c.seq > after_seq).cloned().collect(),
-            cancel_requested: rows
-                .unfinished()
-                .filter(|c| c.cancel_requested_at.is_some())
-                .map(|c| c.command_id)
-                .collect(),
-            run_cancel_requested: rows.run.cancel_requested_at.is_some(),
-            resolved_permissions: rows.permissions.values().map(|p| &**p).filter(settled).cloned().collect(),
+            news_mark: news_mark(cancelling, &cancel_requested, &resolved_permissions),
+            cancel_requested,
+            run_cancel_requested: cancelling,
+            resolved_permissions,
             next_after_seq: rows.run.command_count,
         }
     }

@@ -1,10 +1,13 @@
 //! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
 
+use std::time::Duration;
+
 use axum::{
     body::to_bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
 };
 use http::{HeaderMap, header, request::Parts};
+use http_body_util::LengthLimitError;
 use ostler_protocol::{Failure, FailureKind, json::shape_error, limits::BODY_BYTES_MAX};
 use serde::de::DeserializeOwned;
 
@@ -32,9 +35,9 @@ pub struct Body<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &App) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
         check_content_type(request.headers())?;
-        read_json(request).await.map(Self)
+        read_json(request, app).await.map(Self)
     }
 }
 
@@ -44,7 +47,7 @@ pub struct OptionalBody<T>(pub T);
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &App) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
         let headers = request.headers();
         let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
             && !headers.contains_key(header::TRANSFER_ENCODING)
@@ -53,7 +56,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
             return Ok(Self(T::default()));
         }
         check_content_type(headers)?;
-        read_json(request).await.map(Self)
+        read_json(request, app).await.map(Self)
     }
 }
 
@@ -67,7 +70,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
     Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", "the body must be application/json"))
 }
 
-async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> {
+async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T, Refusal> {
     let too_large = || {
         let message = format!("the body is over {BODY_BYTES_MAX} bytes");
         Failure::rule(FailureKind::PayloadTooLarge, "body-size", message)
@@ -77,7 +80,13 @@ async fn read_json<T: DeserializeOwned>(request: Request) -> Result<T, Refusal> 
     if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
         return Err(too_large().into());
     }
-    let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|_| too_large())?;
+    let patience = Duration::from_millis(app.config.limits.body_ms);
+    let read = tokio::time::timeout(patience, to_bytes(request.into_body(), BODY_BYTES_MAX)).await;
+    let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
+    let bytes = read.map_err(|error| {
+        let over = std::error::Error::source(&error).is_some_and(|cause| cause.is::<LengthLimitError>());
+        if over { too_large() } else { Failure::invalid("body-read", "the body ended before it was whole") }
+    })?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
         Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {}", shape_error(&error))))

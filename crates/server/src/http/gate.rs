@@ -8,7 +8,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, ids::TraceId};
 
 use super::problem;
@@ -33,8 +33,16 @@ const TRACE_HEADER: &str = "x-trace-id";
 pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
+    let origin = allowed_origin(&app, request.headers());
+    if origin.is_some() && request.method() == Method::OPTIONS && comes_rightly(&app, &request).is_ok() {
+        // A browser asks first, without a token; what it asks for is checked when it comes.
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
+        return response;
+    }
     let admitted = match entry(&app, &request) {
-        Ok(Entry::Token(token)) => app.auth.authenticate(&app.db, &token).await.map(Some),
+        Ok(Entry::Token(token)) => app.auth.authenticate(&app.db, &token, app.now()).await.map(Some),
         Ok(Entry::Trusted(principal)) => Ok(Some(principal)),
         Ok(Entry::Public) => Ok(None),
         Err(failure) => Err(failure),
@@ -49,6 +57,9 @@ pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> R
         Err(failure) => problem::response(failure),
     };
     response = problem::encode(response, trace_id, &path, &app.redactor);
+    if let Some(origin) = origin {
+        share(response.headers_mut(), origin);
+    }
     if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
         response.headers_mut().insert(TRACE_HEADER, value);
     }
@@ -62,15 +73,22 @@ enum Entry {
     Public,
 }
 
-fn entry(app: &App, request: &Request) -> Result<Entry, Failure> {
+fn comes_rightly(app: &App, request: &Request) -> Result<(), Failure> {
     if request.extensions().get::<InProcess>().is_none() {
         check_host(app, request)?;
         check_origin(app, request.headers())?;
     }
+    Ok(())
+}
+
+fn entry(app: &App, request: &Request) -> Result<Entry, Failure> {
+    comes_rightly(app, request)?;
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
         None if PUBLIC_PATHS.contains(&request.uri().path()) => Ok(Entry::Public),
-        None if app.config.server.open_loopback && from_loopback(request) => Ok(Entry::Trusted(Principal::Operator)),
+        None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
+            Ok(Entry::Trusted(Principal::Operator))
+        }
         None => Err(unauthenticated("this needs a token: Authorization: Bearer …")),
     }
 }
@@ -85,6 +103,15 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
     Ok(Some(token.trim()))
 }
 
+/// Whatever the bind address: a page that re-binds its name comes from loopback too, but says its own name.
+fn has_loopback_host(request: &Request) -> bool {
+    host_of(request).is_some_and(is_loopback_name)
+}
+
+fn host_of(request: &Request) -> Option<&str> {
+    request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).or(request.uri().host())
+}
+
 fn from_loopback(request: &Request) -> bool {
     request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
 }
@@ -93,8 +120,7 @@ fn from_loopback(request: &Request) -> bool {
 fn check_host(app: &App, request: &Request) -> Result<(), Failure> {
     let bound_to_loopback =
         app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
-    let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).or(request.uri().host());
-    let Some(host) = host else {
+    let Some(host) = host_of(request) else {
         return Err(denied("host-missing", "a Host header is required"));
     };
     if !bound_to_loopback
@@ -121,9 +147,27 @@ fn is_loopback_name(host: &str) -> bool {
 
 /// A page's origin must be allowed by name; there is no same-origin page yet.
 fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let allowed = origin.to_str().is_ok_and(|origin| app.config.server.allow_origins.iter().any(|o| o == origin));
-    if allowed { Ok(()) } else { Err(denied("origin", "pages of this origin may not call")) }
+    if headers.contains_key(header::ORIGIN) && allowed_origin(app, headers).is_none() {
+        return Err(denied("origin", "pages of this origin may not call"));
+    }
+    Ok(())
+}
+
+fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let allowed = app.config.server.allow_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
+    allowed.then(|| origin.clone())
+}
+
+/// Lets the page of an allowed origin read the answer.
+fn share(headers: &mut HeaderMap, origin: HeaderValue) {
+    let list = HeaderValue::from_static;
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::VARY, list("origin"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
+    let asked = list("authorization, content-type, idempotency-key, last-event-id");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, list("x-trace-id, retry-after"));
 }
 
 fn denied(rule: &'static str, message: &str) -> Failure {

@@ -5,7 +5,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, failures::Problem, ids::TraceId, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, events::clip, failures::Problem, ids::TraceId, redaction::Redactor};
+
+/// Callers' words in a failure are bounded in the log.
+const LOGGED_CHARS_MAX: usize = 500;
 
 /// A failure in handlers' results. The gate gives it a body, because only the gate knows the trace id.
 pub struct Refusal(pub Failure);
@@ -40,7 +43,7 @@ pub fn encode(mut response: Response, trace_id: TraceId, path: &str, redactor: &
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
     let problem = Problem {
         failure_kind: failure.kind,
-        message: redactor.redact(&failure.message).into_owned(),
+        message: clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX),
         trace_id: trace_id.to_string(),
         details: redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor),
     };
@@ -67,10 +70,11 @@ fn redact_details(details: Details, redactor: &Redactor) -> Details {
 
 fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
     let (message, path) = (redactor.redact(&failure.message), redactor.redact(path));
+    let (message, path) = (clip(&message, LOGGED_CHARS_MAX), clip(&path, LOGGED_CHARS_MAX));
     let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
     if failure.kind.row().status >= 500 {
-        tracing::error!(%trace_id, %path, kind = %failure.kind, %message, cause, "request failed");
+        tracing::error!(%trace_id, ?path, kind = %failure.kind, reason = ?message, cause, "request failed");
     } else {
-        tracing::info!(%trace_id, %path, kind = %failure.kind, %message, rule = failure.rule_name(), "request refused");
+        tracing::info!(%trace_id, ?path, kind = %failure.kind, reason = ?message, rule = failure.rule_name(), "request refused");
     }
 }

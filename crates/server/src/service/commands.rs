@@ -5,7 +5,8 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     commands::{
-        AckCommand, Command, CommandPage, CommandState, CreateCommand, PatchStatus, PollCommands, check_payload, prompt,
+        AckCommand, Command, CommandPage, CommandState, CreateCommand, PatchStatus, PollCommands, check_payload,
+        news_mark, prompt,
     },
     cursors,
     events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
@@ -14,7 +15,6 @@ use ostler_protocol::{
     ids::{AttemptId, CommandId, RunId},
     json::canonical_hash,
     kernel::{AckOp, CancelCommandOp, CreateCommandOp, Op, Reply},
-    permissions::PermissionStatus,
     runs::Cancel,
 };
 use ostler_store as store;
@@ -121,14 +121,14 @@ pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollComma
     let limit = cursors::limit(asked.limit.or(Some(POLL_LIMIT_DEFAULT)))?;
     let after = cursors::after_seq(asked.after_seq)?;
     let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
+    if wait.is_zero() {
+        return read_page(app, run_id, after, limit).await.map(|(page, _)| page);
+    }
     let mut subscription = app.hub.subscribe(known.session);
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         let (page, ended) = read_page(app, run_id, after, limit).await?;
-        let news = !page.commands.is_empty()
-            || page.cancel_requested.len() > asked.known_cancels.unwrap_or(0) as usize
-            || (page.run_cancel_requested && asked.known_cancels.is_none())
-            || page.resolved_permissions.len() > asked.known_answers.unwrap_or(0) as usize;
+        let news = !page.commands.is_empty() || page.news_mark != asked.known_news.as_deref().unwrap_or_default();
         if news || ended || tokio::time::Instant::now() >= deadline {
             return Ok(page);
         }
@@ -160,9 +160,9 @@ async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(
     let run =
         store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))?;
     let unfinished = store::commands::list_unfinished(&app.db, run_id).await.map_err(store_failure)?;
-    let resolved_permissions = match run.lease_epoch {
-        0 => vec![],
-        _ => resolved(app, run_id, &unfinished).await?,
+    let resolved_permissions = match unfinished.is_empty() {
+        true => vec![],
+        false => store::permissions::list_resolved(&app.db, run_id).await.map_err(store_failure)?,
     };
     let cancel_requested =
         unfinished.iter().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect::<Vec<_>>();
@@ -170,21 +170,12 @@ async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(
     let page = CommandPage {
         next_after_seq: commands.last().map_or(after, |c| c.seq),
         commands,
+        news_mark: news_mark(run.cancel_requested_at.is_some(), &cancel_requested, &resolved_permissions),
         cancel_requested,
         run_cancel_requested: run.cancel_requested_at.is_some(),
         resolved_permissions,
     };
     Ok((page, run.status.is_terminal()))
-}
-
-async fn resolved(
-    app: &App,
-    run_id: RunId,
-    unfinished: &[Command],
-) -> Result<Vec<ostler_protocol::permissions::PermissionRequest>, Failure> {
-    let all = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
-    let wanted = |id| unfinished.iter().any(|c| c.command_id == id);
-    Ok(all.into_iter().filter(|p| p.status != PermissionStatus::Pending && wanted(p.command_id)).collect())
 }
 
 pub async fn ack(app: &App, caller: &Principal, command_id: CommandId, asked: AckCommand) -> Result<Command, Failure> {

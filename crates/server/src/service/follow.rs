@@ -9,6 +9,7 @@ use ostler_protocol::{
     ids::RunId,
 };
 use ostler_store as store;
+use tokio::time::Instant;
 
 use crate::{
     app::{App, RunRef, store_failure},
@@ -28,6 +29,8 @@ pub struct Follower {
     ready: VecDeque<Event>,
     behind: bool,
     ended: bool,
+    /// Kept across calls: whoever waits for less than this must not put it off for ever.
+    recheck_at: Instant,
 }
 
 /// Follows a run's events numbered above `after`.
@@ -46,6 +49,7 @@ pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Re
         ready: VecDeque::new(),
         behind: true,
         ended: false,
+        recheck_at: Instant::now() + RECHECK,
     };
     if before >= app.config.limits.followers_max {
         let failure = Failure::rule(FailureKind::RateLimited, "followers", "too many event streams are open");
@@ -86,6 +90,7 @@ impl Follower {
             store::events::list_by_run(&self.app.db, self.run.session, self.run.run_id, self.after, CATCH_UP_EVENTS);
         let page = page.await.map_err(store_failure)?;
         self.behind = page.has_more;
+        self.recheck_at = Instant::now() + RECHECK;
         if page.events.is_empty() && self.after > 0 && self.run_is_over().await? {
             self.ended = true;
         }
@@ -114,7 +119,7 @@ impl Follower {
                     }
                 }
             },
-            () = tokio::time::sleep(RECHECK), if self.app.db.multi_replica() => self.behind = true,
+            () = tokio::time::sleep_until(self.recheck_at) => self.behind = true,
             () = self.app.stopped() => return false,
         }
         true

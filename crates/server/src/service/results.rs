@@ -5,7 +5,6 @@ use ostler_protocol::{
     commands::CommandType,
     fold::CommandFold,
     ids::{CommandId, RunId},
-    permissions::PermissionStatus,
     results::{ResultParts, RunResult},
 };
 use ostler_store::{self as store, results::ResultRow};
@@ -33,9 +32,9 @@ pub async fn get(
     let open_permissions = match row.run.open_permissions {
         0 => vec![],
         _ => {
-            let all = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+            let all = store::permissions::list_open(&app.db, run_id).await.map_err(store_failure)?;
             let mine = |id| row.command.as_ref().is_none_or(|c| c.command_id == id);
-            all.into_iter().filter(|p| p.status == PermissionStatus::Pending && mine(p.command_id)).collect()
+            all.into_iter().filter(|p| mine(p.command_id)).collect()
         }
     };
     Ok(RunResult::of(parts(row, open_permissions), app.now()))

@@ -41,10 +41,10 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
         registered_at: now,
         heartbeat_at: now,
     };
-    store::runners::insert(&app.db, &runner)
-        .await
-        .map_err(store_failure)?
-        .ok_or_else(|| Failure::internal("no row came back"))
+    let registered = store::runners::insert(&app.db, &runner).await.map_err(store_failure)?;
+    registered.ok_or_else(|| {
+        Failure::rule(FailureKind::StateConflict, "runner-id-taken", "another tenant has a runner of this name")
+    })
 }
 
 /// A runner may only register for a run it may run, with the run's own profile.

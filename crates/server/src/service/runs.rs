@@ -97,8 +97,7 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
         return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
             .detail("runId", run.run_id.to_string()));
     }
-    let first =
-        store::results::get(&app.db, run.run_id, None).await.map_err(store_failure)?.and_then(|row| row.command);
+    let first = store::commands::get_first(&app.db, run.run_id).await.map_err(store_failure)?;
     let runner_job = match run.standing_job_id {
         Some(id) => store::runner_jobs::get(&app.db, id).await.map_err(store_failure)?,
         None => None,

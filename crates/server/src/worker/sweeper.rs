@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, RawJson, Timestamp,
@@ -34,12 +35,9 @@ pub async fn run(app: App) {
 
 async fn pass(app: &App) -> Result<(), Failure> {
     let now = app.now();
-    for (session, run_id) in store::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)? {
-        sweep(app, session, run_id, SweepOp::default()).await;
-    }
-    for (session, run_id) in store::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)? {
-        sweep(app, session, run_id, SweepOp::default()).await;
-    }
+    let mut due = store::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)?;
+    due.extend(store::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
+    sweep_all(app, due, SweepOp::default()).await;
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
     for job in store::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await.map_err(store_failure)? {
@@ -53,19 +51,17 @@ pub async fn recover(app: &App) -> Result<(), Failure> {
     if app.db.multi_replica() {
         return Ok(());
     }
-    for (session, run_id) in store::leases::list_held(&app.db).await.map_err(store_failure)? {
-        sweep(app, session, run_id, SweepOp { orphaned: true }).await;
-    }
-    loop {
-        let left =
-            store::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, PASS_MAX).await.map_err(store_failure)?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        for job in left {
-            abandon(app, job).await;
-        }
-    }
+    let held = store::leases::list_held(&app.db).await.map_err(store_failure)?;
+    sweep_all(app, held, SweepOp { orphaned: true }).await;
+    // One pass; what a later one finds again has not gone away by being tried in a loop.
+    let left = store::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await.map_err(store_failure)?;
+    join_all(left.into_iter().map(|job| abandon(app, job))).await;
+    Ok(())
+}
+
+/// Together, so that they share commits.
+async fn sweep_all(app: &App, runs: Vec<(SessionId, RunId)>, op: SweepOp) {
+    join_all(runs.into_iter().map(|(session, run_id)| sweep(app, session, run_id, op))).await;
 }
 
 async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {

@@ -52,7 +52,7 @@ CREATE TABLE runs (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX runs_key ON runs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX runs_created ON runs (created_at, run_id COLLATE "C");
-CREATE INDEX runs_session ON runs (session_id, created_at);
+CREATE INDEX runs_session ON runs (session_name, created_at);
 
 -- The last lease of each run, live or not.
 CREATE TABLE leases (
@@ -120,9 +120,10 @@ CREATE TABLE append_batches (
     PRIMARY KEY (run_id, lease_epoch, batch_no)
 );
 
+-- Runners choose these ids, so they are unique within their run only.
 CREATE TABLE permissions (
-    permission_id TEXT PRIMARY KEY,
     run_id TEXT NOT NULL,
+    permission_id TEXT NOT NULL,
     session_id TEXT NOT NULL,
     command_id TEXT NOT NULL,
     title TEXT NOT NULL,
@@ -134,7 +135,8 @@ CREATE TABLE permissions (
     option_id TEXT,
     resolved_by TEXT,
     resolved_at BIGINT,
-    created_at BIGINT NOT NULL
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (run_id, permission_id)
 );
 CREATE INDEX permissions_run ON permissions (run_id, created_at);
 CREATE INDEX permissions_open ON permissions (deadline) WHERE status = 'pending';

@@ -123,7 +123,7 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
             job_keys.1.push(key.to_owned());
         }
         jobs.extend(needs.job_id.map(|id| id.to_string()));
-        permissions.extend(needs.permission_id.map(|id| id.to_string()));
+        permissions.extend(request.permissions().iter().map(ToString::to_string));
         if let Some((epoch, no)) = needs.batch {
             batches.0.push(run());
             batches.1.push(epoch);

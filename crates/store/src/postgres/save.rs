@@ -11,84 +11,109 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::Lane;
 use crate::{
     db::{PgQuery, StoreError},
+    events::COLUMNS,
     lane::Changes,
-    record::{Kind, Record, Value, upsert_rows},
+    record::{Kind, Record, Value, insert_rows, update_rows, update_width},
 };
 
 impl Lane {
-    /// Everything in one statement: an insert or upsert per table that changed.
+    /// Everything in one statement: an insert and an update per table that changed.
     pub async fn save(&mut self, tx: &mut PgConnection, changes: &Changes<'_>) -> Result<(), StoreError> {
-        let tables = [
-            !changes.events.is_empty(),
-            !changes.sessions.is_empty(),
-            !changes.runs.is_empty(),
-            !changes.leases.is_empty(),
-            !changes.commands.is_empty(),
-            !changes.permissions.is_empty(),
-            !changes.jobs.is_empty(),
-            !changes.batches.is_empty(),
-            !changes.forget_batches.is_empty(),
-        ];
-        let mask = tables.iter().rev().fold(0_u16, |mask, touched| mask << 1 | u16::from(*touched));
-        let sql = self.statements.entry(mask).or_insert_with(|| write_statement(tables)).clone();
+        let mask = TABLES.iter().rev().fold(0_u32, |mask, table| mask << 1 | u32::from((table.touched)(changes)));
+        let sql = self.statements.entry(mask).or_insert_with(|| write_statement(mask)).clone();
         let mut query = sqlx::query(AssertSqlSafe(sql));
-        if tables[0] {
-            query = bind_events(query, changes);
-        }
-        query = bind_records(query, &changes.sessions);
-        query = bind_records(query, &changes.runs);
-        query = bind_records(query, &changes.leases);
-        query = bind_records(query, &changes.commands);
-        query = bind_records(query, &changes.permissions);
-        query = bind_records(query, &changes.jobs);
-        query = bind_records(query, &changes.batches);
-        if tables[8] {
-            query = query.bind(changes.forget_batches.iter().map(|(run_id, _)| run_id.to_string()).collect::<Vec<_>>());
-            query = query.bind(changes.forget_batches.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>());
+        for table in TABLES.iter().filter(|table| (table.touched)(changes)) {
+            query = (table.bind)(query, changes);
         }
         query.execute(tx).await?;
         Ok(())
     }
 }
 
-fn write_statement(tables: [bool; 9]) -> String {
-    let mut parts: Vec<String> = vec![];
-    let mut next = 1;
-    if tables[0] {
-        parts.push(
-            "INSERT INTO events (session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at)
-             SELECT * FROM UNNEST($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[],
-                 $8::bytea[], $9::bytea[], $10::bigint[])"
-                .into(),
-        );
-        next += 10;
-    }
-    let mut add = |touched: bool, upsert: fn(usize) -> String, columns: usize| {
-        if touched {
-            parts.push(upsert(next));
-            next += columns;
+/// One part of the write statement.
+struct Table {
+    touched: fn(&Changes<'_>) -> bool,
+    /// The part's text, its parameters starting at the number given, and how many they are.
+    sql: fn(usize) -> (String, usize),
+    bind: for<'q> fn(PgQuery<'q>, &Changes<'q>) -> PgQuery<'q>,
+}
+
+macro_rules! new_rows {
+    ($R:ty, $field:ident) => {
+        Table {
+            touched: |changes| !changes.$field.new.is_empty(),
+            sql: |first| (insert_rows::<$R>(first), <$R>::COLUMNS.len()),
+            bind: |query, changes| bind_new(query, &changes.$field.new),
         }
     };
-    add(tables[1], upsert_rows::<Session>, Session::COLUMNS.len());
-    add(tables[2], upsert_rows::<Run>, Run::COLUMNS.len());
-    add(tables[3], upsert_rows::<Lease>, Lease::COLUMNS.len());
-    add(tables[4], upsert_rows::<Command>, Command::COLUMNS.len());
-    add(tables[5], upsert_rows::<PermissionRequest>, PermissionRequest::COLUMNS.len());
-    add(tables[6], upsert_rows::<RunnerJob>, RunnerJob::COLUMNS.len());
-    add(tables[7], upsert_rows::<Batch>, Batch::COLUMNS.len());
-    if tables[8] {
-        parts.push(format!(
-            "DELETE FROM append_batches b USING UNNEST(${next}::text[], ${}::bigint[]) AS k (run_id, epoch)
-             WHERE b.run_id = k.run_id AND b.lease_epoch < k.epoch",
-            next + 1
-        ));
-    }
+}
+
+macro_rules! changed_rows {
+    ($R:ty, $field:ident) => {
+        Table {
+            touched: |changes| !changes.$field.changed.is_empty(),
+            sql: |first| (update_rows::<$R>(first), update_width::<$R>()),
+            bind: |query, changes| bind_changed(query, &changes.$field.changed),
+        }
+    };
+}
+
+const TABLES: &[Table] = &[
+    Table { touched: |changes| !changes.events.is_empty(), sql: |first| (insert_events(first), 10), bind: bind_events },
+    new_rows!(Session, sessions),
+    changed_rows!(Session, sessions),
+    new_rows!(Run, runs),
+    changed_rows!(Run, runs),
+    new_rows!(Lease, leases),
+    changed_rows!(Lease, leases),
+    new_rows!(Command, commands),
+    changed_rows!(Command, commands),
+    new_rows!(PermissionRequest, permissions),
+    changed_rows!(PermissionRequest, permissions),
+    new_rows!(RunnerJob, jobs),
+    changed_rows!(RunnerJob, jobs),
+    Table {
+        touched: |changes| !changes.batches.is_empty(),
+        sql: |first| (insert_rows::<Batch>(first), Batch::COLUMNS.len()),
+        bind: |query, changes| bind_new(query, &changes.batches),
+    },
+    Table {
+        touched: |changes| !changes.forget_batches.is_empty(),
+        sql: |first| (forget_batches(first), 2),
+        bind: bind_forget,
+    },
+];
+
+fn write_statement(mask: u32) -> String {
     let mut sql = String::from("WITH ");
-    for (index, part) in parts.iter().enumerate() {
-        let comma = if index > 0 { ", " } else { "" };
+    let mut next = 1;
+    for (index, table) in TABLES.iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1) {
+        let (part, width) = (table.sql)(next);
+        let comma = if next > 1 { ", " } else { "" };
         write!(sql, "{comma}w{index} AS ({part})").expect("writing to a string");
+        next += width;
     }
     sql + " SELECT 1"
+}
+
+fn insert_events(first: usize) -> String {
+    let types = ["text", "bigint", "text", "bigint", "text", "text", "text", "bytea", "bytea", "bigint"];
+    let arrays = types.iter().enumerate().map(|(index, kind)| format!("${}::{kind}[]", first + index));
+    format!("INSERT INTO events ({COLUMNS}) SELECT * FROM UNNEST({})", arrays.collect::<Vec<_>>().join(", "))
+}
+
+fn forget_batches(first: usize) -> String {
+    format!(
+        "DELETE FROM append_batches b USING UNNEST(${first}::text[], ${}::bigint[]) AS k (run_id, epoch)
+         WHERE b.run_id = k.run_id AND b.lease_epoch < k.epoch",
+        first + 1
+    )
+}
+
+fn bind_forget<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
+    query
+        .bind(changes.forget_batches.iter().map(|(run_id, _)| run_id.to_string()).collect::<Vec<_>>())
+        .bind(changes.forget_batches.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
 }
 
 fn bind_events<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
@@ -106,13 +131,24 @@ fn bind_events<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
         .bind(events.iter().map(|e| e.created_at.as_microsecond()).collect::<Vec<_>>())
 }
 
+fn bind_new<'q, R: Record>(query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q> {
+    let rows = records.iter().map(|record| [record.fixed(), record.state()].concat());
+    bind_columns(query, R::COLUMNS.iter(), rows.collect())
+}
+
+fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q> {
+    let rows = records.iter().map(|record| [record.key(), record.state()].concat());
+    bind_columns(query, R::COLUMNS[..R::KEY].iter().chain(&R::COLUMNS[R::FIXED..]), rows.collect())
+}
+
 /// One array per column.
-fn bind_records<'q, R: Record>(mut query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q> {
-    if records.is_empty() {
-        return query;
-    }
-    let mut rows: Vec<_> = records.iter().map(|record| record.encode().into_iter()).collect();
-    for (_, kind) in R::COLUMNS {
+fn bind_columns<'q>(
+    mut query: PgQuery<'q>,
+    columns: impl Iterator<Item = &'static (&'static str, Kind)>,
+    rows: Vec<Vec<Value>>,
+) -> PgQuery<'q> {
+    let mut rows: Vec<_> = rows.into_iter().map(IntoIterator::into_iter).collect();
+    for (_, kind) in columns {
         let column = rows.iter_mut().map(|row| row.next().expect("as many values as columns"));
         query =
             match kind {

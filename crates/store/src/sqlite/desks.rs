@@ -18,8 +18,8 @@ use super::query;
 use crate::{
     commands::UNFINISHED,
     db::StoreError,
-    lane::{Changes, Desks},
-    record::{Record, Value, columns, select, sql, text, upsert_row},
+    lane::{Changes, Desks, Rows},
+    record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };
 
 /// Puts the rows the request needs on its session's desk. `None`: there is no such session.
@@ -100,6 +100,12 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
             )?;
         }
     }
+    for id in request.permissions() {
+        let named = select!(PermissionRequest, "WHERE t.run_id = ?1 AND t.permission_id = ?2");
+        for found in query(tx, named, &[run.clone(), text(id)], PermissionRequest::decode)? {
+            rows.permissions.entry(found.permission_id).or_insert(Tracked::loaded(found));
+        }
+    }
     let needs = request.needs();
     if let Some(key) = needs.command_key {
         load_commands(
@@ -123,12 +129,6 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
     }
     if let Some(id) = needs.job_id {
         load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(id)])?;
-    }
-    if let Some(id) = needs.permission_id {
-        let named = select!(PermissionRequest, "WHERE t.permission_id = ?1 AND t.run_id = ?2");
-        for found in query(tx, named, &[text(id), run.clone()], PermissionRequest::decode)? {
-            rows.permissions.entry(found.permission_id).or_insert(Tracked::loaded(found));
-        }
     }
     if let Some((epoch, no)) = needs.batch {
         let key = [run, epoch.into(), no.into()];
@@ -155,13 +155,13 @@ fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> 
 
 pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
     save_events(tx, changes)?;
-    upsert(tx, sql!(upsert_row::<Session>()), &changes.sessions)?;
-    upsert(tx, sql!(upsert_row::<Run>()), &changes.runs)?;
-    upsert(tx, sql!(upsert_row::<Lease>()), &changes.leases)?;
-    upsert(tx, sql!(upsert_row::<Command>()), &changes.commands)?;
-    upsert(tx, sql!(upsert_row::<PermissionRequest>()), &changes.permissions)?;
-    upsert(tx, sql!(upsert_row::<RunnerJob>()), &changes.jobs)?;
-    upsert(tx, sql!(upsert_row::<Batch>()), &changes.batches)?;
+    write(tx, sql!(insert_row::<Session>()), sql!(update_row::<Session>()), &changes.sessions)?;
+    write(tx, sql!(insert_row::<Run>()), sql!(update_row::<Run>()), &changes.runs)?;
+    write(tx, sql!(insert_row::<Lease>()), sql!(update_row::<Lease>()), &changes.leases)?;
+    write(tx, sql!(insert_row::<Command>()), sql!(update_row::<Command>()), &changes.commands)?;
+    write(tx, sql!(insert_row::<PermissionRequest>()), sql!(update_row::<PermissionRequest>()), &changes.permissions)?;
+    write(tx, sql!(insert_row::<RunnerJob>()), sql!(update_row::<RunnerJob>()), &changes.jobs)?;
+    insert(tx, sql!(insert_row::<Batch>()), &changes.batches)?;
     for (run_id, epoch) in &changes.forget_batches {
         let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;
         forget.execute((run_id.to_string(), epoch))?;
@@ -191,13 +191,25 @@ fn save_events(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError>
     Ok(())
 }
 
-fn upsert<R: Record>(tx: &Connection, sql: &str, records: &[&R]) -> Result<(), StoreError> {
+fn write<R: Record>(tx: &Connection, insert_sql: &str, update_sql: &str, rows: &Rows<'_, R>) -> Result<(), StoreError> {
+    insert(tx, insert_sql, &rows.new)?;
+    if rows.changed.is_empty() {
+        return Ok(());
+    }
+    let mut statement = tx.prepare_cached(update_sql)?;
+    for record in &rows.changed {
+        statement.execute(rusqlite::params_from_iter(record.key().into_iter().chain(record.state())))?;
+    }
+    Ok(())
+}
+
+fn insert<R: Record>(tx: &Connection, sql: &str, records: &[&R]) -> Result<(), StoreError> {
     if records.is_empty() {
         return Ok(());
     }
     let mut statement = tx.prepare_cached(sql)?;
     for record in records {
-        statement.execute(rusqlite::params_from_iter(record.encode()))?;
+        statement.execute(rusqlite::params_from_iter(record.fixed().into_iter().chain(record.state())))?;
     }
     Ok(())
 }

@@ -1,0 +1,129 @@
+//! Cancel, in every state.
+
+use super::*;
+
+#[test]
+fn what_no_runner_has_touched_ends_at_once() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let (turn, other) = (scene.turn(run), scene.turn(run));
+    scene.claim(run, "runner");
+    scene.cancel(run, turn);
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled, "pending, though the run is held");
+    assert_eq!(scene.state(run, other), CommandState::Pending);
+}
+
+#[test]
+fn what_a_live_runner_works_on_is_flagged_and_ends_when_the_runner_says_so() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel(run, turn);
+    assert_eq!(scene.state(run, turn), CommandState::Running);
+    assert!(scene.command(run, turn).cancel_requested_at.is_some());
+    scene.append(run, vec![ends(turn, "cancelled")]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled);
+    assert_eq!(scene.command(run, turn).terminal.as_ref().unwrap().source, "runner");
+}
+
+#[test]
+fn what_a_lost_runner_worked_on_ends_at_once() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.advance_ms(LEASE_MS);
+    scene.cancel(run, turn);
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled);
+}
+
+#[test]
+fn a_cancel_that_waits_is_carried_out_when_the_lease_runs_out() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel_run(run);
+    assert_eq!(scene.status(run), RunStatus::Running);
+    scene.advance_ms(LEASE_MS);
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled);
+    assert_eq!(scene.status(run), RunStatus::Cancelled);
+}
+
+#[test]
+fn a_cancel_that_waits_is_carried_out_when_the_runner_leaves() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let (turn, other) = (scene.turn(run), scene.turn(run));
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel(run, turn);
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled);
+    assert_eq!(scene.state(run, other), CommandState::Pending, "nobody asked to cancel this one");
+}
+
+#[test]
+fn a_cancel_takes_the_steers_of_its_turn_along() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let steer = scene.command_of(run, CommandType::Steer);
+    scene.cancel(run, turn);
+    assert_eq!(scene.state(run, steer), CommandState::Blocked);
+}
+
+#[test]
+fn cancelling_again_or_too_late_changes_nothing() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let (done, working) = (scene.turn(run), scene.turn(run));
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(done, "completed")]).unwrap();
+    scene.work(run, working);
+    scene.cancel(run, working);
+    let events = scene.desk.events.len();
+    scene.cancel(run, done);
+    scene.cancel(run, working);
+    assert_eq!(scene.state(run, done), CommandState::Completed);
+    assert_eq!(scene.desk.events.len(), events);
+    scene.cancel_run(run);
+    let events = scene.desk.events.len();
+    scene.cancel_run(run);
+    assert_eq!(scene.desk.events.len(), events);
+}
+
+#[test]
+fn an_idle_run_is_cancelled_at_once_with_its_lease() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.claim(run, "runner");
+    scene.cancel_run(run);
+    assert_eq!(scene.status(run), RunStatus::Cancelled);
+    assert!(scene.rows(run).lease.as_deref().unwrap().ended);
+    let claim = scene.new_claim("runner");
+    assert_eq!(scene.refused(run, claim), "run-cancelled");
+    let command = scene.new_command(run, CommandType::Turn, None);
+    assert_eq!(scene.refused(run, command), "run-cancelled");
+}
+
+#[test]
+fn a_run_that_is_being_cancelled_takes_no_new_command_and_ends_with_its_last_one() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel_run(run);
+    let command = scene.new_command(run, CommandType::Turn, None);
+    assert_eq!(scene.refused(run, command), "run-cancelling");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Completed, "it was quicker than the cancel");
+    assert_eq!(scene.status(run), RunStatus::Cancelled);
+}
