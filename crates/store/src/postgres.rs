@@ -14,7 +14,7 @@ use ostler_protocol::{
     kernel::{self, Request},
 };
 use sqlx::{
-    Connection, Executor, PgConnection, PgPool,
+    ConnectOptions, Connection, Executor, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use tokio::sync::mpsc;
@@ -27,15 +27,27 @@ use crate::{
 
 const POOL_CONNECTIONS_MAX: u32 = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A pooled connection that was used this recently is taken without asking whether it still works.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Servers starting together take turns at the ledger. Any number will do; this one is ours.
 const MIGRATION_LOCK: i64 = 0x05_71_E5;
 
 pub async fn open(url: &str, now: Timestamp) -> Result<PgPool, StoreError> {
     let options: PgConnectOptions = url.parse()?;
-    let options = options.application_name("ostler");
+    let options = options.application_name("ostler").disable_statement_logging();
     let pool = PgPoolOptions::new()
         .max_connections(POOL_CONNECTIONS_MAX)
         .acquire_timeout(CONNECT_TIMEOUT)
+        // A connection in steady use need not be asked whether it is there: that would double every read's round trips.
+        .test_before_acquire(false)
+        .before_acquire(|connection, state| {
+            Box::pin(async move {
+                if state.idle_for > TRUSTED_FOR {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
         .connect_with(options)
         .await?;
     let mut connection = pool.acquire().await?;

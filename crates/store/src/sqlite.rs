@@ -15,7 +15,7 @@ use ostler_protocol::{
     Failure, Timestamp,
     kernel::{self, Request},
 };
-use rusqlite::{Connection, OpenFlags, types::ToSqlOutput, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -147,8 +147,7 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
         Synchronous::Normal => "NORMAL",
         Synchronous::Full => "FULL",
     };
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    connection.busy_timeout(Duration::from_secs(10))?;
+    prepare(connection)?;
     connection.execute_batch(&format!(
         "PRAGMA page_size = 4096; PRAGMA journal_mode = WAL; PRAGMA synchronous = {level}; PRAGMA cache_size = -32768;
          PRAGMA wal_autocheckpoint = 4000; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;"
@@ -165,11 +164,19 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
     Ok(Durability { weak_settings })
 }
 
+/// What every connection has in common.
+fn prepare(connection: &Connection) -> Result<(), StoreError> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    connection.busy_timeout(Duration::from_secs(10))?;
+    // Plans must not depend on bound values: those that do are made anew on every execution.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
 fn open_reader(file: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(file, flags)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    connection.busy_timeout(Duration::from_secs(10))?;
+    prepare(&connection)?;
     connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -8192; PRAGMA mmap_size = 0;")?;
     Ok(connection)
 }

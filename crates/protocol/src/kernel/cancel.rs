@@ -7,12 +7,14 @@ use super::{
     Reply,
     desk::Desk,
     ending::{End, end_command},
+    permission,
 };
 use crate::{
     Failure, FailureKind, Timestamp,
     commands::CommandState,
     events::{EventType, NewEvent},
     ids::{CommandId, RunId},
+    permissions::PermissionStatus,
     runs::TerminalStatus,
 };
 
@@ -65,6 +67,10 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
     command.cancel_requested_at.get_or_insert(now);
     if command.state == CommandState::Pending || !leased {
         end_command(desk, run_id, command_id, cancelled(), now);
+    } else {
+        // Nobody may say yes to a turn that is to stop.
+        let why = "cancelled on request";
+        permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, why, now);
     }
 }
 

@@ -87,7 +87,13 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
         let over = std::error::Error::source(&error).is_some_and(|cause| cause.is::<LengthLimitError>());
         if over { too_large() } else { Failure::invalid("body-read", "the body ended before it was whole") }
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
+    // Otherwise an array would be taken for an object's fields in their order.
+    if text.trim_start().starts_with('[') {
+        return Err(Failure::invalid("body-shape", "the body must be a JSON object").into());
+    }
+    serde_json::from_str(text).map_err(|error| {
         let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
         Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {}", shape_error(&error))))
     })

@@ -8,7 +8,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId, name},
     json::canonical_hash,
     kernel::{CancelRunOp, CreateRunOp, Op, Reply},
-    limits::{BLOCKER_CHARS_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
+    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
     policy::AdmittedRun,
     runner_jobs::CreateRunnerJob,
     runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
@@ -139,6 +139,10 @@ fn create_op(
         "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
+    if audit.as_str().len() > EVENT_BYTES_MAX {
+        let message = format!("executionPolicy and businessIntents are over {EVENT_BYTES_MAX} bytes");
+        return Err(Failure::rule(FailureKind::PayloadTooLarge, "audit-size", message));
+    }
     let start = match &asked.command {
         None => None,
         Some(first) => {

@@ -1,0 +1,199 @@
+//! Well-formed requests with ids from a counter, so that the same script makes the same rows on every engine.
+
+use ostler_protocol::{
+    RawJson, Timestamp,
+    commands::{Command, CommandState, CommandType},
+    events::{EventType, NewEvent},
+    fold::CommandFold,
+    ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId, SessionId},
+    json::canonical_hash,
+    kernel::{AppendOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, Op, Request},
+    policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
+    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+    runs::{Run, RunStatus},
+    sessions::Session,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+pub const TENANT: &str = "local";
+pub const LAUNCHER: &str = "test";
+
+/// Mints ids that rise.
+#[derive(Default)]
+pub struct Mint(u128);
+
+impl Mint {
+    /// A mint whose ids no other one gives out.
+    pub fn numbered(number: u128) -> Self {
+        Self(number << 64)
+    }
+
+    pub fn body(&mut self) -> Uuid {
+        self.0 += 1;
+        Uuid::from_u128(self.0)
+    }
+
+    pub fn attempt(&mut self) -> AttemptId {
+        AttemptId::new(self.body())
+    }
+
+    pub fn permission(&mut self) -> PermissionId {
+        PermissionId::new(self.body())
+    }
+
+    pub fn session(&mut self, name: Option<&str>, now: Timestamp) -> Session {
+        let id = SessionId::new(self.body());
+        Session::new(id, TENANT.into(), name.map(str::to_owned), "scripted".into(), now)
+    }
+
+    /// A run in a session that is known, or new with it.
+    pub fn run(&mut self, session: &Session, is_new: bool, key: Option<String>, now: Timestamp) -> CreateRunOp {
+        let run = Run {
+            run_id: RunId::new(self.body()),
+            session_id: session.public_id(),
+            session: session.session,
+            tenant_id: TENANT.into(),
+            project_id: "project".into(),
+            workspace_ref: RawJson::of(&json!({"kind": "none"})),
+            provider_id: "provider".into(),
+            backend_profile: "scripted".into(),
+            execution_policy: policy(),
+            trace_sink: RawJson::null(),
+            idempotency_key: key,
+            request_hash: "hash".into(),
+            status: RunStatus::Pending,
+            terminal: None,
+            cancel_requested_at: None,
+            last_seq: 0,
+            command_count: 0,
+            unfinished_commands: 0,
+            lease_epoch: 0,
+            open_permissions: 0,
+            offered_attempt_id: None,
+            attempt_id: None,
+            standing_job_id: None,
+            created_at: now,
+            updated_at: now,
+        };
+        let audit = NewEvent::written(EventType::Audit, None, &json!({"action": "run.create"}));
+        CreateRunOp { run, session: is_new.then(|| session.clone()), audit, start: None }
+    }
+
+    pub fn command(
+        &mut self,
+        run: &RunRef,
+        command_type: CommandType,
+        text: &str,
+        key: Option<String>,
+        now: Timestamp,
+    ) -> CreateCommandOp {
+        let command_id = CommandId::new(self.body());
+        let payload = json!({"prompt": text});
+        let message = NewEvent::written(EventType::UserMessage, Some(command_id), &payload);
+        let command = Command {
+            command_id,
+            run_id: run.run_id,
+            session: run.session,
+            seq: 0,
+            command_type,
+            payload_hash: canonical_hash(&payload),
+            payload: RawJson::of(&payload),
+            idempotency_key: key,
+            state: CommandState::Pending,
+            target_command_id: None,
+            cancel_requested_at: None,
+            acked_at: None,
+            attempt_id: None,
+            terminal: None,
+            fold: CommandFold::default(),
+            created_at: now,
+            updated_at: now,
+        };
+        CreateCommandOp { command, message }
+    }
+
+    pub fn job(
+        &mut self,
+        run: &RunRef,
+        command_id: Option<CommandId>,
+        standing: bool,
+        key: Option<String>,
+        now: Timestamp,
+    ) -> CreateJobOp {
+        let runner_job_id = RunnerJobId::new(self.body());
+        let nobody = CommandId::new(Uuid::nil());
+        let job = RunnerJob {
+            runner_job_id,
+            run_id: run.run_id,
+            session: run.session,
+            command_id: nobody,
+            attempt_id: self.attempt(),
+            attempt: 0,
+            job_name: "job".into(),
+            namespace: "test".into(),
+            launcher: LAUNCHER.into(),
+            runner_id: format!("runner-of-{runner_job_id}"),
+            pod_name: "pod".into(),
+            log_path: "log".into(),
+            standing,
+            phase: JobPhase::Pending,
+            terminal_summary: RawJson::of(&json!({})),
+            idempotency_key: key,
+            request_hash: format!("standing-{standing}"),
+            owner: None,
+            heartbeat_at: None,
+            token_hash: None,
+            poll: JobPoll::of(run.run_id, runner_job_id, nobody),
+            created_at: now,
+            updated_at: now,
+        };
+        CreateJobOp { job, command_id }
+    }
+}
+
+/// A run and the session it is in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunRef {
+    pub run_id: RunId,
+    pub session: SessionId,
+}
+
+impl RunRef {
+    pub fn of(op: &CreateRunOp) -> Self {
+        Self { run_id: op.run.run_id, session: op.run.session }
+    }
+
+    pub fn request(&self, op: Op) -> Request {
+        Request { session: self.session, run_id: self.run_id, op }
+    }
+
+    pub fn claim(&self, runner: &str, lease_ms: i64, attempt_id: AttemptId) -> Request {
+        self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id }))
+    }
+
+    pub fn append(&self, runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Request {
+        let op = AppendOp { runner_id: runner.into(), lease_epoch: epoch, attempt_id: None, batch_no, events };
+        self.request(Op::Append(op))
+    }
+}
+
+pub fn create_run(op: CreateRunOp) -> Request {
+    RunRef::of(&op).request(Op::CreateRun(Box::new(op)))
+}
+
+/// An event as a runner sends it.
+pub fn event(event_type: EventType, command_id: Option<CommandId>, payload: Value) -> NewEvent {
+    NewEvent::written(event_type, command_id, &payload)
+}
+
+fn policy() -> ExecutionPolicy {
+    ExecutionPolicy {
+        sandbox: Sandbox::WorkspaceWrite,
+        approval: Approval::Never,
+        timeout_ms: 60_000,
+        network: Network::Enabled,
+        secret_scope: SecretScope::default(),
+        budgets: Budgets::default(),
+    }
+}

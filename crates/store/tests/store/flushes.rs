@@ -1,0 +1,174 @@
+//! Whatever waits together commits together, and what one caller sent never fails another.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ostler_protocol::{
+    events::EventType,
+    kernel::{AnswerPermissionOp, Op, Reply, Request},
+    permissions::PermissionStatus,
+    runner_jobs::RunnerJob,
+};
+use ostler_store::{lane::LaneError, permissions, runner_jobs};
+use serde_json::{Value, json};
+
+use crate::{
+    build::{LAUNCHER, RunRef, create_run, event},
+    invariants,
+    model::{Model, digest},
+    place::{Place, on_both_engines},
+    rows::Witness,
+    workshop::{Workshop, refused_by},
+};
+
+/// Long enough for spawned requests to be queued.
+const QUEUED: Duration = Duration::from_millis(100);
+
+/// Submits everything while the lanes are held, with a launcher's claim among it, and lets it go at once.
+async fn in_one_flush(
+    workshop: &mut Workshop,
+    requests: Vec<Request>,
+) -> (Vec<Result<Reply, LaneError>>, Vec<RunnerJob>) {
+    let holding: Vec<_> = (0..8).map(|_| create_run(workshop.new_run(None))).collect();
+    let (lanes, host, db) = (&workshop.lanes, &workshop.host, &workshop.db);
+    host.shut();
+    let hold = join_all(holding.into_iter().map(|request| lanes.submit(request)));
+    let ask = async {
+        tokio::time::sleep(QUEUED).await;
+        join_all(requests.into_iter().map(|request| lanes.submit(request))).await
+    };
+    let claim = async {
+        tokio::time::sleep(QUEUED).await;
+        runner_jobs::claim(db, LAUNCHER, "launcher", workshop.now(), 9).await.expect("a plain write stands alone")
+    };
+    let open = async {
+        tokio::time::sleep(2 * QUEUED).await;
+        host.open();
+    };
+    let (held, answers, claimed, ()) = tokio::join!(hold, ask, claim, open);
+    assert!(held.iter().all(Result::is_ok));
+    (answers, claimed)
+}
+
+async fn check(place: &Place, workshop: &Workshop) {
+    let rows = Witness::of(place).await.rows().await;
+    invariants::check(&rows, &Model::default(), workshop.now()).unwrap();
+    assert_eq!(rows.events(), workshop.host.published());
+}
+
+/// A permission request as a runner puts it.
+fn ask(id: ostler_protocol::ids::PermissionId) -> Value {
+    let options = json!([{"optionId": "allow", "name": "Yes", "kind": "allow_once"},
+        {"optionId": "deny", "name": "No", "kind": "reject_once"}]);
+    json!({"permissionId": id, "title": "may I?", "options": options, "digest": digest(id)})
+}
+
+on_both_engines!(
+    of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served,
+    a_refused_request_fails_nobody_in_its_flush,
+    a_row_that_does_not_read_back_fails_only_who_needs_it,
+    text_with_a_nul_in_it_fails_nobody,
+    a_permission_id_is_used_once_and_says_nothing_in_another_run,
+);
+
+/// Also across the two lanes of Postgres.
+async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    let command = workshop.turn(&run).await;
+    let job = workshop.mint.job(&run, Some(command), false, None, workshop.now());
+    workshop.ask(run.request(Op::CreateJob(Box::new(job)))).await;
+    let mut requests: Vec<_> = (0..40).map(|_| create_run(workshop.new_run(None))).collect();
+    requests.insert(10, create_run(workshop.new_run(Some("key"))));
+    requests.insert(30, create_run(workshop.new_run(Some("key"))));
+    requests.push(workshop.new_turn(&run));
+    let (mut answers, claimed) = in_one_flush(&mut workshop, requests).await;
+    assert_eq!(claimed.len(), 1, "the launcher got its job");
+    let second = answers.remove(30);
+    let first = answers.remove(10);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let (won, lost) = if first.is_ok() { (first, second) } else { (second, first) };
+    assert!(matches!(won, Ok(Reply::Run(..))), "{won:?}");
+    assert_eq!(refused_by(&lost), "taken");
+    check(&place, &workshop).await;
+}
+
+async fn a_refused_request_fails_nobody_in_its_flush(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    let command = workshop.turn(&run).await;
+    let epoch = workshop.claim(&run, "runner").await;
+    let say = |text: &str| vec![event(EventType::AssistantMessage, Some(command), json!({"text": text}))];
+    let mut requests: Vec<_> = (0..10).map(|no| run.append("runner", epoch, Some(no), say("good"))).collect();
+    requests.insert(5, run.append("runner", epoch - 1, None, say("stale")));
+    let (mut answers, _) = in_one_flush(&mut workshop, requests).await;
+    assert!(workshop.host.largest_flush() >= 11, "they went apart");
+    assert_eq!(refused_by(&answers.remove(5)), "lease-epoch-stale");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    check(&place, &workshop).await;
+}
+
+async fn a_row_that_does_not_read_back_fails_only_who_needs_it(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (broken, whole) = (workshop.run().await, workshop.run().await);
+    workshop.turn(&broken).await;
+    let spoil = format!("UPDATE commands SET fold = 'nonsense' WHERE run_id = '{}'", broken.run_id);
+    Witness::of(&place).await.execute(&spoil).await;
+    let mut requests: Vec<_> = (0..10).map(|_| workshop.new_turn(&whole)).collect();
+    requests.insert(3, workshop.new_turn(&broken));
+    let (mut answers, _) = in_one_flush(&mut workshop, requests).await;
+    assert!(matches!(answers.remove(3), Err(LaneError::Store(_))));
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+async fn text_with_a_nul_in_it_fails_nobody(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (run, other) = (workshop.run().await, workshop.run().await);
+    let command = workshop.turn(&run).await;
+    let epoch = workshop.claim(&run, "runner").await;
+    let id = workshop.mint.permission();
+    let mut question = ask(id);
+    question["title"] = "may\0I?".into();
+    let says = vec![
+        event(EventType::Session, None, json!({"threadId": "a\0b"})),
+        event(EventType::ToolCall, Some(command), json!({"toolCallId": "a\0b", "status": "a\0b"})),
+        event(EventType::PermissionRequest, Some(command), question),
+    ];
+    let mut requests: Vec<_> = (0..10).map(|_| workshop.new_turn(&other)).collect();
+    requests.push(run.append("runner", epoch, None, says));
+    let (answers, _) = in_one_flush(&mut workshop, requests).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    check(&place, &workshop).await;
+}
+
+async fn a_permission_id_is_used_once_and_says_nothing_in_another_run(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (asking, thief) = (workshop.run().await, workshop.run().await);
+    let (command, other) = (workshop.turn(&asking).await, workshop.turn(&thief).await);
+    let (epoch, other_epoch) = (workshop.claim(&asking, "runner").await, workshop.claim(&thief, "thief").await);
+    let id = workshop.mint.permission();
+    let answer = |option: &str| {
+        let (option_id, by) = (option.to_owned(), "me".to_owned());
+        Op::AnswerPermission(AnswerPermissionOp { permission_id: id, option_id, digest: digest(id), by })
+    };
+    let request = || event(EventType::PermissionRequest, Some(command), ask(id));
+    let once = asking.append("runner", epoch, None, vec![request()]);
+    let twice = asking.append("runner", epoch, None, vec![request(), request()]);
+    assert_eq!(refused_by(&workshop.lanes.submit(twice).await), "permission-id-used");
+    workshop.ask(once.clone()).await;
+    assert_eq!(refused_by(&workshop.lanes.submit(once.clone()).await), "permission-id-used");
+    // Another run may ask under the same id; its answer is its own.
+    let stolen = event(EventType::PermissionRequest, Some(other), ask(id));
+    workshop.ask(thief.append("thief", other_epoch, None, vec![stolen])).await;
+    workshop.ask(thief.request(answer("allow"))).await;
+    let statuses = async |run: &RunRef| {
+        let requests = permissions::list(&workshop.db, run.run_id).await.unwrap();
+        requests.iter().map(|request| request.status).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(&thief).await, [PermissionStatus::Allowed]);
+    assert_eq!(statuses(&asking).await, [PermissionStatus::Pending]);
+    workshop.ask(asking.request(answer("deny"))).await;
+    assert_eq!(refused_by(&workshop.lanes.submit(once).await), "permission-id-used");
+    assert_eq!(statuses(&asking).await, [PermissionStatus::Denied]);
+    check(&place, &workshop).await;
+}

@@ -1,0 +1,103 @@
+//! The process around the lanes, as a test plays it: its clock is set by hand and it writes down what was published.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use ostler_protocol::{Timestamp, events::Event, ids::SessionId};
+use ostler_store::lane::{Committed, Host};
+
+/// 2026-01-01, in microseconds.
+const START_US: i64 = 1_767_225_600_000_000;
+
+pub struct TestHost {
+    now_us: AtomicI64,
+    published: Mutex<BTreeMap<SessionId, Vec<Event>>>,
+    flushes: Mutex<Vec<usize>>,
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Default for TestHost {
+    fn default() -> Self {
+        Self {
+            now_us: AtomicI64::new(START_US),
+            published: Mutex::default(),
+            flushes: Mutex::default(),
+            shut: Mutex::default(),
+            opened: Condvar::new(),
+        }
+    }
+}
+
+impl TestHost {
+    /// A host that goes on where another process stopped.
+    pub fn after(previous: &Self) -> Self {
+        let host = Self::default();
+        host.now_us.store(previous.now_us.load(Ordering::SeqCst), Ordering::SeqCst);
+        *host.published.lock().unwrap() = previous.published.lock().unwrap().clone();
+        host
+    }
+
+    pub fn advance_ms(&self, ms: i64) {
+        self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
+    }
+
+    /// What was published, by session, in the order it came.
+    pub fn published(&self) -> BTreeMap<SessionId, Vec<Event>> {
+        self.published.lock().unwrap().clone()
+    }
+
+    /// A crash may lose what was committed and not yet published; followers would read it from the store.
+    pub fn catch_up(&self, stored: BTreeMap<SessionId, Vec<Event>>) {
+        *self.published.lock().unwrap() = stored;
+    }
+
+    /// Holds every lane after its next flush, so that what comes then waits and goes together.
+    pub fn shut(&self) {
+        *self.shut.lock().unwrap() = true;
+    }
+
+    pub fn open(&self) {
+        *self.shut.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut shut = self.shut.lock().unwrap();
+        while *shut {
+            shut = self.opened.wait(shut).unwrap();
+        }
+    }
+
+    /// The most requests that one flush carried.
+    pub fn largest_flush(&self) -> usize {
+        self.flushes.lock().unwrap().iter().copied().max().unwrap_or(0)
+    }
+}
+
+impl Host for TestHost {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_microsecond(self.now_us.load(Ordering::SeqCst)).unwrap()
+    }
+
+    fn committed(&self, committed: Committed) {
+        self.flushes.lock().unwrap().push(committed.requests);
+        let mut published = self.published.lock().unwrap();
+        for event in committed.events {
+            published.entry(event.session).or_default().push(event);
+        }
+        drop(published);
+        if *self.shut.lock().unwrap() {
+            match tokio::runtime::Handle::try_current() {
+                // A Postgres lane is a task: the runtime must know that its thread is gone for a while.
+                Ok(_) => tokio::task::block_in_place(|| self.wait()),
+                Err(_) => self.wait(),
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The migration ledger: a store that another build has written stops the start, and nothing is changed.
+
+use ostler_protocol::Timestamp;
+use ostler_store::{Db, StoreError};
+
+use crate::{
+    place::{Engine, Place, on_both_engines},
+    rows::{TABLES, Witness},
+};
+
+async fn open(place: &Place) -> Result<Db, StoreError> {
+    Db::open(&place.config(), Timestamp::UNIX_EPOCH).await
+}
+
+/// The store's tables and its ledger, as text.
+async fn shape(place: &Place) -> String {
+    match Witness::of(place).await {
+        Witness::Sqlite(connection) => {
+            let sql = "SELECT group_concat(sql, ';') || (SELECT group_concat(id || checksum || applied_at, ';')
+                FROM schema_migrations) FROM sqlite_schema";
+            connection.query_row(sql, [], |row| row.get(0)).unwrap()
+        }
+        Witness::Postgres(mut connection) => {
+            let sql = "SELECT (SELECT string_agg(table_name || column_name || data_type, ';'
+                    ORDER BY table_name, ordinal_position) FROM information_schema.columns WHERE table_schema = 'public')
+                || (SELECT string_agg(id || checksum || applied_at, ';' ORDER BY id) FROM schema_migrations)";
+            sqlx::query_scalar(sql).fetch_one(&mut *connection).await.unwrap()
+        }
+    }
+}
+
+on_both_engines!(
+    a_new_store_gets_every_table_and_says_so,
+    a_changed_step_stops_the_start_and_changes_nothing,
+    a_step_of_a_later_build_stops_the_start_and_changes_nothing,
+);
+
+async fn a_new_store_gets_every_table_and_says_so(place: Place) {
+    let db = open(&place).await.unwrap();
+    assert_eq!(db.migrations().await.unwrap(), ["0001_kernel"]);
+    db.close().await;
+    let rows = Witness::of(&place).await.rows().await;
+    assert!(TABLES.iter().all(|table| rows.of(table).is_empty()));
+}
+
+async fn a_changed_step_stops_the_start_and_changes_nothing(place: Place) {
+    open(&place).await.unwrap().close().await;
+    Witness::of(&place).await.execute("UPDATE schema_migrations SET checksum = 'another'").await;
+    let before = shape(&place).await;
+    let error = open(&place).await.err().expect("a changed step stops the start");
+    assert!(matches!(error, StoreError::Migration(_)), "{error}");
+    assert!(error.to_string().contains("0001_kernel"), "{error}");
+    assert_eq!(shape(&place).await, before);
+}
+
+async fn a_step_of_a_later_build_stops_the_start_and_changes_nothing(place: Place) {
+    open(&place).await.unwrap().close().await;
+    let later = "INSERT INTO schema_migrations (id, checksum, applied_at) VALUES ('9999_later', 'x', 0)";
+    Witness::of(&place).await.execute(later).await;
+    let before = shape(&place).await;
+    let error = open(&place).await.err().expect("a later step stops the start");
+    assert!(matches!(error, StoreError::Migration(_)), "{error}");
+    assert!(error.to_string().contains("9999_later"), "{error}");
+    assert_eq!(shape(&place).await, before);
+    Witness::of(&place).await.execute("DELETE FROM schema_migrations WHERE id = '9999_later'").await;
+    open(&place).await.unwrap().close().await;
+}
+
+#[tokio::test]
+async fn servers_that_start_together_apply_each_step_once() {
+    let place = Place::new(Engine::Postgres);
+    let opened = futures_util::future::join_all((0..6).map(|_| open(&place))).await;
+    for db in opened {
+        let db = db.unwrap();
+        assert_eq!(db.migrations().await.unwrap(), ["0001_kernel"]);
+        db.close().await;
+    }
+}

@@ -1,0 +1,18 @@
+//! The store, tested on both engines through its real lanes.
+
+#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+
+mod build;
+mod equivalence;
+mod flushes;
+mod host;
+mod interleavings;
+mod invariants;
+mod ledger;
+mod model;
+mod place;
+mod player;
+mod processes;
+mod rows;
+mod script;
+mod workshop;

@@ -1,0 +1,322 @@
+//! What the callers of a script know: the runs they made, the epochs they were given, the appends they sent. It turns a
+//! script's picks into requests and never looks into the store.
+
+use std::collections::HashMap;
+
+use ostler_protocol::{
+    Timestamp,
+    commands::CommandType,
+    events::{Appended, EventType, NewEvent},
+    ids::{CommandId, PermissionId, RunId, RunnerJobId},
+    json::canonical_hash,
+    kernel::{
+        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, CreateRunOp, FinishJobOp, Op, PatchLeaseOp,
+        Request, SweepOp,
+    },
+    sessions::Session,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    build::{Mint, RunRef, create_run, event},
+    script::{Ask, Pick, Say, Who},
+};
+
+/// What became of an append, as far as its sender can tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fate {
+    /// Nobody answered.
+    Unknown,
+    Refused,
+    Appended(Appended),
+}
+
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub run: RunRef,
+    pub op: AppendOp,
+    /// Numbers in the payloads that are in no other.
+    pub marks: Vec<u64>,
+    pub fate: Fate,
+}
+
+/// A request on its way, with what its answer will be noted under.
+pub enum Prepared {
+    Submit(Request, Memo),
+    ClaimJobs { owner: String, limit: u32 },
+}
+
+#[derive(Clone, Debug)]
+pub enum Memo {
+    Run { run: RunRef, session: Box<Session>, known_session: bool, key: Option<String>, start: bool },
+    Command { run: RunRef },
+    Job { run: RunRef },
+    Claim { run: RunRef, runner: String },
+    Lease { run: RunRef, epoch: i64 },
+    Append { sent: usize, retried: bool, kinds: Vec<&'static str> },
+    Other(&'static str),
+}
+
+#[derive(Default)]
+pub struct Model {
+    pub mint: Mint,
+    pub runs: Vec<RunRef>,
+    pub sessions: HashMap<String, Session>,
+    pub run_keys: HashMap<String, RunRef>,
+    pub commands: Vec<(RunRef, CommandId)>,
+    pub jobs: Vec<(RunRef, RunnerJobId)>,
+    pub owners: HashMap<RunnerJobId, String>,
+    pub permissions: Vec<(RunRef, PermissionId)>,
+    /// Claims that were granted, oldest first.
+    pub claims: HashMap<RunId, Vec<(String, i64)>>,
+    /// Until when each epoch was promised.
+    pub promised: HashMap<(RunId, i64), Timestamp>,
+    pub sent: Vec<Sent>,
+    marks: u64,
+    batches: i64,
+}
+
+/// Counted back from the newest.
+fn pick<T>(list: &[T], pick: Pick) -> Option<&T> {
+    let back = usize::from(pick) % list.len().max(1);
+    list.iter().rev().nth(back)
+}
+
+fn runner(number: u8) -> String {
+    format!("runner-{number}")
+}
+
+pub fn digest(id: PermissionId) -> String {
+    canonical_hash(&json!(id))
+}
+
+impl Model {
+    /// The request an ask stands for now. `None`: there is nothing yet it could be about.
+    pub fn prepare(&mut self, ask: &Ask, now: Timestamp) -> Option<Prepared> {
+        let submit = |run: RunRef, op: Op, memo: Memo| Some(Prepared::Submit(run.request(op), memo));
+        match ask {
+            Ask::CreateRun { name, key, start } => self.create_run(*name, *key, *start, now),
+            Ask::CreateCommand { run, kind, key, text } => {
+                let run = *pick(&self.runs, *run)?;
+                let kind = match kind {
+                    4 => CommandType::Steer,
+                    5 => CommandType::Interrupt,
+                    _ => CommandType::Turn,
+                };
+                let key = key.map(|key| format!("command-{key}"));
+                let op = self.mint.command(&run, kind, &format!("text {text}"), key, now);
+                submit(run, Op::CreateCommand(Box::new(op)), Memo::Command { run })
+            }
+            Ask::CreateJob { run, command, key, standing } => {
+                let run = *pick(&self.runs, *run)?;
+                let command = command.and_then(|command| self.command_of(run, command));
+                let key = key.map(|key| format!("job-{key}"));
+                let op = self.mint.job(&run, command, *standing, key, now);
+                submit(run, Op::CreateJob(Box::new(op)), Memo::Job { run })
+            }
+            Ask::ClaimJobs { owner, limit } => {
+                Some(Prepared::ClaimJobs { owner: format!("launcher-{owner}"), limit: u32::from(*limit) })
+            }
+            Ask::FinishJob { job, wrong_owner, succeeded } => {
+                let (run, runner_job_id) = *pick(&self.jobs, *job)?;
+                let owner = self.owners.get(&runner_job_id).filter(|_| !wrong_owner);
+                let owner = owner.cloned().unwrap_or_else(|| "somebody".into());
+                let summary = ostler_protocol::RawJson::of(&json!({"status": "over"}));
+                let op = FinishJobOp { runner_job_id, owner, succeeded: *succeeded, summary };
+                submit(run, Op::FinishJob(op), Memo::Other("finish job"))
+            }
+            Ask::Claim { run, runner: number, lease_ms } => {
+                let (run, runner, attempt) = (*pick(&self.runs, *run)?, runner(*number), self.mint.attempt());
+                Some(Prepared::Submit(run.claim(&runner, *lease_ms, attempt), Memo::Claim { run, runner }))
+            }
+            Ask::Heartbeat { run, who, lease_ms } => self.patch(*run, *who, *lease_ms, None),
+            Ask::Release { run, who, only_if_idle } => self.patch(*run, *who, None, Some(*only_if_idle)),
+            Ask::Ack { run, command, who } => {
+                let run = *pick(&self.runs, *run)?;
+                let command_id = self.command_of(run, *command)?;
+                let (runner_id, lease_epoch) = self.writer(run, *who)?;
+                let op = AckOp { command_id, runner_id, lease_epoch, attempt_id: None };
+                submit(run, Op::Ack(op), Memo::Other("ack"))
+            }
+            Ask::Append { run, who, batch, events } => self.append(*run, *who, *batch, events),
+            Ask::Retry { append } => {
+                let named: Vec<_> = (0..self.sent.len()).filter(|i| self.sent[*i].op.batch_no.is_some()).collect();
+                let sent = *pick(&named, *append)?;
+                let (run, op) = (self.sent[sent].run, self.sent[sent].op.clone());
+                submit(run, Op::Append(op), Memo::Append { sent, retried: true, kinds: vec![] })
+            }
+            Ask::CancelRun { run } => {
+                let run = *pick(&self.runs, *run)?;
+                submit(run, Op::CancelRun(CancelRunOp { by: "test".into(), reason: None }), Memo::Other("cancel run"))
+            }
+            Ask::CancelCommand { command } => {
+                let (run, command_id) = *pick(&self.commands, *command)?;
+                let op = CancelCommandOp { command_id, by: "test".into(), reason: None };
+                submit(run, Op::CancelCommand(op), Memo::Other("cancel command"))
+            }
+            Ask::Answer { permission, right_digest, option } => {
+                let (run, permission_id) = *pick(&self.permissions, *permission)?;
+                let digest = if *right_digest { digest(permission_id) } else { "0".repeat(64) };
+                let option_id = ["allow", "deny", "nonsense"][usize::from(*option)].to_owned();
+                let op = AnswerPermissionOp { permission_id, option_id, digest, by: "test".into() };
+                submit(run, Op::AnswerPermission(op), Memo::Other("answer"))
+            }
+            Ask::Sweep { run, orphaned } => {
+                let run = *pick(&self.runs, *run)?;
+                submit(run, Op::Sweep(SweepOp { orphaned: *orphaned }), Memo::Other("sweep"))
+            }
+        }
+    }
+
+    fn create_run(&mut self, name: Option<u8>, key: Option<u8>, start: bool, now: Timestamp) -> Option<Prepared> {
+        let name = name.map(|name| format!("session-{name}"));
+        let key = key.map(|key| format!("run-{key}"));
+        if key.as_ref().is_some_and(|key| self.run_keys.contains_key(key)) {
+            return None;
+        }
+        let known = name.as_ref().and_then(|name| self.sessions.get(name)).cloned();
+        let known_session = known.is_some();
+        let session = known.unwrap_or_else(|| self.mint.session(name.as_deref(), now));
+        let op = self.mint.run(&session, !known_session, key.clone(), now);
+        let run = RunRef::of(&op);
+        let start_with = start.then(|| {
+            let command = self.mint.command(&run, CommandType::Turn, "first", None, now);
+            (Box::new(command), Box::new(self.mint.job(&run, None, true, None, now)))
+        });
+        let op = CreateRunOp { start: start_with, ..op };
+        let memo = Memo::Run { run, session: Box::new(session), known_session, key, start };
+        Some(Prepared::Submit(create_run(op), memo))
+    }
+
+    fn patch(&mut self, run: Pick, who: Who, lease_ms: Option<i64>, release: Option<bool>) -> Option<Prepared> {
+        let run = *pick(&self.runs, run)?;
+        let (runner_id, lease_epoch) = self.writer(run, who)?;
+        let op = PatchLeaseOp {
+            runner_id,
+            lease_epoch,
+            lease_ms,
+            release: release.is_some(),
+            only_if_idle: release.unwrap_or(false),
+        };
+        Some(Prepared::Submit(run.request(Op::PatchLease(op)), Memo::Lease { run, epoch: lease_epoch }))
+    }
+
+    /// The runner and the epoch that somebody writes under.
+    fn writer(&self, run: RunRef, who: Who) -> Option<(String, i64)> {
+        let claims = self.claims.get(&run.run_id)?;
+        let (owner, epoch) = claims.last()?.clone();
+        Some(match who {
+            Who::Owner => (owner, epoch),
+            Who::Stale => claims.iter().rev().nth(1).cloned().unwrap_or((owner, epoch - 1)),
+            Who::Runner(number) => (runner(number), epoch),
+        })
+    }
+
+    fn command_of(&self, run: RunRef, command: Pick) -> Option<CommandId> {
+        let of_run: Vec<_> = self.commands.iter().filter(|(of, _)| *of == run).map(|(_, id)| *id).collect();
+        pick(&of_run, command).copied()
+    }
+
+    fn append(&mut self, run: Pick, who: Who, batch: bool, says: &[Say]) -> Option<Prepared> {
+        let run = *pick(&self.runs, run)?;
+        let (runner_id, lease_epoch) = self.writer(run, who)?;
+        let (mut events, mut marks, mut kinds) = (vec![], vec![], vec![]);
+        for say in says {
+            let Some((event, kind)) = self.say(run, lease_epoch, say) else { continue };
+            // An end may be stated already; every other fact must be found again.
+            if event.event_type != EventType::TerminalStatus {
+                marks.push(self.marks);
+            }
+            events.push(event);
+            kinds.push(kind);
+        }
+        if events.is_empty() {
+            return None;
+        }
+        self.batches += 1;
+        let op = AppendOp {
+            runner_id,
+            lease_epoch,
+            attempt_id: None,
+            batch_no: batch.then_some(self.batches),
+            events: events.clone(),
+        };
+        self.sent.push(Sent { run, op: op.clone(), marks, fate: Fate::Unknown });
+        let memo = Memo::Append { sent: self.sent.len() - 1, retried: false, kinds };
+        Some(Prepared::Submit(run.request(Op::Append(op)), memo))
+    }
+
+    /// A crash took the answers: what was refused before may now have been written.
+    pub fn nobody_answered(&mut self, lost: &[Prepared]) {
+        for prepared in lost {
+            if let Prepared::Submit(_, Memo::Append { sent, .. }) = prepared
+                && self.sent[*sent].fate == Fate::Refused
+            {
+                self.sent[*sent].fate = Fate::Unknown;
+            }
+        }
+    }
+
+    fn say(&mut self, run: RunRef, epoch: i64, say: &Say) -> Option<(NewEvent, &'static str)> {
+        self.marks += 1;
+        let number = self.marks;
+        let mark = |mut payload: Value| {
+            payload["mark"] = number.into();
+            payload["epoch"] = epoch.into();
+            payload
+        };
+        let of = |command: &Pick| self.command_of(run, *command);
+        let (event_type, command, payload, kind) = match say {
+            Say::Message { command, is_final } => {
+                let payload = json!({"text": format!("said {number}"), "final": is_final, "replyAuthority": is_final});
+                (EventType::AssistantMessage, Some(of(command)?), payload, "message")
+            }
+            Say::Tool { command, call, status } => {
+                let status = ["started", "completed", "failed", "outcome-unknown"][usize::from(*status)];
+                let payload = json!({"toolCallId": format!("call-{call}"), "name": "shell", "status": status,
+                    "exitCode": number % 3});
+                (EventType::ToolCall, Some(of(command)?), payload, "tool")
+            }
+            Say::Output { command } => {
+                (EventType::CommandOutput, Some(of(command)?), json!({"text": "grüße"}), "output")
+            }
+            Say::Usage { command, cents } => {
+                let payload = json!({"totalTokens": cents, "costUsd": f64::from(*cents) / 1_000.0 + 0.1});
+                (EventType::Usage, Some(of(command)?), payload, "usage")
+            }
+            Say::Phase { command, phase } => {
+                let names = ["turn/steer:completed", "transport-disconnected", "waiting-provider", "thinking"];
+                let payload = json!({"phase": names[usize::from(*phase)]});
+                (EventType::BackendStatus, Some(of(command)?), payload, "phase")
+            }
+            Say::Error { command } => {
+                let payload = json!({"failureKind": "backend-failed", "message": "oh"});
+                (EventType::Error, Some(of(command)?), payload, "error")
+            }
+            Say::Thread => (EventType::Session, None, json!({"threadId": format!("thread-{number}")}), "thread"),
+            Say::Ask { command, wait_ms, reuse, well_formed } => {
+                let command = of(command)?;
+                let used = self.permissions.last().filter(|_| *reuse && *well_formed).map(|(_, id)| *id);
+                let id = used.unwrap_or_else(|| self.mint.permission());
+                if used.is_none() && *well_formed {
+                    self.permissions.push((run, id));
+                }
+                let options = json!([{"optionId": "allow", "name": "Yes", "kind": "allow_once"},
+                    {"optionId": "deny", "name": "No", "kind": "reject_once"}]);
+                let title = if *well_formed { "may I?" } else { "" };
+                let payload = json!({"permissionId": id, "title": title, "options": options, "digest": digest(id),
+                    "waitMs": wait_ms});
+                (EventType::PermissionRequest, Some(command), payload, "ask")
+            }
+            Say::EndCommand { command, status } => {
+                (EventType::TerminalStatus, Some(of(command)?), json!({"status": ended(*status)}), "end command")
+            }
+            Say::EndRun { status } => (EventType::TerminalStatus, None, json!({"status": ended(*status)}), "end run"),
+        };
+        Some((event(event_type, command, mark(payload)), kind))
+    }
+}
+
+fn ended(status: u8) -> &'static str {
+    ["completed", "failed", "blocked", "cancelled"][usize::from(status)]
+}

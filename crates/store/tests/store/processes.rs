@@ -1,0 +1,137 @@
+//! Several processes on one Postgres, and only one on SQLite.
+
+use std::collections::{BTreeMap, HashSet};
+
+use futures_util::future::{join, join_all};
+use ostler_protocol::{
+    events::{Event, EventType},
+    ids::SessionId,
+    kernel::{Op, Reply},
+};
+use ostler_store::{
+    Db, StoreError,
+    lane::{Host, LaneError},
+    runner_jobs,
+};
+use serde_json::json;
+
+use crate::{
+    build::{LAUNCHER, create_run, event},
+    invariants,
+    model::Model,
+    place::{Engine, Place},
+    rows::Witness,
+    workshop::{Workshop, refused_by},
+};
+
+/// What both published, put together, in each session's order.
+fn published(workshops: [&Workshop; 2]) -> BTreeMap<SessionId, Vec<Event>> {
+    let mut all: BTreeMap<SessionId, Vec<Event>> = BTreeMap::new();
+    for (session, events) in workshops.iter().flat_map(|workshop| workshop.host.published()) {
+        all.entry(session).or_default().extend(events);
+    }
+    all.values_mut().for_each(|events| events.sort_by_key(|event| event.session_seq));
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_write_one_session_without_gap_or_second_owner() {
+    let place = Place::new(Engine::Postgres);
+    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let run = one.run().await;
+    let command = one.turn(&run).await;
+    let (first, second) = (one.mint.attempt(), two.mint.attempt());
+    let claims = join(
+        one.lanes.submit(run.claim("runner-1", 60_000, first)),
+        two.lanes.submit(run.claim("runner-2", 60_000, second)),
+    );
+    let (first, second) = claims.await;
+    let (winner, loser) = if first.is_ok() { ("runner-1", &second) } else { ("runner-2", &first) };
+    assert_eq!(refused_by(loser), "lease-held");
+    let (turns_one, turns_two): (Vec<_>, Vec<_>) = (0..20).map(|_| (one.new_turn(&run), two.new_turn(&run))).unzip();
+    let appends = (0..60).map(|number| {
+        let says = vec![event(EventType::AssistantMessage, Some(command), json!({"text": number, "epoch": 1}))];
+        let append = run.append(winner, 1, Some(number), says);
+        // Each append goes to both: whoever comes second must answer as the first did.
+        join(one.lanes.submit(append.clone()), two.lanes.submit(append))
+    });
+    let (appended, turns_one, turns_two) = tokio::join!(
+        join_all(appends),
+        join_all(turns_one.into_iter().map(|turn| one.lanes.submit(turn))),
+        join_all(turns_two.into_iter().map(|turn| two.lanes.submit(turn))),
+    );
+    for (first, second) in appended {
+        match (first.unwrap(), second.unwrap()) {
+            (Reply::Appended(first), Reply::Appended(second)) => assert_eq!(first, second),
+            other => panic!("an append was answered with {other:?}"),
+        }
+    }
+    assert!(turns_one.iter().chain(&turns_two).all(Result::is_ok));
+    let rows = Witness::of(&place).await.rows().await;
+    invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
+    assert_eq!(rows.events(), published([&one, &two]));
+    assert_eq!(rows.of("commands").len(), 41);
+    assert_eq!(rows.of("events").iter().filter(|e| e.text("type") == "assistant_message").count(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creates_that_race_in_two_processes_have_one_winner_each_and_no_loser_by_accident() {
+    let place = Place::new(Engine::Postgres);
+    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    for round in 0..5 {
+        // In opposite orders: each would wait for what the other holds.
+        let keys: Vec<_> = (0..20).map(|number| format!("{round}-{number}")).collect();
+        let first: Vec<_> = keys.iter().map(|key| create_run(one.new_run(Some(key)))).collect();
+        let second: Vec<_> = keys.iter().rev().map(|key| create_run(two.new_run(Some(key)))).collect();
+        let first = join_all(first.into_iter().map(|request| one.lanes.submit(request)));
+        let second = join_all(second.into_iter().map(|request| two.lanes.submit(request)));
+        let (first, mut second) = join(first, second).await;
+        second.reverse();
+        for (key, (first, second)) in keys.iter().zip(first.into_iter().zip(second)) {
+            match (&first, &second) {
+                (Ok(_), Err(LaneError::Taken)) | (Err(LaneError::Taken), Ok(_)) => {}
+                other => panic!("{key}: {other:?}"),
+            }
+        }
+    }
+    let rows = Witness::of(&place).await.rows().await;
+    assert_eq!(rows.of("runs").len(), 100);
+    assert_eq!(rows.of("sessions").len(), 100, "a loser leaves no session behind");
+    invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
+    assert_eq!(rows.events(), published([&one, &two]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_launchers_get_the_same_job() {
+    let place = Place::new(Engine::Postgres);
+    let (mut one, two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    for _ in 0..30 {
+        let run = one.run().await;
+        let command = one.turn(&run).await;
+        let job = one.mint.job(&run, Some(command), false, None, one.now());
+        one.ask(run.request(Op::CreateJob(Box::new(job)))).await;
+    }
+    let takes = (0..20).map(|number| {
+        let workshop = if number % 2 == 0 { &one } else { &two };
+        async move {
+            let owner = format!("launcher-{number}");
+            runner_jobs::claim(&workshop.db, LAUNCHER, &owner, workshop.now(), 2).await.unwrap()
+        }
+    });
+    let taken: Vec<_> = join_all(takes).await.into_iter().flatten().map(|job| job.runner_job_id).collect();
+    assert_eq!(taken.len(), 30);
+    assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 30);
+}
+
+#[tokio::test]
+async fn sqlite_serves_one_process_and_says_so() {
+    let place = Place::new(Engine::Sqlite);
+    let workshop = Workshop::open(&place).await;
+    let error = Db::open(&place.config(), workshop.now()).await.err().expect("the store is open already");
+    assert!(matches!(error, StoreError::Locked(_)), "{error}");
+    assert!(error.to_string().contains("use Postgres for several"), "{error}");
+    workshop.db.close().await;
+    Db::open(&place.config(), workshop.now()).await.unwrap().close().await;
+    // Who was closed stays closed, even where somebody still holds a handle.
+    assert!(matches!(workshop.db.migrations().await, Err(StoreError::Stopped)));
+}

@@ -1,0 +1,198 @@
+//! What may happen to a store, as a list that proptest can shrink: every reference is a small number that picks from what
+//! exists when its turn comes, so that any part of a script is a script.
+
+use proptest::{collection::vec, prelude::*};
+
+/// A reference: counted back from the newest, around and around.
+pub type Pick = u8;
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Submitted together, so that flushes carry many.
+    Together(Vec<Ask>),
+    AdvanceMs(i64),
+    /// The process dies this long after these were submitted, and another opens the store.
+    Crash(Vec<Ask>, u16),
+}
+
+#[derive(Clone, Debug)]
+pub enum Ask {
+    CreateRun {
+        name: Option<u8>,
+        key: Option<u8>,
+        start: bool,
+    },
+    CreateCommand {
+        run: Pick,
+        kind: u8,
+        key: Option<u8>,
+        text: u8,
+    },
+    CreateJob {
+        run: Pick,
+        command: Option<Pick>,
+        key: Option<u8>,
+        standing: bool,
+    },
+    ClaimJobs {
+        owner: u8,
+        limit: u8,
+    },
+    FinishJob {
+        job: Pick,
+        wrong_owner: bool,
+        succeeded: bool,
+    },
+    Claim {
+        run: Pick,
+        runner: u8,
+        lease_ms: i64,
+    },
+    Heartbeat {
+        run: Pick,
+        who: Who,
+        lease_ms: Option<i64>,
+    },
+    Release {
+        run: Pick,
+        who: Who,
+        only_if_idle: bool,
+    },
+    Ack {
+        run: Pick,
+        command: Pick,
+        who: Who,
+    },
+    Append {
+        run: Pick,
+        who: Who,
+        batch: bool,
+        events: Vec<Say>,
+    },
+    /// An earlier append again, as a runner sends it that missed the answer.
+    Retry {
+        append: Pick,
+    },
+    CancelRun {
+        run: Pick,
+    },
+    CancelCommand {
+        command: Pick,
+    },
+    Answer {
+        permission: Pick,
+        right_digest: bool,
+        option: u8,
+    },
+    Sweep {
+        run: Pick,
+        orphaned: bool,
+    },
+}
+
+/// Who writes for a run: usually its last owner under the last epoch.
+#[derive(Clone, Copy, Debug)]
+pub enum Who {
+    Owner,
+    /// The owner, one epoch late.
+    Stale,
+    Runner(u8),
+}
+
+#[derive(Clone, Debug)]
+pub enum Say {
+    Message { command: Pick, is_final: bool },
+    Tool { command: Pick, call: u8, status: u8 },
+    Output { command: Pick },
+    Usage { command: Pick, cents: u16 },
+    Phase { command: Pick, phase: u8 },
+    Error { command: Pick },
+    Thread,
+    Ask { command: Pick, wait_ms: i64, reuse: bool, well_formed: bool },
+    EndCommand { command: Pick, status: u8 },
+    EndRun { status: u8 },
+}
+
+pub fn script(steps: usize) -> impl Strategy<Value = Vec<Step>> {
+    // Every script starts where something can happen.
+    let start = Just(Step::Together(vec![Ask::CreateRun { name: Some(0), key: None, start: true }]));
+    (start, vec(step(), 1..steps * 2)).prop_map(|(first, mut rest)| {
+        rest.insert(0, first);
+        rest
+    })
+}
+
+pub fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => vec(ask(), 1..2).prop_map(Step::Together),
+        12 => vec(ask(), 2..9).prop_map(Step::Together),
+        3 => (1_i64..400).prop_map(Step::AdvanceMs),
+        1 => (400_i64..3_000).prop_map(Step::AdvanceMs),
+        1 => (vec(ask(), 0..6), 0_u16..4_000).prop_map(|(asks, us)| Step::Crash(asks, us)),
+    ]
+}
+
+fn key() -> impl Strategy<Value = Option<u8>> {
+    prop_oneof![3 => Just(None), 2 => (0_u8..3).prop_map(Some)]
+}
+
+fn run() -> impl Strategy<Value = Pick> {
+    prop_oneof![4 => Just(0_u8), 2 => Just(1_u8), 1 => 2_u8..6]
+}
+
+fn command() -> impl Strategy<Value = Pick> {
+    prop_oneof![5 => Just(0_u8), 3 => Just(1_u8), 1 => 2_u8..5]
+}
+
+fn who() -> impl Strategy<Value = Who> {
+    prop_oneof![12 => Just(Who::Owner), 1 => Just(Who::Stale), 1 => (0_u8..3).prop_map(Who::Runner)]
+}
+
+fn lease_ms() -> impl Strategy<Value = i64> {
+    prop_oneof![1 => 10_i64..100, 3 => 500_i64..2_000]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let any_option = proptest::option::weighted(0.7, 0_u8..3);
+    prop_oneof![
+        2 => (any_option, key(), any::<bool>()).prop_map(|(name, key, start)| Ask::CreateRun { name, key, start }),
+        5 => (run(), 0_u8..6, key(), 0_u8..2)
+            .prop_map(|(run, kind, key, text)| Ask::CreateCommand { run, kind, key, text }),
+        2 => (run(), proptest::option::of(command()), key(), any::<bool>())
+            .prop_map(|(run, command, key, standing)| Ask::CreateJob { run, command, key, standing }),
+        2 => (0_u8..2, 1_u8..4).prop_map(|(owner, limit)| Ask::ClaimJobs { owner, limit }),
+        2 => (0_u8..3, proptest::bool::weighted(0.2), proptest::bool::weighted(0.4))
+            .prop_map(|(job, wrong_owner, succeeded)| Ask::FinishJob { job, wrong_owner, succeeded }),
+        6 => (run(), 0_u8..3, lease_ms()).prop_map(|(run, runner, lease_ms)| Ask::Claim { run, runner, lease_ms }),
+        2 => (run(), who(), proptest::option::of(lease_ms()))
+            .prop_map(|(run, who, lease_ms)| Ask::Heartbeat { run, who, lease_ms }),
+        1 => (run(), who(), any::<bool>())
+            .prop_map(|(run, who, only_if_idle)| Ask::Release { run, who, only_if_idle }),
+        4 => (run(), command(), who()).prop_map(|(run, command, who)| Ask::Ack { run, command, who }),
+        12 => (run(), who(), any::<bool>(), vec(say(), 1..5))
+            .prop_map(|(run, who, batch, events)| Ask::Append { run, who, batch, events }),
+        3 => (0_u8..5).prop_map(|append| Ask::Retry { append }),
+        1 => run().prop_map(|run| Ask::CancelRun { run }),
+        2 => (0_u8..4).prop_map(|command| Ask::CancelCommand { command }),
+        4 => (0_u8..3, proptest::bool::weighted(0.7), 0_u8..3)
+            .prop_map(|(permission, right_digest, option)| Ask::Answer { permission, right_digest, option }),
+        3 => (run(), proptest::bool::weighted(0.1)).prop_map(|(run, orphaned)| Ask::Sweep { run, orphaned }),
+    ]
+}
+
+fn say() -> impl Strategy<Value = Say> {
+    prop_oneof![
+        6 => (command(), any::<bool>()).prop_map(|(command, is_final)| Say::Message { command, is_final }),
+        5 => (command(), 0_u8..3, 0_u8..4).prop_map(|(command, call, status)| Say::Tool { command, call, status }),
+        2 => command().prop_map(|command| Say::Output { command }),
+        3 => (command(), 0_u16..999).prop_map(|(command, cents)| Say::Usage { command, cents }),
+        2 => (command(), 0_u8..4).prop_map(|(command, phase)| Say::Phase { command, phase }),
+        1 => command().prop_map(|command| Say::Error { command }),
+        1 => Just(Say::Thread),
+        4 => (command(), 0_i64..2_000, proptest::bool::weighted(0.1), proptest::bool::weighted(0.9)).prop_map(
+            |(command, wait_ms, reuse, well_formed)| Say::Ask { command, wait_ms, reuse, well_formed }
+        ),
+        2 => (command(), 0_u8..4).prop_map(|(command, status)| Say::EndCommand { command, status }),
+        1 => (0_u8..12).prop_map(|status| if status < 4 { Say::EndRun { status } } else { Say::Thread }),
+    ]
+}
