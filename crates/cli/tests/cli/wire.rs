@@ -1,8 +1,6 @@
 //! The whole program against a server of canned answers: what it sends, what it prints where, and how it exits. What
 //! a real server answers is tested with the real server; here it is lost connections, signals and refusals.
 
-#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
@@ -135,7 +133,7 @@ fn run() -> Value {
         "workspaceRef": {"kind": "none"}, "providerId": "local", "backendProfile": "scripted", "traceSink": null,
         "status": "running", "terminal": null, "executionPolicy": {"sandbox": "read-only", "approval": "never",
             "timeoutMs": 1, "network": "disabled", "secretScope": {}},
-        "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "leaseEpoch": 1, "attemptId": null,
+        "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
         "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"})
 }
 

@@ -1,0 +1,73 @@
+//! A full disk: writes are refused and say so, reads go on, nothing crashes, and once there is room the server works
+//! again with nothing acknowledged lost.
+
+use std::{fs::File, io::Write, path::Path};
+
+use crate::{
+    home::{Engine, Home},
+    http::{Answer, Http},
+    loop_mount::mount_or_say_so,
+    runner::{Writer, run_request},
+};
+
+const IMAGE_BYTES: u64 = 24 * 1024 * 1024;
+/// What is still free inside the files the store already has is used up within this many batches.
+const BATCHES_MAX: usize = 500;
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let mut home = Home::new(Engine::Sqlite).without_runner();
+    let Some(mount) = mount_or_say_so(&home.path("disk.img"), IMAGE_BYTES, &home.path("disk")) else { return };
+    home.data_dir = mount.dir.join("data");
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let mut writer = Writer::new(&mut http, "runner-a");
+    writer.pad_bytes = 8_000;
+    writer.claim(&mut http);
+    for _ in 0..10 {
+        let batch = writer.next_batch();
+        assert_eq!(writer.append(&mut http, &batch).unwrap().status, 200);
+    }
+    let ballast = mount.dir.join("ballast");
+    fill(&ballast);
+    let refused = (0..BATCHES_MAX).find_map(|_| {
+        let batch = writer.next_batch();
+        let answer = writer.append(&mut http, &batch).unwrap();
+        (answer.status != 200).then_some((batch, answer))
+    });
+    let (batch, answer) = refused.expect("a full disk is noticed");
+    assert_refused(&answer);
+    assert_refused(&http.post("/api/v1/runs", &run_request()));
+    assert_refused(&writer.claim_as(&mut http, "runner-a"));
+    assert_eq!(http.get("/health/live").status, 200);
+    writer.check(&mut http);
+
+    std::fs::remove_file(&ballast).unwrap();
+    let again = writer.append(&mut http, &batch).unwrap();
+    assert_eq!(again.status, 200, "the refused batch, once there is room: {again:?}");
+    let next = writer.next_batch();
+    assert_eq!(writer.append(&mut http, &next).unwrap().status, 200);
+    writer.check(&mut http);
+    assert_eq!(http.get("/health/readiness").status, 200);
+    server.stop();
+    home.assert_verified();
+    let server = home.serve();
+    writer.check(&mut Http::new(&server));
+    // Before the file system it lives on.
+    drop(server);
+}
+
+fn assert_refused(answer: &Answer) {
+    let (status, kind, _) = answer.refusal();
+    assert_eq!((status, kind.as_str()), (503, "infra-failed"), "{answer:?}");
+}
+
+/// Writes until nothing more fits, down to the last block.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    for size in [1024 * 1024, 64 * 1024, 4096, 512] {
+        let block = vec![7; size];
+        while file.write_all(&block).is_ok() {}
+        let _ = file.sync_all();
+    }
+}

@@ -1,0 +1,201 @@
+//! A place for servers to live in: a data directory, and on Postgres a database of its own that is dropped with it.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tempfile::TempDir;
+
+use crate::process::{Server, ostler};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+/// Makes two tests of each function: one per engine.
+macro_rules! on_both_engines {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite { $(#[test] fn $name() { super::$name(crate::home::Engine::Sqlite) })* }
+        mod postgres { $(#[test] fn $name() { super::$name(crate::home::Engine::Postgres) })* }
+    };
+}
+pub(crate) use on_both_engines;
+
+pub struct Home {
+    scratch: TempDir,
+    pub data_dir: PathBuf,
+    database: Option<Database>,
+    /// Given to every process; a later value of the same name wins.
+    pub environment: Vec<(String, String)>,
+    pub flags: Vec<String>,
+}
+
+impl Home {
+    pub fn new(engine: Engine) -> Self {
+        let scratch = tempfile::Builder::new().prefix("ostler-cli-").tempdir().unwrap();
+        let data_dir = scratch.path().join("data");
+        let mut home = Self { scratch, data_dir, database: None, environment: vec![], flags: vec![] };
+        if engine == Engine::Postgres {
+            let database = Database::create();
+            home.set("DATABASE_URL", &database.url);
+            home.database = Some(database);
+        }
+        home
+    }
+
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.into(), value.into()));
+    }
+
+    /// Without a resident runner: the test plays it.
+    pub fn without_runner(mut self) -> Self {
+        self.set("OSTLER_RUNNER__RESIDENT", "false");
+        self
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    pub fn database_url(&self) -> &str {
+        &self.database.as_ref().unwrap().url
+    }
+
+    /// What the servers of this home wrote to stderr, all together.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
+    }
+
+    pub fn serve(&self) -> Server {
+        self.try_serve().unwrap_or_else(|status| panic!("{status}: {}", self.log()))
+    }
+
+    /// `Err`: it did not start; the log says why.
+    pub fn try_serve(&self) -> Result<Server, std::process::ExitStatus> {
+        let log = File::options().create(true).append(true).open(self.path("server.log")).unwrap();
+        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(&self.flags).stderr(log);
+        Server::start(command)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = ostler(args);
+        command.arg("--data-dir").arg(&self.data_dir).envs(self.environment.iter().map(|(k, v)| (k, v)));
+        command
+    }
+
+    /// Runs one of the other verbs, against the server if one is given.
+    pub fn cli(&self, server: Option<&Server>, args: &[&str]) -> Output {
+        let mut command = self.command(args);
+        if let Some(server) = server {
+            command.env("OSTLER_SERVER", server.url());
+        }
+        command.output().unwrap()
+    }
+
+    /// `ostler verify`: exit code and what it said.
+    pub fn verify(&self) -> (i32, String) {
+        let output = self.cli(None, &["verify"]);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(said).unwrap())
+    }
+
+    #[track_caller]
+    pub fn assert_verified(&self) {
+        let (code, said) = self.verify();
+        assert_eq!(code, 0, "{said}");
+    }
+
+    /// One statement straight to the store, past the server.
+    pub fn execute(&self, sql: &str) {
+        match &self.database {
+            Some(database) => execute(&database.url, sql),
+            None => {
+                rusqlite::Connection::open(self.data_dir.join("ostler.db")).unwrap().execute_batch(sql).unwrap();
+            }
+        }
+    }
+
+    /// Every row of every table as text, and on SQLite the raw bytes of its files.
+    pub fn everything_stored(&self) -> String {
+        match &self.database {
+            Some(database) => database.dump(),
+            None => {
+                let files = ["ostler.db", "ostler.db-wal"].map(|name| self.data_dir.join(name));
+                let read = |path: &PathBuf| std::fs::read(path).unwrap_or_default();
+                files.iter().map(|path| String::from_utf8_lossy(&read(path)).into_owned()).collect()
+            }
+        }
+    }
+}
+
+struct Database {
+    url: String,
+    name: String,
+}
+
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+fn base_url() -> String {
+    std::env::var("OSTLER_TEST_POSTGRES_URL")
+        .expect("OSTLER_TEST_POSTGRES_URL is not set: run `cargo xtask test`, which brings a Postgres along")
+}
+
+fn execute(url: &str, sql: &str) {
+    block_on(async {
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    });
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+impl Database {
+    fn create() -> Self {
+        let name = format!("ostler_cli_{}_{}", std::process::id(), DATABASES.fetch_add(1, Ordering::Relaxed));
+        let base = base_url();
+        execute(&base, &format!("CREATE DATABASE {name}"));
+        let (server, _) = base.rsplit_once('/').expect("a URL with a database");
+        Self { url: format!("{server}/{name}"), name }
+    }
+
+    fn dump(&self) -> String {
+        block_on(async {
+            let mut connection = PgConnection::connect(&self.url).await.unwrap();
+            let tables: Vec<String> = sqlx::query_scalar("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
+            assert!(tables.len() > 5, "{tables:?}");
+            let mut dump = String::new();
+            for table in tables {
+                let sql = format!("SELECT t::text FROM {table} t");
+                let rows: Vec<String> =
+                    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap();
+                dump.push_str(&format!("{table}\n{}\n", rows.join("\n")));
+            }
+            dump
+        })
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        execute(&base_url(), &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
+    }
+}
+
+/// Whether `path` is open to its owner only, with exactly this mode.
+pub fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}

@@ -1,0 +1,77 @@
+//! `kill -9` of a server under load: what it acknowledged is there, once, in order, at its number; what it did not
+//! acknowledge is wholly there or not at all.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    home::{Engine, Home, on_both_engines},
+    http::Http,
+    process::Server,
+    runner::Writer,
+};
+
+on_both_engines!(every_acknowledged_event_survives_the_servers_death);
+
+const ROUNDS: usize = 5;
+const WRITERS: usize = 4;
+
+/// A different moment each time.
+fn random_ms(from: u64, to: u64) -> Duration {
+    Duration::from_millis(from + RandomState::new().hash_one(0) % (to - from))
+}
+
+fn every_acknowledged_event_survives_the_servers_death(engine: Engine) {
+    let home = Home::new(engine).without_runner();
+    let mut server = home.serve();
+    let mut http = Http::new(&server);
+    let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&mut http, &format!("runner-{n}"))).collect();
+    let mut last_acked = 0;
+    for _ in 0..ROUNDS {
+        write_and_kill(server, &mut writers);
+        server = home.serve();
+        for writer in &mut writers {
+            take_up(writer, &mut Http::new(&server), engine);
+        }
+        let acked: usize = writers.iter().map(|writer| writer.acked.len()).sum();
+        assert!(acked > last_acked, "a round without a single acknowledged event shows nothing");
+        last_acked = acked;
+    }
+    server.stop();
+    home.assert_verified();
+    println!("{engine:?}: {last_acked} events acknowledged over {ROUNDS} kills, none lost");
+}
+
+fn write_and_kill(server: Server, writers: &mut [Writer]) {
+    thread::scope(|scope| {
+        for writer in writers {
+            let mut http = Http::new(&server);
+            scope.spawn(move || writer.write_until_cut_off(&mut http));
+        }
+        thread::sleep(random_ms(100, 400));
+        server.kill();
+    });
+}
+
+/// After the restart: the store is compared with the book, and the batch in doubt is sent again as it was.
+fn take_up(writer: &mut Writer, http: &mut Http, engine: Engine) {
+    let there = writer.check(http);
+    let Some(batch) = writer.doubt.clone() else { return };
+    let answer = writer.append(http, &batch).unwrap();
+    match engine {
+        // The lease outlives the process: the same batch gets the same answer, or is appended now.
+        Engine::Postgres => assert_eq!(answer.status, 200, "{answer:?}"),
+        // What the previous process granted ended with it: what is there is answered for, all else needs a new claim.
+        Engine::Sqlite => {
+            assert_eq!(answer.status == 200, there, "{answer:?}");
+            if !there {
+                assert_eq!(answer.refusal(), (409, "runner-lease-conflict".into(), "lease-released".into()));
+            }
+            writer.claim(http);
+        }
+    }
+    writer.check(http);
+}

@@ -1,0 +1,117 @@
+//! A power cut: the store is on a loop-mounted file system, the server is frozen in the middle of its work, and the
+//! image is copied as it is. The kernel still holds in its page cache what nobody asked it to write out; the copy
+//! holds only what reached the device, as a disk would after the power went. (Reads of the image file see what the
+//! loop device has written to it, and nothing else: the mounted file system's cache is another one.)
+
+use std::{path::Path, thread, time::Duration};
+
+use rustix::process::Signal;
+
+use crate::{
+    home::{Engine, Home},
+    http::Http,
+    loop_mount::{LoopMount, mount_or_say_so},
+    process::{Server, eventually},
+    runner::Writer,
+};
+
+const IMAGE_BYTES: u64 = 64 * 1024 * 1024;
+const WRITERS: usize = 3;
+/// Below SQLite's first checkpoint, which would write to the disk by itself.
+const WRITE_FOR: Duration = Duration::from_millis(500);
+/// Should somebody call `sync` in the wrong moment, the weak setting gets another chance to show itself.
+const TRIES: usize = 3;
+
+/// What a power cut left of what was acknowledged.
+struct Left {
+    acked: usize,
+    lost: usize,
+    verified: bool,
+}
+
+#[test]
+fn an_acknowledged_event_survives_a_power_cut_and_not_with_less_than_full_synchronous() {
+    let Some(left) = cut_power("full") else { return };
+    assert!(left.acked > 50, "only {} events were acknowledged", left.acked);
+    assert_eq!((left.lost, left.verified), (0, true), "of {} acknowledged", left.acked);
+    println!("full: {} acknowledged, 0 lost", left.acked);
+    for weak in ["normal", "off"] {
+        let seen = (0..TRIES).find_map(|_| cut_power(weak).filter(|left| left.lost > 0));
+        let left = seen.unwrap_or_else(|| panic!("with synchronous={weak} nothing was lost: this test sees nothing"));
+        println!("{weak}: {} acknowledged, {} lost", left.acked, left.lost);
+    }
+}
+
+/// `None`: loop mounts are not to be had.
+fn cut_power(synchronous: &str) -> Option<Left> {
+    let mut home = Home::new(Engine::Sqlite).without_runner();
+    home.set("OSTLER_STORE__SQLITE_SYNCHRONOUS", synchronous);
+    home.flags.push("--unsafe-durability".into());
+    let (image, copy) = (home.path("disk.img"), home.path("copy.img"));
+    let mount = mount_or_say_so(&image, IMAGE_BYTES, &home.path("disk"))?;
+    home.data_dir = mount.dir.join("data");
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&mut http, &format!("runner-{n}"))).collect();
+    thread::scope(|scope| {
+        for writer in &mut writers {
+            let mut http = Http::new(&server);
+            scope.spawn(move || writer.write_until_cut_off(&mut http));
+        }
+        thread::sleep(WRITE_FOR);
+        freeze(&server);
+        std::fs::copy(&image, &copy).unwrap();
+        server.kill();
+    });
+    drop(mount);
+    let mount = LoopMount::new(&copy, &home.path("restored")).expect("the journal is replayed");
+    home.data_dir = mount.dir.join("data");
+    let left = look(&home, &writers);
+    drop(mount);
+    Some(left)
+}
+
+/// Stops every thread where it stands; one that waits for the disk stops when the disk has answered.
+fn freeze(server: &Server) {
+    server.process.signal(Signal::STOP);
+    let tasks = format!("/proc/{}/task", server.process.0.id());
+    eventually("the server stands still", || {
+        let mut tasks = std::fs::read_dir(&tasks).unwrap();
+        tasks.all(|task| is_stopped(&task.unwrap().path())).then_some(())
+    });
+}
+
+fn is_stopped(task: &Path) -> bool {
+    let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+    // The state follows the name, which stands in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+/// Opens what is left, with the ordinary program, and compares it with the books.
+fn look(home: &Home, writers: &[Writer]) -> Left {
+    let acked = writers.iter().map(|writer| writer.acked.len()).sum();
+    let nothing = Left { acked, lost: acked, verified: false };
+    if !home.data_dir.join("ostler.db").exists() {
+        return nothing;
+    }
+    let verified = home.verify().0 == 0;
+    let Ok(server) = home.try_serve() else { return nothing };
+    let mut http = Http::new(&server);
+    let lost = writers.iter().map(|writer| lost(&mut http, writer)).sum();
+    Left { acked, lost, verified }
+}
+
+fn lost(http: &mut Http, writer: &Writer) -> usize {
+    if http.get(&format!("/api/v1/runs/{}", writer.run_id)).status != 200 {
+        return writer.acked.len();
+    }
+    let events = http.events(&writer.run_id);
+    let is_there = |(seq, number): (&i64, &i64)| {
+        events.get(*seq as usize - 1).is_some_and(|event| event["payload"]["n"] == *number)
+    };
+    let lost = writer.acked.iter().filter(|entry| !is_there(*entry)).count();
+    if lost == 0 {
+        writer.check(http);
+    }
+    lost
+}

@@ -1,0 +1,93 @@
+//! Starting and stopping: one ready line, private files, one server per SQLite store, and a prompt end.
+
+use std::{io::Read, process::Output, time::Duration};
+
+use crate::{
+    home::{Engine, Home, mode, on_both_engines},
+    http::Http,
+    process::eventually,
+    runner::{count, submit},
+};
+
+on_both_engines!(
+    the_ready_line_is_all_there_is_on_stdout,
+    it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work
+);
+
+fn the_ready_line_is_all_there_is_on_stdout(engine: Engine) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    let ready = server.ready.as_object().unwrap();
+    assert_eq!(ready.keys().map(String::as_str).collect::<Vec<_>>(), ["address", "tokenFile"]);
+    assert_eq!(ready["tokenFile"], home.data_dir.join("token").to_str().unwrap());
+    assert!(!server.address.ends_with(":0"), "the port that was taken");
+    assert_eq!((mode(&home.data_dir), mode(&home.data_dir.join("token"))), (0o700, 0o600));
+    let Output { status, stdout, stderr } = home.cli(Some(&server), &["run", "say hello"]);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    assert_eq!(stdout, b"say hello\n");
+    let readiness = Http::with_token(&server.address, None).get("/health/readiness").good();
+    assert_eq!(readiness["durability"]["durable"], true, "{readiness}");
+    let (status, _, rest) = server.terminate();
+    assert_eq!((status.code(), rest), (Some(0), vec![]));
+}
+
+fn it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work(engine: Engine) {
+    let mut home = Home::new(engine);
+    home.set("OSTLER_RUNNER__LEASE_MS", "500");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+    home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, r#"{"script": [{"tool": {"name": "t", "waitMs": 400}}, {"say": "done"}]}"#);
+    eventually("the turn is at work", || {
+        (count(&http.events(&run_id), "tool_call", "/status", "started") == 1).then_some(())
+    });
+    let mut follower = http.follow(&run_id);
+    let (address, token, path) = (
+        server.address.clone(),
+        server.token.clone(),
+        format!("/api/v1/runs/{run_id}/events?afterSeq=100000&waitMs=30000"),
+    );
+    let waiter = std::thread::spawn(move || Http::with_token(&address, Some(&token)).get(&path).status);
+    std::thread::sleep(Duration::from_millis(100));
+    let (status, took, rest) = server.terminate();
+    assert_eq!((status.code(), rest), (Some(0), vec![]), "{}", home.log());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let mut frames = String::new();
+    follower.read_to_string(&mut frames).expect("the stream is ended, not torn off");
+    assert!(frames.contains("event: tool_call") && frames.ends_with("0\r\n\r\n"), "{frames}");
+    assert_eq!(waiter.join().unwrap(), 200);
+
+    // What was cut off is taken up by the next server.
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    eventually("the turn ends", || {
+        (count(&http.events(&run_id), "terminal_status", "/status", "completed") == 1).then_some(())
+    });
+    server.stop();
+}
+
+#[test]
+fn a_second_server_on_the_same_sqlite_store_is_refused() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    let status = home.try_serve().err().expect("the second one does not start");
+    assert_ne!(status.code(), Some(0));
+    let log = home.log();
+    assert!(log.contains("another process has") && log.contains("SQLite serves one process"), "{log}");
+    let (code, said) = home.verify();
+    assert!(code > 1 && said.contains("another process has"), "{code}: {said}");
+    assert_eq!(Http::new(&server).get("/health/readiness").status, 200, "the first one is not disturbed");
+    server.stop();
+    home.serve().stop();
+}
+
+#[test]
+fn a_token_that_others_can_read_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new(Engine::Sqlite);
+    home.serve().stop();
+    std::fs::set_permissions(home.data_dir.join("token"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert_ne!(home.try_serve().err().expect("refused").code(), Some(0));
+    assert!(home.log().contains("can be read by others; run: chmod 600"), "{}", home.log());
+}
