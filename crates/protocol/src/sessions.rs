@@ -1,12 +1,15 @@
 //! Sessions: a conversation that outlives runs. The row is a fold of the session's events.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     Timestamp,
     chain::Hash,
     ids::{CommandId, RunId, SessionId},
+    json::hex,
+    liveness::{Liveness, Supervisor},
+    results::ChainHead,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -98,3 +101,145 @@ impl Session {
         (leased || self.active_unfinished > 0).then_some(active)
     }
 }
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateSession {
+    #[schema(required)]
+    pub tenant_id: Option<String>,
+    /// The caller's own id for it; ours when left out. The same id again answers with the same session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    #[schema(required)]
+    pub backend_profile: Option<String>,
+}
+
+/// A session as callers see it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionView {
+    pub session_id: String,
+    pub tenant_id: String,
+    pub backend_profile: String,
+    pub execution_state: ExecutionState,
+    /// Rises whenever a command or a run ends.
+    pub version: i64,
+    /// The version this reader has seen; 0 before the first read.
+    pub read_version: i64,
+    pub unread: bool,
+    pub active_run_id: Option<RunId>,
+    pub active_command_id: Option<CommandId>,
+    pub last_run_id: Option<RunId>,
+    pub last_command_id: Option<CommandId>,
+    /// The number of the session's last event.
+    pub last_seq: i64,
+    pub thread_id: Option<String>,
+    pub chain_head: ChainHead,
+    /// Of the active or last run; null before the first, and in lists.
+    pub liveness: Option<Liveness>,
+    pub supervisor: Option<Supervisor>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl SessionView {
+    pub fn of(session: Session, read_version: i64, liveness: Option<Liveness>) -> Self {
+        Self {
+            session_id: session.public_id(),
+            tenant_id: session.tenant_id,
+            backend_profile: session.backend_profile,
+            execution_state: session.execution_state,
+            version: session.version,
+            read_version,
+            unread: session.version > read_version,
+            active_run_id: session.active_run_id,
+            active_command_id: session.active_command_id,
+            last_run_id: session.last_run_id,
+            last_command_id: session.last_command_id,
+            last_seq: session.last_seq,
+            thread_id: session.thread_id,
+            chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
+            supervisor: liveness.as_ref().map(Liveness::supervisor),
+            liveness,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct ListSessions {
+    /// `default`: running, or unread by this reader. `all`: everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Whose unread marks; `cli` when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionPage {
+    pub sessions: Vec<SessionView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct SessionQuery {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct SessionEventsQuery {
+    /// Only events numbered above this: by the session's numbers, or with `runId` by the run's.
+    pub after_seq: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadSession {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    /// The version that was read; the current one when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<i64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlSession {
+    /// `cancel`: the active command, else the active run.
+    pub action: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The reader of those who do not name one.
+pub const DEFAULT_READER: &str = "cli";

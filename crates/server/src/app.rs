@@ -10,6 +10,7 @@ use ostler_protocol::{
     ids::{CommandId, RunId, SessionId},
     kernel::{Op, Reply, Request},
     redaction::Redactor,
+    runs::Run,
 };
 use ostler_store::{
     Db, StoreError,
@@ -46,6 +47,14 @@ pub struct RunRef {
     pub run_id: RunId,
     pub session: SessionId,
     pub tenant_id: Arc<str>,
+    pub backend_profile: Arc<str>,
+}
+
+impl RunRef {
+    pub fn of(run: &Run) -> Self {
+        let (tenant_id, backend_profile) = (run.tenant_id.as_str().into(), run.backend_profile.as_str().into());
+        Self { run_id: run.run_id, session: run.session, tenant_id, backend_profile }
+    }
 }
 
 /// The lanes' view of this process.
@@ -131,12 +140,12 @@ impl App {
         }
         let run = ostler_store::runs::get(&self.db, run_id).await.map_err(store_failure)?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
-        Ok(self.remember_run(run_id, run.session, &run.tenant_id))
+        Ok(self.remember_run(&run))
     }
 
-    pub fn remember_run(&self, run_id: RunId, session: SessionId, tenant_id: &str) -> RunRef {
-        let known = RunRef { run_id, session, tenant_id: tenant_id.into() };
-        self.runs.insert(run_id, known.clone());
+    pub fn remember_run(&self, run: &Run) -> RunRef {
+        let known = RunRef::of(run);
+        self.runs.insert(run.run_id, known.clone());
         known
     }
 

@@ -73,6 +73,32 @@ pub async fn get(db: &Db, session: SessionId, session_seq: i64) -> Result<Option
     db.read_one(sql, vec![text(session), session_seq.into()], decode).await
 }
 
+/// What people read of a session: messages of the agent and output of its tools, numbered above `after`; of one run, by
+/// the run's numbers, when it is named.
+pub async fn list_output(
+    db: &Db,
+    session: SessionId,
+    run_id: Option<RunId>,
+    after: i64,
+    limit: u32,
+) -> Result<Page, StoreError> {
+    let (scope, number) = match run_id {
+        Some(_) => ("run_id = $2 AND seq > $3", "seq"),
+        None => ("session_seq > $2", "session_seq"),
+    };
+    let last = if run_id.is_some() { "$4" } else { "$3" };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND {scope}
+         AND type IN ('assistant_message', 'command_output') ORDER BY {number} LIMIT {last}"
+    );
+    let args = move |after: i64, limit: u32| {
+        let run = run_id.map(text);
+        [text(session)].into_iter().chain(run).chain([after.into(), i64::from(limit).into()]).collect()
+    };
+    let number = if run_id.is_some() { Event::seq } else { |event: &Event| event.session_seq };
+    page(db, sql, args, number, after, limit).await
+}
+
 async fn page(
     db: &Db,
     sql: String,

@@ -141,7 +141,7 @@ pub fn columns<R: Record>(alias: &str) -> String {
     R::COLUMNS.iter().map(|(name, _)| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
 }
 
-fn names<R: Record>() -> String {
+pub fn names<R: Record>() -> String {
     R::COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
@@ -160,6 +160,12 @@ fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
 pub fn insert_row<R: Record>() -> String {
     let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
     format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
+}
+
+/// One new row, with `$n`, unless one with this unique key is there.
+pub fn insert_if_absent<R: Record>(unique: &str) -> String {
+    let marks = (1..=R::COLUMNS.len()).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
+    format!("INSERT INTO {} ({}) VALUES ({marks}) ON CONFLICT {unique} DO NOTHING", R::TABLE, names::<R>())
 }
 
 /// One changed row, with `?n`: the key, then the state.

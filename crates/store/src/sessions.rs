@@ -1,13 +1,15 @@
 //! Sessions.
 
 use ostler_protocol::{
+    Timestamp,
+    cursors::Cursor,
     ids::SessionId,
     sessions::{ExecutionState, Session},
 };
 
 use crate::{
     db::{Db, StoreError},
-    record::{Kind::*, Reader, Record, Value, opt_text, text},
+    record::{Kind::*, Reader, Record, Value, columns, insert_if_absent, names, opt_text, text},
 };
 
 impl Record for Session {
@@ -102,6 +104,102 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
     let Ok(id) = name.parse::<SessionId>() else { return Ok(None) };
     let ours = "WHERE t.session_id = $1 AND t.tenant_id = $2 AND t.external_id IS NULL";
     Ok(db.select::<Session>(ours, vec![text(id), tenant_id.into()]).await?.pop())
+}
+
+/// Makes a session unless its tenant has one of that name; answers with the one there is.
+pub async fn insert(db: &Db, session: &Session) -> Result<Option<Session>, StoreError> {
+    let sql = format!("{} RETURNING {}", insert_if_absent::<Session>("(tenant_id, external_id)"), names::<Session>());
+    let args = session.fixed().into_iter().chain(session.state()).collect();
+    Ok(db.write(sql, args, Session::decode).await?.pop())
+}
+
+/// Sessions of this name in these tenants (`None`: all), at most two: enough to tell one from several.
+pub async fn find_in_tenants(db: &Db, tenants: Option<&[String]>, name: &str) -> Result<Vec<Session>, StoreError> {
+    let mut args: Vec<Value> = vec![name.into(), name.into()];
+    let mut rest = "WHERE (t.external_id = $1 OR (t.session_id = $2 AND t.external_id IS NULL))".to_owned();
+    if let Some(tenants) = tenants {
+        let marks: Vec<_> = tenants
+            .iter()
+            .map(|tenant| {
+                args.push(tenant.as_str().into());
+                format!("${}", args.len())
+            })
+            .collect();
+        rest += &format!(" AND t.tenant_id IN ({})", if marks.is_empty() { "NULL".into() } else { marks.join(", ") });
+    }
+    db.select(&format!("{rest} LIMIT 2"), args).await
+}
+
+/// What a list is narrowed to.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// The tenants the caller may see. `None`: all.
+    pub tenants: Option<Vec<String>>,
+    pub backend_profile: Option<String>,
+    pub reader_id: String,
+    /// Only sessions that run, or that this reader has not read.
+    pub only_open: bool,
+}
+
+/// Newest first, each with the version the reader has seen.
+pub async fn list(
+    db: &Db,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<(Session, i64)>, StoreError> {
+    let mut args: Vec<Value> = vec![filter.reader_id.as_str().into()];
+    let mut mark = |value: Value| {
+        args.push(value);
+        format!("${}", args.len())
+    };
+    let mut conditions: Vec<String> = vec![];
+    if let Some(tenants) = &filter.tenants {
+        let marks: Vec<_> = tenants.iter().map(|tenant| mark(tenant.as_str().into())).collect();
+        conditions
+            .push(format!("t.tenant_id IN ({})", if marks.is_empty() { "NULL".into() } else { marks.join(", ") }));
+    }
+    if let Some(profile) = &filter.backend_profile {
+        conditions.push(format!("t.backend_profile = {}", mark(profile.as_str().into())));
+    }
+    if filter.only_open {
+        conditions.push("(t.execution_state = 'running' OR t.version > COALESCE(c.version, 0))".into());
+    }
+    let order = db.byte_order();
+    if let Some(cursor) = after {
+        let (time, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
+        conditions.push(format!("(t.created_at, t.session_id{order}) < ({time}, {id})"));
+    }
+    let wanted = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let limit = mark(i64::from(limit).into());
+    let sql = format!(
+        "SELECT {}, COALESCE(c.version, 0) FROM sessions t
+         LEFT JOIN session_read_cursors c ON c.session_id = t.session_id AND c.reader_id = $1
+         {wanted} ORDER BY t.created_at DESC, t.session_id{order} DESC LIMIT {limit}",
+        columns::<Session>("t")
+    );
+    db.read(sql, args, |row| Ok((Session::decode(row)?, row.int()?))).await
+}
+
+/// The version this reader has seen.
+pub async fn get_read_version(db: &Db, session: SessionId, reader_id: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT version FROM session_read_cursors WHERE session_id = $1 AND reader_id = $2";
+    let found = db.read_one(sql, vec![text(session), reader_id.into()], |row| row.int()).await?;
+    Ok(found.unwrap_or(0))
+}
+
+/// A reader's mark never goes back.
+pub async fn update_read_version(
+    db: &Db,
+    session: SessionId,
+    reader_id: &str,
+    version: i64,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "INSERT INTO session_read_cursors (session_id, reader_id, version, read_at) VALUES ($1, $2, $3, $4)
+        ON CONFLICT (session_id, reader_id) DO UPDATE SET version = excluded.version, read_at = excluded.read_at
+        WHERE session_read_cursors.version < excluded.version";
+    db.execute(sql, vec![text(session), reader_id.into(), version.into(), now.into()]).await
 }
 
 /// Sessions in the order they were made, for a walk over all of them.

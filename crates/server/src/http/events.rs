@@ -62,20 +62,20 @@ pub async fn append(
     Ok(Json(service::events::append(&app, &caller, run_id, asked).await?))
 }
 
-fn wants_stream(headers: &HeaderMap) -> bool {
+pub fn wants_stream(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accept
         .split(',')
         .any(|range| range.split(';').next().is_some_and(|t| t.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
+pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let seq = value.to_str().ok().and_then(|text| text.trim().parse::<i64>().ok()).filter(|seq| *seq >= 0);
     seq.map(Some).ok_or_else(|| Failure::invalid("last-event-id", "Last-Event-ID must be an event's number"))
 }
 
-fn event_stream(app: &App, follower: Follower) -> Response {
+pub fn event_stream(app: &App, follower: Follower) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     // The first bytes go out at once, so that a client knows the stream is open.
     let frames = stream::unfold((Some(follower), true), move |(follower, first)| async move {
@@ -85,7 +85,7 @@ fn event_stream(app: &App, follower: Follower) -> Response {
         }
         match tokio::time::timeout(heartbeat, follower.next()).await {
             Err(_) => Some((frame_bytes(": keep-alive\n\n".into()), (Some(follower), false))),
-            Ok(Ok(Some(event))) => Some((frame_bytes(frame(&event)), (Some(follower), false))),
+            Ok(Ok(Some(event))) => Some((frame_bytes(frame(follower.number(&event), &event)), (Some(follower), false))),
             Ok(Ok(None)) => None,
             Ok(Err(failure)) => {
                 // A reader that reconnects with its last id misses nothing.
@@ -106,8 +106,8 @@ fn frame_bytes(text: String) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(text))
 }
 
-fn frame(event: &Event) -> String {
-    let mut out = format!("id: {}\nevent: {}\ndata: ", event.seq(), event.event_type.as_str());
+fn frame(number: i64, event: &Event) -> String {
+    let mut out = format!("id: {number}\nevent: {}\ndata: ", event.event_type.as_str());
     let start = out.len();
     event.write_json(&mut out);
     // Line breaks in JSON text stand between tokens only; in a frame they would end the data.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use axum::{
-    body::to_bytes,
+    body::{Body as AxumBody, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
 };
 use http::{HeaderMap, header, request::Parts};
-use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use ostler_protocol::{Failure, FailureKind, json::shape_error, limits::BODY_BYTES_MAX};
 use serde::de::DeserializeOwned;
 
@@ -16,6 +16,9 @@ use crate::{
     app::App,
     auth::{Principal, unauthenticated},
 };
+
+/// What is read of a body that is too large before it is given up.
+const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 
 /// Who calls. A handler that takes it cannot be reached without a token.
 pub struct Caller(pub Principal);
@@ -77,16 +80,22 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
     };
     let declared =
         request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let patience = Duration::from_millis(app.config.limits.body_ms);
+    let mut body = request.into_body();
     if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
+        drain(&mut body, patience).await;
         return Err(too_large().into());
     }
-    let patience = Duration::from_millis(app.config.limits.body_ms);
-    let read = tokio::time::timeout(patience, to_bytes(request.into_body(), BODY_BYTES_MAX)).await;
+    let read = tokio::time::timeout(patience, Limited::new(&mut body, BODY_BYTES_MAX).collect()).await;
     let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
-    let bytes = read.map_err(|error| {
-        let over = std::error::Error::source(&error).is_some_and(|cause| cause.is::<LengthLimitError>());
-        if over { too_large() } else { Failure::invalid("body-read", "the body ended before it was whole") }
-    })?;
+    let bytes = match read {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            drain(&mut body, patience).await;
+            return Err(too_large().into());
+        }
+        Err(_) => return Err(Failure::invalid("body-read", "the body ended before it was whole").into()),
+    };
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
     // Otherwise an array would be taken for an object's fields in their order.
@@ -97,6 +106,20 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
         let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
         Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {}", shape_error(&error))))
     })
+}
+
+/// Reads on for a while: a sender that is cut off while it writes never learns why.
+async fn drain(body: &mut AxumBody, patience: Duration) {
+    let mut left = DRAIN_BYTES_MAX;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(patience, reading).await;
 }
 
 /// Ids in the path. One that does not parse is simply unknown.

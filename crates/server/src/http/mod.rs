@@ -13,6 +13,7 @@ mod problem;
 mod runner_jobs;
 mod runners;
 mod runs;
+mod sessions;
 
 use axum::{Json, Router, middleware, routing::get};
 use ostler_protocol::{Failure, FailureKind};
@@ -47,6 +48,12 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(leases::patch))
         .routes(routes!(runners::register))
         .routes(routes!(backends::list))
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::get))
+        .routes(routes!(sessions::trace))
+        .routes(routes!(sessions::output))
+        .routes(routes!(sessions::read))
+        .routes(routes!(sessions::control))
 }
 
 /// The OpenAPI document of this build.

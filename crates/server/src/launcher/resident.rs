@@ -109,9 +109,8 @@ async fn work(app: &App, call: InProcess, owner: String, job: RunnerJob) {
 }
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
-    let run =
-        store::runs::get(&app.db, job.run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))?;
-    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile);
+    let run = app.run_ref(job.run_id).await?;
+    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string());
     Ok(RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order })
 }
 

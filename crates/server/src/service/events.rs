@@ -5,12 +5,12 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, EventsQuery},
-    events::{AppendEvents, Appended, NewEvent, page_json},
+    events::{AppendEvents, Appended, Event, NewEvent, page_json},
     ids::RunId,
     kernel::{AppendOp, Op, Reply},
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
 };
-use ostler_store as store;
+use ostler_store::{self as store, events::Page};
 
 use super::{commands::attempt, runs::unexpected};
 use crate::{
@@ -62,23 +62,33 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
     let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
     let read =
         async || store::events::list_by_run(&app.db, known.session, run_id, after, limit).await.map_err(store_failure);
+    // Listening starts before the read, so that nothing falls between the two.
+    let mut subscription = (!wait.is_zero()).then(|| app.hub.subscribe(known.session));
     let mut page = read().await?;
-    if page.events.is_empty() && !wait.is_zero() {
-        let mut subscription = app.hub.subscribe(known.session);
+    if let Some(subscription) = &mut subscription {
         let deadline = tokio::time::Instant::now() + wait;
-        loop {
-            page = read().await?;
-            if !page.events.is_empty() || tokio::time::Instant::now() >= deadline {
-                break;
-            }
+        while page.events.is_empty() && tokio::time::Instant::now() < deadline {
             let recheck = deadline.min(tokio::time::Instant::now() + super::follow::RECHECK);
-            tokio::select! {
-                _ = subscription.next() => {}
-                () = tokio::time::sleep_until(recheck) => {}
+            page = tokio::select! {
+                published = subscription.next() => match published.and_then(|events| following(&events, run_id, after, limit)) {
+                    Some(page) => page,
+                    None => read().await?,
+                },
+                () = tokio::time::sleep_until(recheck) => read().await?,
                 () = app.stopped() => break,
-            }
+            };
         }
     }
     let next = page.events.last().map_or(after, |event| event.seq());
     Ok(page_json(&page.events, next, page.has_more))
+}
+
+/// The page that a publication makes by itself. `None`: it does not follow what the caller has; read the store.
+fn following(events: &[Event], run_id: RunId, after: i64, limit: u32) -> Option<Page> {
+    let mine = || events.iter().filter(|event| event.run.is_some_and(|(id, seq)| id == run_id && seq > after));
+    if mine().next().is_some_and(|first| first.seq() != after + 1) {
+        return None;
+    }
+    let has_more = mine().count() > limit as usize;
+    Some(Page { events: mine().take(limit as usize).cloned().collect(), has_more })
 }

@@ -1,4 +1,4 @@
-//! Following a run: the store up to now, then the hub; back to the store whenever the hub cannot vouch for the next
+//! Following a run or a session: the store up to now, then the hub; back to the store whenever the hub cannot vouch for the next
 //! number. No event is skipped, none comes twice, and no follower can slow an appender.
 
 use std::{collections::VecDeque, sync::atomic::Ordering, time::Duration};
@@ -6,13 +6,14 @@ use std::{collections::VecDeque, sync::atomic::Ordering, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind,
     events::{Event, EventType},
-    ids::RunId,
+    ids::{RunId, SessionId},
+    sessions::Session,
 };
 use ostler_store as store;
 use tokio::time::Instant;
 
 use crate::{
-    app::{App, RunRef, store_failure},
+    app::{App, store_failure},
     auth::Principal,
     hub::Subscription,
 };
@@ -21,9 +22,19 @@ use crate::{
 pub const RECHECK: Duration = Duration::from_secs(2);
 const CATCH_UP_EVENTS: u32 = 256;
 
+/// What is followed, and by which numbers.
+#[derive(Clone, Copy)]
+enum Scope {
+    /// Ends with the run.
+    Run(RunId),
+    /// Goes on while somebody listens.
+    Session,
+}
+
 pub struct Follower {
     app: App,
-    run: RunRef,
+    session: SessionId,
+    scope: Scope,
     after: i64,
     subscription: Subscription,
     ready: VecDeque<Event>,
@@ -37,25 +48,14 @@ pub struct Follower {
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
     let known = app.run_ref(run_id).await?;
     caller.may_read(&known)?;
-    let after = ostler_protocol::cursors::after_seq(after)?;
-    let before = app.followers.fetch_add(1, Ordering::Relaxed);
-    // From here on the follower's drop gives the place back.
-    let subscription = app.hub.subscribe(known.session);
-    let follower = Follower {
-        app: app.clone(),
-        run: known,
-        after,
-        subscription,
-        ready: VecDeque::new(),
-        behind: true,
-        ended: false,
-        recheck_at: Instant::now() + RECHECK,
-    };
-    if before >= app.config.limits.followers_max {
-        let failure = Failure::rule(FailureKind::RateLimited, "followers", "too many event streams are open");
-        return Err(failure.detail("retryAfterMs", 1_000));
-    }
+    let mut follower = Follower::start(app, known.session, Scope::Run(run_id), after)?;
+    follower.ended = after > 0 && follower.run_is_over(run_id).await?;
     Ok(follower)
+}
+
+/// Follows the events of a session that the caller was found to see.
+pub fn session(app: &App, session: &Session, after: i64) -> Result<Follower, Failure> {
+    Follower::start(app, session.session, Scope::Session, after)
 }
 
 impl Drop for Follower {
@@ -65,13 +65,51 @@ impl Drop for Follower {
 }
 
 impl Follower {
+    fn start(app: &App, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
+        let after = ostler_protocol::cursors::after_seq(after)?;
+        let before = app.followers.fetch_add(1, Ordering::Relaxed);
+        // From here on the follower's drop gives the place back.
+        let follower = Self {
+            app: app.clone(),
+            session,
+            scope,
+            after,
+            subscription: app.hub.subscribe(session),
+            ready: VecDeque::new(),
+            behind: true,
+            ended: false,
+            recheck_at: Instant::now() + RECHECK,
+        };
+        if before >= app.config.limits.followers_max {
+            let failure = Failure::rule(FailureKind::RateLimited, "followers", "too many event streams are open");
+            return Err(failure.detail("retryAfterMs", 1_000));
+        }
+        Ok(follower)
+    }
+
+    /// The number an event has here.
+    pub fn number(&self, event: &Event) -> i64 {
+        match self.scope {
+            Scope::Run(_) => event.seq(),
+            Scope::Session => event.session_seq,
+        }
+    }
+
+    fn is_followed(&self, event: &Event) -> bool {
+        match self.scope {
+            Scope::Run(run_id) => event.run.is_some_and(|(id, _)| id == run_id),
+            Scope::Session => true,
+        }
+    }
+
     /// The next event. `None`: the run has ended, or the server stops.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.after = event.seq();
+                self.after = self.number(&event);
                 // The run's own end is its last event.
-                self.ended |= event.event_type == EventType::TerminalStatus && event.command_id.is_none();
+                let is_end = event.event_type == EventType::TerminalStatus && event.command_id.is_none();
+                self.ended |= is_end && matches!(self.scope, Scope::Run(_));
                 return Ok(Some(event));
             }
             if self.ended {
@@ -86,21 +124,21 @@ impl Follower {
     }
 
     async fn catch_up(&mut self) -> Result<(), Failure> {
-        let page =
-            store::events::list_by_run(&self.app.db, self.run.session, self.run.run_id, self.after, CATCH_UP_EVENTS);
-        let page = page.await.map_err(store_failure)?;
+        let (db, after) = (&self.app.db, self.after);
+        let page = match self.scope {
+            Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP_EVENTS).await,
+            Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP_EVENTS).await,
+        };
+        let page = page.map_err(store_failure)?;
         self.behind = page.has_more;
         self.recheck_at = Instant::now() + RECHECK;
-        if page.events.is_empty() && self.after > 0 && self.run_is_over().await? {
-            self.ended = true;
-        }
         self.ready.extend(page.events);
         Ok(())
     }
 
     /// A follower that starts behind the end must not wait for it.
-    async fn run_is_over(&self) -> Result<bool, Failure> {
-        let run = store::runs::get(&self.app.db, self.run.run_id).await.map_err(store_failure)?;
+    async fn run_is_over(&self, run_id: RunId) -> Result<bool, Failure> {
+        let run = store::runs::get(&self.app.db, run_id).await.map_err(store_failure)?;
         Ok(run.is_none_or(|run| run.status.is_terminal() && run.last_seq <= self.after))
     }
 
@@ -110,10 +148,9 @@ impl Follower {
             published = self.subscription.next() => match published {
                 None => self.behind = true,
                 Some(events) => {
-                    let run_id = self.run.run_id;
-                    let mine = events.iter().filter(|event| event.run.is_some_and(|(id, seq)| id == run_id && seq > self.after));
-                    self.ready.extend(mine.cloned());
-                    if self.ready.front().is_some_and(|first| first.seq() != self.after + 1) {
+                    let mine = events.iter().filter(|event| self.is_followed(event) && self.number(event) > self.after);
+                    self.ready = mine.cloned().collect();
+                    if self.ready.front().is_some_and(|first| self.number(first) != self.after + 1) {
                         self.ready.clear();
                         self.behind = true;
                     }

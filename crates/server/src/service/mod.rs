@@ -11,3 +11,4 @@ pub mod results;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
+pub mod sessions;

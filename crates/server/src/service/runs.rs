@@ -44,7 +44,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         let (run_id, session_id) = (op.run.run_id, op.run.session);
         let reply = app.try_submit(session_id, run_id, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
-            let known = app.remember_run(run_id, session_id, &admitted.tenant_id);
+            let known = app.remember_run(&created.run);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &known);
             }
@@ -147,11 +147,7 @@ fn create_op(
         None => None,
         Some(first) => {
             let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
-            let known = crate::app::RunRef {
-                run_id: run.run_id,
-                session: run.session,
-                tenant_id: run.tenant_id.as_str().into(),
-            };
+            let known = crate::app::RunRef::of(&run);
             let command = Box::new(commands::create_op(app, &known, first.clone())?);
             Some((command, Box::new(runner_jobs::create_op(app, &known, &order)?)))
         }

@@ -41,8 +41,10 @@ pub async fn load(tx: &mut PgConnection, requests: &[Request]) -> Result<Desks, 
     runs.sort_unstable();
     runs.dedup();
     let lock = select!(Session, "WHERE t.session_id = ANY($1) ORDER BY t.session_id FOR UPDATE");
-    for session in select_any::<Session>(tx, lock, strings(&sessions)).await? {
-        desks.entry(session.session).or_insert_with(|| Desk::new(Tracked::loaded(session)));
+    if !sessions.is_empty() {
+        for session in select_any::<Session>(tx, lock, strings(&sessions)).await? {
+            desks.entry(session.session).or_insert_with(|| Desk::new(Tracked::loaded(session)));
+        }
     }
     if !runs.is_empty() {
         load_runs(tx, &mut desks, &runs).await?;
@@ -56,28 +58,26 @@ fn strings<T: ToString>(ids: &[T]) -> Vec<String> {
 }
 
 async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> Result<(), StoreError> {
+    // One round trip for the three; a run with several unfinished commands comes several times.
     let sql = sql!(format!(
-        "SELECT {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id WHERE r.run_id = ANY($1)",
+        "SELECT {}, {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id
+         LEFT JOIN commands c ON c.run_id = r.run_id AND c.{UNFINISHED} WHERE r.run_id = ANY($1)",
         columns::<Run>("r"),
-        columns::<Lease>("l")
+        columns::<Lease>("l"),
+        columns::<Command>("c")
     ));
     let (mut asking, mut standing) = (vec![], vec![]);
     for row in sqlx::query(sql).bind(strings(runs)).fetch_all(&mut *tx).await? {
         let mut reader = Reader::new(RowRef::Postgres(&row));
         let run = Run::decode(&mut reader)?;
-        if run.open_permissions > 0 {
-            asking.push(run.run_id);
-        }
-        standing.extend(run.standing_job_id);
-        let mut rows = RunDesk::new(Tracked::loaded(run));
-        rows.lease = reader.joined::<Lease>()?.map(Tracked::loaded);
-        if let Some(desk) = desks.get_mut(&rows.run.session) {
-            desk.runs.insert(rows.run.run_id, rows);
-        }
-    }
-    let unfinished = select!(Command, &format!("WHERE t.run_id = ANY($1) AND t.{UNFINISHED}"));
-    for command in select_any::<Command>(tx, unfinished, strings(runs)).await? {
-        put_command(desks, command);
+        let (lease, command) = (reader.joined::<Lease>()?, reader.joined::<Command>()?);
+        let Some(desk) = desks.get_mut(&run.session) else { continue };
+        let rows = desk.runs.entry(run.run_id).or_insert_with(|| {
+            asking.extend((run.open_permissions > 0).then_some(run.run_id));
+            standing.extend(run.standing_job_id);
+            RunDesk { lease: lease.map(Tracked::loaded), ..RunDesk::new(Tracked::loaded(run)) }
+        });
+        rows.commands.extend(command.map(|command| (command.command_id, Tracked::loaded(command))));
     }
     if !asking.is_empty() {
         let open = select!(PermissionRequest, "WHERE t.run_id = ANY($1) AND t.status = 'pending'");

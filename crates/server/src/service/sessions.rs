@@ -1,0 +1,185 @@
+//! Sessions: create, list, get, trace, output, read, control.
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    cursors::{self, Cursor},
+    events::page_json,
+    ids::{RunId, SessionId, name, slug},
+    liveness::Liveness,
+    runs::Cancel,
+    sessions::{
+        ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery, SessionPage,
+        SessionQuery, SessionView,
+    },
+};
+use ostler_store as store;
+
+use super::{commands, runs};
+use crate::{
+    app::{App, store_failure},
+    auth::{Principal, forbidden},
+};
+
+/// Makes a session before its first run. The same id again answers with the same session.
+pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Result<(SessionView, bool), Failure> {
+    let tenant_id = asked.tenant_id.as_deref();
+    let tenant_id = tenant_id.ok_or_else(|| Failure::invalid("tenant-id-required", "tenantId is required"))?;
+    app.config.policy.tenant(tenant_id)?;
+    caller.may_submit(tenant_id)?;
+    let profile = asked.backend_profile.as_deref();
+    let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
+    slug("backendProfile", profile)?;
+    let chosen = asked.session_id.as_deref().map(|id| name("sessionId", id)).transpose()?;
+    if chosen.is_some_and(|id| id.starts_with(SessionId::PREFIX)) {
+        return Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"));
+    }
+    let id = SessionId::new(app.ids.body());
+    let session = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
+    if let Some(made) = store::sessions::insert(&app.db, &session).await.map_err(store_failure)? {
+        return Ok((SessionView::of(made, 0, None), true));
+    }
+    let known = store::sessions::find_by_name(&app.db, tenant_id, chosen.unwrap_or_default()).await.map_err(store_failure)?;
+    let known = known.ok_or_else(|| Failure::internal("a session that was there has gone"))?;
+    Ok((view(app, known, DEFAULT_READER).await?, false))
+}
+
+pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {
+    let limit = cursors::limit(asked.limit.or(Some(50)))?;
+    let tenants = tenants(caller, asked.tenant_id.as_deref())?;
+    let only_open = match asked.state.as_deref().unwrap_or("default") {
+        "default" => true,
+        "all" => false,
+        _ => return Err(Failure::invalid("session-state", "state must be default or all")),
+    };
+    let reader_id = reader(asked.reader_id.as_deref())?.to_owned();
+    let filters = (&tenants, &asked.backend_profile, &reader_id, only_open);
+    let fingerprint = cursors::fingerprint("sessions", &filters);
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, only_open };
+    let mut found = store::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let next_cursor = found.last().filter(|_| more).map(|(session, _)| {
+        Cursor { created_at_us: session.created_at.as_microsecond(), id: session.session.to_string() }.encode(&fingerprint)
+    });
+    let sessions = found.into_iter().map(|(session, read)| SessionView::of(session, read, None)).collect();
+    Ok(SessionPage { sessions, next_cursor })
+}
+
+pub async fn get(app: &App, caller: &Principal, id: &str, asked: SessionQuery) -> Result<SessionView, Failure> {
+    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
+    view(app, session, reader(asked.reader_id.as_deref())?).await
+}
+
+/// Everything, a page at a time, as JSON text.
+pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
+    let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
+    let page = match run_id {
+        Some(run_id) => store::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
+        None => store::events::list_by_session(&app.db, session.session, after, limit).await,
+    };
+    Ok(written(page.map_err(store_failure)?, run_id, after))
+}
+
+/// What people read: the agent's messages and its tools' output.
+pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
+    let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
+    let page = store::events::list_output(&app.db, session.session, run_id, after, limit).await;
+    Ok(written(page.map_err(store_failure)?, run_id, after))
+}
+
+/// Hides the session from this reader's default list until something ends in it again.
+pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -> Result<SessionView, Failure> {
+    let session = find(app, caller, id, None).await?;
+    let reader_id = reader(asked.reader_id.as_deref())?;
+    let version = asked.version.unwrap_or(session.version);
+    if !(0..=session.version).contains(&version) {
+        return Err(Failure::invalid("read-version", "version must be one the session has had"));
+    }
+    let marked = store::sessions::update_read_version(&app.db, session.session, reader_id, version, app.now()).await;
+    marked.map_err(store_failure)?;
+    view(app, session, reader_id).await
+}
+
+/// Cancels the active command, else the active run; with neither there is nothing to do.
+pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSession) -> Result<SessionView, Failure> {
+    if asked.action != "cancel" {
+        return Err(Failure::invalid("session-action", "action must be cancel"));
+    }
+    let session = find(app, caller, id, None).await?;
+    caller.may_submit(&session.tenant_id)?;
+    let cancel = Cancel { reason: asked.reason };
+    match (session.active_command_id, session.active_run_id) {
+        (Some(command_id), _) => drop(commands::cancel(app, caller, command_id, cancel).await?),
+        (None, Some(run_id)) => drop(runs::cancel(app, caller, run_id, cancel).await?),
+        (None, None) => {}
+    }
+    get(app, caller, id, SessionQuery { tenant_id: Some(session.tenant_id), ..SessionQuery::default() }).await
+}
+
+/// The one session of this id that the caller may see.
+pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
+    let tenants = tenants(caller, tenant_id)?;
+    let mut found = store::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
+    if found.len() > 1 {
+        let message = "several tenants have a session of this id; name one with tenantId";
+        return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
+    }
+    found.pop().ok_or_else(|| Failure::not_found("session"))
+}
+
+fn tenants(caller: &Principal, asked: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
+    match (asked, caller.tenants()) {
+        (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
+            Err(forbidden("tenant", "this token is not for that tenant"))
+        }
+        (Some(tenant), _) => Ok(Some(vec![tenant.to_owned()])),
+        (None, own) => Ok(own.map(<[String]>::to_vec)),
+    }
+}
+
+fn reader(asked: Option<&str>) -> Result<&str, Failure> {
+    name("readerId", asked.unwrap_or(DEFAULT_READER))
+}
+
+async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {
+    let read = store::sessions::get_read_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
+    let liveness = match session.active_run_id.or(session.last_run_id) {
+        None => None,
+        Some(run_id) => {
+            let row = store::results::get(&app.db, run_id, None).await.map_err(store_failure)?;
+            row.map(|row| {
+                let open = row.run.open_permissions;
+                Liveness::of(&row.run, row.command.as_ref(), row.lease.as_ref(), open, app.now())
+            })
+        }
+    };
+    Ok(SessionView::of(session, read, liveness))
+}
+
+async fn scope(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    asked: &SessionEventsQuery,
+) -> Result<(Session, Option<RunId>, i64, u32), Failure> {
+    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
+    let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
+    let run_id = match asked.run_id.as_deref() {
+        None => None,
+        Some(text) => {
+            let run = app.run_ref(text.parse().map_err(|_| Failure::not_found("run"))?).await?;
+            if run.session != session.session {
+                return Err(Failure::not_found("run"));
+            }
+            Some(run.run_id)
+        }
+    };
+    Ok((session, run_id, after, limit))
+}
+
+fn written(page: store::events::Page, run_id: Option<RunId>, after: i64) -> String {
+    let number = |event: &ostler_protocol::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
+    let next = page.events.last().map_or(after, number);
+    page_json(&page.events, next, page.has_more)
+}

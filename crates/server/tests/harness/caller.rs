@@ -1,0 +1,265 @@
+//! Somebody who calls the server over HTTP: plain JSON in and out, so that tests see the wire and not our types.
+
+use ostler_protocol::FailureKind;
+use ostler_server::Server;
+use reqwest::{
+    Client, Method, RequestBuilder,
+    header::{CONTENT_TYPE, HeaderMap},
+};
+use serde_json::{Value, json};
+
+use super::{Follow, PATIENCE, Played, eventually};
+
+#[derive(Clone)]
+pub struct Caller {
+    http: Client,
+    base: String,
+    token: Option<String>,
+}
+
+/// An answer, good or not.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+    /// Null where the answer was no JSON.
+    pub body: Value,
+}
+
+/// A failure whose whole shape has been checked.
+#[derive(Debug)]
+pub struct Refused {
+    pub rule: String,
+    pub details: Value,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert!((200..300).contains(&self.status), "{}: {}", self.status, self.text);
+        self.body
+    }
+
+    #[track_caller]
+    pub fn with_status(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        self.body
+    }
+
+    /// Checks everything every failure has: status, kind, message, and one trace id in body and header.
+    #[track_caller]
+    pub fn refused(self, kind: FailureKind) -> Refused {
+        let Self { status, headers, text, body } = self;
+        assert_eq!(body["failureKind"], kind.as_str(), "{status}: {text}");
+        assert_eq!(status, kind.row().status, "{text}");
+        assert!(headers[CONTENT_TYPE].to_str().unwrap().starts_with("application/json"));
+        let trace_id = body["traceId"].as_str().expect("a trace id");
+        assert!(trace_id.starts_with("trc_"), "{trace_id}");
+        assert_eq!(headers["x-trace-id"], trace_id);
+        assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{text}");
+        assert!(body["details"].is_object(), "{text}");
+        let rule = body["details"]["rule"].as_str().unwrap_or_default().to_owned();
+        Refused { rule, details: body["details"].clone() }
+    }
+
+    /// As [`Answer::refused`], by the named rule.
+    #[track_caller]
+    pub fn refused_by(self, kind: FailureKind, rule: &str) -> Refused {
+        let refused = self.refused(kind);
+        assert_eq!(refused.rule, rule, "{refused:?}");
+        refused
+    }
+}
+
+/// A run that every default policy admits.
+pub fn run_body() -> Value {
+    json!({"tenantId": "hwlab", "projectId": "pikasTech/HWLAB", "workspaceRef": {"kind": "none"}, "providerId": "G14",
+        "backendProfile": "scripted", "executionPolicy": {}, "traceSink": null})
+}
+
+/// The field's text.
+#[track_caller]
+pub fn id(body: &Value, field: &str) -> String {
+    body[field].as_str().unwrap_or_else(|| panic!("{field} in {body}")).to_owned()
+}
+
+impl Caller {
+    pub fn new(server: &Server) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = Client::builder().no_proxy().tls_certs_only([]).read_timeout(PATIENCE).build().unwrap();
+        let token = std::fs::read_to_string(server.token_file().unwrap()).unwrap().trim().to_owned();
+        Self { http, base: format!("http://{}", server.address()), token: Some(token) }
+    }
+
+    /// The same server, with another token or none.
+    pub fn with_token(&self, token: Option<&str>) -> Self {
+        Self { token: token.map(str::to_owned), ..self.clone() }
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method: Method = method.parse().unwrap();
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    pub async fn send(&self, request: RequestBuilder) -> Answer {
+        let response = request.send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Answer { status, headers, text, body }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path, body).await
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.call("PATCH", path, body).await
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.send_text(method, path, body.to_string()).await
+    }
+
+    /// A body as it stands, under the content type of JSON.
+    pub async fn send_text(&self, method: &str, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+        self.send(self.request(method, path).header(CONTENT_TYPE, "application/json").body(body)).await
+    }
+
+    /// A run of `run_body`, and its id.
+    pub async fn create_run(&self) -> String {
+        self.create_run_with(|_| ()).await
+    }
+
+    pub async fn create_run_with(&self, change: impl FnOnce(&mut Value)) -> String {
+        let mut body = run_body();
+        change(&mut body);
+        id(&self.post("/api/v1/runs", &body).await.with_status(201), "runId")
+    }
+
+    /// A run with its first command and a standing job: what `ostler run` makes. Run and command.
+    pub async fn start(&self, prompt: &str) -> (String, String) {
+        self.start_with(prompt, |_| ()).await
+    }
+
+    pub async fn start_with(&self, prompt: &str, change: impl FnOnce(&mut Value)) -> (String, String) {
+        let mut body = run_body();
+        body["command"] = json!({"type": "turn", "payload": {"prompt": prompt}});
+        change(&mut body);
+        let created = self.post("/api/v1/runs", &body).await.with_status(201);
+        (id(&created, "runId"), id(&created["command"], "commandId"))
+    }
+
+    pub async fn run(&self, run_id: &str) -> Value {
+        self.get(&format!("/api/v1/runs/{run_id}")).await.ok()
+    }
+
+    pub async fn submit(&self, run_id: &str, body: &Value) -> Answer {
+        self.post(&format!("/api/v1/runs/{run_id}/commands"), body).await
+    }
+
+    /// A turn, and its id.
+    pub async fn turn(&self, run_id: &str, prompt: &str) -> String {
+        let body = json!({"type": "turn", "payload": {"prompt": prompt}});
+        id(&self.submit(run_id, &body).await.with_status(201), "commandId")
+    }
+
+    /// A steer, as it was answered.
+    pub async fn steer(&self, run_id: &str, text: &str) -> Value {
+        self.submit(run_id, &json!({"type": "steer", "payload": {"text": text}})).await.with_status(201)
+    }
+
+    pub async fn command(&self, run_id: &str, command_id: &str) -> Value {
+        self.get(&format!("/api/v1/runs/{run_id}/commands/{command_id}")).await.ok()
+    }
+
+    pub async fn result(&self, run_id: &str, command_id: &str) -> Value {
+        self.get(&format!("/api/v1/runs/{run_id}/commands/{command_id}/result")).await.ok()
+    }
+
+    pub async fn cancel_run(&self, run_id: &str) -> Value {
+        self.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await.with_status(200)
+    }
+
+    pub async fn cancel_command(&self, command_id: &str) -> Value {
+        self.post(&format!("/api/v1/commands/{command_id}/cancel"), &json!({})).await.with_status(200)
+    }
+
+    /// Waits for the command's end and answers its result.
+    pub async fn ended(&self, run_id: &str, command_id: &str) -> Value {
+        eventually("the command ends", async || {
+            let result = self.result(run_id, command_id).await;
+            (!result["terminalStatus"].is_null()).then_some(result)
+        })
+        .await
+    }
+
+    /// Every event of the run, in pages of `limit`.
+    pub async fn events_by(&self, run_id: &str, limit: u32) -> Vec<Value> {
+        let (mut all, mut after) = (vec![], 0);
+        loop {
+            let path = format!("/api/v1/runs/{run_id}/events?afterSeq={after}&limit={limit}");
+            let page = self.get(&path).await.ok();
+            let events = page["events"].as_array().unwrap().clone();
+            assert!(events.len() <= limit as usize);
+            after = page["nextAfterSeq"].as_i64().unwrap();
+            let last = events.last().map(|event| event["seq"].clone());
+            assert!(last.is_none_or(|last| last == after), "{page}");
+            all.extend(events);
+            if page["hasMore"] == false {
+                return all;
+            }
+        }
+    }
+
+    pub async fn events(&self, run_id: &str) -> Vec<Value> {
+        self.events_by(run_id, 1_000).await
+    }
+
+    /// Events of one type.
+    pub async fn events_of(&self, run_id: &str, event_type: &str) -> Vec<Value> {
+        self.events(run_id).await.into_iter().filter(|event| event["type"] == event_type).collect()
+    }
+
+    pub async fn try_claim(&self, run_id: &str, runner_id: &str, lease_ms: i64) -> Answer {
+        let body = json!({"runnerId": runner_id, "leaseMs": lease_ms});
+        self.post(&format!("/api/v1/runs/{run_id}/claim"), &body).await
+    }
+
+    /// Claims the run for a minute, and plays its runner from there on.
+    pub async fn claim(&self, run_id: &str, runner_id: &str) -> Played {
+        let claimed = self.try_claim(run_id, runner_id, 60_000).await.with_status(200);
+        Played::new(self.clone(), run_id, runner_id, &claimed)
+    }
+
+    pub async fn create_job(&self, run_id: &str, body: &Value) -> Answer {
+        self.post(&format!("/api/v1/runs/{run_id}/runner-jobs"), body).await
+    }
+
+    pub async fn permissions(&self, run_id: &str) -> Vec<Value> {
+        let list = self.get(&format!("/api/v1/runs/{run_id}/permissions")).await.ok();
+        list["permissions"].as_array().unwrap().clone()
+    }
+
+    pub async fn answer(&self, request: &Value, option_id: &str, digest: &str) -> Answer {
+        let (run_id, permission_id) = (id(request, "runId"), id(request, "permissionId"));
+        let body = json!({"optionId": option_id, "digest": digest});
+        self.post(&format!("/api/v1/runs/{run_id}/permissions/{permission_id}/answer"), &body).await
+    }
+
+    /// Follows the run from behind this number.
+    pub async fn follow(&self, run_id: &str, after_seq: i64) -> Follow {
+        let request = self.request("GET", &format!("/api/v1/runs/{run_id}/events"));
+        let request = request.header("accept", "text/event-stream").header("last-event-id", after_seq.to_string());
+        Follow::new(request.send().await.unwrap())
+    }
+}

@@ -1,0 +1,216 @@
+//! A server of one's own for each test: on port 0, with a scratch store and a clock that stands still until it is moved.
+
+mod caller;
+mod database;
+mod played;
+mod stream;
+
+use std::{
+    collections::HashMap,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use ostler_protocol::{Timestamp, ids::TokenId, json::hex};
+use ostler_server::{
+    Config, Server,
+    clock::{Clock, fill},
+};
+use ostler_store::{Db, tokens, tokens::Token};
+use tempfile::TempDir;
+
+pub use caller::{Answer, Caller, id, run_body};
+pub use database::Database;
+pub use played::{Played, ask_body};
+pub use stream::Follow;
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+/// Makes two tests of each named function: `name::sqlite` and `name::postgres`.
+#[macro_export]
+macro_rules! on_both_engines {
+    ($($name:ident),* $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn sqlite() {
+                $crate::harness::run(super::$name($crate::harness::Engine::Sqlite));
+            }
+
+            #[test]
+            fn postgres() {
+                $crate::harness::run(super::$name($crate::harness::Engine::Postgres));
+            }
+        }
+    )*};
+}
+
+pub fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test);
+    runtime.shutdown_background();
+}
+
+/// A clock that stands still until a test moves it.
+pub struct TestClock {
+    now_us: AtomicI64,
+}
+
+/// 2026-01-01T00:00:00Z.
+const BEGINNING_US: i64 = 1_767_225_600_000_000;
+
+impl Default for TestClock {
+    fn default() -> Self {
+        Self { now_us: AtomicI64::new(BEGINNING_US) }
+    }
+}
+
+impl TestClock {
+    pub fn advance_ms(&self, ms: i64) {
+        self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_microsecond(self.now_us.load(Ordering::SeqCst)).unwrap()
+    }
+}
+
+/// What a test may choose before its server starts.
+pub struct Setup {
+    pub config: Config,
+    tokens: Vec<(String, String, Vec<String>)>,
+}
+
+impl Setup {
+    /// A service token; `TestServer::caller` knows it by its name.
+    pub fn token(&mut self, name: &str, role: &str, tenants: &[&str]) {
+        let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
+        self.tokens.push((name.to_owned(), role.to_owned(), tenants));
+    }
+}
+
+/// Fields go in this order: the server first, then what it stands on.
+pub struct TestServer {
+    operator: Caller,
+    callers: HashMap<String, Caller>,
+    server: Option<Server>,
+    pub clock: Arc<TestClock>,
+    pub config: Config,
+    _database: Option<Database>,
+    _data_dir: TempDir,
+}
+
+impl Deref for TestServer {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.operator
+    }
+}
+
+impl TestServer {
+    /// Without a runner: the test plays the runner itself.
+    pub async fn start(engine: Engine) -> Self {
+        Self::with(engine, |_| ()).await
+    }
+
+    /// With the resident runner.
+    pub async fn with_runner(engine: Engine) -> Self {
+        Self::with(engine, |setup| setup.config.runner.resident = true).await
+    }
+
+    pub async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
+        let data_dir = TempDir::new().unwrap();
+        let database = match engine {
+            Engine::Sqlite => None,
+            Engine::Postgres => Some(Database::create().await),
+        };
+        let mut setup = Setup { config: Config::default(), tokens: vec![] };
+        setup.config.server.listen = "127.0.0.1:0".into();
+        setup.config.server.data_dir = Some(data_dir.path().join("data"));
+        setup.config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
+        setup.config.runner.resident = false;
+        setup.config.runner.sweep_interval_ms = 20;
+        choose(&mut setup);
+        let clock = Arc::new(TestClock::default());
+        let Setup { config, tokens } = setup;
+        std::fs::create_dir(data_dir.path().join("data")).unwrap();
+        if !tokens.is_empty() {
+            insert_tokens(&config, &tokens, clock.now()).await;
+        }
+        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        let operator = Caller::new(&server);
+        let callers =
+            tokens.into_iter().map(|(name, ..)| (name.clone(), operator.with_token(Some(&token_of(&name))))).collect();
+        Self { operator, callers, server: Some(server), clock, config, _database: database, _data_dir: data_dir }
+    }
+
+    /// The caller with the service token of this name.
+    pub fn caller(&self, name: &str) -> &Caller {
+        &self.callers[name]
+    }
+
+    /// Stops the server and starts it again on the same store.
+    pub async fn restart(&mut self) {
+        self.server.take().unwrap().stop().await;
+        let server = Server::start_with(self.config.clone(), self.clock.clone()).await.unwrap();
+        self.operator = Caller::new(&server);
+        self.server = Some(server);
+    }
+
+    /// The operator's token, to look for in places where it must not stand.
+    pub fn operator_token(&self) -> String {
+        let file = self.server.as_ref().unwrap().token_file().unwrap();
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.server.as_ref().unwrap().address()
+    }
+}
+
+pub fn token_of(name: &str) -> String {
+    format!("ost_svc_{name}_0123456789abcdef0123456789abcdef")
+}
+
+/// Before the server starts, because a SQLite store has one process and one owner.
+async fn insert_tokens(config: &Config, wanted: &[(String, String, Vec<String>)], now: Timestamp) {
+    let db = Db::open(&config.store().unwrap(), now).await.unwrap();
+    for (name, role, tenants) in wanted {
+        let mut body = [0; 16];
+        fill(&mut body);
+        let token = Token {
+            token_id: TokenId::new(uuid::Uuid::from_bytes(body)),
+            name: name.clone(),
+            role: role.clone(),
+            tenants: tenants.clone(),
+        };
+        let hash = hex(&ostler_crypto::sha256(token_of(name).as_bytes()));
+        tokens::insert(&db, &token, &hash, now).await.unwrap();
+    }
+    db.close().await;
+}
+
+/// Asks again until there is an answer. What never comes fails the test.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < until, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

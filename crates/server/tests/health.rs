@@ -1,0 +1,72 @@
+//! T1: health and readiness say what is ready and what is not, and never a secret.
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Engine, TestServer},
+    on_both_engines,
+};
+
+on_both_engines!(
+    health_says_who_it_is_without_a_token,
+    readiness_names_store_migrations_durability_and_secrets,
+    health_shows_no_secret,
+    backends_are_listed_with_what_they_need,
+);
+
+async fn health_says_who_it_is_without_a_token(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let anybody = server.with_token(None);
+    for path in ["/health", "/health/live"] {
+        let answer = anybody.get(path).await;
+        assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/json"));
+        let health = answer.with_status(200);
+        assert_eq!(health["serviceId"], "ostler");
+        assert_eq!(health["status"], "ok");
+        for field in ["version", "sourceCommit"] {
+            assert!(health[field].as_str().is_some_and(|text| !text.is_empty()), "{field} in {health}");
+        }
+    }
+}
+
+async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let readiness = server.with_token(None).get("/health/readiness").await.with_status(200);
+    assert_eq!(readiness["serviceId"], "ostler");
+    assert_eq!(readiness["status"], "ready");
+    assert!(readiness["sourceCommit"].is_string());
+    let (name, replicas, url) = match engine {
+        Engine::Sqlite => ("sqlite", false, "not configured"),
+        Engine::Postgres => ("postgres", true, "configured"),
+    };
+    assert_eq!(readiness["store"], json!({"engine": name, "reachable": true, "multiReplica": replicas}));
+    assert_eq!(readiness["migrations"]["ready"], true);
+    assert!(!readiness["migrations"]["applied"].as_array().unwrap().is_empty());
+    assert_eq!(readiness["durability"], json!({"durable": true, "weakSettings": []}));
+    assert_eq!(readiness["secretRefs"], json!({"redacted": true, "databaseUrl": url}));
+}
+
+async fn health_shows_no_secret(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let token = server.operator_token();
+    for path in ["/health", "/health/live", "/health/readiness"] {
+        let answer = server.get(path).await;
+        assert!(!answer.text.contains(&token) && !answer.text.contains("://"), "{}", answer.text);
+    }
+}
+
+async fn backends_are_listed_with_what_they_need(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let list = server.get("/api/v1/backends").await.with_status(200);
+    let find = |profile: &str| -> Value {
+        let found = list["backends"].as_array().unwrap().iter().find(|backend| backend["profile"] == profile);
+        found.unwrap_or_else(|| panic!("{profile} in {list}")).clone()
+    };
+    let scripted = find("scripted");
+    assert_eq!((&scripted["available"], &scripted["requiredSecretKeys"]), (&json!(true), &json!([])));
+    for profile in ["codex", "deepseek", "minimax-m3", "dsflash-go"] {
+        let backend = find(profile);
+        assert_eq!(backend["backendKind"], "codex-app-server-stdio");
+        assert!(backend["requiredSecretKeys"].as_array().unwrap().contains(&json!("auth.json")), "{backend}");
+    }
+}

@@ -1,0 +1,376 @@
+//! Bad input: a clear failure of the right kind, as JSON with a trace id, and nothing written.
+
+use std::collections::BTreeSet;
+
+use ostler_protocol::FailureKind::*;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Engine, Played, TestServer, id, run_body},
+    on_both_engines,
+};
+
+on_both_engines!(
+    malformed_json_is_refused_everywhere,
+    a_body_of_another_type_is_refused_everywhere,
+    a_field_of_another_type_is_refused_everywhere,
+    another_content_type_is_refused_everywhere,
+    unknown_ids_are_not_found_everywhere,
+    a_missing_body_is_refused_where_one_is_needed,
+    queries_that_make_no_sense_are_refused,
+    unknown_paths_and_methods_answer_in_json,
+    unknown_fields_are_ignored,
+    values_that_parse_but_cannot_be_read_are_refused,
+    zero_bytes_do_no_harm,
+);
+
+const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
+
+/// A run with a command in progress and an open question, so that every write could succeed.
+struct Scene {
+    server: TestServer,
+    runner: Played,
+    command_id: String,
+}
+
+/// Method, path and a body that would be accepted.
+type Write = (&'static str, String, Value);
+
+impl Scene {
+    async fn set(engine: Engine) -> Self {
+        let server = TestServer::start(engine).await;
+        let run_id = server.create_run().await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        runner.ask(&command_id, PERMISSION_ID, DIGEST).await;
+        Self { server, runner, command_id }
+    }
+
+    /// Every operation that takes a body.
+    fn writes(&self) -> Vec<Write> {
+        let (run, command) = (&self.runner.run_id, &self.command_id);
+        let signed = |extra: Value| {
+            let mut body = json!({"runnerId": "runner-a", "leaseEpoch": self.runner.epoch});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            body
+        };
+        let event = json!({"type": "custom", "commandId": command, "payload": {"name": "n"}});
+        let turn = json!({"type": "turn", "payload": {"prompt": "x"}, "idempotencyKey": "k"});
+        let mut whole_run = run_body();
+        whole_run["sessionRef"] = json!({"sessionId": "s"});
+        whole_run["idempotencyKey"] = json!("k");
+        whole_run["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
+        let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
+        vec![
+            ("POST", "/api/v1/runs".into(), whole_run),
+            ("POST", format!("/api/v1/runs/{run}/cancel"), json!({"reason": "r"})),
+            ("PATCH", format!("/api/v1/runs/{run}/status"), signed(json!({"status": "failed", "message": "m"}))),
+            ("POST", format!("/api/v1/runs/{run}/events"), signed(json!({"batchNo": 1, "events": [event]}))),
+            ("POST", format!("/api/v1/runs/{run}/commands"), turn),
+            ("POST", format!("/api/v1/commands/{command}/cancel"), json!({"reason": "r"})),
+            ("POST", format!("/api/v1/commands/{command}/ack"), signed(json!({"attemptId": self.runner.attempt_id}))),
+            ("PATCH", format!("/api/v1/commands/{command}/status"), signed(json!({"status": "completed"}))),
+            ("POST", format!("/api/v1/runs/{run}/runner-jobs"), json!({"commandId": command, "standing": false})),
+            (
+                "POST",
+                format!("/api/v1/runs/{run}/permissions/{PERMISSION_ID}/answer"),
+                json!({"optionId": "yes", "digest": DIGEST}),
+            ),
+            ("POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
+            ("PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
+            ("POST", "/api/v1/runners/register".into(), register),
+        ]
+    }
+
+    /// All that could have changed.
+    async fn state(&self) -> (Vec<Value>, Value, Value) {
+        let run_id = &self.runner.run_id;
+        let jobs = self.server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+        (self.server.events(run_id).await, self.server.get("/api/v1/runs").await.ok(), jobs)
+    }
+}
+
+#[test]
+fn every_write_of_the_document_is_tried_here() {
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let writes = document["paths"].as_object().unwrap().iter().flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().keys().filter(|method| *method != "get");
+        methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+    });
+    let known = [
+        "PATCH /api/v1/commands/{commandId}/status",
+        "PATCH /api/v1/runs/{runId}/lease",
+        "PATCH /api/v1/runs/{runId}/status",
+        "POST /api/v1/commands/{commandId}/ack",
+        "POST /api/v1/commands/{commandId}/cancel",
+        "POST /api/v1/runners/register",
+        "POST /api/v1/runs",
+        "POST /api/v1/runs/{runId}/cancel",
+        "POST /api/v1/runs/{runId}/claim",
+        "POST /api/v1/runs/{runId}/commands",
+        "POST /api/v1/runs/{runId}/events",
+        "POST /api/v1/runs/{runId}/permissions/{permissionId}/answer",
+        "POST /api/v1/runs/{runId}/runner-jobs",
+    ];
+    assert_eq!(writes.collect::<BTreeSet<_>>(), known.map(str::to_owned).into(), "see Scene::writes");
+}
+
+async fn malformed_json_is_refused_everywhere(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    for (method, path, body) in scene.writes() {
+        let cut = body.to_string();
+        let texts: [&[u8]; 6] = [
+            &cut.as_bytes()[..cut.len() - 1],
+            b"{",
+            b"not json",
+            b"{\"a\":}",
+            b"{\"runnerId\":\"\xff\xfe\"}",
+            b"{} {}",
+        ];
+        for text in texts {
+            let answer = scene.server.send_text(method, &path, text.to_vec()).await;
+            assert_eq!(answer.body["failureKind"], "schema-invalid", "{method} {path}: {}", answer.text);
+            answer.refused(SchemaInvalid);
+        }
+    }
+    assert_eq!(scene.state().await, before);
+}
+
+async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    for (method, path, body) in scene.writes() {
+        let values: Vec<Value> = body.as_object().unwrap().values().cloned().collect();
+        for wrong in [json!([]), json!(values), json!("text"), json!(7), json!(true), Value::Null] {
+            let answer = scene.server.call(method, &path, &wrong).await;
+            assert_eq!(answer.status, 400, "{method} {path} {wrong}: {}", answer.text);
+            answer.refused_by(SchemaInvalid, "body-shape");
+        }
+    }
+    assert_eq!(scene.state().await, before);
+}
+
+async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    for (method, path, body) in scene.writes() {
+        for (field, value) in body.as_object().unwrap() {
+            let mut wrong = body.clone();
+            wrong[field] = match value {
+                Value::Number(_) => json!("text"),
+                Value::Bool(_) => json!("yes"),
+                _ => json!(7),
+            };
+            let answer = scene.server.call(method, &path, &wrong).await;
+            assert_eq!(answer.body["failureKind"], "schema-invalid", "{method} {path} {field}: {}", answer.text);
+            answer.refused(SchemaInvalid);
+        }
+    }
+    assert_eq!(scene.state().await, before);
+}
+
+async fn another_content_type_is_refused_everywhere(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    for (method, path, body) in scene.writes() {
+        // What a web page can send without asking first.
+        for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "json"] {
+            let request = scene.server.request(method, &path).header("content-type", content_type);
+            let answer = scene.server.send(request.body(body.to_string())).await;
+            answer.refused_by(UnsupportedMediaType, "content-type");
+        }
+        let bare = scene.server.request(method, &path).body(body.to_string());
+        scene.server.send(bare).await.refused(UnsupportedMediaType);
+    }
+    assert_eq!(scene.state().await, before);
+    let request =
+        scene.server.request("POST", "/api/v1/runs").header("content-type", "Application/JSON; charset=utf-8");
+    scene.server.send(request.body(run_body().to_string())).await.with_status(201);
+}
+
+async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    let (run, command) = (scene.runner.run_id.clone(), scene.command_id.clone());
+    let mut calls: Vec<Write> = scene.writes();
+    for path in [
+        format!("/api/v1/runs/{run}"),
+        format!("/api/v1/runs/{run}/result"),
+        format!("/api/v1/runs/{run}/events"),
+        format!("/api/v1/runs/{run}/commands"),
+        format!("/api/v1/runs/{run}/commands/{command}"),
+        format!("/api/v1/runs/{run}/commands/{command}/result"),
+        format!("/api/v1/runs/{run}/permissions"),
+        format!("/api/v1/runs/{run}/runner-jobs"),
+    ] {
+        calls.push(("GET", path, json!({})));
+    }
+    let long = "x".repeat(2_000);
+    for (method, path, body) in calls {
+        for (known, prefix) in [(run.as_str(), "run_"), (&command, "cmd_"), (PERMISSION_ID, "prm_")] {
+            if !path.contains(known) {
+                continue;
+            }
+            let nobody = format!("{prefix}{:032x}", 0);
+            let upper = known.to_uppercase();
+            for unknown in [nobody.as_str(), "x", prefix, &upper, "%00", "..%2f..", "%ff", &long, "job_1", "💥"] {
+                let answer = scene.server.call(method, &path.replace(known, unknown), &body).await;
+                assert_eq!(answer.status, 404, "{method} {path} {unknown}: {}", answer.text);
+                answer.refused(NotFound);
+            }
+        }
+    }
+    let unknown = scene.server.get(&format!("/api/v1/runs/{run}/result?commandId=x")).await;
+    unknown.refused(NotFound);
+    scene.server.get(&format!("/api/v1/runs/{run}/runner-jobs/job_x")).await.refused(NotFound);
+    // A command of another run is unknown in this one.
+    let other = scene.server.create_run().await;
+    scene.server.get(&format!("/api/v1/runs/{other}/commands/{command}")).await.refused(NotFound);
+    scene.server.get(&format!("/api/v1/runs/{other}/commands/{command}/result")).await.refused(NotFound);
+    scene.server.get(&format!("/api/v1/runs/{other}/result?commandId={command}")).await.refused(NotFound);
+    scene.server.create_job(&other, &json!({"commandId": command})).await.refused(NotFound);
+    let answer = json!({"optionId": "yes", "digest": DIGEST});
+    let path = format!("/api/v1/runs/{other}/permissions/{PERMISSION_ID}/answer");
+    scene.server.post(&path, &answer).await.refused(NotFound);
+    assert_eq!(scene.state().await.0, before.0);
+}
+
+async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    for (method, path, _) in scene.writes() {
+        if path.ends_with("/cancel") || path.ends_with("/runner-jobs") {
+            continue;
+        }
+        let bare = scene.server.send(scene.server.request(method, &path)).await;
+        bare.refused(UnsupportedMediaType);
+        scene.server.send_text(method, &path, "").await.refused_by(SchemaInvalid, "json-malformed");
+        scene.server.send_text(method, &path, "{}").await.refused(SchemaInvalid);
+    }
+}
+
+async fn queries_that_make_no_sense_are_refused(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let run = &scene.runner.run_id;
+    for (path, rule) in [
+        (format!("/api/v1/runs/{run}/events?limit=0"), "page-limit"),
+        (format!("/api/v1/runs/{run}/events?limit=1001"), "page-limit"),
+        (format!("/api/v1/runs/{run}/events?limit=-1"), "query-shape"),
+        (format!("/api/v1/runs/{run}/events?limit=many"), "query-shape"),
+        (format!("/api/v1/runs/{run}/events?limit=99999999999"), "query-shape"),
+        (format!("/api/v1/runs/{run}/events?afterSeq=-1"), "after-seq"),
+        (format!("/api/v1/runs/{run}/events?afterSeq=x"), "query-shape"),
+        (format!("/api/v1/runs/{run}/events?waitMs=30001"), "wait-limit"),
+        (format!("/api/v1/runs/{run}/events?waitMs=-1"), "query-shape"),
+        (format!("/api/v1/runs/{run}/commands?limit=1001"), "page-limit"),
+        (format!("/api/v1/runs/{run}/commands?waitMs=30001"), "wait-limit"),
+        (format!("/api/v1/runs/{run}/commands?afterSeq=-1"), "after-seq"),
+        (format!("/api/v1/runs/{run}/runner-jobs?limit=1001"), "page-limit"),
+        (format!("/api/v1/runs/{run}/runner-jobs?cursor=zz"), "cursor-unknown"),
+        ("/api/v1/runs?limit=1001".into(), "page-limit"),
+        ("/api/v1/runs?limit=0".into(), "page-limit"),
+        ("/api/v1/runs?status=asleep".into(), "run-status"),
+        ("/api/v1/runs?cursor=%C3%A9".into(), "cursor-unknown"),
+        ("/api/v1/runs?cursor=".into(), "cursor-unknown"),
+        ("/api/v1/runs?cursor=63312e".into(), "cursor-unknown"),
+    ] {
+        let answer = scene.server.get(&path).await;
+        assert_eq!(answer.body["details"]["rule"], rule, "{path}: {}", answer.text);
+        answer.refused(SchemaInvalid);
+    }
+    for wrong in ["x", "-1", "1.5", ""] {
+        let request = scene.server.request("GET", &format!("/api/v1/runs/{run}/events"));
+        let request = request.header("accept", "text/event-stream").header("last-event-id", wrong);
+        scene.server.send(request).await.refused_by(SchemaInvalid, "last-event-id");
+    }
+}
+
+async fn unknown_paths_and_methods_answer_in_json(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for path in ["/", "/api", "/api/v1/", "/api/v1/nothing", "/api/v1/runs/", "/health/", "/API/V1/runs"] {
+        server.get(path).await.refused(NotFound);
+    }
+    for (method, path) in [
+        ("DELETE", "/api/v1/runs"),
+        ("PUT", "/api/v1/runs"),
+        ("POST", "/health"),
+        ("GET", "/api/v1/runners/register"),
+        ("DELETE", "/openapi.json"),
+    ] {
+        server.send(server.request(method, path)).await.refused(MethodNotAllowed);
+    }
+}
+
+async fn unknown_fields_are_ignored(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut body = run_body();
+    body["someday"] = json!({"a": [1]});
+    body["executionPolicy"]["someday"] = json!(true);
+    let run_id = id(&server.post("/api/v1/runs", &body).await.with_status(201), "runId");
+    let turn = json!({"type": "turn", "payload": {"prompt": "x", "mine": 1}, "someday": 2});
+    assert_eq!(server.submit(&run_id, &turn).await.with_status(201)["payload"]["mine"], 1);
+    server.get(&format!("/api/v1/runs/{run_id}/events?someday=1")).await.with_status(200);
+}
+
+/// Text that a JSON parser lets pass as long as nobody looks at the value.
+fn unreadable() -> Vec<String> {
+    vec![r#""\ud800""#.into(), "1e999".into(), format!("{}{}", "[".repeat(300), "]".repeat(300))]
+}
+
+async fn values_that_parse_but_cannot_be_read_are_refused(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    let run = &scene.runner.run_id;
+    for value in unreadable() {
+        let command = format!(r#"{{"type":"turn","payload":{{"prompt":"x","odd":{value}}}}}"#);
+        let answer = scene.server.send_text("POST", &format!("/api/v1/runs/{run}/commands"), command).await;
+        answer.refused(SchemaInvalid);
+        for field in ["workspaceRef", "traceSink", "businessIntents", "executionPolicy"] {
+            let mut body = run_body();
+            body[field] = json!({"kind": "none", "odd": "HERE"});
+            let body = body.to_string().replace(r#""HERE""#, &value);
+            scene.server.send_text("POST", "/api/v1/runs", body).await.refused(SchemaInvalid);
+        }
+    }
+    assert_eq!(scene.state().await, before);
+}
+
+async fn zero_bytes_do_no_harm(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (server, runner, command) = (&scene.server, &scene.runner, &scene.command_id);
+    // In queries: nothing is found.
+    for query in ["tenantId=%00", "projectId=a%00", "backendProfile=%00", "sessionId=%00"] {
+        let page = server.get(&format!("/api/v1/runs?{query}")).await.with_status(200);
+        assert_eq!(page["runs"], json!([]), "{query}");
+    }
+    // In words: kept as they are, or refused, but never half-way.
+    let zero = "a\u{0}b";
+    let digest = DIGEST.replace('0', "1");
+    let mut ask = json!({"permissionId": PERMISSION_ID.replace('0', "1"), "title": zero, "digest": digest,
+        "toolCallId": zero, "options": [{"optionId": zero, "name": zero, "kind": "allow_once"}]});
+    runner.tell(command, "permission_request", ask.clone()).await;
+    ask["permissionId"] = PERMISSION_ID.replace('0', "2").into();
+    let tool = json!({"toolCallId": zero, "name": zero, "status": zero, "command": zero});
+    runner.tell(command, "tool_call", tool).await;
+    runner.tell(command, "session", json!({"threadId": zero})).await;
+    runner.tell(command, "error", json!({"message": zero})).await;
+    runner.say(command, zero).await;
+    assert_eq!(server.result(&runner.run_id, command).await["finalResponse"]["text"], zero);
+    server.post(&format!("/api/v1/commands/{command}/cancel"), &json!({"reason": zero})).await.with_status(200);
+    let mut body = json!({"runnerId": "runner-a", "leaseEpoch": runner.epoch, "status": "failed", "message": zero});
+    server.patch(&format!("/api/v1/commands/{command}/status"), &body).await.with_status(200);
+    body["failureKind"] = zero.into();
+    server.patch(&format!("/api/v1/runs/{}/status", runner.run_id), &body).await.refused(SchemaInvalid);
+    let turn = json!({"type": "turn", "payload": {"prompt": zero, "x": zero}});
+    server.submit(&runner.run_id, &turn).await.with_status(201);
+    for field in ["tenantId", "projectId", "providerId", "backendProfile", "idempotencyKey"] {
+        let mut body = run_body();
+        body[field] = zero.into();
+        server.post("/api/v1/runs", &body).await.refused(SchemaInvalid);
+    }
+    server.create_run_with(|body| body["workspaceRef"] = json!({"kind": "git", "repo": zero})).await;
+    let register = json!({"runnerId": "r", "backendProfile": "scripted", "placement": {"kind": zero}});
+    server.post("/api/v1/runners/register", &register).await.with_status(200);
+}

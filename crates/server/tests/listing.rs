@@ -1,0 +1,134 @@
+//! Listing runs: newest first, by filters, in pages that hold every run exactly once.
+
+use ostler_protocol::{FailureKind::*, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Engine, TestServer, id},
+    on_both_engines,
+};
+
+on_both_engines!(
+    pages_of_any_size_hold_every_run_once,
+    a_walk_is_not_disturbed_by_new_runs,
+    filters_narrow_the_list,
+    a_cursor_of_another_query_is_refused,
+);
+
+fn ids(page: &Value) -> Vec<String> {
+    page["runs"].as_array().unwrap().iter().map(|run| id(run, "runId")).collect()
+}
+
+/// Every run the query gives, in pages of `limit`.
+async fn walk(server: &TestServer, limit: usize, filters: &str) -> Vec<String> {
+    let (mut all, mut cursor) = (vec![], String::new());
+    loop {
+        let page = server.get(&format!("/api/v1/runs?limit={limit}{filters}{cursor}")).await.ok();
+        let runs = ids(&page);
+        assert!(runs.len() <= limit);
+        all.extend(runs);
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return all,
+        }
+    }
+}
+
+async fn pages_of_any_size_hold_every_run_once(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut created = vec![];
+    for n in 0..9 {
+        created.insert(0, server.create_run().await);
+        // Some at the very same time.
+        server.clock.advance_ms(n % 3);
+    }
+    let whole = walk(&server, 100, "").await;
+    let sorted = |runs: &[String]| {
+        let mut runs = runs.to_vec();
+        runs.sort();
+        runs
+    };
+    assert_eq!(sorted(&whole), sorted(&created));
+    for limit in 1..=10 {
+        assert_eq!(walk(&server, limit, "").await, whole, "pages of {limit}");
+    }
+    let page = server.get("/api/v1/runs").await.ok();
+    let time = |run: &Value| -> Timestamp { id(run, "createdAt").parse().unwrap() };
+    let times: Vec<_> = page["runs"].as_array().unwrap().iter().map(time).collect();
+    assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
+}
+
+async fn a_walk_is_not_disturbed_by_new_runs(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut created = vec![];
+    for _ in 0..4 {
+        created.insert(0, server.create_run().await);
+        server.clock.advance_ms(1);
+    }
+    let first = server.get("/api/v1/runs?limit=2").await.ok();
+    server.create_run().await;
+    server.cancel_run(&created[0]).await;
+    let cursor = id(&first, "nextCursor");
+    let second = server.get(&format!("/api/v1/runs?limit=2&cursor={cursor}")).await.ok();
+    assert_eq!([ids(&first), ids(&second)].concat(), created);
+    assert_eq!(second["nextCursor"], Value::Null);
+}
+
+async fn filters_narrow_the_list(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let plain = server.create_run().await;
+    server.clock.advance_ms(1);
+    let named = server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": "my session/1"})).await;
+    server.clock.advance_ms(1);
+    let theirs = server
+        .create_run_with(|body| {
+            body["tenantId"] = "unidesk".into();
+            body["projectId"] = "pikasTech/unidesk".into();
+        })
+        .await;
+    server.clock.advance_ms(1);
+    let model = server.create_run_with(|body| body["backendProfile"] = "model".into()).await;
+    server.cancel_run(&plain).await;
+    server.claim(&named, "runner-a").await;
+    let own_session = id(&server.run(&model).await, "sessionId");
+    for (filters, expected) in [
+        ("&tenantId=unidesk".to_owned(), vec![&theirs]),
+        ("&tenantId=hwlab".to_owned(), vec![&model, &named, &plain]),
+        ("&tenantId=nobody".to_owned(), vec![]),
+        ("&projectId=pikasTech%2Funidesk".to_owned(), vec![&theirs]),
+        ("&backendProfile=model".to_owned(), vec![&model]),
+        ("&sessionId=my%20session%2F1".to_owned(), vec![&named]),
+        (format!("&sessionId={own_session}"), vec![&model]),
+        ("&status=cancelled".to_owned(), vec![&plain]),
+        ("&status=claimed".to_owned(), vec![&named]),
+        ("&status=pending".to_owned(), vec![&model, &theirs]),
+        ("&status=pending&tenantId=hwlab".to_owned(), vec![&model]),
+        ("&status=completed".to_owned(), vec![]),
+    ] {
+        let expected: Vec<String> = expected.into_iter().cloned().collect();
+        assert_eq!(walk(&server, 1, &filters).await, expected, "{filters}");
+        assert_eq!(walk(&server, 10, &filters).await, expected, "{filters}");
+    }
+}
+
+async fn a_cursor_of_another_query_is_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for _ in 0..3 {
+        server.create_run().await;
+    }
+    let page = server.get("/api/v1/runs?limit=1&tenantId=hwlab").await.ok();
+    let cursor = id(&page, "nextCursor");
+    // Its page size may change, its filters may not.
+    server.get(&format!("/api/v1/runs?limit=2&tenantId=hwlab&cursor={cursor}")).await.with_status(200);
+    for filters in ["", "&tenantId=unidesk", "&tenantId=hwlab&status=pending", "&tenantId=hwlab&projectId=x"] {
+        let answer = server.get(&format!("/api/v1/runs?limit=1{filters}&cursor={cursor}")).await;
+        answer.refused_by(SchemaInvalid, "cursor-unknown");
+    }
+    let cut = &cursor[..cursor.len() - 1];
+    let changed = cursor.replace('3', "4");
+    let long = "6".repeat(4_000);
+    for broken in [cut, &changed, "00", "zz", &long] {
+        let answer = server.get(&format!("/api/v1/runs?limit=1&tenantId=hwlab&cursor={broken}")).await;
+        answer.refused_by(SchemaInvalid, "cursor-unknown");
+    }
+}

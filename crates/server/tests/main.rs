@@ -1,0 +1,27 @@
+//! The server's tests: a whole server in this process, spoken to over HTTP, on both engines, with a clock that only the
+//! tests move. Each file is a noun of the kernel or a promise of the server; each test is a sentence.
+
+#![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
+
+mod harness;
+
+mod budgets;
+mod callers;
+mod cancel;
+mod commands;
+mod events;
+mod follow;
+mod health;
+mod input;
+mod leases;
+mod limits;
+mod listing;
+mod liveness;
+mod patience;
+mod permissions;
+mod resident;
+mod results;
+mod runner_jobs;
+mod runs;
+mod surface;
+mod verify;

@@ -1,0 +1,70 @@
+//! Peers that take their time: a request that does not come, and a connection that does not end, cost nobody else anything.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    harness::{Engine, PATIENCE, TestServer},
+    on_both_engines,
+};
+
+on_both_engines!(
+    a_head_that_does_not_come_is_given_up,
+    a_body_that_does_not_come_is_refused,
+    idle_connections_make_room,
+);
+
+/// Everything the server says until it hangs up.
+async fn until_closed(socket: &mut TcpStream) -> String {
+    let mut said = vec![];
+    timeout(PATIENCE, socket.read_to_end(&mut said)).await.expect("the server hangs up").unwrap();
+    String::from_utf8(said).unwrap()
+}
+
+async fn a_head_that_does_not_come_is_given_up(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.head_ms = 100).await;
+    let mut slow = TcpStream::connect(server.address()).await.unwrap();
+    slow.write_all(b"GET /health HTTP/1.1\r\nHost: local").await.unwrap();
+    let started = Instant::now();
+    until_closed(&mut slow).await;
+    assert!(started.elapsed() >= Duration::from_millis(90));
+    server.get("/health").await.with_status(200);
+}
+
+async fn a_body_that_does_not_come_is_refused(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.body_ms = 100).await;
+    let mut slow = TcpStream::connect(server.address()).await.unwrap();
+    let head = format!(
+        "POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: 100\r\nAuthorization: Bearer {}\r\n\r\n{{\"tenantId\":",
+        server.operator_token()
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let said = until_closed(&mut slow).await;
+    assert!(said.starts_with("HTTP/1.1 400") && said.contains("body-late"), "{said}");
+    // One that breaks off in the middle is as little a run.
+    let mut broken = TcpStream::connect(server.address()).await.unwrap();
+    broken.write_all(head.as_bytes()).await.unwrap();
+    broken.shutdown().await.unwrap();
+    until_closed(&mut broken).await;
+    assert_eq!(server.get("/api/v1/runs").await.ok()["runs"], serde_json::json!([]));
+}
+
+async fn idle_connections_make_room(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.limits.connections_max = 3;
+        setup.config.limits.head_ms = 150;
+    })
+    .await;
+    let mut idle = vec![];
+    for _ in 0..6 {
+        idle.push(TcpStream::connect(server.address()).await.unwrap());
+    }
+    // Behind them all, and still answered.
+    server.get("/health").await.with_status(200);
+}

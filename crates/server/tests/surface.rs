@@ -1,0 +1,166 @@
+//! The surface: every operation of the OpenAPI document is called here at least once, with success, and the document
+//! that is served and the one that is kept are the one that the handlers make.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Caller, Engine, TestServer, id, run_body},
+    on_both_engines,
+};
+
+on_both_engines!(every_operation_of_the_document_succeeds, the_served_document_is_the_handlers_own);
+
+/// What the calls of the table can name.
+struct Scene {
+    run_id: String,
+    command_id: String,
+    job_id: String,
+    permission_id: String,
+}
+
+const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
+
+type Row = (&'static str, &'static str, fn(&Scene) -> Value);
+
+fn none(_: &Scene) -> Value {
+    Value::Null
+}
+
+fn signed(_: &Scene) -> Value {
+    json!({"runnerId": "runner-a", "leaseEpoch": 1})
+}
+
+/// In an order in which each call can succeed: the ends come last.
+const OPERATIONS: &[Row] = &[
+    ("GET", "/health", none),
+    ("GET", "/health/live", none),
+    ("GET", "/health/readiness", none),
+    ("GET", "/api/v1/backends", none),
+    ("POST", "/api/v1/runs", |_| run_body()),
+    ("GET", "/api/v1/runs", none),
+    ("GET", "/api/v1/runs/{runId}", none),
+    ("GET", "/api/v1/runs/{runId}/result", none),
+    ("POST", "/api/v1/runs/{runId}/commands", |_| json!({"type": "turn", "payload": {"prompt": "x"}})),
+    ("GET", "/api/v1/runs/{runId}/commands", none),
+    ("GET", "/api/v1/runs/{runId}/commands/{commandId}", none),
+    ("GET", "/api/v1/runs/{runId}/commands/{commandId}/result", none),
+    ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id})),
+    ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
+    ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
+    (
+        "POST",
+        "/api/v1/runners/register",
+        |scene| json!({"runnerId": "runner-a", "runId": scene.run_id, "backendProfile": "scripted", "placement": "host-process"}),
+    ),
+    ("POST", "/api/v1/runs/{runId}/claim", |_| json!({"runnerId": "runner-a", "leaseMs": 60_000})),
+    ("PATCH", "/api/v1/runs/{runId}/lease", signed),
+    ("POST", "/api/v1/commands/{commandId}/ack", signed),
+    ("POST", "/api/v1/runs/{runId}/events", |scene| {
+        let ask = json!({"permissionId": PERMISSION_ID, "title": "?", "digest": DIGEST,
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]});
+        let event = json!({"type": "permission_request", "commandId": scene.command_id, "payload": ask});
+        json!({"runnerId": "runner-a", "leaseEpoch": 1, "events": [event]})
+    }),
+    ("GET", "/api/v1/runs/{runId}/events", none),
+    ("GET", "/api/v1/runs/{runId}/permissions", none),
+    (
+        "POST",
+        "/api/v1/runs/{runId}/permissions/{permissionId}/answer",
+        |_| json!({"optionId": "yes", "digest": DIGEST}),
+    ),
+    ("POST", "/api/v1/commands/{commandId}/cancel", |_| json!({"reason": "enough"})),
+    (
+        "PATCH",
+        "/api/v1/commands/{commandId}/status",
+        |_| json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "cancelled"}),
+    ),
+    (
+        "PATCH",
+        "/api/v1/runs/{runId}/status",
+        |_| json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "completed"}),
+    ),
+    ("POST", "/api/v1/runs/{runId}/cancel", |_| json!({})),
+];
+
+/// Every operation the document has.
+fn documented() -> BTreeSet<(String, String)> {
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let mut operations = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            if ["get", "put", "post", "delete", "patch", "head", "options"].contains(&method.as_str()) {
+                operations.insert((method.to_uppercase(), path.clone()));
+            }
+        }
+    }
+    operations
+}
+
+async fn every_operation_of_the_document_succeeds(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let listed: BTreeSet<_> =
+        OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
+    assert_eq!(listed, documented(), "the table here and the document name the same operations");
+    let run_id = server.create_run().await;
+    let command_id = server.turn(&run_id, "hi").await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let scene = Scene { run_id, command_id, job_id: id(&job, "runnerJobId"), permission_id: PERMISSION_ID.into() };
+    for (method, path, body) in OPERATIONS {
+        let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
+        assert!((200..300).contains(&answer.0), "{method} {path}: {answer:?}");
+    }
+}
+
+async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, String) {
+    let answer = match body {
+        Value::Null => caller.send(caller.request(method, path)).await,
+        body => caller.call(method, path, body).await,
+    };
+    assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/json"), "{method} {path}");
+    assert!(answer.headers["x-trace-id"].to_str().unwrap().starts_with("trc_"));
+    (answer.status, answer.text)
+}
+
+impl Scene {
+    fn path(&self, template: &str) -> String {
+        template
+            .replace("{runId}", &self.run_id)
+            .replace("{commandId}", &self.command_id)
+            .replace("{runnerJobId}", &self.job_id)
+            .replace("{permissionId}", &self.permission_id)
+    }
+}
+
+async fn the_served_document_is_the_handlers_own(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let own = serde_json::to_value(ostler_server::openapi()).unwrap();
+    assert_eq!(server.get("/openapi.json").await.with_status(200), own);
+    // Every path parameter is described, and every operation says what a failure looks like.
+    for (path, item) in own["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let described = parameters.iter().filter(|parameter| parameter["in"] == "path").count();
+            assert_eq!(described, path.matches('{').count(), "{method} {path}");
+            let fails = path.starts_with("/health") || operation["responses"]["4XX"].is_object();
+            assert!(fails, "{method} {path} does not say how it fails");
+        }
+    }
+}
+
+/// The document in `docs/generated` is what people read without a server; `OSTLER_BLESS=1` writes it anew.
+#[test]
+fn the_kept_document_is_up_to_date() {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test");
+    let path = PathBuf::from(manifest).join("../../docs/generated/openapi.json");
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let text = format!("{}\n", serde_json::to_string_pretty(&document).unwrap());
+    if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == text, "docs/generated/openapi.json is not what the handlers make; run this with OSTLER_BLESS=1");
+}
