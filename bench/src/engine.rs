@@ -1,0 +1,120 @@
+//! The two engines, each with a scratch place of its own for every measurement.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tempfile::TempDir;
+
+use crate::Outcome;
+use crate::server::Server;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Engine {
+    pub const BOTH: [Engine; 2] = [Engine::Sqlite, Engine::Postgres];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Sqlite => "sqlite",
+            Engine::Postgres => "postgres",
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub append_rounds: usize,
+    pub append_batches_per_connection: usize,
+    pub run_rounds: usize,
+    pub runs_per_client: usize,
+    pub result_rounds: usize,
+    pub results_per_round: usize,
+    pub starts: usize,
+}
+
+const FULL: Sizes = Sizes {
+    append_rounds: 7,
+    append_batches_per_connection: 64,
+    run_rounds: 7,
+    runs_per_client: 100,
+    result_rounds: 8,
+    results_per_round: 2_000,
+    starts: 9,
+};
+
+const QUICK: Sizes = Sizes {
+    append_rounds: 3,
+    append_batches_per_connection: 32,
+    run_rounds: 3,
+    runs_per_client: 50,
+    result_rounds: 4,
+    results_per_round: 1_000,
+    starts: 5,
+};
+
+pub struct Bench {
+    ostler: PathBuf,
+    postgres_url: String,
+    pub sizes: Sizes,
+    made: AtomicU32,
+    scratch: TempDir,
+}
+
+/// A store of either engine that nobody else uses.
+pub struct Place {
+    pub engine: Engine,
+    pub data_dir: PathBuf,
+    /// Only for Postgres.
+    pub database_url: Option<String>,
+}
+
+impl Bench {
+    pub fn new(ostler: PathBuf, postgres_url: String, quick: bool) -> Outcome<Self> {
+        let scratch = tempfile::Builder::new().prefix("ostler-bench-").tempdir()?;
+        let sizes = if quick { QUICK } else { FULL };
+        Ok(Self { ostler, postgres_url, sizes, made: AtomicU32::new(0), scratch })
+    }
+
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// An empty directory, and an empty database where the engine needs one.
+    pub async fn place(&self, engine: Engine) -> Outcome<Place> {
+        let place = self.directory(engine);
+        let Engine::Postgres = engine else { return Ok(place) };
+        let name = format!("bench_{}", self.made.fetch_add(1, Ordering::Relaxed));
+        let mut connection = PgConnection::connect(&self.postgres_url).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await?;
+        connection.close().await?;
+        let (server, _) = self.postgres_url.rsplit_once('/').ok_or("the Postgres address names no database")?;
+        Ok(Place { database_url: Some(format!("{server}/{name}")), ..place })
+    }
+
+    /// A place for SQLite, which needs a directory only.
+    pub fn directory(&self, engine: Engine) -> Place {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let data_dir = self.scratch.path().join(format!("{}-{number}", engine.name()));
+        Place { engine, data_dir, database_url: None }
+    }
+
+    /// Starts a server on the place and waits until it is ready.
+    pub fn serve(&self, place: &Place) -> Outcome<Server> {
+        Server::start(&self.ostler, place)
+    }
+
+    /// The process that all of Postgres's others descend from.
+    pub async fn postmaster(&self) -> Outcome<u32> {
+        let mut connection = PgConnection::connect(&self.postgres_url).await?;
+        let backend: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
+        let parent = crate::machine::parent_of(u32::try_from(backend)?)?;
+        connection.close().await?;
+        Ok(parent)
+    }
+}

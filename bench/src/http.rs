@@ -1,0 +1,105 @@
+//! HTTP/1.1 as bare as it gets: prepared bytes go out over a kept connection, and of an answer only the status, the
+//! length and a few fields are read.
+
+use memchr::memmem;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::Outcome;
+use crate::server::Server;
+
+/// An answer larger than this is not one we asked for.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+const BODY_BYTES_SHOWN_MAX: usize = 400;
+
+/// The bytes of a request. A body makes it JSON.
+pub fn request(server: &Server, method: &str, path: &str, body: &str) -> Vec<u8> {
+    let (host, token) = (server.address, &server.token);
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n");
+    if !body.is_empty() {
+        text += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    }
+    text += "\r\n";
+    text += body;
+    text.into_bytes()
+}
+
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub async fn open(server: &Server) -> Outcome<Self> {
+        let stream = TcpStream::connect(server.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(16 * 1024) })
+    }
+
+    /// Sends a request and reads its answer's body. Anything but success is an error.
+    pub async fn call(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        let head = loop {
+            let searched = self.buffer.len().saturating_sub(3);
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err("the server closed the connection".into());
+            }
+            if let Some(at) = memmem::find(&self.buffer[searched..], b"\r\n\r\n") {
+                break searched + at + 4;
+            }
+        };
+        let length = number_after(&self.buffer[..head], b"content-length: ").ok_or("an answer without a length")?;
+        let end = head + usize::try_from(length)?;
+        if end > ANSWER_BYTES_MAX {
+            return Err("an answer too large".into());
+        }
+        while self.buffer.len() < end {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err("the server closed the connection".into());
+            }
+        }
+        let body = &self.buffer[head..end];
+        // `HTTP/1.1 2xx`
+        if self.buffer.get(9) != Some(&b'2') {
+            let status = String::from_utf8_lossy(&self.buffer[..12]);
+            let text = String::from_utf8_lossy(&body[..body.len().min(BODY_BYTES_SHOWN_MAX)]);
+            let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            return Err(format!("{}: {status}: {text}", String::from_utf8_lossy(line)).into());
+        }
+        Ok(body)
+    }
+}
+
+/// The number that follows the first place where `key` stands.
+pub fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
+    let start = memmem::find(text, key)? + key.len();
+    let digits = text[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&text[start..start + digits]).ok()?.parse().ok()
+}
+
+/// The text of the first field of this name.
+pub fn field<'a>(body: &'a [u8], name: &str) -> Outcome<&'a str> {
+    let key = format!("\"{name}\":\"");
+    let start = memmem::find(body, key.as_bytes()).ok_or_else(|| format!("an answer without {name}"))? + key.len();
+    let length = memchr::memchr(b'"', &body[start..]).ok_or("an answer that ends early")?;
+    Ok(std::str::from_utf8(&body[start..start + length])?)
+}
+
+/// The number of the first field of this name.
+pub fn number(body: &[u8], name: &str) -> Outcome<i64> {
+    number_after(body, format!("\"{name}\":").as_bytes()).ok_or_else(|| format!("an answer without {name}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let body = br#"{"runId":"run_1","leaseEpoch":12,"run":{"runId":"run_2"}}"#;
+        assert_eq!(field(body, "runId").unwrap(), "run_1");
+        assert_eq!(number(body, "leaseEpoch").unwrap(), 12);
+        assert!(field(body, "commandId").is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! What the machine says: time, CPU time and memory of processes, and what a sync of the disk costs here.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::report::Report;
+
+#[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+pub fn since(started: Instant) -> Duration {
+    now() - started
+}
+
+/// A process's line of numbers: the fields after its name, which may hold anything.
+struct Stat(Vec<u64>);
+
+impl Stat {
+    fn of(pid: u32) -> Outcome<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let (_, fields) = text.rsplit_once(')').ok_or("a process without a name")?;
+        // The first of them is a letter and some are negative; none of those is asked for.
+        Ok(Self(fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()))
+    }
+
+    /// By the number proc(5) gives it.
+    fn field(&self, number: usize) -> u64 {
+        self.0.get(number - 3).copied().unwrap_or(0)
+    }
+
+    fn cpu(&self) -> Duration {
+        ticks(self.field(14) + self.field(15))
+    }
+
+    fn cpu_of_ended_children(&self) -> Duration {
+        ticks(self.field(16) + self.field(17))
+    }
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs_f64(count as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User and system time a process has used.
+pub fn cpu(pid: u32) -> Outcome<Duration> {
+    Ok(Stat::of(pid)?.cpu())
+}
+
+pub fn own_cpu() -> Outcome<Duration> {
+    cpu(std::process::id())
+}
+
+pub fn parent_of(pid: u32) -> Outcome<u32> {
+    Ok(u32::try_from(Stat::of(pid)?.field(4))?)
+}
+
+/// CPU time of a process and its children, those that have ended included.
+pub fn cpu_with_children(pid: u32) -> Outcome<Duration> {
+    let own = Stat::of(pid)?;
+    let mut sum = own.cpu() + own.cpu_of_ended_children();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that ends while we look is counted with its parent next time.
+        if let Ok(stat) = Stat::of(child)
+            && stat.field(4) == u64::from(pid)
+        {
+            sum += stat.cpu();
+        }
+    }
+    Ok(sum)
+}
+
+/// Memory of a process that is in use now, in MiB.
+pub fn rss_mib(pid: u32) -> Outcome<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let kib: f64 = line.split_whitespace().next().ok_or("an empty VmRSS")?.parse()?;
+    Ok(kib / 1024.0)
+}
+
+pub fn describe(report: &mut Report) {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |m| m.1);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    report.figure("machine.cores", cores as f64);
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
+    report.figure("machine.load_before", load);
+    report.note(format!("machine: {cores} cores, {model}, Linux {}", kernel.trim()));
+}
+
+/// Microseconds per `fdatasync` after a small write, by Postgres's own tool. It is stopped as soon as it has said so.
+pub fn fsync_us(program: &Path, scratch: &Path) -> Outcome<f64> {
+    let mut command = Command::new(program);
+    command.args(["-s", "1", "-f"]).arg(scratch.join("fsync"));
+    let mut tool = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let output = tool.stdout.take().ok_or("pg_test_fsync has no stdout")?;
+    let mut found = None;
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        // `        fdatasync        19532.123 ops/sec      51 usecs/op`
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let ["fdatasync", per_second, "ops/sec", ..] = words[..] {
+            found = per_second.parse::<f64>().ok();
+            break;
+        }
+    }
+    // It may have ended by itself; either way `wait` collects it.
+    let _ = tool.kill();
+    tool.wait()?;
+    let per_second = found.ok_or("pg_test_fsync did not say what fdatasync costs")?;
+    Ok(1e6 / per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_its_parent_and_its_memory() {
+        let own = std::process::id();
+        assert_eq!(parent_of(own).unwrap(), std::os::unix::process::parent_id());
+        assert!(rss_mib(own).unwrap() > 0.0);
+        assert!(cpu_with_children(own).unwrap() >= cpu(own).unwrap());
+    }
+}

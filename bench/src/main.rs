@@ -1,0 +1,104 @@
+//! How fast the server is, measured from outside: as many figures as `report.rs` has targets for, on both engines, in
+//! one run. `cargo xtask bench` starts it and gives it a Postgres cluster; it starts and stops the servers itself.
+//!
+//! The load comes from one thread that writes prepared bytes and reads little more than status and length of an answer,
+//! so that it never is what limits a figure; what it used is reported beside what the server used. CPU figures are the
+//! server process's own time, because wall-clock time on a shared machine says more about the neighbours.
+
+mod append;
+mod bare;
+mod calls;
+mod engine;
+mod http;
+mod machine;
+mod report;
+mod result;
+mod run;
+mod server;
+mod start;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use engine::Bench;
+use report::Report;
+
+/// Whatever goes wrong ends the run with a message.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const USAGE: &str =
+    "usage: ostler-bench --ostler FILE --postgres-url URL [--pg-test-fsync FILE] [--out FILE] [--quick] [FILTER]
+  FILTER  measure only groups whose name contains this: append, run, result, idle, start";
+
+struct Options {
+    ostler: PathBuf,
+    postgres_url: String,
+    pg_test_fsync: Option<PathBuf>,
+    out: Option<PathBuf>,
+    quick: bool,
+    filter: Option<String>,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let (mut ostler, mut postgres_url, mut pg_test_fsync, mut out) = (None, None, None, None);
+        let (mut quick, mut filter) = (false, None);
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
+            match argument.as_str() {
+                "--ostler" => ostler = Some(value()?.into()),
+                "--postgres-url" => postgres_url = Some(value()?),
+                "--pg-test-fsync" => pg_test_fsync = Some(value()?.into()),
+                "--out" => out = Some(value()?.into()),
+                "--quick" => quick = true,
+                word if !word.starts_with('-') && filter.is_none() => filter = Some(argument),
+                _ => return Err(format!("what is {argument:?}?\n{USAGE}")),
+            }
+        }
+        let ostler = ostler.ok_or(USAGE)?;
+        let postgres_url = postgres_url.ok_or(USAGE)?;
+        Ok(Self { ostler, postgres_url, pg_test_fsync, out, quick, filter })
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = Options::parse(std::env::args().skip(1)).map_err(Into::into).and_then(|options| {
+        // One thread: what the load costs is then easy to see, and never more than one core.
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&options))
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(options: &Options) -> Outcome<()> {
+    let bench = Bench::new(options.ostler.clone(), options.postgres_url.clone(), options.quick)?;
+    let mut report = Report::default();
+    let wanted = |group: &str| options.filter.as_deref().is_none_or(|filter| group.contains(filter));
+    machine::describe(&mut report);
+    if let Some(program) = &options.pg_test_fsync {
+        report.figure("fsync.us", machine::fsync_us(program, bench.scratch())?);
+    }
+    if wanted("start") || wanted("idle") {
+        start::measure(&bench, &mut report)?;
+    }
+    if wanted("append") {
+        append::measure(&bench, &mut report).await?;
+    }
+    if wanted("run") {
+        run::measure(&bench, &mut report).await?;
+    }
+    if wanted("result") {
+        result::measure(&bench, &mut report).await?;
+    }
+    print!("{}", report.table());
+    if let Some(out) = &options.out {
+        std::fs::write(out, report.json())?;
+        eprintln!("==> wrote {}", out.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! A trivial scripted run, end to end, as a client of the manager dialect sees it: create a run, give it a command, order
+//! a runner, wait for the end, read the result. The resident runner does the work inside the server.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use memchr::memmem;
+use tokio::time::timeout;
+
+use crate::Outcome;
+use crate::calls::{WAIT_MS, create_command, create_run};
+use crate::engine::{Bench, Engine};
+use crate::http::{Connection, number, request};
+use crate::machine::{cpu, cpu_with_children, now, own_cpu, since};
+use crate::report::{Report, median, percentile};
+use crate::server::Server;
+
+const CLIENTS: usize = 16;
+const WARM_UP_RUNS_PER_CLIENT: usize = 10;
+/// A wait that takes more answers than this is not waiting for a trivial run.
+const POLLS_MAX: usize = 100;
+const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
+/// The runner gives back its lease and its job after the client has its result; that belongs to the run.
+const TAIL: Duration = Duration::from_millis(100);
+
+struct Round {
+    server_ms_per_run: f64,
+    postgres_ms_per_run: f64,
+    generator_ms_per_run: f64,
+    per_s: f64,
+    polls_per_run: f64,
+    latencies_ms: Vec<f64>,
+}
+
+struct Client {
+    connection: Connection,
+    polls: usize,
+    latencies_ms: Vec<f64>,
+}
+
+pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+    let mut sides = vec![];
+    for engine in Engine::BOTH {
+        let place = bench.place(engine).await?;
+        let server = bench.serve(&place)?;
+        let mut clients = vec![];
+        for _ in 0..CLIENTS {
+            clients.push(Client { connection: Connection::open(&server).await?, polls: 0, latencies_ms: vec![] });
+        }
+        timeout(ROUND_TIMEOUT, all_run(&server, &mut clients, WARM_UP_RUNS_PER_CLIENT)).await??;
+        sides.push((engine, server, clients, vec![]));
+    }
+    let postmaster = bench.postmaster().await?;
+    for _ in 0..bench.sizes.run_rounds {
+        for (engine, server, clients, rounds) in &mut sides {
+            let round = timeout(ROUND_TIMEOUT, round(bench, server, clients, postmaster)).await??;
+            let (name, number) = (engine.name(), rounds.len() + 1);
+            eprintln!("    run.{name} {number}: {:.0} runs/s, {:.3} ms of CPU", round.per_s, round.server_ms_per_run);
+            rounds.push(round);
+        }
+    }
+    for (engine, server, clients, rounds) in sides {
+        drop(clients);
+        server.stop()?;
+        tell(report, engine, &rounds);
+    }
+    Ok(())
+}
+
+async fn round(bench: &Bench, server: &Server, clients: &mut [Client], postmaster: u32) -> Outcome<Round> {
+    for client in clients.iter_mut() {
+        client.polls = 0;
+        client.latencies_ms.clear();
+    }
+    let (server_before, own_before) = (cpu(server.pid())?, own_cpu()?);
+    let postgres_before = cpu_with_children(postmaster)?;
+    let started = now();
+    all_run(server, clients, bench.sizes.runs_per_client).await?;
+    let seconds = since(started).as_secs_f64();
+    let own = own_cpu()? - own_before;
+    tokio::time::sleep(TAIL).await;
+    let used = cpu(server.pid())? - server_before;
+    let postgres = cpu_with_children(postmaster)? - postgres_before;
+
+    let runs = (CLIENTS * bench.sizes.runs_per_client) as f64;
+    let per_run = |time: Duration| time.as_secs_f64() * 1e3 / runs;
+    Ok(Round {
+        server_ms_per_run: per_run(used),
+        postgres_ms_per_run: per_run(postgres),
+        generator_ms_per_run: per_run(own),
+        per_s: runs / seconds,
+        polls_per_run: clients.iter().map(|client| client.polls).sum::<usize>() as f64 / runs,
+        latencies_ms: clients.iter().flat_map(|client| client.latencies_ms.iter().copied()).collect(),
+    })
+}
+
+async fn all_run(server: &Server, clients: &mut [Client], runs_per_client: usize) -> Outcome<()> {
+    let all = clients.iter_mut().map(|client| async move {
+        for _ in 0..runs_per_client {
+            one_run(server, client).await?;
+        }
+        Outcome::Ok(())
+    });
+    try_join_all(all).await.map(drop)
+}
+
+async fn one_run(server: &Server, client: &mut Client) -> Outcome<()> {
+    let started = now();
+    let connection = &mut client.connection;
+    let run_id = create_run(connection, server).await?;
+    let command_id = create_command(connection, server, &run_id).await?;
+    let job = format!(r#"{{"commandId":"{command_id}"}}"#);
+    connection.call(&request(server, "POST", &format!("/api/v1/runs/{run_id}/runner-jobs"), &job)).await?;
+    let mut after_seq = 0;
+    let mut ended = false;
+    for _ in 0..POLLS_MAX {
+        let path = format!("/api/v1/runs/{run_id}/events?afterSeq={after_seq}&waitMs={WAIT_MS}");
+        let page = connection.call(&request(server, "GET", &path, "")).await?;
+        client.polls += 1;
+        after_seq = number(page, "nextAfterSeq")?;
+        ended = memmem::find(page, br#""type":"terminal_status""#).is_some();
+        if ended {
+            break;
+        }
+    }
+    let path = format!("/api/v1/runs/{run_id}/commands/{command_id}/result");
+    let result = connection.call(&request(server, "GET", &path, "")).await?;
+    if !ended || memmem::find(result, br#""completed":true"#).is_none() {
+        return Err(format!("{run_id} did not complete: {}", String::from_utf8_lossy(result)).into());
+    }
+    client.latencies_ms.push(since(started).as_secs_f64() * 1e3);
+    Ok(())
+}
+
+fn tell(report: &mut Report, engine: Engine, rounds: &[Round]) {
+    let name = engine.name();
+    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get));
+    let mut latencies: Vec<f64> = rounds.iter().flat_map(|round| round.latencies_ms.iter().copied()).collect();
+    latencies.sort_by(f64::total_cmp);
+    report.figure(format!("run.{name}.cpu_ms_per_run"), of(|round| round.server_ms_per_run));
+    report.figure(format!("run.{name}.per_s"), of(|round| round.per_s));
+    report.figure(format!("run.{name}.p50_ms"), percentile(&latencies, 50));
+    report.figure(format!("run.{name}.p99_ms"), percentile(&latencies, 99));
+    report.figure(format!("run.{name}.polls_per_run"), of(|round| round.polls_per_run));
+    report.figure(format!("run.{name}.generator_cpu_ms_per_run"), of(|round| round.generator_ms_per_run));
+    if engine == Engine::Postgres {
+        report.figure("run.postgres.cluster_cpu_ms_per_run", of(|round| round.postgres_ms_per_run));
+    }
+    report.generator_share(of(|round| round.generator_ms_per_run / round.server_ms_per_run));
+    report.note(format!(
+        "run: {CLIENTS} clients; each waits with GET events?afterSeq=N&waitMs={WAIT_MS}, from the first event on, until a page \
+         brings the command's terminal_status, then reads the result once"
+    ));
+}
