@@ -230,6 +230,9 @@ pub struct ReadSession {
     /// The version that was read; the current one when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i64>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -239,6 +242,9 @@ pub struct ControlSession {
     pub action: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
 }
 
 /// The reader of those who do not name one.

@@ -1,6 +1,6 @@
 //! Time and randomness, injected: the only places that read them from the machine.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ostler_protocol::Timestamp;
 use uuid::Uuid;
@@ -24,18 +24,37 @@ impl Clock for SystemClock {
 #[derive(Clone)]
 pub struct Ids {
     clock: Arc<dyn Clock>,
+    random: Arc<Mutex<Pool>>,
 }
 
 impl Ids {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock }
+        Self { clock, random: Arc::default() }
     }
 
     pub fn body(&self) -> Uuid {
         let millis = self.clock.now().as_millisecond().max(0) as u64;
-        let mut random = [0; 10];
-        fill(&mut random);
+        let random = self.random.lock().expect("never poisoned").take();
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+    }
+}
+
+/// Randomness for ids, fetched from the system for many at a time. Secrets are never made from it.
+#[derive(Default)]
+struct Pool {
+    bytes: Vec<u8>,
+}
+
+impl Pool {
+    fn take(&mut self) -> [u8; 10] {
+        if self.bytes.len() < 10 {
+            self.bytes.resize(1_000, 0);
+            fill(&mut self.bytes);
+        }
+        let rest = self.bytes.len() - 10;
+        let taken = self.bytes[rest..].try_into().expect("ten of them");
+        self.bytes.truncate(rest);
+        taken
     }
 }
 

@@ -30,6 +30,8 @@ use crate::{
 const READERS: usize = 2;
 const READS_WAITING_MAX: usize = 4_096;
 const STATEMENTS_CACHED: usize = 128;
+/// Sessions whose rows the lane keeps between flushes.
+const WARM_SESSIONS_MAX: usize = 1_024;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 /// Runs inside the flush's transaction; what it returns answers the caller once the commit's outcome is known.
@@ -56,7 +58,7 @@ impl Sqlite {
         migrate(&mut writer, now)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let lane = Lane { connection: writer, host: host.clone(), _lock: lock };
+        let lane = Lane { connection: writer, host: host.clone(), warm: Desks::new(), _lock: lock };
         let writer = thread::Builder::new().name("sqlite-lane".into()).spawn(move || lane.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -235,6 +237,8 @@ fn query<T>(
 struct Lane {
     connection: Connection,
     host: Arc<OnceLock<Arc<dyn Host>>>,
+    /// Rows of earlier flushes that nobody else can have changed: this thread is their only writer.
+    warm: Desks,
     /// Held for as long as anything can be written.
     _lock: File,
 }
@@ -258,6 +262,7 @@ impl Lane {
             // A fault of ours in one flush must not end the lane: the transaction is rolled back, its callers hear
             // that they were not answered, and the next flush starts afresh.
             if catch_unwind(AssertUnwindSafe(|| self.flush(jobs, writes))).is_err() {
+                self.warm.clear();
                 tracing::error!("a flush panicked; nothing of it was written");
             }
         }
@@ -272,7 +277,7 @@ impl Lane {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         match self.flush_once(&requests, writes, now) {
             Ok((replies, desks)) => {
-                host.committed(lane::committed(desks, requests.len()));
+                host.committed(self.keep_warm(desks, requests.len()));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
             Err(error) if lane::apart(&requests, &error) => {
@@ -291,6 +296,17 @@ impl Lane {
         }
     }
 
+    /// What there is to publish; the rest is kept for the next flush.
+    fn keep_warm(&mut self, mut desks: Desks, requests: usize) -> lane::Committed {
+        let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
+        let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
+        if self.warm.len() > WARM_SESSIONS_MAX {
+            self.warm.clear();
+        }
+        self.warm.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
+        lane::Committed { events, jobs_waiting, requests }
+    }
+
     fn flush_once(
         &mut self,
         requests: &[Request],
@@ -300,7 +316,7 @@ impl Lane {
         let tx = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         // Plain writes first: rows loaded for the requests below must already show what they did.
         let written: Vec<_> = writes.into_iter().map(|write| write(&tx)).collect();
-        let outcome = match Self::decide(&tx, requests, now, !written.is_empty()) {
+        let outcome = match Self::decide(&tx, &mut self.warm, requests, now, !written.is_empty()) {
             Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
             // What one caller sent takes nothing else with it: the plain writes stay.
             Err(error) if !written.is_empty() && lane::refused(&error) => {
@@ -318,6 +334,7 @@ impl Lane {
     /// Decides the requests and saves what changed, in the open transaction; `apart` from what is in it already.
     fn decide(
         tx: &Connection,
+        warm: &mut Desks,
         requests: &[Request],
         now: Timestamp,
         apart: bool,
@@ -328,7 +345,7 @@ impl Lane {
         let mut desks = Desks::new();
         let mut replies = Vec::with_capacity(requests.len());
         for request in requests {
-            replies.push(match desks::load(tx, &mut desks, request)? {
+            replies.push(match desks::load(tx, warm, &mut desks, request)? {
                 Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             });

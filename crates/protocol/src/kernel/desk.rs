@@ -11,11 +11,14 @@ use crate::{
     events::{Event, NewEvent},
     ids::{CommandId, PermissionId, RunId, RunnerJobId},
     leases::Lease,
-    permissions::PermissionRequest,
+    permissions::{PermissionRequest, PermissionStatus},
     runner_jobs::RunnerJob,
     runs::Run,
     sessions::{ExecutionState, Session},
 };
+
+/// A run whose unfinished commands weigh more than this is loaded anew by the next flush.
+const WARM_RUN_BYTES_MAX: usize = 16 * 1024;
 
 /// A row that knows whether and how it must be written back.
 #[derive(Clone, Debug)]
@@ -37,6 +40,11 @@ impl<T> Tracked<T> {
 
     pub fn new(value: T) -> Self {
         Self { value, change: Some(Change::New) }
+    }
+
+    /// It has been written as it is.
+    pub fn settled(&mut self) {
+        self.change = None;
     }
 
     /// The row, if it is to be written in this way.
@@ -108,6 +116,20 @@ impl RunDesk {
         }
     }
 
+    fn keep_warm(&mut self) -> bool {
+        self.run.settled();
+        self.lease.iter_mut().for_each(Tracked::settled);
+        self.commands.retain(|_, command| command.is_unfinished());
+        self.commands.values_mut().for_each(Tracked::settled);
+        self.permissions.retain(|_, request| request.status == PermissionStatus::Pending);
+        self.permissions.values_mut().for_each(Tracked::settled);
+        self.jobs.clear();
+        self.batches.clear();
+        self.forget_batches_before = None;
+        let bytes: usize = self.commands.values().map(|command| command.payload.as_str().len()).sum();
+        !self.run.status.is_terminal() && bytes <= WARM_RUN_BYTES_MAX
+    }
+
     pub fn unfinished(&self) -> impl Iterator<Item = &Command> {
         self.commands.values().map(|c| &**c).filter(|c| c.is_unfinished())
     }
@@ -127,6 +149,16 @@ impl RunDesk {
 impl Desk {
     pub fn new(session: Tracked<Session>) -> Self {
         Self { session, runs: HashMap::new(), events: vec![], jobs_waiting: false }
+    }
+
+    /// Makes ready for the next flush what only this process writes: the rows an operation always needs. What operations
+    /// name is loaded again, and so are jobs, which launchers take without coming by here. False: not worth keeping.
+    pub fn keep_warm(&mut self) -> bool {
+        self.session.settled();
+        self.events.clear();
+        self.jobs_waiting = false;
+        self.runs.retain(|_, rows| rows.keep_warm());
+        !self.runs.is_empty()
     }
 
     pub fn run(&self, run_id: RunId) -> Result<&RunDesk, Failure> {

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 
 use ostler_protocol::{
     commands::Command,
-    ids::RunId,
+    ids::{RunId, SessionId},
     kernel::{Batch, Desk, Op, Request, RunDesk, Tracked},
     leases::Lease,
     permissions::PermissionRequest,
@@ -22,21 +22,26 @@ use crate::{
     record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };
 
-/// Puts the rows the request needs on its session's desk. `None`: there is no such session.
-pub fn load<'a>(tx: &Connection, desks: &'a mut Desks, request: &Request) -> Result<Option<&'a mut Desk>, StoreError> {
+/// Puts the rows the request needs on its session's desk, from the warm ones where they are. `None`: there is no such session.
+pub fn load<'a>(
+    tx: &Connection,
+    warm: &mut Desks,
+    desks: &'a mut Desks,
+    request: &Request,
+) -> Result<Option<&'a mut Desk>, StoreError> {
     let desk = match desks.entry(request.session) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(vacant) => match new_session(request) {
-            Some(session) => vacant.insert(Desk::new(Tracked::new(session.clone()))),
-            None => {
-                match query(tx, select!(Session, "WHERE t.session_id = ?1"), &[text(request.session)], Session::decode)?
-                    .pop()
-                {
-                    Some(session) => vacant.insert(Desk::new(Tracked::loaded(session))),
-                    None => return Ok(None),
-                }
+        Entry::Vacant(vacant) => {
+            let known = match (new_session(request), warm.remove(&request.session)) {
+                (Some(session), _) => Some(Desk::new(Tracked::new(session.clone()))),
+                (None, Some(desk)) => Some(desk),
+                (None, None) => load_session(tx, request.session)?,
+            };
+            match known {
+                Some(desk) => vacant.insert(desk),
+                None => return Ok(None),
             }
-        },
+        }
     };
     if matches!(request.op, Op::CreateRun(_)) {
         return Ok(Some(desk));
@@ -48,8 +53,18 @@ pub fn load<'a>(tx: &Connection, desks: &'a mut Desks, request: &Request) -> Res
             _ => return Ok(Some(desk)),
         },
     };
+    if let Some(job_id) = rows.run.standing_job_id
+        && !rows.jobs.contains_key(&job_id)
+    {
+        load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(job_id)])?;
+    }
     load_named(tx, rows, request)?;
     Ok(Some(desk))
+}
+
+fn load_session(tx: &Connection, id: SessionId) -> Result<Option<Desk>, StoreError> {
+    let found = query(tx, select!(Session, "WHERE t.session_id = ?1"), &[text(id)], Session::decode)?.pop();
+    Ok(found.map(|session| Desk::new(Tracked::loaded(session))))
 }
 
 fn new_session(request: &Request) -> Option<&Session> {
@@ -80,9 +95,6 @@ fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreErro
         for request in query(tx, open, &key, PermissionRequest::decode)? {
             rows.permissions.insert(request.permission_id, Tracked::loaded(request));
         }
-    }
-    if let Some(job_id) = rows.run.standing_job_id {
-        load_jobs(tx, &mut rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(job_id)])?;
     }
     Ok(Some(rows))
 }

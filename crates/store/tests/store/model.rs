@@ -1,7 +1,7 @@
-//! What the callers of a script know: the runs they made, the epochs they were given, the appends they sent. It turns a
-//! script's picks into requests and never looks into the store.
+//! What the callers of a script know: the runs they made, the epochs they were given, the appends they sent, and what
+//! they last read of the store. It turns a script's picks into requests.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ostler_protocol::{
     Timestamp,
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     build::{Mint, RunRef, create_run, event},
+    rows::{Row, Rows},
     script::{Ask, Pick, Say, Who},
 };
 
@@ -37,6 +38,7 @@ pub struct Sent {
     pub op: AppendOp,
     /// Numbers in the payloads that are in no other.
     pub marks: Vec<u64>,
+    pub asked: Vec<PermissionId>,
     pub fate: Fate,
 }
 
@@ -57,8 +59,32 @@ pub enum Memo {
     Other(&'static str),
 }
 
+/// What was last read of the store, so that most requests are about something that can still happen.
+#[derive(Default)]
+pub struct Seen {
+    open_runs: HashSet<RunId>,
+    held_runs: HashSet<RunId>,
+    unfinished: HashSet<CommandId>,
+    asking: HashSet<(RunId, PermissionId)>,
+}
+
+impl Seen {
+    pub fn of(rows: &Rows) -> Self {
+        let unfinished = |row: &&Row| row.opt_text("terminal").is_none();
+        Self {
+            open_runs: rows.of("runs").iter().filter(unfinished).map(|row| row.id("run_id")).collect(),
+            held_runs: rows.of("leases").iter().filter(|l| l.int("ended") == 0).map(|row| row.id("run_id")).collect(),
+            unfinished: rows.of("commands").iter().filter(unfinished).map(|row| row.id("command_id")).collect(),
+            asking: (rows.of("permissions").iter().filter(|row| row.text("status") == "pending"))
+                .map(|row| (row.id("run_id"), row.id("permission_id")))
+                .collect(),
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Model {
+    pub seen: Seen,
     pub mint: Mint,
     pub runs: Vec<RunRef>,
     pub sessions: HashMap<String, Session>,
@@ -82,6 +108,14 @@ fn pick<T>(list: &[T], pick: Pick) -> Option<&T> {
     list.iter().rev().nth(back)
 }
 
+/// From this pick on, whatever there is; below it, only what can still happen, if anything can.
+const ANYTHING: Pick = 4;
+
+fn pick_likely<T>(list: &[T], number: Pick, likely: impl Fn(&T) -> bool) -> Option<&T> {
+    let good: Vec<&T> = list.iter().filter(|item| likely(item)).collect();
+    if number >= ANYTHING || good.is_empty() { pick(list, number) } else { pick(&good, number).copied() }
+}
+
 fn runner(number: u8) -> String {
     format!("runner-{number}")
 }
@@ -95,9 +129,9 @@ impl Model {
     pub fn prepare(&mut self, ask: &Ask, now: Timestamp) -> Option<Prepared> {
         let submit = |run: RunRef, op: Op, memo: Memo| Some(Prepared::Submit(run.request(op), memo));
         match ask {
-            Ask::CreateRun { name, key, start } => self.create_run(*name, *key, *start, now),
+            Ask::CreateRun { name, key, start, blindly } => self.create_run((*name, *key), *start, *blindly, now),
             Ask::CreateCommand { run, kind, key, text } => {
-                let run = *pick(&self.runs, *run)?;
+                let run = self.open_run(*run)?;
                 let kind = match kind {
                     4 => CommandType::Steer,
                     5 => CommandType::Interrupt,
@@ -108,7 +142,7 @@ impl Model {
                 submit(run, Op::CreateCommand(Box::new(op)), Memo::Command { run })
             }
             Ask::CreateJob { run, command, key, standing } => {
-                let run = *pick(&self.runs, *run)?;
+                let run = self.open_run(*run)?;
                 let command = command.and_then(|command| self.command_of(run, command));
                 let key = key.map(|key| format!("job-{key}"));
                 let op = self.mint.job(&run, command, *standing, key, now);
@@ -126,13 +160,13 @@ impl Model {
                 submit(run, Op::FinishJob(op), Memo::Other("finish job"))
             }
             Ask::Claim { run, runner: number, lease_ms } => {
-                let (run, runner, attempt) = (*pick(&self.runs, *run)?, runner(*number), self.mint.attempt());
+                let (run, runner, attempt) = (self.open_run(*run)?, runner(*number), self.mint.attempt());
                 Some(Prepared::Submit(run.claim(&runner, *lease_ms, attempt), Memo::Claim { run, runner }))
             }
             Ask::Heartbeat { run, who, lease_ms } => self.patch(*run, *who, *lease_ms, None),
             Ask::Release { run, who, only_if_idle } => self.patch(*run, *who, None, Some(*only_if_idle)),
             Ask::Ack { run, command, who } => {
-                let run = *pick(&self.runs, *run)?;
+                let run = self.held_run(*run)?;
                 let command_id = self.command_of(run, *command)?;
                 let (runner_id, lease_epoch) = self.writer(run, *who)?;
                 let op = AckOp { command_id, runner_id, lease_epoch, attempt_id: None };
@@ -146,35 +180,43 @@ impl Model {
                 submit(run, Op::Append(op), Memo::Append { sent, retried: true, kinds: vec![] })
             }
             Ask::CancelRun { run } => {
-                let run = *pick(&self.runs, *run)?;
+                let run = self.open_run(*run)?;
                 submit(run, Op::CancelRun(CancelRunOp { by: "test".into(), reason: None }), Memo::Other("cancel run"))
             }
             Ask::CancelCommand { command } => {
-                let (run, command_id) = *pick(&self.commands, *command)?;
+                let (run, command_id) =
+                    *pick_likely(&self.commands, *command, |(_, id)| self.seen.unfinished.contains(id))?;
                 let op = CancelCommandOp { command_id, by: "test".into(), reason: None };
                 submit(run, Op::CancelCommand(op), Memo::Other("cancel command"))
             }
             Ask::Answer { permission, right_digest, option } => {
-                let (run, permission_id) = *pick(&self.permissions, *permission)?;
+                let likely = |(run, id): &(RunRef, PermissionId)| self.seen.asking.contains(&(run.run_id, *id));
+                let (run, permission_id) = *pick_likely(&self.permissions, *permission, likely)?;
                 let digest = if *right_digest { digest(permission_id) } else { "0".repeat(64) };
                 let option_id = ["allow", "deny", "nonsense"][usize::from(*option)].to_owned();
                 let op = AnswerPermissionOp { permission_id, option_id, digest, by: "test".into() };
                 submit(run, Op::AnswerPermission(op), Memo::Other("answer"))
             }
             Ask::Sweep { run, orphaned } => {
-                let run = *pick(&self.runs, *run)?;
+                let run = self.open_run(*run)?;
                 submit(run, Op::Sweep(SweepOp { orphaned: *orphaned }), Memo::Other("sweep"))
             }
         }
     }
 
-    fn create_run(&mut self, name: Option<u8>, key: Option<u8>, start: bool, now: Timestamp) -> Option<Prepared> {
+    fn create_run(
+        &mut self,
+        (name, key): (Option<u8>, Option<u8>),
+        start: bool,
+        blindly: bool,
+        now: Timestamp,
+    ) -> Option<Prepared> {
         let name = name.map(|name| format!("session-{name}"));
         let key = key.map(|key| format!("run-{key}"));
-        if key.as_ref().is_some_and(|key| self.run_keys.contains_key(key)) {
+        if !blindly && key.as_ref().is_some_and(|key| self.run_keys.contains_key(key)) {
             return None;
         }
-        let known = name.as_ref().and_then(|name| self.sessions.get(name)).cloned();
+        let known = name.as_ref().filter(|_| !blindly).and_then(|name| self.sessions.get(name)).cloned();
         let known_session = known.is_some();
         let session = known.unwrap_or_else(|| self.mint.session(name.as_deref(), now));
         let op = self.mint.run(&session, !known_session, key.clone(), now);
@@ -189,7 +231,7 @@ impl Model {
     }
 
     fn patch(&mut self, run: Pick, who: Who, lease_ms: Option<i64>, release: Option<bool>) -> Option<Prepared> {
-        let run = *pick(&self.runs, run)?;
+        let run = self.held_run(run)?;
         let (runner_id, lease_epoch) = self.writer(run, who)?;
         let op = PatchLeaseOp {
             runner_id,
@@ -212,13 +254,21 @@ impl Model {
         })
     }
 
+    fn open_run(&self, run: Pick) -> Option<RunRef> {
+        pick_likely(&self.runs, run, |run| self.seen.open_runs.contains(&run.run_id)).copied()
+    }
+
+    fn held_run(&self, run: Pick) -> Option<RunRef> {
+        pick_likely(&self.runs, run, |run| self.seen.held_runs.contains(&run.run_id)).copied()
+    }
+
     fn command_of(&self, run: RunRef, command: Pick) -> Option<CommandId> {
         let of_run: Vec<_> = self.commands.iter().filter(|(of, _)| *of == run).map(|(_, id)| *id).collect();
-        pick(&of_run, command).copied()
+        pick_likely(&of_run, command, |id| self.seen.unfinished.contains(id)).copied()
     }
 
     fn append(&mut self, run: Pick, who: Who, batch: bool, says: &[Say]) -> Option<Prepared> {
-        let run = *pick(&self.runs, run)?;
+        let run = self.held_run(run)?;
         let (runner_id, lease_epoch) = self.writer(run, who)?;
         let (mut events, mut marks, mut kinds) = (vec![], vec![], vec![]);
         for say in says {
@@ -241,18 +291,21 @@ impl Model {
             batch_no: batch.then_some(self.batches),
             events: events.clone(),
         };
-        self.sent.push(Sent { run, op: op.clone(), marks, fate: Fate::Unknown });
+        let asked = op.events.iter().filter_map(NewEvent::asks).collect();
+        self.sent.push(Sent { run, op: op.clone(), marks, asked, fate: Fate::Unknown });
         let memo = Memo::Append { sent: self.sent.len() - 1, retried: false, kinds };
         Some(Prepared::Submit(run.request(Op::Append(op)), memo))
     }
 
-    /// A crash took the answers: what was refused before may now have been written.
+    /// A crash took the answers: what was refused before may now have been written, and a lease may be shorter.
     pub fn nobody_answered(&mut self, lost: &[Prepared]) {
         for prepared in lost {
-            if let Prepared::Submit(_, Memo::Append { sent, .. }) = prepared
-                && self.sent[*sent].fate == Fate::Refused
-            {
-                self.sent[*sent].fate = Fate::Unknown;
+            match prepared {
+                Prepared::Submit(_, Memo::Append { sent, .. }) if self.sent[*sent].fate == Fate::Refused => {
+                    self.sent[*sent].fate = Fate::Unknown;
+                }
+                Prepared::Submit(_, Memo::Lease { run, epoch }) => drop(self.promised.remove(&(run.run_id, *epoch))),
+                _ => {}
             }
         }
     }
@@ -298,9 +351,6 @@ impl Model {
                 let command = of(command)?;
                 let used = self.permissions.last().filter(|_| *reuse && *well_formed).map(|(_, id)| *id);
                 let id = used.unwrap_or_else(|| self.mint.permission());
-                if used.is_none() && *well_formed {
-                    self.permissions.push((run, id));
-                }
                 let options = json!([{"optionId": "allow", "name": "Yes", "kind": "allow_once"},
                     {"optionId": "deny", "name": "No", "kind": "reject_once"}]);
                 let title = if *well_formed { "may I?" } else { "" };

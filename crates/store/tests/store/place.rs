@@ -39,7 +39,8 @@ impl Place {
                 static NUMBER: AtomicU32 = AtomicU32::new(0);
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let name = format!("ostler_store_{}_{number}", std::process::id());
-                administer(&admin_url, format!("CREATE DATABASE {name}"));
+                administer(&admin_url, &format!("CREATE DATABASE {name}"));
+                administer(&admin_url, &format!("ALTER DATABASE {name} SET synchronous_commit = off"));
                 Home::Postgres { admin_url, name }
             }
         };
@@ -53,7 +54,7 @@ impl Place {
         }
     }
 
-    /// How to open it. SQLite does not wait for the disk here: what a power cut takes is another test's subject.
+    /// How to open it. Neither engine waits for the disk here: what a power cut takes is another test's subject.
     pub fn config(&self) -> StoreConfig {
         match &*self.home {
             Home::Sqlite(_) => StoreConfig::Sqlite { file: self.file(), synchronous: Synchronous::Off },
@@ -82,14 +83,14 @@ impl Place {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Self::Postgres { admin_url, name } = self {
-            administer(admin_url, format!("DROP DATABASE {name} WITH (FORCE)"));
+            administer(admin_url, &format!("DROP DATABASE {name} WITH (FORCE)"));
         }
     }
 }
 
 /// One statement to the server, from a thread of its own: the caller may be inside a runtime.
-fn administer(url: &str, sql: String) {
-    let url = url.to_owned();
+fn administer(url: &str, sql: &str) {
+    let (url, sql) = (url.to_owned(), sql.to_owned());
     let work = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {

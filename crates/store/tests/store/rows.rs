@@ -8,13 +8,16 @@ use ostler_protocol::{
     events::{Event, EventType},
     ids::SessionId,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};
 
 use crate::place::{Engine, Place};
 
 pub const TABLES: [&str; 8] =
     ["sessions", "runs", "leases", "commands", "events", "append_batches", "permissions", "runner_jobs"];
+
+/// What tells a row from every other of its table, whichever of these columns it has.
+const KEYS: [&str; 6] = ["command_id", "run_id", "runner_job_id", "permission_id", "batch_no", "session_seq"];
 
 /// All rows by table, each table in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,7 +104,10 @@ impl Rows {
 
     fn collect(tables: impl IntoIterator<Item = (String, Vec<Row>)>) -> Self {
         let sort = |(name, mut rows): (String, Vec<Row>)| {
-            rows.sort_by_cached_key(|row| json!(row.0).to_string());
+            rows.sort_by_cached_key(|row| {
+                let key = |column: &&str| row.0.get(*column).map(ToString::to_string).unwrap_or_default();
+                (row.0.get("session_id").map(ToString::to_string), KEYS.iter().map(key).collect::<Vec<_>>())
+            });
             (name, rows)
         };
         Self(tables.into_iter().map(sort).collect())
@@ -172,7 +178,7 @@ impl Witness {
 fn sqlite_rows(connection: &rusqlite::Connection, table: &str) -> Vec<Row> {
     use rusqlite::types::ValueRef;
     let mut statement = connection.prepare(&format!("SELECT * FROM {table}")).unwrap();
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let read = |row: &rusqlite::Row<'_>| {
         let value = |index| match row.get_ref(index).unwrap() {
             ValueRef::Null => Value::Null,

@@ -17,8 +17,10 @@ pub enum Step {
 
 #[derive(Clone, Debug)]
 pub enum Ask {
+    /// Blindly: by a caller that did not look whether the name and the key are known.
     CreateRun {
         name: Option<u8>,
+        blindly: bool,
         key: Option<u8>,
         start: bool,
     },
@@ -115,7 +117,7 @@ pub enum Say {
 
 pub fn script(steps: usize) -> impl Strategy<Value = Vec<Step>> {
     // Every script starts where something can happen.
-    let start = Just(Step::Together(vec![Ask::CreateRun { name: Some(0), key: None, start: true }]));
+    let start = Just(Step::Together(vec![Ask::CreateRun { name: Some(0), key: None, start: true, blindly: false }]));
     (start, vec(step(), 1..steps * 2)).prop_map(|(first, mut rest)| {
         rest.insert(0, first);
         rest
@@ -126,8 +128,8 @@ pub fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => vec(ask(), 1..2).prop_map(Step::Together),
         12 => vec(ask(), 2..9).prop_map(Step::Together),
-        3 => (1_i64..400).prop_map(Step::AdvanceMs),
-        1 => (400_i64..3_000).prop_map(Step::AdvanceMs),
+        2 => (1_i64..200).prop_map(Step::AdvanceMs),
+        2 => (400_i64..3_000).prop_map(Step::AdvanceMs),
         1 => (vec(ask(), 0..6), 0_u16..4_000).prop_map(|(asks, us)| Step::Crash(asks, us)),
     ]
 }
@@ -153,28 +155,31 @@ fn lease_ms() -> impl Strategy<Value = i64> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let any_option = proptest::option::weighted(0.7, 0_u8..3);
+    let any_option = proptest::option::weighted(0.7, 0_u8..2);
     prop_oneof![
-        2 => (any_option, key(), any::<bool>()).prop_map(|(name, key, start)| Ask::CreateRun { name, key, start }),
+        3 => (any_option, key(), any::<bool>(), proptest::bool::weighted(0.2))
+            .prop_map(|(name, key, start, blindly)| Ask::CreateRun { name, key, start, blindly }),
         5 => (run(), 0_u8..6, key(), 0_u8..2)
             .prop_map(|(run, kind, key, text)| Ask::CreateCommand { run, kind, key, text }),
-        2 => (run(), proptest::option::of(command()), key(), any::<bool>())
+        3 => (run(), proptest::option::of(command()), proptest::option::weighted(0.7, 0_u8..2), any::<bool>())
             .prop_map(|(run, command, key, standing)| Ask::CreateJob { run, command, key, standing }),
         2 => (0_u8..2, 1_u8..4).prop_map(|(owner, limit)| Ask::ClaimJobs { owner, limit }),
-        2 => (0_u8..3, proptest::bool::weighted(0.2), proptest::bool::weighted(0.4))
+        2 => (0_u8..3, proptest::bool::weighted(0.2), any::<bool>())
             .prop_map(|(job, wrong_owner, succeeded)| Ask::FinishJob { job, wrong_owner, succeeded }),
-        6 => (run(), 0_u8..3, lease_ms()).prop_map(|(run, runner, lease_ms)| Ask::Claim { run, runner, lease_ms }),
+        4 => (run(), 0_u8..3, lease_ms()).prop_map(|(run, runner, lease_ms)| Ask::Claim { run, runner, lease_ms }),
         2 => (run(), who(), proptest::option::of(lease_ms()))
             .prop_map(|(run, who, lease_ms)| Ask::Heartbeat { run, who, lease_ms }),
-        1 => (run(), who(), any::<bool>())
+        2 => (run(), who(), any::<bool>())
             .prop_map(|(run, who, only_if_idle)| Ask::Release { run, who, only_if_idle }),
         4 => (run(), command(), who()).prop_map(|(run, command, who)| Ask::Ack { run, command, who }),
         12 => (run(), who(), any::<bool>(), vec(say(), 1..5))
             .prop_map(|(run, who, batch, events)| Ask::Append { run, who, batch, events }),
         3 => (0_u8..5).prop_map(|append| Ask::Retry { append }),
-        1 => run().prop_map(|run| Ask::CancelRun { run }),
-        2 => (0_u8..4).prop_map(|command| Ask::CancelCommand { command }),
-        4 => (0_u8..3, proptest::bool::weighted(0.7), 0_u8..3)
+        1 => (run(), proptest::bool::weighted(0.25)).prop_map(|(run, really)| {
+            if really { Ask::CancelRun { run } } else { Ask::Claim { run, runner: 0, lease_ms: 900 } }
+        }),
+        1 => (0_u8..5).prop_map(|command| Ask::CancelCommand { command }),
+        4 => (0_u8..5, proptest::bool::weighted(0.7), 0_u8..3)
             .prop_map(|(permission, right_digest, option)| Ask::Answer { permission, right_digest, option }),
         3 => (run(), proptest::bool::weighted(0.1)).prop_map(|(run, orphaned)| Ask::Sweep { run, orphaned }),
     ]
@@ -189,10 +194,10 @@ fn say() -> impl Strategy<Value = Say> {
         2 => (command(), 0_u8..4).prop_map(|(command, phase)| Say::Phase { command, phase }),
         1 => command().prop_map(|command| Say::Error { command }),
         1 => Just(Say::Thread),
-        4 => (command(), 0_i64..2_000, proptest::bool::weighted(0.1), proptest::bool::weighted(0.9)).prop_map(
+        4 => (command(), 0_i64..6_000, proptest::bool::weighted(0.25), proptest::bool::weighted(0.9)).prop_map(
             |(command, wait_ms, reuse, well_formed)| Say::Ask { command, wait_ms, reuse, well_formed }
         ),
-        2 => (command(), 0_u8..4).prop_map(|(command, status)| Say::EndCommand { command, status }),
-        1 => (0_u8..12).prop_map(|status| if status < 4 { Say::EndRun { status } } else { Say::Thread }),
+        4 => (command(), 0_u8..4).prop_map(|(command, status)| Say::EndCommand { command, status }),
+        1 => (0_u8..4).prop_map(|status| Say::EndRun { status }),
     ]
 }
