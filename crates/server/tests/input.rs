@@ -31,6 +31,7 @@ const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
 struct Scene {
     server: TestServer,
     runner: Played,
+    session_id: String,
     command_id: String,
 }
 
@@ -45,12 +46,13 @@ impl Scene {
         let runner = server.claim(&run_id, "runner-a").await;
         runner.ack(&command_id).await;
         runner.ask(&command_id, PERMISSION_ID, DIGEST).await;
-        Self { server, runner, command_id }
+        let session_id = id(&server.run(&run_id).await, "sessionId");
+        Self { server, runner, session_id, command_id }
     }
 
     /// Every operation that takes a body.
     fn writes(&self) -> Vec<Write> {
-        let (run, command) = (&self.runner.run_id, &self.command_id);
+        let (run, session, command) = (&self.runner.run_id, &self.session_id, &self.command_id);
         let signed = |extra: Value| {
             let mut body = json!({"runnerId": "runner-a", "leaseEpoch": self.runner.epoch});
             body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -81,14 +83,30 @@ impl Scene {
             ("POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
             ("PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
             ("POST", "/api/v1/runners/register".into(), register),
+            (
+                "POST",
+                "/api/v1/sessions".into(),
+                json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted"}),
+            ),
+            (
+                "POST",
+                format!("/api/v1/sessions/{session}/read"),
+                json!({"readerId": "r", "version": 0, "tenantId": "hwlab"}),
+            ),
+            (
+                "POST",
+                format!("/api/v1/sessions/{session}/control"),
+                json!({"action": "cancel", "reason": "r", "tenantId": "hwlab"}),
+            ),
         ]
     }
 
     /// All that could have changed.
-    async fn state(&self) -> (Vec<Value>, Value, Value) {
+    async fn state(&self) -> (Vec<Value>, Value, Value, Value) {
         let run_id = &self.runner.run_id;
         let jobs = self.server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
-        (self.server.events(run_id).await, self.server.get("/api/v1/runs").await.ok(), jobs)
+        let sessions = self.server.get("/api/v1/sessions?state=all").await.ok();
+        (self.server.events(run_id).await, self.server.get("/api/v1/runs").await.ok(), jobs, sessions)
     }
 }
 
@@ -113,6 +131,9 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/runs/{runId}/events",
         "POST /api/v1/runs/{runId}/permissions/{permissionId}/answer",
         "POST /api/v1/runs/{runId}/runner-jobs",
+        "POST /api/v1/sessions",
+        "POST /api/v1/sessions/{sessionId}/control",
+        "POST /api/v1/sessions/{sessionId}/read",
     ];
     assert_eq!(writes.collect::<BTreeSet<_>>(), known.map(str::to_owned).into(), "see Scene::writes");
 }
@@ -194,7 +215,7 @@ async fn another_content_type_is_refused_everywhere(engine: Engine) {
 async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
-    let (run, command) = (scene.runner.run_id.clone(), scene.command_id.clone());
+    let (run, session, command) = (scene.runner.run_id.clone(), scene.session_id.clone(), scene.command_id.clone());
     let mut calls: Vec<Write> = scene.writes();
     for path in [
         format!("/api/v1/runs/{run}"),
@@ -205,12 +226,16 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
         format!("/api/v1/runs/{run}/commands/{command}/result"),
         format!("/api/v1/runs/{run}/permissions"),
         format!("/api/v1/runs/{run}/runner-jobs"),
+        format!("/api/v1/sessions/{session}"),
+        format!("/api/v1/sessions/{session}/trace"),
+        format!("/api/v1/sessions/{session}/output"),
     ] {
         calls.push(("GET", path, json!({})));
     }
     let long = "x".repeat(2_000);
     for (method, path, body) in calls {
-        for (known, prefix) in [(run.as_str(), "run_"), (&command, "cmd_"), (PERMISSION_ID, "prm_")] {
+        for (known, prefix) in [(run.as_str(), "run_"), (&session, "ses_"), (&command, "cmd_"), (PERMISSION_ID, "prm_")]
+        {
             if !path.contains(known) {
                 continue;
             }
@@ -241,7 +266,7 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (method, path, _) in scene.writes() {
-        if path.ends_with("/cancel") || path.ends_with("/runner-jobs") {
+        if ["/cancel", "/runner-jobs", "/read"].iter().any(|optional| path.ends_with(optional)) {
             continue;
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;
@@ -253,7 +278,7 @@ async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
 
 async fn queries_that_make_no_sense_are_refused(engine: Engine) {
     let scene = Scene::set(engine).await;
-    let run = &scene.runner.run_id;
+    let (run, session) = (&scene.runner.run_id, &scene.session_id);
     for (path, rule) in [
         (format!("/api/v1/runs/{run}/events?limit=0"), "page-limit"),
         (format!("/api/v1/runs/{run}/events?limit=1001"), "page-limit"),
@@ -269,6 +294,16 @@ async fn queries_that_make_no_sense_are_refused(engine: Engine) {
         (format!("/api/v1/runs/{run}/commands?afterSeq=-1"), "after-seq"),
         (format!("/api/v1/runs/{run}/runner-jobs?limit=1001"), "page-limit"),
         (format!("/api/v1/runs/{run}/runner-jobs?cursor=zz"), "cursor-unknown"),
+        (format!("/api/v1/sessions/{session}/trace?limit=1001"), "page-limit"),
+        (format!("/api/v1/sessions/{session}/trace?afterSeq=-1"), "after-seq"),
+        (format!("/api/v1/sessions/{session}/output?limit=0"), "page-limit"),
+        (format!("/api/v1/sessions/{session}/output?afterSeq=x"), "query-shape"),
+        (format!("/api/v1/sessions/{session}?readerId=%0A"), "name-shape"),
+        ("/api/v1/sessions?state=open".into(), "session-state"),
+        ("/api/v1/sessions?readerId=".into(), "name-shape"),
+        ("/api/v1/sessions?limit=1001".into(), "page-limit"),
+        ("/api/v1/sessions?limit=0".into(), "page-limit"),
+        ("/api/v1/sessions?cursor=63312e".into(), "cursor-unknown"),
         ("/api/v1/runs?limit=1001".into(), "page-limit"),
         ("/api/v1/runs?limit=0".into(), "page-limit"),
         ("/api/v1/runs?status=asleep".into(), "run-status"),
@@ -280,10 +315,12 @@ async fn queries_that_make_no_sense_are_refused(engine: Engine) {
         assert_eq!(answer.body["details"]["rule"], rule, "{path}: {}", answer.text);
         answer.refused(SchemaInvalid);
     }
-    for wrong in ["x", "-1", "1.5", ""] {
-        let request = scene.server.request("GET", &format!("/api/v1/runs/{run}/events"));
-        let request = request.header("accept", "text/event-stream").header("last-event-id", wrong);
-        scene.server.send(request).await.refused_by(SchemaInvalid, "last-event-id");
+    for path in [format!("/api/v1/runs/{run}/events"), format!("/api/v1/sessions/{session}/trace")] {
+        for wrong in ["x", "-1", "1.5", ""] {
+            let request = scene.server.request("GET", &path).header("accept", "text/event-stream");
+            let request = request.header("last-event-id", wrong);
+            scene.server.send(request).await.refused_by(SchemaInvalid, "last-event-id");
+        }
     }
 }
 
@@ -345,6 +382,12 @@ async fn zero_bytes_do_no_harm(engine: Engine) {
         let page = server.get(&format!("/api/v1/runs?{query}")).await.with_status(200);
         assert_eq!(page["runs"], json!([]), "{query}");
     }
+    for query in ["tenantId=%00", "backendProfile=a%00"] {
+        let page = server.get(&format!("/api/v1/sessions?state=all&{query}")).await.with_status(200);
+        assert_eq!(page["sessions"], json!([]), "{query}");
+    }
+    server.get(&format!("/api/v1/sessions/{}/trace?runId=%00", scene.session_id)).await.refused(NotFound);
+    server.get(&format!("/api/v1/sessions/{}?tenantId=%00", scene.session_id)).await.refused(NotFound);
     // In words: kept as they are, or refused, but never half-way.
     let zero = "a\u{0}b";
     let digest = DIGEST.replace('0', "1");

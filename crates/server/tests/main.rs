@@ -23,5 +23,6 @@ mod resident;
 mod results;
 mod runner_jobs;
 mod runs;
+mod sessions;
 mod surface;
 mod verify;

@@ -15,6 +15,7 @@ on_both_engines!(every_operation_of_the_document_succeeds, the_served_document_i
 /// What the calls of the table can name.
 struct Scene {
     run_id: String,
+    session_id: String,
     command_id: String,
     job_id: String,
     permission_id: String,
@@ -66,12 +67,19 @@ const OPERATIONS: &[Row] = &[
     }),
     ("GET", "/api/v1/runs/{runId}/events", none),
     ("GET", "/api/v1/runs/{runId}/permissions", none),
+    ("POST", "/api/v1/sessions", |_| json!({"tenantId": "hwlab", "backendProfile": "scripted"})),
+    ("GET", "/api/v1/sessions", none),
+    ("GET", "/api/v1/sessions/{sessionId}", none),
+    ("GET", "/api/v1/sessions/{sessionId}/trace", none),
+    ("GET", "/api/v1/sessions/{sessionId}/output", none),
+    ("POST", "/api/v1/sessions/{sessionId}/read", |_| json!({"readerId": "console"})),
     (
         "POST",
         "/api/v1/runs/{runId}/permissions/{permissionId}/answer",
         |_| json!({"optionId": "yes", "digest": DIGEST}),
     ),
     ("POST", "/api/v1/commands/{commandId}/cancel", |_| json!({"reason": "enough"})),
+    ("POST", "/api/v1/sessions/{sessionId}/control", |_| json!({"action": "cancel"})),
     (
         "PATCH",
         "/api/v1/commands/{commandId}/status",
@@ -107,7 +115,9 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "hi").await;
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-    let scene = Scene { run_id, command_id, job_id: id(&job, "runnerJobId"), permission_id: PERMISSION_ID.into() };
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    let (job_id, permission_id) = (id(&job, "runnerJobId"), PERMISSION_ID.into());
+    let scene = Scene { run_id, session_id, command_id, job_id, permission_id };
     for (method, path, body) in OPERATIONS {
         let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
         assert!((200..300).contains(&answer.0), "{method} {path}: {answer:?}");
@@ -128,6 +138,7 @@ impl Scene {
     fn path(&self, template: &str) -> String {
         template
             .replace("{runId}", &self.run_id)
+            .replace("{sessionId}", &self.session_id)
             .replace("{commandId}", &self.command_id)
             .replace("{runnerJobId}", &self.job_id)
             .replace("{permissionId}", &self.permission_id)

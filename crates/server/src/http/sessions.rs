@@ -10,7 +10,8 @@ use ostler_protocol::{
     events::EventPage,
     failures::Problem,
     sessions::{
-        ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery, SessionView,
+        ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
+        SessionView,
     },
 };
 
@@ -62,7 +63,8 @@ pub async fn get(
 /// Read all of a session's events.
 ///
 /// A page of JSON; with `Accept: text/event-stream` a stream that goes on while the session does. The stream's ids are
-/// the session's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated.
+/// the session's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated. With `runId`
+/// it is that run's stream, by that run's numbers, and ends with it.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/trace", tag = "sessions",
     params(("sessionId" = String, Path), SessionEventsQuery),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
@@ -71,13 +73,12 @@ pub async fn trace(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(asked): Params<SessionEventsQuery>,
+    Params(mut asked): Params<SessionEventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     if wants_stream(&headers) {
-        let after = last_event_id(&headers)?.unwrap_or(asked.after_seq);
-        let session = service::sessions::find(&app, &caller, &id, asked.tenant_id.as_deref()).await?;
-        return Ok(event_stream(&app, service::follow::session(&app, &session, after)?));
+        asked.after_seq = last_event_id(&headers)?.unwrap_or(asked.after_seq);
+        return Ok(event_stream(&app, service::sessions::follow(&app, &caller, &id, asked).await?));
     }
     Ok(json_text(service::sessions::trace(&app, &caller, &id, asked).await?))
 }

@@ -8,13 +8,17 @@ use ostler_protocol::{
     liveness::Liveness,
     runs::Cancel,
     sessions::{
-        ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery, SessionPage,
-        SessionQuery, SessionView,
+        ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
+        SessionPage, SessionQuery, SessionView,
     },
 };
 use ostler_store as store;
 
-use super::{commands, runs};
+use super::{
+    commands,
+    follow::{self, Follower},
+    runs,
+};
 use crate::{
     app::{App, store_failure},
     auth::{Principal, forbidden},
@@ -31,14 +35,18 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     slug("backendProfile", profile)?;
     let chosen = asked.session_id.as_deref().map(|id| name("sessionId", id)).transpose()?;
     if chosen.is_some_and(|id| id.starts_with(SessionId::PREFIX)) {
-        return Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"));
+        return Err(Failure::invalid(
+            "session-id-reserved",
+            "session ids that begin with ses_ are the server's to give",
+        ));
     }
     let id = SessionId::new(app.ids.body());
     let session = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
     if let Some(made) = store::sessions::insert(&app.db, &session).await.map_err(store_failure)? {
         return Ok((SessionView::of(made, 0, None), true));
     }
-    let known = store::sessions::find_by_name(&app.db, tenant_id, chosen.unwrap_or_default()).await.map_err(store_failure)?;
+    let known =
+        store::sessions::find_by_name(&app.db, tenant_id, chosen.unwrap_or_default()).await.map_err(store_failure)?;
     let known = known.ok_or_else(|| Failure::internal("a session that was there has gone"))?;
     Ok((view(app, known, DEFAULT_READER).await?, false))
 }
@@ -60,7 +68,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next_cursor = found.last().filter(|_| more).map(|(session, _)| {
-        Cursor { created_at_us: session.created_at.as_microsecond(), id: session.session.to_string() }.encode(&fingerprint)
+        Cursor { created_at_us: session.created_at.as_microsecond(), id: session.session.to_string() }
+            .encode(&fingerprint)
     });
     let sessions = found.into_iter().map(|(session, read)| SessionView::of(session, read, None)).collect();
     Ok(SessionPage { sessions, next_cursor })
@@ -81,6 +90,15 @@ pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEvents
     Ok(written(page.map_err(store_failure)?, run_id, after))
 }
 
+/// Everything as it happens: of the session, or of one of its runs.
+pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<Follower, Failure> {
+    let (session, run_id, after, _) = scope(app, caller, id, &asked).await?;
+    match run_id {
+        Some(run_id) => follow::run(app, caller, run_id, after).await,
+        None => follow::session(app, &session, after),
+    }
+}
+
 /// What people read: the agent's messages and its tools' output.
 pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
@@ -90,7 +108,7 @@ pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEvent
 
 /// Hides the session from this reader's default list until something ends in it again.
 pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, None).await?;
+    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
     let reader_id = reader(asked.reader_id.as_deref())?;
     let version = asked.version.unwrap_or(session.version);
     if !(0..=session.version).contains(&version) {
@@ -106,10 +124,11 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
     if asked.action != "cancel" {
         return Err(Failure::invalid("session-action", "action must be cancel"));
     }
-    let session = find(app, caller, id, None).await?;
+    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
     caller.may_submit(&session.tenant_id)?;
     let cancel = Cancel { reason: asked.reason };
-    match (session.active_command_id, session.active_run_id) {
+    // A lease that has run out and was not swept yet makes no run active.
+    match (session.active_command_id, session.busy_with_other(None, app.now())) {
         (Some(command_id), _) => drop(commands::cancel(app, caller, command_id, cancel).await?),
         (None, Some(run_id)) => drop(runs::cancel(app, caller, run_id, cancel).await?),
         (None, None) => {}
@@ -165,21 +184,23 @@ async fn scope(
 ) -> Result<(Session, Option<RunId>, i64, u32), Failure> {
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
     let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
-    let run_id = match asked.run_id.as_deref() {
-        None => None,
-        Some(text) => {
-            let run = app.run_ref(text.parse().map_err(|_| Failure::not_found("run"))?).await?;
-            if run.session != session.session {
-                return Err(Failure::not_found("run"));
-            }
-            Some(run.run_id)
-        }
-    };
+    let run_id = run_within(app, &session, asked.run_id.as_deref()).await?;
     Ok((session, run_id, after, limit))
 }
 
+/// The run of this session that was asked for, if one was.
+async fn run_within(app: &App, session: &Session, asked: Option<&str>) -> Result<Option<RunId>, Failure> {
+    let Some(text) = asked else { return Ok(None) };
+    let run = app.run_ref(text.parse().map_err(|_| Failure::not_found("run"))?).await?;
+    if run.session != session.session {
+        return Err(Failure::not_found("run"));
+    }
+    Ok(Some(run.run_id))
+}
+
 fn written(page: store::events::Page, run_id: Option<RunId>, after: i64) -> String {
-    let number = |event: &ostler_protocol::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
+    let number =
+        |event: &ostler_protocol::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
     let next = page.events.last().map_or(after, number);
     page_json(&page.events, next, page.has_more)
 }

@@ -1,0 +1,270 @@
+//! The walk over the hash chain: every single change behind the server's back is found, and the place is named.
+
+use std::sync::Arc;
+
+use ostler_protocol::{
+    chain::{self, Link},
+    events::Event,
+    ids::SessionId,
+    json::hex,
+};
+use ostler_server::{Config, Server, clock::Clock, verify};
+use ostler_store::{Db, events, sessions};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use tempfile::TempDir;
+
+use crate::{
+    harness::{Caller, Database, Engine, TestClock},
+    on_both_engines,
+};
+
+on_both_engines!(
+    every_changed_column_is_found_and_its_event_named,
+    a_dropped_or_renumbered_or_swapped_row_is_found_and_named,
+    a_forged_row_is_found_and_named,
+    a_head_that_does_not_fit_its_log_is_found,
+    an_erased_payload_still_verifies,
+);
+
+/// A stopped server's store, with one session in it.
+struct Left {
+    engine: Engine,
+    config: Config,
+    session: SessionId,
+    log: Vec<Event>,
+    connection: Connected,
+    _database: Option<Database>,
+    _data_dir: TempDir,
+}
+
+enum Connected {
+    Sqlite(rusqlite::Connection),
+    Postgres(PgConnection),
+}
+
+impl Left {
+    async fn behind(engine: Engine) -> Self {
+        let data_dir = TempDir::new().unwrap();
+        let database = match engine {
+            Engine::Sqlite => None,
+            Engine::Postgres => Some(Database::create().await),
+        };
+        let mut config = Config::default();
+        config.server.listen = "127.0.0.1:0".into();
+        config.server.data_dir = Some(data_dir.path().to_owned());
+        config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
+        config.runner.resident = false;
+        let clock = Arc::new(TestClock::default());
+        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        play(&Caller::new(&server), &clock).await;
+        server.stop().await;
+        let db = Db::open(&config.store().unwrap(), clock.now()).await.unwrap();
+        let session = sessions::list_after(&db, None, 1).await.unwrap().remove(0).session;
+        let log = events::list_by_session(&db, session, 0, 1_000).await.unwrap().events;
+        db.close().await;
+        let mut connection = match &database {
+            None => Connected::Sqlite(rusqlite::Connection::open(file_in(&data_dir)).unwrap()),
+            Some(database) => Connected::Postgres(PgConnection::connect(&database.url).await.unwrap()),
+        };
+        connection.execute("CREATE TABLE as_it_was AS SELECT * FROM events").await;
+        Self { engine, config, session, log, connection, _database: database, _data_dir: data_dir }
+    }
+
+    /// The first place that does not fit. `None`: everything does.
+    async fn broken(&self) -> Option<(i64, String)> {
+        let mut broken = verify(&self.config, None).await.unwrap().broken;
+        assert!(broken.len() <= 1, "one session, one place: {broken:?}");
+        broken.pop().map(|broken| (broken.session_seq, broken.reason))
+    }
+
+    /// Does it, looks what is found, and undoes it.
+    #[track_caller]
+    fn found(&mut self, tampering: &str, named: i64) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            self.connection.execute(tampering).await;
+            let broken = self.broken().await;
+            assert_eq!(broken.as_ref().map(|(seq, _)| *seq), Some(named), "{tampering}: {broken:?}, at {caller}");
+            self.undo().await;
+        }
+    }
+
+    async fn undo(&mut self) {
+        self.connection.execute("DELETE FROM events; INSERT INTO events SELECT * FROM as_it_was").await;
+    }
+
+    fn blob(&self, bytes: &[u8]) -> String {
+        match self.engine {
+            Engine::Sqlite => format!("x'{}'", hex(bytes)),
+            Engine::Postgres => format!("'\\x{}'::bytea", hex(bytes)),
+        }
+    }
+
+    /// A row that fits the chain after `previous`, whatever comes behind it.
+    fn forged(&self, previous: &Event, session_seq: i64, fitting: bool) -> String {
+        let payload = r#"{"text":"forged"}"#;
+        let mut forged = Event { session_seq, run: None, command_id: None, ..previous.clone() };
+        forged.digest = chain::payload_digest(payload);
+        let link: Link<'_> = forged.link();
+        let hash = if fitting { chain::next(&previous.hash, &link) } else { previous.hash };
+        format!(
+            "INSERT INTO events (session_id, session_seq, type, payload, digest, hash, created_at)
+             VALUES ('{}', {session_seq}, '{}', '{payload}', {}, {}, {})",
+            self.session,
+            forged.event_type.as_str(),
+            self.blob(&forged.digest),
+            self.blob(&hash),
+            forged.created_at.as_microsecond(),
+        )
+    }
+}
+
+impl Connected {
+    async fn execute(&mut self, sql: &str) {
+        match self {
+            Self::Sqlite(connection) => connection.execute_batch(sql).unwrap(),
+            Self::Postgres(connection) => {
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.map(drop).unwrap();
+            }
+        }
+    }
+}
+
+fn file_in(data_dir: &TempDir) -> std::path::PathBuf {
+    let files = std::fs::read_dir(data_dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut stores = files.filter(|path| path.extension().is_some_and(|ending| ending == "db"));
+    stores.next().expect("a store in the data directory")
+}
+
+/// About twenty events of many types, some of a command, some of the run alone.
+async fn play(caller: &Caller, clock: &TestClock) {
+    let run_id = caller.create_run().await;
+    let command_id = caller.turn(&run_id, "do it").await;
+    let runner = caller.claim(&run_id, "runner").await;
+    for number in 0..5 {
+        clock.advance_ms(1);
+        let event = |kind, payload| json!({"type": kind, "commandId": command_id, "payload": payload});
+        let says = json!([
+            event("tool_call", json!({"toolCallId": number, "status": "completed"})),
+            event("assistant_message", json!({"messageId": "m", "text": format!("said {number}")})),
+            json!({"type": "custom", "payload": {"name": "n", "value": number}}),
+        ]);
+        runner.try_append(None, says).await.with_status(200);
+    }
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+}
+
+async fn every_changed_column_is_found_and_its_event_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    assert!((18..30).contains(&left.log.len()), "{}", left.log.len());
+    assert_eq!(left.broken().await, None);
+    let (other, short) = (left.blob(&[7; 32]), left.blob(&[7; 31]));
+    for event in left.log.clone() {
+        let seq = event.session_seq;
+        let command = event.command_id.map_or("'cmd_00000000000000000000000000000000'", |_| "NULL");
+        let kind = if event.event_type.as_str() == "step" { "state" } else { "step" };
+        let mut changes = vec![
+            "payload = payload || ' '".to_owned(),
+            "payload = '{}'".to_owned(),
+            format!("type = '{kind}'"),
+            "created_at = created_at + 1".to_owned(),
+            format!("command_id = {command}"),
+            "run_id = 'run_00000000000000000000000000000000'".to_owned(),
+            "run_id = NULL, seq = NULL".to_owned(),
+            "seq = seq + 1000".to_owned(),
+            format!("digest = {other}"),
+            format!("digest = {other}, payload = NULL"),
+            format!("hash = {other}"),
+        ];
+        // What does not even read back is found one by one, which a few places show as well as all.
+        if seq % 5 == 0 || seq == left.log.len() as i64 {
+            let unreadable = ["type = 'nonsense'", "run_id = 'nonsense'", "run_id = NULL", "seq = NULL"];
+            changes.extend(unreadable.map(str::to_owned));
+            changes.push(format!("digest = {short}"));
+            changes.push(format!("hash = {short}"));
+        }
+        for change in changes {
+            left.found(&format!("UPDATE events SET {change} WHERE session_seq = {seq}"), seq).await;
+        }
+    }
+    assert_eq!(left.broken().await, None);
+}
+
+async fn a_dropped_or_renumbered_or_swapped_row_is_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    let last = left.log.len() as i64;
+    let nobody = SessionId::new(uuid::Uuid::nil());
+    for seq in 1..=last {
+        left.found(&format!("DELETE FROM events WHERE session_seq = {seq}"), seq).await;
+        let renumber = |to: i64| format!("UPDATE events SET session_seq = {to} WHERE session_seq = {seq}");
+        left.found(&renumber(last + 5), seq).await;
+        left.found(&renumber(0), 0).await;
+        left.found(&renumber(-5), -5).await;
+        left.found(&format!("UPDATE events SET session_id = '{nobody}' WHERE session_seq = {seq}"), seq).await;
+    }
+    for seq in 1..last {
+        let swap = |columns: &str| {
+            let from = |of: i64| format!("SELECT {columns} FROM as_it_was WHERE session_seq = {of}");
+            let set =
+                |to: i64, of: i64| format!("UPDATE events SET ({columns}) = ({}) WHERE session_seq = {to}", from(of));
+            format!("{}; {}", set(seq, seq + 1), set(seq + 1, seq))
+        };
+        left.found(&swap("payload, digest"), seq).await;
+        left.found(&swap("type, payload, digest, hash, created_at, command_id"), seq).await;
+        let number = |from: i64, to: i64| format!("UPDATE events SET session_seq = {to} WHERE session_seq = {from}");
+        left.found(&[number(seq, 0), number(seq + 1, seq), number(0, seq + 1)].join("; "), seq).await;
+    }
+    left.found("DELETE FROM events", 1).await;
+    assert_eq!(left.broken().await, None);
+}
+
+async fn a_forged_row_is_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    let last = left.log.len() as i64;
+    for before in [1, last / 2, last - 1] {
+        let previous = left.log[before as usize - 1].clone();
+        let make_room = format!(
+            "UPDATE events SET session_seq = -session_seq WHERE session_seq > {before};
+             UPDATE events SET session_seq = 1 - session_seq WHERE session_seq < 0"
+        );
+        let forged = left.forged(&previous, before + 1, false);
+        left.found(&format!("{make_room}; {forged}"), before + 1).await;
+        // One that fits what is before it is given away by what is behind it.
+        let forged = left.forged(&previous, before + 1, true);
+        left.found(&format!("{make_room}; {forged}"), before + 2).await;
+    }
+    let previous = left.log[last as usize - 1].clone();
+    for fitting in [false, true] {
+        let forged = left.forged(&previous, last + 1, fitting);
+        left.found(&forged, last + 1).await;
+    }
+    let forged = left.forged(&previous, 0, true);
+    left.found(&forged, 0).await;
+    assert_eq!(left.broken().await, None);
+}
+
+async fn a_head_that_does_not_fit_its_log_is_found(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    let last = left.log.len() as i64;
+    let head = left.blob(&left.log[last as usize - 1].hash);
+    let (other, before) = (left.blob(&[7; 32]), left.blob(&left.log[last as usize - 2].hash));
+    let set = |what: &str| format!("UPDATE sessions SET {what}");
+    left.found(&set(&format!("chain_head = {other}")), last).await;
+    left.found(&set(&format!("chain_head = {head}, last_seq = {}", last + 1)), last + 1).await;
+    // A head put back to hide the last event gives that event away.
+    left.found(&set(&format!("chain_head = {before}, last_seq = {}", last - 1)), last).await;
+    left.connection.execute(&set(&format!("chain_head = {head}, last_seq = {last}"))).await;
+    assert_eq!(left.broken().await, None);
+}
+
+async fn an_erased_payload_still_verifies(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    left.connection.execute("UPDATE events SET payload = NULL WHERE session_seq = 4").await;
+    assert_eq!(left.broken().await, None);
+    left.connection.execute("UPDATE events SET payload = NULL").await;
+    assert_eq!(left.broken().await, None);
+    let report = verify(&left.config, Some(&left.session.to_string())).await.unwrap();
+    assert_eq!((report.sessions, report.events), (1, left.log.len() as u64));
+}
