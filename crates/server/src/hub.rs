@@ -10,7 +10,7 @@ use ostler_protocol::{events::Event, ids::SessionId};
 use tokio::sync::{Notify, broadcast};
 
 /// Flushes a follower may be behind before it has to go back to the store.
-const FLUSHES_KEPT: usize = 128;
+const FLUSHES_KEPT: usize = 32;
 
 /// A larger group is not kept for followers who lag; they read it from the store.
 const GROUP_BYTES_MAX: usize = 128 * 1024;
