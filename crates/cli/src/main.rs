@@ -49,6 +49,10 @@ enum Verb {
     Verify(verify::Args),
 }
 
+/// Events are allocated on one thread and freed on another; the system's allocator spends an eighth of the server's time on that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match runtime(&cli.verb).block_on(dispatch(&cli)) {

@@ -249,6 +249,9 @@ pub struct AppendEvents {
     /// Names the batch within the epoch: the same one again answers as the first time and appends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_no: Option<i64>,
+    /// Give the lease back in the same breath, if this batch leaves no command unfinished.
+    #[serde(default)]
+    pub release_if_idle: bool,
     pub events: Vec<AppendEvent>,
 }
 
@@ -268,4 +271,7 @@ pub struct AppendEvent {
 pub struct Appended {
     pub first_seq: i64,
     pub last_seq: i64,
+    /// The lease was given back, as was asked.
+    #[serde(default)]
+    pub released: bool,
 }

@@ -40,6 +40,9 @@ pub struct ClaimRun {
     pub runner_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<i64>,
+    /// Acknowledge the run's next turn in the same breath, if it waits.
+    #[serde(default)]
+    pub take_up: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

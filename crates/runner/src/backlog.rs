@@ -20,6 +20,10 @@ impl Backlog {
         self.by_seq.insert(command.seq, command);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.by_seq.is_empty()
+    }
+
     /// Takes the next turn to work on.
     pub fn next_turn(&mut self) -> Option<Command> {
         let seq = self.by_seq.values().find(|c| c.command_type == CommandType::Turn)?.seq;

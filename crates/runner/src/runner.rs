@@ -172,7 +172,7 @@ async fn enter(order: &RunnerOrder, client: &Client) -> Result<Claimed, Failure>
 /// Claims the run. While somebody else holds it, waits for that lease to run out, within the order's bounds.
 async fn claim(order: &RunnerOrder, client: &Client) -> Result<Claimed, Failure> {
     let run_id = order.run_id.to_string();
-    let claim = ClaimRun { runner_id: order.runner_id.clone(), lease_ms: Some(order.lease_ms) };
+    let claim = ClaimRun { runner_id: order.runner_id.clone(), lease_ms: Some(order.lease_ms), take_up: true };
     let until = Instant::now() + Duration::from_millis(order.claim_wait_ms);
     loop {
         let failure = match client.claim_run(&run_id, &claim).await {
@@ -202,12 +202,16 @@ async fn serve(order: &RunnerOrder, tenure: &mut Tenure, agent: &mut dyn Agent, 
         tenure.release(false).await?;
         return Err(Halt::Failed(Failure::invalid("backend-profile-mismatch", message)));
     }
+    tenure.leaves_when_idle = !agent.keeps_lease();
     let mut fruitless = 0;
     loop {
         while let Some(command) = tenure.backlog.next_turn() {
             fruitless = 0;
             *turns += 1;
             turn::work(tenure, agent, command).await?;
+        }
+        if tenure.has_left {
+            return Ok(());
         }
         if agent.keeps_lease() && linger(order, tenure).await? {
             continue;

@@ -7,7 +7,7 @@ use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     commands::{AckCommand, Command, CommandPage, PollCommands},
-    events::{AppendEvent, AppendEvents, Appended},
+    events::{AppendEvent, AppendEvents, Appended, EventType},
     ids::{AttemptId, CommandId},
     leases::{Claimed, LeaseState, PatchLease},
     results::RunResult,
@@ -76,6 +76,10 @@ pub struct Tenure {
     pub thread_id: Option<String>,
     pub backlog: Backlog,
     last_batch_no: i64,
+    /// Give the lease back with the end of the last turn.
+    pub leaves_when_idle: bool,
+    /// That was done.
+    pub has_left: bool,
     /// When the next heartbeat should go.
     pub beat_due: Instant,
 }
@@ -95,6 +99,8 @@ impl Tenure {
             thread_id: claimed.thread_id,
             backlog,
             last_batch_no: 0,
+            leaves_when_idle: false,
+            has_left: false,
             beat_due: Instant::now(),
         };
         tenure.beaten();
@@ -107,15 +113,23 @@ impl Tenure {
         events: Vec<AppendEvent>,
     ) -> impl Future<Output = Result<Appended, Failure>> + Send + 'static {
         self.last_batch_no += 1;
+        let ends = || events.iter().any(|event| event.event_type == EventType::TerminalStatus.as_str());
+        let release_if_idle = self.leaves_when_idle && self.backlog.is_empty() && ends();
         let batch = AppendEvents {
             runner_id: self.runner_id.clone(),
             lease_epoch: self.lease_epoch,
             attempt_id: Some(self.attempt_id.to_string()),
             batch_no: Some(self.last_batch_no),
+            release_if_idle,
             events,
         };
         let (client, run_id, limit) = (self.client.clone(), self.run_id.clone(), self.retry_for());
         async move { insist(limit, || client.append_events(&run_id, &batch)).await }
+    }
+
+    /// Takes note of what a batch's answer says.
+    pub fn noted(&mut self, appended: Appended) {
+        self.has_left |= appended.released;
     }
 
     pub async fn ack(&self, command_id: CommandId) -> Result<Command, Failure> {

@@ -1,8 +1,8 @@
 //! One turn, from its acknowledgement to its end. While the agent works, this sends what it emits, keeps the lease, and
 //! listens for what concerns the turn: steers, interrupts, cancels, answers, and budgets running out.
 //!
-//! A turn that never waits costs one acknowledgement and one append: listening starts only when the agent has been at it
-//! for a moment.
+//! A turn that never waits costs one append, which also gives the lease back: listening starts only when the agent has
+//! been at it for a moment.
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
@@ -69,7 +69,8 @@ async fn prepare(tenure: &mut Tenure, agent: &dyn Agent, command: Command) -> Re
         mark_unknown(tenure, id, &result.liveness.open_tool_calls).await?;
         before = Some(result);
     }
-    let command = tenure.ack(id).await?;
+    let taken_up = command.state == CommandState::Acked && command.attempt_id == Some(tenure.attempt_id);
+    let command = if taken_up { command } else { tenure.ack(id).await? };
     if command.cancel_requested_at.is_some() {
         return Ok(Start::EndAtOnce(id, TurnEnd::cancelled("cancelled on request")));
     }
@@ -101,7 +102,9 @@ async fn mark_unknown(tenure: &mut Tenure, command_id: CommandId, open: &[String
         payload: RawJson::of(&json!({"toolCallId": tool_call_id, "status": "outcome-unknown"})),
     };
     let events = open.iter().map(fact).collect();
-    tenure.append(events).await.map(drop)
+    let appended = tenure.append(events).await?;
+    tenure.noted(appended);
+    Ok(())
 }
 
 async fn end_at_once(tenure: &mut Tenure, command_id: CommandId, end: &TurnEnd) -> Result<(), Halt> {
@@ -111,7 +114,11 @@ async fn end_at_once(tenure: &mut Tenure, command_id: CommandId, end: &TurnEnd) 
         payload: link::terminal(end),
     };
     match tenure.append(vec![event]).await.map_err(Refusal::from) {
-        Ok(_) | Err(Refusal::CommandEnded) => Ok(()),
+        Ok(appended) => {
+            tenure.noted(appended);
+            Ok(())
+        }
+        Err(Refusal::CommandEnded) => Ok(()),
         Err(Refusal::Content(failure)) => Err(Halt::Failed(failure)),
         Err(Refusal::Halt(halt)) => Err(halt),
     }
@@ -193,7 +200,10 @@ impl<'a> Watch<'a> {
                 Happening::Sent(sent) => {
                     self.append = None;
                     match sent.map_err(Refusal::from) {
-                        Ok(_) => self.end.sent(),
+                        Ok(appended) => {
+                            self.tenure.noted(appended);
+                            self.end.sent();
+                        }
                         Err(Refusal::CommandEnded) => return Ok(Outcome::EndedElsewhere),
                         Err(Refusal::Content(failure)) => return Ok(Outcome::Refused(failure)),
                         Err(Refusal::Halt(halt)) => return Err(halt),
@@ -336,7 +346,7 @@ impl<'a> Watch<'a> {
             }
         };
         let mut refusal = match self.append.take() {
-            Some(append) => append.await.err().map(Refusal::from),
+            Some(append) => self.sent(append.await),
             None => None,
         };
         let command_id = self.turn.command.command_id.to_string();
@@ -360,7 +370,18 @@ impl<'a> Watch<'a> {
             if batch.is_empty() {
                 return Ok(());
             }
-            refusal = self.tenure.append(batch).await.err().map(Refusal::from);
+            let sent = self.tenure.append(batch).await;
+            refusal = self.sent(sent);
+        }
+    }
+
+    fn sent(&mut self, sent: Result<Appended, Failure>) -> Option<Refusal> {
+        match sent {
+            Ok(appended) => {
+                self.tenure.noted(appended);
+                None
+            }
+            Err(failure) => Some(failure.into()),
         }
     }
 

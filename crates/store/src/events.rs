@@ -137,13 +137,14 @@ async fn page(
 impl crate::record::Record for ostler_protocol::kernel::Batch {
     const TABLE: &'static str = "append_batches";
     const KEY: usize = 3;
-    const FIXED: usize = 5;
+    const FIXED: usize = 6;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", crate::record::Kind::Text),
         ("lease_epoch", crate::record::Kind::Int),
         ("batch_no", crate::record::Kind::Int),
         ("first_seq", crate::record::Kind::Int),
         ("last_seq", crate::record::Kind::Int),
+        ("released", crate::record::Kind::Int),
     ];
 
     fn key(&self) -> Vec<Value> {
@@ -157,6 +158,7 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
             self.batch_no.into(),
             self.first_seq.into(),
             self.last_seq.into(),
+            self.released.into(),
         ]
     }
 
@@ -171,6 +173,7 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
             batch_no: row.int()?,
             first_seq: row.int()?,
             last_seq: row.int()?,
+            released: row.flag()?,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Reply,
-    claim::fence,
+    claim::{fence, give_back},
     desk::{Batch, Desk, RunDesk, Tracked},
     ending::{End, end_command, end_run},
     permission,
@@ -24,6 +24,8 @@ pub struct AppendOp {
     pub lease_epoch: i64,
     pub attempt_id: Option<AttemptId>,
     pub batch_no: Option<i64>,
+    /// Give the lease back if nothing is left to do.
+    pub release_if_idle: bool,
     pub events: Vec<NewEvent>,
 }
 
@@ -33,11 +35,13 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
         let same_owner =
             rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
         if same_owner {
-            return Ok(Reply::Appended(Appended { first_seq: batch.first_seq, last_seq: batch.last_seq }));
+            let Batch { first_seq, last_seq, released, .. } = *batch;
+            return Ok(Reply::Appended(Appended { first_seq, last_seq, released }));
         }
     }
     if let Some(seq) = stated_before(rows, &op.events) {
-        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq }));
+        let released = op.release_if_idle && has_left(rows);
+        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq, released }));
     }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
@@ -47,12 +51,22 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
         take(desk, run_id, event, now);
     }
     let last_seq = desk.run(run_id)?.run.last_seq;
+    let rows = desk.run(run_id)?;
+    if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
+        give_back(desk, run_id, now);
+    }
+    let released = op.release_if_idle && has_left(desk.run(run_id)?);
     if let Some(batch_no) = op.batch_no {
-        let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq };
+        let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released };
         desk.run_mut(run_id).batches.push(Tracked::new(batch));
     }
     desk.settle(run_id, now);
-    Ok(Reply::Appended(Appended { first_seq, last_seq }))
+    Ok(Reply::Appended(Appended { first_seq, last_seq, released }))
+}
+
+/// Whether the lease has ended.
+fn has_left(rows: &RunDesk) -> bool {
+    rows.lease.as_deref().is_none_or(|lease| lease.ended)
 }
 
 fn find_batch(rows: &RunDesk, epoch: i64, no: i64) -> Option<&Batch> {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, Timestamp,
-    commands::CommandState,
+    commands::{CommandState, CommandType},
     events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED},
     ids::{AttemptId, CommandId, RunId},
     leases::{Claimed, Lease, LeaseState},
@@ -22,6 +22,8 @@ pub struct ClaimOp {
     pub lease_ms: i64,
     /// Used unless a job has offered one.
     pub attempt_id: AttemptId,
+    /// Acknowledge the next turn too.
+    pub take_up: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +84,9 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
         "leaseExpiresAt": expires_at, "previousRunnerId": expired});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+    if op.take_up {
+        take_up(desk.run_mut(run_id), attempt_id, now);
+    }
     desk.settle(run_id, now);
     let thread_id = desk.session.thread_id.clone();
     let rows = desk.run(run_id)?;
@@ -95,6 +100,17 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
         commands,
         thread_id,
     })))
+}
+
+/// Acknowledges the next turn, unless an earlier attempt has had it: what that left behind must be seen to first.
+fn take_up(rows: &mut RunDesk, attempt_id: AttemptId, now: Timestamp) {
+    let turns = rows.commands.values_mut().filter(|c| c.is_unfinished() && c.command_type == CommandType::Turn);
+    if let Some(next) = turns.min_by_key(|c| c.seq).filter(|c| c.state == CommandState::Pending) {
+        next.state = CommandState::Acked;
+        next.acked_at = Some(now);
+        next.attempt_id = Some(attempt_id);
+        next.updated_at = now;
+    }
 }
 
 fn note_waiter(desk: &mut Desk, run_id: RunId, runner_id: &str, held: &Lease, now: Timestamp) {
@@ -121,10 +137,7 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
         lease.duration_ms = ms;
     }
     if release {
-        lease.ended = true;
-        let fact = json!({"state": "released", "runnerId": op.runner_id, "leaseEpoch": op.lease_epoch});
-        desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
-        cancel::end_waiting(desk, run_id, now);
+        give_back(desk, run_id, now);
     } else {
         lease.expires_at = after(now, lease.duration_ms);
     }
@@ -140,6 +153,15 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
         released: lease.ended,
         run_cancel_requested: rows.run.cancel_requested_at.is_some(),
     }))
+}
+
+/// Ends the lease of a runner that goes.
+pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let lease = desk.run_mut(run_id).lease.as_mut().expect("the fence found it");
+    lease.ended = true;
+    let fact = json!({"state": "released", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch});
+    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+    cancel::end_waiting(desk, run_id, now);
 }
 
 /// Takes a command up. A later attempt may take up what an earlier one left; the fold then starts its reply anew.

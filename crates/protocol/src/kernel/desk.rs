@@ -76,6 +76,7 @@ pub struct Batch {
     pub batch_no: i64,
     pub first_seq: i64,
     pub last_seq: i64,
+    pub released: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -188,9 +188,14 @@ impl Kernel {
     async fn route(&self, method: &Method, parts: &[&str], query: &str, body: &Bytes) -> Result<String, Failure> {
         match (method.as_str(), parts) {
             ("POST", ["runs", _, "claim"]) => {
-                let ClaimRun { runner_id, lease_ms } = read(body);
+                let ClaimRun { runner_id, lease_ms, take_up } = read(body);
                 let attempt_id = AttemptId::new(Uuid::from_u128(100 + self.run().lease_epoch as u128));
-                match self.apply(Op::Claim(ClaimOp { runner_id, lease_ms: lease_ms.unwrap_or(60_000), attempt_id }))? {
+                match self.apply(Op::Claim(ClaimOp {
+                    runner_id,
+                    lease_ms: lease_ms.unwrap_or(60_000),
+                    attempt_id,
+                    take_up,
+                }))? {
                     Reply::Claimed(claimed) => Ok(text(&claimed)),
                     other => panic!("{other:?}"),
                 }
@@ -235,6 +240,7 @@ impl Kernel {
             lease_epoch: batch.lease_epoch,
             attempt_id: batch.attempt_id.map(|id| id.parse().unwrap()),
             batch_no: batch.batch_no,
+            release_if_idle: batch.release_if_idle,
             events: events?,
         };
         match self.apply(Op::Append(op))? {

@@ -243,6 +243,7 @@ async fn state(
         lease_epoch: asked.lease_epoch,
         attempt_id: asked.attempt_id,
         batch_no: None,
+        release_if_idle: false,
         events: vec![event],
     };
     events::append(app, caller, run.run_id, append).await.map(drop)

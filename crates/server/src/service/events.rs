@@ -31,6 +31,7 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendE
         lease_epoch: asked.lease_epoch,
         attempt_id,
         batch_no: asked.batch_no,
+        release_if_idle: asked.release_if_idle,
         events,
     };
     match app.submit(&known, Op::Append(op)).await? {

@@ -16,7 +16,8 @@ pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun
     caller.may_run(&known)?;
     name("runnerId", &asked.runner_id)?;
     let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
-    let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id: AttemptId::new(app.ids.body()) };
+    let attempt_id = AttemptId::new(app.ids.body());
+    let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id, take_up: asked.take_up };
     match app.submit(&known, Op::Claim(op)).await? {
         Reply::Claimed(claimed) => Ok(*claimed),
         other => Err(unexpected(&other)),

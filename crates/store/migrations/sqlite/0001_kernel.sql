@@ -117,6 +117,7 @@ CREATE TABLE append_batches (
     batch_no BIGINT NOT NULL,
     first_seq BIGINT NOT NULL,
     last_seq BIGINT NOT NULL,
+    released BIGINT NOT NULL,
     PRIMARY KEY (run_id, lease_epoch, batch_no)
 ) WITHOUT ROWID;
 

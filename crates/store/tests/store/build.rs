@@ -169,11 +169,18 @@ impl RunRef {
     }
 
     pub fn claim(&self, runner: &str, lease_ms: i64, attempt_id: AttemptId) -> Request {
-        self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id }))
+        self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id, take_up: lease_ms % 2 == 0 }))
     }
 
     pub fn append(&self, runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Request {
-        let op = AppendOp { runner_id: runner.into(), lease_epoch: epoch, attempt_id: None, batch_no, events };
+        let op = AppendOp {
+            runner_id: runner.into(),
+            lease_epoch: epoch,
+            attempt_id: None,
+            batch_no,
+            release_if_idle: false,
+            events,
+        };
         self.request(Op::Append(op))
     }
 }

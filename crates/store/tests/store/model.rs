@@ -289,6 +289,7 @@ impl Model {
             lease_epoch,
             attempt_id: None,
             batch_no: batch.then_some(self.batches),
+            release_if_idle: self.batches % 3 == 0,
             events: events.clone(),
         };
         let asked = op.events.iter().filter_map(NewEvent::asks).collect();

@@ -48,6 +48,7 @@ fn only_the_holder_of_the_live_lease_writes() {
         lease_epoch: 1,
         attempt_id: Some(AttemptId::new(Uuid::nil())),
         batch_no: None,
+        release_if_idle: false,
         events: vec![says(turn)],
     };
     assert_eq!(scene.refused(run, Op::Append(op.clone())), "attempt-stale");
@@ -144,4 +145,43 @@ fn a_lease_that_ran_out_unswept_does_not_push_aside_the_run_that_became_active_s
     assert_eq!(scene.desk.session.active_unfinished, 1);
     scene.sweep(old);
     assert_eq!(scene.desk.session.active_run_id, Some(new));
+}
+
+#[test]
+fn a_claim_can_take_up_the_next_turn() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let (first, second) = (scene.turn(run), scene.turn(run));
+    let take_up = |scene: &mut Scene, runner: &str| match scene.new_claim(runner) {
+        Op::Claim(op) => Op::Claim(ClaimOp { take_up: true, ..op }),
+        _ => unreachable!("a claim"),
+    };
+    let op = take_up(&mut scene, "runner");
+    scene.apply(run, op).unwrap();
+    let attempt = scene.rows(run).run.attempt_id;
+    assert_eq!(scene.rows(run).commands[&first].state, CommandState::Acked);
+    assert_eq!(scene.rows(run).commands[&first].attempt_id, attempt);
+    assert_eq!(scene.rows(run).commands[&second].state, CommandState::Pending);
+    // What an earlier attempt has had is seen to before it is acknowledged again.
+    let op = take_up(&mut scene, "runner");
+    scene.apply(run, op).unwrap();
+    assert_eq!(scene.rows(run).commands[&first].attempt_id, attempt);
+}
+
+#[test]
+fn the_last_batch_can_give_the_lease_back() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let (first, second) = (scene.turn(run), scene.turn(run));
+    scene.claim(run, "runner");
+    let last = |turn, batch_no| match Scene::append_op("runner", 1, Some(batch_no), vec![ends(turn, "completed")]) {
+        Op::Append(op) => Op::Append(AppendOp { release_if_idle: true, ..op }),
+        _ => unreachable!("an append"),
+    };
+    let released = |reply| matches!(reply, Ok(Reply::Appended(Appended { released: true, .. })));
+    assert!(!released(scene.apply(run, last(first, 1))), "another turn is left");
+    assert!(released(scene.apply(run, last(second, 2))));
+    assert!(scene.rows(run).lease.as_deref().unwrap().ended);
+    assert!(!released(scene.apply(run, last(first, 1))), "the same batch, the same answer");
+    assert!(released(scene.apply(run, last(second, 2))), "the same batch, the same answer");
 }

@@ -146,7 +146,7 @@ impl Scene {
 
     pub fn new_claim(&mut self, runner: &str) -> Op {
         let attempt_id = AttemptId::new(self.body());
-        Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms: LEASE_MS, attempt_id })
+        Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms: LEASE_MS, attempt_id, take_up: false })
     }
 
     /// Claims the run; answers the epoch.
@@ -159,7 +159,14 @@ impl Scene {
     }
 
     pub fn append_op(runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Op {
-        Op::Append(AppendOp { runner_id: runner.into(), lease_epoch: epoch, attempt_id: None, batch_no, events })
+        Op::Append(AppendOp {
+            runner_id: runner.into(),
+            lease_epoch: epoch,
+            attempt_id: None,
+            batch_no,
+            release_if_idle: false,
+            events,
+        })
     }
 
     /// Appends as the holder of the run's last lease.
