@@ -49,7 +49,7 @@ enum Verb {
     Verify(verify::Args),
 }
 
-/// Events are allocated on one thread and freed on another; the system's allocator spends an eighth of the server's time on that.
+/// The server allocates much and in small pieces: a flat profile of trivial runs showed the system's allocator at about 18 %.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
