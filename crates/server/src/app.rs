@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
 };
 
 use ostler_protocol::{
@@ -18,7 +19,7 @@ use ostler_store::{
 };
 use quick_cache::sync::Cache;
 
-use crate::{auth::Authenticator, clock::Clock, clock::Ids, config::Config, hub::Hub};
+use crate::{auth::Authenticator, clock::Clock, clock::Ids, config::Config, hub::Hub, worker::wakeups::Tray};
 
 const RUNS_REMEMBERED: usize = 16_384;
 
@@ -61,6 +62,8 @@ impl RunRef {
 pub struct LaneHost {
     pub clock: Arc<dyn Clock>,
     pub hub: Arc<Hub>,
+    /// What the other servers are to be told, where there can be others.
+    pub told: Option<Arc<Tray>>,
 }
 
 impl Host for LaneHost {
@@ -69,6 +72,9 @@ impl Host for LaneHost {
     }
 
     fn committed(&self, committed: Committed) {
+        if let Some(told) = &self.told {
+            told.put_committed(&committed);
+        }
         self.hub.publish(committed.events);
         if committed.jobs_waiting {
             self.hub.jobs.notify_one();
@@ -116,6 +122,11 @@ impl App {
 
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// How often whoever waits reads the store, whether somebody woke them or not.
+    pub fn recheck(&self) -> Duration {
+        Duration::from_millis(self.config.limits.recheck_ms.max(1))
     }
 
     /// Submits one operation. `None`: a unique key was taken meanwhile.

@@ -98,6 +98,8 @@ pub struct LimitsSection {
     /// A heartbeat comment on every silent event stream.
     pub heartbeat_ms: u64,
     pub connections_max: usize,
+    /// A wake-up is a hint: whoever waits reads the store this often even without one.
+    pub recheck_ms: u64,
 }
 
 impl Default for LimitsSection {
@@ -109,6 +111,7 @@ impl Default for LimitsSection {
             body_ms: 60_000,
             heartbeat_ms: 15_000,
             connections_max: 4_096,
+            recheck_ms: 2_000,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The hub: tells followers in this process what was just made durable. A follower that lags goes back to the store;
+//! The hub: tells followers in this process what was just made durable, here or by another server. A follower that lags goes back to the store;
 //! nobody who listens can slow down somebody who writes.
 
 use std::{
@@ -38,6 +38,23 @@ impl Hub {
                 let _ = topic.send(kept.into());
             }
         }
+    }
+
+    /// Whoever follows this session reads the store.
+    pub fn reread(&self, session: SessionId) {
+        if let Some(topic) = self.topics.lock().expect("never poisoned").get(&session) {
+            let _ = topic.send([].into());
+        }
+    }
+
+    pub fn reread_all(&self) {
+        for topic in self.topics.lock().expect("never poisoned").values() {
+            let _ = topic.send([].into());
+        }
+    }
+
+    pub fn is_followed(&self, session: SessionId) -> bool {
+        self.topics.lock().expect("never poisoned").contains_key(&session)
     }
 
     pub fn subscribe(self: &Arc<Self>, session: SessionId) -> Subscription {

@@ -20,7 +20,8 @@ use crate::{
     config::Config,
     http,
     hub::Hub,
-    launcher, listener, service, worker,
+    launcher, listener, service,
+    worker::{self, wakeups::Tray},
 };
 
 /// How long open requests get to finish once the server stops.
@@ -53,7 +54,8 @@ impl Server {
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
         config.server.listen = address.to_string();
         let hub = Arc::new(Hub::default());
-        let host = LaneHost { clock: clock.clone(), hub: hub.clone() };
+        let told = db.multi_replica().then(Arc::<Tray>::default);
+        let host = LaneHost { clock: clock.clone(), hub: hub.clone(), told: told.clone() };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let password = password_of(&known);
@@ -62,7 +64,7 @@ impl Server {
         let auth = Authenticator::new(&token);
         let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stopping });
         worker::sweeper::recover(&app).await?;
-        let tasks = spawn(&app, listener);
+        let tasks = spawn(&app, listener, told);
         Ok(Self { address, token_file, app, stop, tasks })
     }
 
@@ -87,10 +89,13 @@ impl Server {
     }
 }
 
-fn spawn(app: &App, listener: TcpListener) -> Vec<JoinHandle<()>> {
+fn spawn(app: &App, listener: TcpListener, told: Option<Arc<Tray>>) -> Vec<JoinHandle<()>> {
     let router = http::router(app.clone());
     let serving = tokio::spawn(listener::serve(app.clone(), listener, router.clone()));
     let mut tasks = vec![serving, tokio::spawn(worker::sweeper::run(app.clone()))];
+    if let Some(told) = told {
+        tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
+    }
     if app.config.runner.resident {
         tasks.push(tokio::spawn(launcher::resident::run(app.clone(), router)));
     }

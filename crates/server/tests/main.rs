@@ -19,6 +19,7 @@ mod listing;
 mod liveness;
 mod patience;
 mod permissions;
+mod replicas;
 mod resident;
 mod results;
 mod runner_jobs;

@@ -20,5 +20,6 @@ pub mod runs;
 pub mod sessions;
 mod sqlite;
 pub mod tokens;
+pub mod wakeups;
 
 pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};

@@ -26,8 +26,6 @@ use crate::{
 
 /// Jobs taken in one go.
 const TAKE_MAX: u32 = 32;
-/// Jobs are looked for this often even when nobody said that one waits.
-const RECHECK: Duration = Duration::from_secs(2);
 /// Jobs are vouched for this often, or several times within the silence that would cost them.
 const HEARTBEAT_MS_MAX: u64 = 5_000;
 
@@ -56,7 +54,7 @@ pub async fn run(app: App, router: Router) {
         }
         tokio::select! {
             () = app.hub.jobs.notified() => {}
-            () = tokio::time::sleep(RECHECK) => {}
+            () = tokio::time::sleep(app.recheck()) => {}
             _ = heartbeat.tick() => {
                 if let Err(error) = store::runner_jobs::update_heartbeat(&app.db, &owner, app.now()).await {
                     tracing::warn!(%error, "vouching for jobs failed");

@@ -132,7 +132,7 @@ pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollComma
         if news || ended || tokio::time::Instant::now() >= deadline {
             return Ok(page);
         }
-        let recheck = deadline.min(tokio::time::Instant::now() + super::follow::RECHECK);
+        let recheck = deadline.min(tokio::time::Instant::now() + app.recheck());
         let relevant = async {
             while let Some(events) = subscription.next().await {
                 if events.iter().any(|event| event.run.is_some_and(|(id, _)| id == run_id) && wakes_runner(event)) {

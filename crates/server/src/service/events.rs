@@ -69,7 +69,7 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
     if let Some(subscription) = &mut subscription {
         let deadline = tokio::time::Instant::now() + wait;
         while page.events.is_empty() && tokio::time::Instant::now() < deadline {
-            let recheck = deadline.min(tokio::time::Instant::now() + super::follow::RECHECK);
+            let recheck = deadline.min(tokio::time::Instant::now() + app.recheck());
             page = tokio::select! {
                 published = subscription.next() => match published.and_then(|events| following(&events, run_id, after, limit)) {
                     Some(page) => page,

@@ -1,7 +1,7 @@
 //! Following a run or a session: the store up to now, then the hub; back to the store whenever the hub cannot vouch for the next
 //! number. No event is skipped, none comes twice, and no follower can slow an appender.
 
-use std::{collections::VecDeque, sync::atomic::Ordering, time::Duration};
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use ostler_protocol::{
     Failure, FailureKind,
@@ -18,8 +18,6 @@ use crate::{
     hub::Subscription,
 };
 
-/// A wake-up is a hint: every follower reads the store this often even without one.
-pub const RECHECK: Duration = Duration::from_secs(2);
 const CATCH_UP_EVENTS: u32 = 256;
 
 /// What is followed, and by which numbers.
@@ -78,7 +76,7 @@ impl Follower {
             ready: VecDeque::new(),
             behind: true,
             ended: false,
-            recheck_at: Instant::now() + RECHECK,
+            recheck_at: Instant::now() + app.recheck(),
         };
         if before >= app.config.limits.followers_max {
             let failure = Failure::rule(FailureKind::RateLimited, "followers", "too many event streams are open");
@@ -131,7 +129,7 @@ impl Follower {
         };
         let page = page.map_err(store_failure)?;
         self.behind = page.has_more;
-        self.recheck_at = Instant::now() + RECHECK;
+        self.recheck_at = Instant::now() + self.app.recheck();
         self.ready.extend(page.events);
         Ok(())
     }
@@ -150,9 +148,13 @@ impl Follower {
                 Some(events) => {
                     let mine = events.iter().filter(|event| self.is_followed(event) && self.number(event) > self.after);
                     self.ready = mine.cloned().collect();
-                    if self.ready.front().is_some_and(|first| self.number(first) != self.after + 1) {
-                        self.ready.clear();
-                        self.behind = true;
+                    match self.ready.front().map(|first| self.number(first) == self.after + 1) {
+                        Some(true) => self.recheck_at = Instant::now() + self.app.recheck(),
+                        Some(false) => {
+                            self.ready.clear();
+                            self.behind = true;
+                        }
+                        None => {}
                     }
                 }
             },

@@ -1,3 +1,4 @@
-//! Background work: what time alone brings about.
+//! Background work: what time and other servers bring about.
 
 pub mod sweeper;
+pub mod wakeups;

@@ -262,4 +262,11 @@ impl Caller {
         let request = request.header("accept", "text/event-stream").header("last-event-id", after_seq.to_string());
         Follow::new(request.send().await.unwrap())
     }
+
+    /// Follows the session of this plain id from behind this number.
+    pub async fn follow_session(&self, session_id: &str, after_seq: i64) -> Follow {
+        let request = self.request("GET", &format!("/api/v1/sessions/{session_id}/trace"));
+        let request = request.header("accept", "text/event-stream").header("last-event-id", after_seq.to_string());
+        Follow::of_session(request.send().await.unwrap())
+    }
 }

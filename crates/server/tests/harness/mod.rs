@@ -157,6 +157,21 @@ impl TestServer {
         Self { operator, callers, server: Some(server), clock, config, _database: database, _data_dir: data_dir }
     }
 
+    /// Another server on the same store and clock, with the same operator.
+    pub async fn beside(&self, choose: impl FnOnce(&mut Config)) -> Self {
+        let data_dir = TempDir::new().unwrap();
+        let mut config = self.config.clone();
+        config.server.data_dir = Some(data_dir.path().to_owned());
+        std::fs::copy(self.server.as_ref().unwrap().token_file().unwrap(), data_dir.path().join("token")).unwrap();
+        choose(&mut config);
+        let clock = self.clock.clone();
+        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        let operator = Caller::new(&server);
+        let callers = self.callers.keys().map(|name| (name.clone(), operator.with_token(Some(&token_of(name)))));
+        let callers = callers.collect();
+        Self { operator, callers, server: Some(server), clock, config, _database: None, _data_dir: data_dir }
+    }
+
     /// The caller with the service token of this name.
     pub fn caller(&self, name: &str) -> &Caller {
         &self.callers[name]

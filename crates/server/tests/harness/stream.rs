@@ -9,6 +9,8 @@ use super::PATIENCE;
 pub struct Follow {
     pub status: u16,
     pub headers: HeaderMap,
+    /// The field that a frame's id repeats.
+    number: &'static str,
     response: Response,
     buffer: String,
     /// How much of the buffer holds no end of a frame.
@@ -26,8 +28,17 @@ pub struct Frame {
 
 impl Follow {
     pub fn new(response: Response) -> Self {
+        Self::by("seq", response)
+    }
+
+    /// A session's stream, whose ids are the session's numbers.
+    pub fn of_session(response: Response) -> Self {
+        Self::by("sessionSeq", response)
+    }
+
+    fn by(number: &'static str, response: Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Self { status, headers, response, buffer: String::new(), looked_at: 0 }
+        Self { status, headers, number, response, buffer: String::new(), looked_at: 0 }
     }
 
     /// The next frame, comments included. `None`: the stream has ended.
@@ -50,7 +61,7 @@ impl Follow {
         loop {
             let frame = self.frame().await?;
             if let Some(id) = frame.id {
-                assert_eq!(frame.data["seq"], id);
+                assert_eq!(frame.data[self.number], id);
                 assert_eq!(frame.data["type"], frame.event);
                 return Some(frame.data);
             }

@@ -47,24 +47,6 @@ fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).collect()
 }
 
-async fn follow(caller: &Caller, session_id: &str, after: i64) -> Follow {
-    let request = caller.request("GET", &at(session_id, "/trace")).header("accept", "text/event-stream");
-    Follow::new(request.header("last-event-id", after.to_string()).send().await.unwrap())
-}
-
-/// The next events of a session's stream, whose ids are the session's numbers.
-async fn take(follow: &mut Follow, count: usize) -> Vec<Value> {
-    let mut events = vec![];
-    while events.len() < count {
-        let frame = follow.frame().await.expect("the stream goes on");
-        if let Some(number) = frame.id {
-            assert_eq!((&frame.data["sessionSeq"], &frame.data["type"]), (&json!(number), &json!(frame.event)));
-            events.push(frame.data);
-        }
-    }
-    events
-}
-
 async fn a_trace_is_everything_and_output_is_what_people_read(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (first, command_id) = play(&server, "mine").await;
@@ -122,13 +104,13 @@ async fn a_stream_goes_on_from_run_to_run(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 50).await;
     make(&server, "mine").await;
     // Open before there is anything.
-    let mut stream = follow(&server, "mine", 0).await;
+    let mut stream = server.follow_session("mine", 0).await;
     assert_eq!((stream.status, &stream.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
     let mut seen: Vec<Value> = vec![];
     for _ in 0..3 {
         play(&server, "mine").await;
         let whole = trace(&server, "mine").await;
-        seen.extend(take(&mut stream, whole.len() - seen.len()).await);
+        seen.extend(stream.take(whole.len() - seen.len()).await);
         assert_eq!(seen, whole);
         assert_eq!(types(&seen).last(), Some(&"terminal_status"));
     }
@@ -138,14 +120,14 @@ async fn a_stream_goes_on_from_run_to_run(engine: Engine) {
     let beat = stream.frame().await.unwrap();
     assert_eq!((beat.comment.as_str(), beat.id), ("keep-alive", None));
     join(&server, "mine").await;
-    assert_eq!(take(&mut stream, 1).await[0]["sessionSeq"], seen.len() + 1);
+    assert_eq!(stream.take(1).await[0]["sessionSeq"], seen.len() + 1);
     // Whoever comes later begins where they like; `afterSeq` does it too, and the header wins.
-    assert_eq!(take(&mut follow(&server, "mine", 4).await, seen.len() - 4).await, seen[4..]);
+    assert_eq!(server.follow_session("mine", 4).await.take(seen.len() - 4).await, seen[4..]);
     let request = server.request("GET", &at("mine", "/trace?afterSeq=2")).header("accept", "text/event-stream");
-    let mut late = Follow::new(request.try_clone().unwrap().send().await.unwrap());
-    assert_eq!(take(&mut late, 1).await, seen[2..3]);
-    let mut late = Follow::new(request.header("last-event-id", "5").send().await.unwrap());
-    assert_eq!(take(&mut late, 1).await, seen[5..6]);
+    let mut late = Follow::of_session(request.try_clone().unwrap().send().await.unwrap());
+    assert_eq!(late.take(1).await, seen[2..3]);
+    let mut late = Follow::of_session(request.header("last-event-id", "5").send().await.unwrap());
+    assert_eq!(late.take(1).await, seen[5..6]);
 }
 
 async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
@@ -167,12 +149,12 @@ async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
     // Connections that break after a few events each.
     for count in [1, 7, 40, 3, 120, 2, 60] {
         let after = seen.last().map_or(0, |event| event["sessionSeq"].as_i64().unwrap());
-        seen.extend(take(&mut follow(&server, "mine", after).await, count).await);
+        seen.extend(server.follow_session("mine", after).await.take(count).await);
     }
-    let mut last = follow(&server, "mine", seen.len() as i64).await;
+    let mut last = server.follow_session("mine", seen.len() as i64).await;
     writing.await.unwrap();
     let whole = trace(&server, "mine").await;
-    seen.extend(take(&mut last, whole.len() - seen.len()).await);
+    seen.extend(last.take(whole.len() - seen.len()).await);
     assert_eq!(seen, whole);
     assert_eq!(numbers(&seen, "sessionSeq"), (1..=3 * (2 + 120 + 1)).collect::<Vec<_>>());
 }
@@ -192,11 +174,11 @@ async fn a_stream_of_one_run_ends_with_it(engine: Engine) {
 async fn a_restarted_server_goes_on_where_the_stream_broke_off(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     play(&server, "mine").await;
-    let mut stream = follow(&server, "mine", 0).await;
-    let mut seen = take(&mut stream, 3).await;
+    let mut stream = server.follow_session("mine", 0).await;
+    let mut seen = stream.take(3).await;
     server.restart().await;
     play(&server, "mine").await;
     let whole = trace(&server, "mine").await;
-    seen.extend(take(&mut follow(&server, "mine", 3).await, whole.len() - 3).await);
+    seen.extend(server.follow_session("mine", 3).await.take(whole.len() - 3).await);
     assert_eq!(seen, whole);
 }

@@ -1,0 +1,163 @@
+//! Wake-ups between servers: what was committed here is told to the others, and what they committed wakes followers, waits and
+//! launchers here. A session that is followed here is read once for all its followers. Whatever is lost on the way is made
+//! good by reading the store again, which everybody who waits does from time to time anyway.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use ostler_protocol::ids::SessionId;
+use ostler_store::{
+    self as store, StoreError,
+    lane::Committed,
+    wakeups::{Listener, News, Speaker},
+};
+use tokio::sync::Notify;
+
+use crate::app::App;
+
+/// The first news go out at once, the next ones together after this long.
+const TELL_PAUSE: Duration = Duration::from_millis(10);
+/// "Read everything" costs the others dear and is said less often.
+const TELL_EVERYTHING_PAUSE: Duration = Duration::from_millis(250);
+/// A connection that was lost is tried again after this long, then after twice as long each time.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Sessions read at once for the followers here.
+const READS_MAX: usize = 4;
+/// A follower that lacks more than this reads for itself.
+const EVENTS_MAX: i64 = 256;
+
+/// News on their way: whoever takes them gets all there are, as one.
+#[derive(Default)]
+pub struct Tray {
+    news: Mutex<News>,
+    some: Notify,
+}
+
+impl Tray {
+    /// What a flush of this server brought.
+    pub fn put_committed(&self, committed: &Committed) {
+        let mut news = self.lock();
+        committed.events.iter().for_each(|event| news.add_event(event));
+        news.jobs |= committed.jobs_waiting;
+        if !news.is_empty() {
+            self.some.notify_one();
+        }
+    }
+
+    fn put(&self, more: News) {
+        self.lock().merge(more);
+        self.some.notify_one();
+    }
+
+    async fn take(&self) -> News {
+        loop {
+            let news = std::mem::take(&mut *self.lock());
+            if !news.is_empty() {
+                return news;
+            }
+            self.some.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, News> {
+        self.news.lock().expect("never poisoned")
+    }
+}
+
+/// Tells, hears and passes on, until the server stops.
+pub async fn run(app: App, told: Arc<Tray>) {
+    let origin = app.ids.body().simple().to_string();
+    let Some(speaker) = Speaker::new(&app.db, origin.clone()) else { return };
+    let heard = Tray::default();
+    tokio::select! {
+        () = tell(&told, speaker) => {}
+        () = hear(&app, &origin, &heard) => {}
+        () = pass_on(&app, &heard) => {}
+        () = app.stopped() => {}
+    }
+}
+
+async fn tell(told: &Tray, mut speaker: Speaker) {
+    let mut retry = RETRY_MIN;
+    loop {
+        let news = told.take().await;
+        let pause = match speaker.tell(&news).await {
+            Ok(()) => {
+                retry = RETRY_MIN;
+                if news.everything { TELL_EVERYTHING_PAUSE } else { TELL_PAUSE }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "waking the other servers failed; their followers read the store meanwhile");
+                told.put(news);
+                longer(&mut retry)
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn hear(app: &App, origin: &str, heard: &Tray) {
+    let mut retry = RETRY_MIN;
+    loop {
+        let lost = match Listener::connect(&app.db, origin.to_owned()).await {
+            Ok(None) => return,
+            Ok(Some(listener)) => {
+                retry = RETRY_MIN;
+                // Nobody knows what was said while nobody listened.
+                heard.put(News::everything());
+                listen(listener, heard).await
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(error = %lost, "the other servers cannot be heard; followers read the store meanwhile");
+        tokio::time::sleep(longer(&mut retry)).await;
+    }
+}
+
+async fn listen(mut listener: Listener, heard: &Tray) -> StoreError {
+    loop {
+        match listener.hear().await {
+            Ok(news) => heard.put(news),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// How long to wait this time; the next time it is twice as long.
+fn longer(retry: &mut Duration) -> Duration {
+    std::mem::replace(retry, (*retry * 2).min(RETRY_MAX))
+}
+
+async fn pass_on(app: &App, heard: &Tray) {
+    loop {
+        let news = heard.take().await;
+        if news.jobs {
+            app.hub.jobs.notify_one();
+        }
+        if news.everything {
+            app.hub.reread_all();
+        }
+        let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
+        let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
+        reads.buffer_unordered(READS_MAX).collect::<()>().await;
+    }
+}
+
+/// Reads what another server wrote, once for all who follow it here.
+async fn publish(app: &App, session: SessionId, (first, last): (i64, i64)) {
+    let count = last.saturating_sub(first).saturating_add(1);
+    let read = match u32::try_from(count) {
+        Ok(limit) if count <= EVENTS_MAX => {
+            store::events::list_by_session(&app.db, session, first - 1, limit).await.ok()
+        }
+        _ => None,
+    };
+    match read.filter(|page| !page.events.is_empty()) {
+        Some(page) => app.hub.publish(page.events),
+        None => app.hub.reread(session),
+    }
+}

@@ -1,0 +1,219 @@
+//! Wake-ups between servers on one Postgres: what was just made durable here, told to whoever listens elsewhere. A wake-up is
+//! a hint and may be lost; the store is the truth. It goes out after the commit and on a connection of its own, because a
+//! commit that notifies takes a lock that all of Postgres shares. SQLite has one process, and nobody to tell.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use ostler_protocol::{events::Event, ids::SessionId};
+use sqlx::{
+    Connection, Executor, PgConnection,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
+
+use crate::db::{Db, Engine, StoreError};
+
+const CHANNEL: &str = "ostler";
+/// Postgres takes fewer than 8,000 bytes.
+const PAYLOAD_BYTES_MAX: usize = 7_999;
+/// More than these never fit one payload, so they need not be remembered one by one.
+const SESSIONS_MAX: usize = 200;
+/// A listener that has heard nothing for this long asks whether its connection still stands.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Stands for "more than could be named".
+const EVERYTHING: &str = "*";
+
+/// What happened since the last wake-up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct News {
+    /// Sessions with new events, and the first and the last of their numbers.
+    pub sessions: BTreeMap<SessionId, (i64, i64)>,
+    /// A runner job waits for a launcher.
+    pub jobs: bool,
+    /// More happened than was named: read everything again.
+    pub everything: bool,
+}
+
+impl News {
+    pub fn everything() -> Self {
+        Self { everything: true, jobs: true, sessions: BTreeMap::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && !self.jobs && !self.everything
+    }
+
+    pub fn add_event(&mut self, event: &Event) {
+        self.add_session(event.session, (event.session_seq, event.session_seq));
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        self.jobs |= other.jobs;
+        self.everything |= other.everything;
+        other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
+    }
+
+    fn add_session(&mut self, session: SessionId, (first, last): (i64, i64)) {
+        let known = self.sessions.entry(session).or_insert((first, last));
+        *known = (known.0.min(first), known.1.max(last));
+        self.everything |= self.sessions.len() > SESSIONS_MAX;
+        if self.everything {
+            self.sessions.clear();
+        }
+    }
+
+    /// Words: who says it, `j` or `-`, and then `session:first-last`, as many as there are; or `*`, when they do not fit.
+    fn encode(&self, origin: &str) -> String {
+        let head = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
+        let mut text = head.clone();
+        for (session, (first, last)) in &self.sessions {
+            text += &format!(" {session}:{first}-{last}");
+        }
+        if self.everything || text.len() > PAYLOAD_BYTES_MAX {
+            return format!("{head} {EVERYTHING}");
+        }
+        text
+    }
+
+    /// Who says it and what. What cannot be read, as a newer server may write it, is a reason to read everything.
+    fn decode(text: &str) -> (&str, Self) {
+        let mut words = text.split(' ');
+        let origin = words.next().unwrap_or_default();
+        let mut news = Self::default();
+        match words.next() {
+            Some("j") => news.jobs = true,
+            Some("-") => {}
+            _ => return (origin, Self::everything()),
+        }
+        for word in words {
+            let Some((session, numbers)) = range(word) else {
+                return (origin, Self { jobs: news.jobs || word != EVERYTHING, ..Self::everything() });
+            };
+            news.add_session(session, numbers);
+        }
+        (origin, news)
+    }
+}
+
+fn range(word: &str) -> Option<(SessionId, (i64, i64))> {
+    let (session, numbers) = word.split_once(':')?;
+    let (first, last) = numbers.split_once('-')?;
+    Some((session.parse().ok()?, (first.parse().ok()?, last.parse().ok()?)))
+}
+
+/// Tells the other servers.
+pub struct Speaker {
+    origin: String,
+    options: PgConnectOptions,
+    connection: Option<PgConnection>,
+}
+
+impl Speaker {
+    /// `None`: this store has no other servers. `origin` is this server's, so that it need not listen to itself.
+    pub fn new(db: &Db, origin: String) -> Option<Self> {
+        let Engine::Postgres(pool) = &db.engine else { return None };
+        Some(Self { origin, options: (*pool.connect_options()).clone(), connection: None })
+    }
+
+    pub async fn tell(&mut self, news: &News) -> Result<(), StoreError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => PgConnection::connect_with(&self.options).await?,
+        };
+        let told = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(news.encode(&self.origin));
+        told.execute(&mut connection).await?;
+        // One that failed is not used again.
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+/// Hears the other servers, for as long as its connection stands.
+pub struct Listener {
+    origin: String,
+    inner: PgListener,
+}
+
+impl Listener {
+    /// `None`: this store has no other servers.
+    pub async fn connect(db: &Db, origin: String) -> Result<Option<Self>, StoreError> {
+        let Engine::Postgres(pool) = &db.engine else { return Ok(None) };
+        let alone = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
+        let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with((*pool.connect_options()).clone()).await?;
+        let mut inner = PgListener::connect_with(&alone).await?;
+        // Whoever reconnects has to know, because what was said meanwhile is lost.
+        inner.eager_reconnect(false);
+        inner.listen(CHANNEL).await?;
+        Ok(Some(Self { origin, inner }))
+    }
+
+    /// The next news of another server. An error is the connection's end.
+    pub async fn hear(&mut self) -> Result<News, StoreError> {
+        loop {
+            match tokio::time::timeout(SILENCE_MAX, self.inner.try_recv()).await {
+                Ok(heard) => {
+                    let heard = heard?.ok_or(StoreError::Stopped)?;
+                    let (origin, news) = News::decode(heard.payload());
+                    if origin != self.origin {
+                        return Ok(news);
+                    }
+                }
+                Err(_) => {
+                    let asked = tokio::time::timeout(CONNECT_TIMEOUT, self.inner.execute("SELECT 1")).await;
+                    asked.map_err(|_| StoreError::Stopped)??;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(number: usize) -> SessionId {
+        format!("ses_{number:032x}").parse().expect("an id")
+    }
+
+    fn news(sessions: usize, last: i64) -> News {
+        let mut news = News::default();
+        (0..sessions).for_each(|number| news.add_session(session(number), (1, last)));
+        news
+    }
+
+    #[test]
+    fn what_is_told_is_heard() {
+        for said in [news(0, 0), news(1, 9), News { jobs: true, ..news(3, 2) }, News { jobs: true, ..news(0, 0) }] {
+            assert_eq!(News::decode(&said.encode("me")), ("me", said));
+        }
+    }
+
+    #[test]
+    fn many_wake_ups_of_one_session_are_one() {
+        let mut all = news(2, 4);
+        all.merge(News { jobs: true, ..Default::default() });
+        all.merge(News { sessions: [(session(1), (3, 8))].into(), ..Default::default() });
+        let sessions = [(session(0), (1, 4)), (session(1), (1, 8))].into();
+        assert_eq!(all, News { sessions, jobs: true, everything: false });
+    }
+
+    #[test]
+    fn whatever_happened_fits_a_notification() {
+        for (sessions, last) in [(1, 1), (100, 99_999), (150, 9_999), (170, i64::MAX), (200, 9), (5_000, i64::MAX)] {
+            let said = news(sessions, last);
+            let text = said.encode("a-server-of-this-name");
+            assert!(text.len() <= PAYLOAD_BYTES_MAX, "{sessions} sessions: {} bytes", text.len());
+            let (_, heard) = News::decode(&text);
+            assert!(heard == said || heard.everything, "{sessions} sessions");
+        }
+        assert!(!News::decode(&news(150, 9_999).encode("me")).1.everything, "the usual number is named");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_reason_to_read_everything() {
+        for text in ["", "me", "me x", "me j ses_1:1-2", "me - whatever", "me - ses_00000000000000000000000000000001:1"]
+        {
+            assert_eq!(News::decode(text).1, News::everything(), "{text:?}");
+        }
+    }
+}
