@@ -176,7 +176,11 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
         for entry in fs::read_dir(&next).unwrap_or_else(|e| panic!("{}: {e}", next.display())) {
             let entry = entry.unwrap();
             let kind = entry.file_type().unwrap();
-            if kind.is_dir() && !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
+            // In a linked worktree `.git` is a file.
+            if NOT_OURS.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            if kind.is_dir() {
                 waiting.push(entry.path());
             } else if kind.is_file() {
                 found.push(entry.path().strip_prefix(directory).unwrap().to_owned());
