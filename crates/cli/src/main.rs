@@ -15,6 +15,7 @@ mod result;
 mod run;
 mod serve;
 mod steer;
+mod tokens;
 mod trace;
 mod verify;
 
@@ -46,6 +47,7 @@ enum Verb {
     Steer(steer::Args),
     Approve(permissions::ApproveArgs),
     Deny(permissions::DenyArgs),
+    Token(tokens::Args),
     Verify(verify::Args),
 }
 
@@ -85,6 +87,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Steer(args) => steer::steer(connection, args).await,
         Verb::Approve(args) => permissions::approve(connection, args).await,
         Verb::Deny(args) => permissions::deny(connection, args).await,
+        Verb::Token(args) => tokens::token(connection, args).await,
         Verb::Verify(args) => verify::verify(connection, args).await,
     }
 }

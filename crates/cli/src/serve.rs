@@ -34,6 +34,12 @@ pub struct Args {
     /// Let callers on this machine in without a token; for experiments
     #[arg(long)]
     open_loopback: bool,
+    /// Ask for a token everywhere, also for /health and /capabilities
+    #[arg(long, conflicts_with = "open_loopback")]
+    require_auth: bool,
+    /// Let web pages of this origin call, for example https://console.example; can be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
     /// Start even if the store's settings may lose acknowledged writes in a power cut
     #[arg(long)]
     unsafe_durability: bool,
@@ -83,6 +89,8 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     let overrides = Overrides {
         listen: args.listen.clone(),
         open_loopback: args.open_loopback,
+        require_auth: args.require_auth,
+        allow_origins: args.allow_origin.clone(),
         unsafe_durability: args.unsafe_durability,
         ..Overrides::default()
     };

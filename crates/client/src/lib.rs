@@ -15,6 +15,7 @@ mod runner_jobs;
 mod runners;
 mod runs;
 mod sse;
+mod tokens;
 mod transport;
 
 use std::sync::Arc;

@@ -26,6 +26,7 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+pub mod tokens;
 
 pub use failures::{Failure, FailureKind};
 pub use jiff::Timestamp;

@@ -38,3 +38,8 @@ pub const TOOL_COMMAND_CHARS_MAX: usize = 200;
 pub const BLOCKER_CHARS_MAX: usize = 500;
 /// A runner job that was started this often without finishing its work is given up.
 pub const JOB_ATTEMPTS_MAX: i64 = 5;
+
+/// The tenants one token or user can be let into.
+pub const CALLER_TENANTS_MAX: usize = 64;
+/// Ten years: whoever wants longer leaves the end out.
+pub const TOKEN_LIFE_MS_MAX: i64 = 10 * 366 * 86_400_000;

@@ -27,6 +27,8 @@ pub struct ServerSection {
     pub data_dir: Option<PathBuf>,
     /// Lets loopback callers in without a token. For experiments.
     pub open_loopback: bool,
+    /// Asks for a token everywhere, also for `/health*` and `/capabilities`.
+    pub require_auth: bool,
     /// Host names this server answers to beside loopback ones, when bound to loopback.
     pub hosts: Vec<String>,
     /// Origins of web pages that may call.
@@ -39,6 +41,7 @@ impl Default for ServerSection {
             listen: DEFAULT_LISTEN.into(),
             data_dir: None,
             open_loopback: false,
+            require_auth: false,
             hosts: vec![],
             allow_origins: vec![],
         }
@@ -123,6 +126,8 @@ pub struct Overrides {
     pub data_dir: Option<PathBuf>,
     pub database_url: Option<String>,
     pub open_loopback: bool,
+    pub require_auth: bool,
+    pub allow_origins: Vec<String>,
     pub unsafe_durability: bool,
 }
 
@@ -142,8 +147,20 @@ impl Config {
         config.server.data_dir = overrides.data_dir.or(config.server.data_dir);
         config.store.database_url = overrides.database_url.map(SecretString::from).or(config.store.database_url);
         config.server.open_loopback |= overrides.open_loopback;
+        config.server.require_auth |= overrides.require_auth;
+        config.server.allow_origins.extend(overrides.allow_origins);
+        config.check()?;
         config.store.unsafe_durability |= overrides.unsafe_durability;
         Ok(config)
+    }
+
+    /// What can be told to be wrong before anything is opened.
+    fn check(&self) -> Result<(), Failure> {
+        if self.server.open_loopback && self.server.require_auth {
+            let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
+            return Err(Failure::invalid("config", message));
+        }
+        self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
     fn read(file: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, Failure> {
@@ -182,6 +199,19 @@ impl Config {
     }
 }
 
+/// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern.
+fn check_origin(origin: &str) -> Result<(), Failure> {
+    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let fits = |host: &str| {
+        !host.is_empty() && !host.contains(['/', '*', '?', '#', '@', ' ']) && *host == *host.to_lowercase()
+    };
+    if host.is_some_and(fits) {
+        return Ok(());
+    }
+    let message = format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000");
+    Err(Failure::invalid("allow-origin", message))
+}
+
 fn invalid(error: config::ConfigError) -> Failure {
     // It may quote the line that is wrong, and that line may be the one with the password.
     let message = Redactor::new(&[]).redact(&format!("configuration: {error}")).into_owned();
@@ -201,6 +231,27 @@ mod tests {
         let config = from_environment(&[("runner__lease_ms", "1500"), ("token", "not a key")]).unwrap();
         assert_eq!(config.runner.lease_ms, 1500);
         assert_eq!(config.server.listen, DEFAULT_LISTEN);
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        for good in ["https://console.example", "http://localhost:3000", "http://[::1]:80"] {
+            assert!(check_origin(good).is_ok(), "{good}");
+        }
+        for bad in
+            ["*", "null", "console.example", "https://*.example", "https://a.example/", "https://A.example", "https://"]
+        {
+            assert!(check_origin(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_server_cannot_be_open_and_closed() {
+        let mut config = Config::default();
+        config.server.open_loopback = true;
+        assert!(config.check().is_ok());
+        config.server.require_auth = true;
+        assert!(config.check().is_err());
     }
 
     #[test]

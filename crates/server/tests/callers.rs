@@ -18,6 +18,7 @@ on_both_engines!(
     a_foreign_host_or_origin_is_refused,
     configured_hosts_and_origins_are_let_in,
     open_loopback_lifts_the_token_and_nothing_else,
+    require_auth_closes_even_health,
 );
 
 fn tokens(setup: &mut crate::harness::Setup) {
@@ -261,4 +262,20 @@ async fn open_loopback_lifts_the_token_and_nothing_else(engine: Engine) {
     let request = nobody.request("POST", "/api/v1/runs").header("content-type", "text/plain");
     nobody.send(request.body(run_body().to_string())).await.refused(UnsupportedMediaType);
     server.with_token(Some("wrong")).get("/api/v1/runs").await.refused(Unauthenticated);
+}
+
+async fn require_auth_closes_even_health(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.server.require_auth = true;
+        setup.token("hwlab", "client", &["hwlab"]);
+    })
+    .await;
+    for path in ["/health", "/health/live", "/health/readiness", "/openapi.json", "/api/v1/runs", "/nowhere"] {
+        server.with_token(None).get(path).await.refused(Unauthenticated);
+        server.with_token(Some("ost_svc_wrong")).get(path).await.refused(Unauthenticated);
+    }
+    for path in ["/health", "/health/live", "/health/readiness", "/openapi.json"] {
+        server.get(path).await.with_status(200);
+        server.caller("hwlab").get(path).await.with_status(200);
+    }
 }

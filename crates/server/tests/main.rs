@@ -26,4 +26,5 @@ mod runner_jobs;
 mod runs;
 mod sessions;
 mod surface;
+mod tokens;
 mod verify;

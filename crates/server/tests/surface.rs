@@ -19,6 +19,7 @@ struct Scene {
     command_id: String,
     job_id: String,
     permission_id: String,
+    token_id: String,
 }
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -91,6 +92,9 @@ const OPERATIONS: &[Row] = &[
         |_| json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "completed"}),
     ),
     ("POST", "/api/v1/runs/{runId}/cancel", |_| json!({})),
+    ("POST", "/api/v1/tokens", |_| json!({"name": "ci", "role": "client", "tenants": ["hwlab"]})),
+    ("GET", "/api/v1/tokens", none),
+    ("DELETE", "/api/v1/tokens/{tokenId}", none),
 ];
 
 /// Every operation the document has.
@@ -117,7 +121,9 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
     let session_id = id(&server.run(&run_id).await, "sessionId");
     let (job_id, permission_id) = (id(&job, "runnerJobId"), PERMISSION_ID.into());
-    let scene = Scene { run_id, session_id, command_id, job_id, permission_id };
+    let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
+    let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
+    let scene = Scene { run_id, session_id, command_id, job_id, permission_id, token_id };
     for (method, path, body) in OPERATIONS {
         let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
         assert!((200..300).contains(&answer.0), "{method} {path}: {answer:?}");
@@ -142,6 +148,7 @@ impl Scene {
             .replace("{commandId}", &self.command_id)
             .replace("{runnerJobId}", &self.job_id)
             .replace("{permissionId}", &self.permission_id)
+            .replace("{tokenId}", &self.token_id)
     }
 }
 

@@ -7,7 +7,7 @@ use super::{extract::Caller, problem::Refusal};
 use crate::{app::App, service};
 
 /// The agent profiles this server knows.
-#[utoipa::path(get, path = "/api/v1/backends", tag = "backends",
+#[utoipa::path(get, path = "/api/v1/backends", tag = "backends", security(("token" = ["browse"])),
     responses((status = 200, body = BackendList), (status = "4XX", body = Problem)))]
 pub async fn list(State(app): State<App>, Caller(_): Caller) -> Result<Json<BackendList>, Refusal> {
     Ok(Json(service::backends::list(&app).await?))

@@ -18,7 +18,8 @@ use super::{
 use crate::{app::App, service};
 
 /// Ask something of the agent.
-#[utoipa::path(post, path = "/api/v1/runs/{runId}/commands", tag = "commands", params(("runId" = RunId, Path)),
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/commands", tag = "commands", security(("token" = ["submit"])),
+    params(("runId" = RunId, Path)),
     request_body = CreateCommand,
     responses((status = 201, body = Command), (status = 200, body = Command, description = "the same key again"),
         (status = "4XX", body = Problem)))]
@@ -35,7 +36,8 @@ pub async fn create(
 }
 
 /// Poll for commands, as the run's runner.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}/commands", tag = "runner", params(("runId" = RunId, Path), PollCommands),
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/commands", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path), PollCommands),
     responses((status = 200, body = CommandPage), (status = "4XX", body = Problem)))]
 pub async fn poll(
     State(app): State<App>,
@@ -48,6 +50,7 @@ pub async fn poll(
 
 /// Get a command.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}", tag = "commands",
+    security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
 pub async fn get(
@@ -60,6 +63,7 @@ pub async fn get(
 
 /// What became of a command.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/result", tag = "commands",
+    security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
 pub async fn result(
@@ -71,7 +75,8 @@ pub async fn result(
 }
 
 /// Cancel a command. Idempotent: cancelling a finished command returns how it ended.
-#[utoipa::path(post, path = "/api/v1/commands/{commandId}/cancel", tag = "commands", params(("commandId" = CommandId, Path)),
+#[utoipa::path(post, path = "/api/v1/commands/{commandId}/cancel", tag = "commands", security(("token" = ["submit"])),
+    params(("commandId" = CommandId, Path)),
     request_body = Option<Cancel>, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
 pub async fn cancel(
     State(app): State<App>,
@@ -83,7 +88,8 @@ pub async fn cancel(
 }
 
 /// Take a command up, as the run's runner.
-#[utoipa::path(post, path = "/api/v1/commands/{commandId}/ack", tag = "runner", params(("commandId" = CommandId, Path)),
+#[utoipa::path(post, path = "/api/v1/commands/{commandId}/ack", tag = "runner", security(("token" = ["run"])),
+    params(("commandId" = CommandId, Path)),
     request_body = AckCommand, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
 pub async fn ack(
     State(app): State<App>,
@@ -95,7 +101,8 @@ pub async fn ack(
 }
 
 /// State a command's status, as the run's runner.
-#[utoipa::path(patch, path = "/api/v1/commands/{commandId}/status", tag = "runner", params(("commandId" = CommandId, Path)),
+#[utoipa::path(patch, path = "/api/v1/commands/{commandId}/status", tag = "runner", security(("token" = ["run"])),
+    params(("commandId" = CommandId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
 pub async fn patch_status(
     State(app): State<App>,

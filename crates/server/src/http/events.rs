@@ -31,7 +31,8 @@ use crate::{
 ///
 /// A page of JSON; with `Accept: text/event-stream` a stream that goes on until the run ends. The stream's ids are the
 /// run's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}/events", tag = "events", params(("runId" = RunId, Path), EventsQuery),
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/events", tag = "events", security(("token" = ["read"])),
+    params(("runId" = RunId, Path), EventsQuery),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
 pub async fn page(
@@ -51,7 +52,8 @@ pub async fn page(
 }
 
 /// Append events to a run, as the holder of its lease.
-#[utoipa::path(post, path = "/api/v1/runs/{runId}/events", tag = "runner", params(("runId" = RunId, Path)),
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/events", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
     request_body = AppendEvents, responses((status = 200, body = Appended), (status = "4XX", body = Problem)))]
 pub async fn append(
     State(app): State<App>,

@@ -1,20 +1,24 @@
-//! The gate every request passes: a trace id, where it comes from (host, origin), and who is calling. Closed by
-//! default; a web page in the same browser must not be able to start an agent or read a stream.
+//! The gate every request passes: a trace id, where it comes from (host, origin), who is calling, and whether such a caller
+//! may knock at this door at all. Closed by default; a web page in the same browser must not be able to start an agent or
+//! read a stream. Which run or tenant it is about is the service's question.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
+    extract::{ConnectInfo, MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, ids::TraceId};
 
-use super::problem;
+use super::{
+    doors::{Door, Doors},
+    problem,
+};
 use crate::{
     app::App,
-    auth::{Principal, unauthenticated},
+    auth::{Access, Principal, forbidden, unauthenticated},
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -25,12 +29,16 @@ pub struct InProcess;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
-/// Answers that need no token.
-const PUBLIC_PATHS: &[&str] = &["/health", "/health/live", "/health/readiness"];
-
 const TRACE_HEADER: &str = "x-trace-id";
 
-pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+/// What the gate goes by.
+#[derive(Clone)]
+pub struct Gate {
+    pub app: App,
+    pub doors: Arc<Doors>,
+}
+
+pub async fn gate(State(Gate { app, doors }): State<Gate>, mut request: Request, next: Next) -> Response {
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
     let origin = allowed_origin(&app, request.headers());
@@ -41,13 +49,9 @@ pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> R
         origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
         return response;
     }
-    let admitted = match entry(&app, &request) {
-        Ok(Entry::Token(token)) => app.auth.authenticate(&app.db, &token, app.now()).await.map(Some),
-        Ok(Entry::Trusted(principal)) => Ok(Some(principal)),
-        Ok(Entry::Public) => Ok(None),
-        Err(failure) => Err(failure),
-    };
-    let mut response = match admitted {
+    let door = request.extensions().get::<MatchedPath>().map(|path| doors.find(request.method(), path.as_str()));
+    let entry = entry(&app, &request, door);
+    let mut response = match admit(&app, entry, door).await {
         Ok(principal) => {
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
@@ -66,6 +70,21 @@ pub async fn gate(State(app): State<App>, mut request: Request, next: Next) -> R
     response
 }
 
+/// Who the handler is told is calling. `None`: nobody, and it does not matter.
+async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> Result<Option<Principal>, Failure> {
+    let principal = match entry? {
+        Entry::Public => return Ok(None),
+        Entry::Trusted(principal) => principal,
+        Entry::Token(token) => app.auth.authenticate(&app.db, &token, app.now()).await?,
+    };
+    match door {
+        Some(Door::Leads(access)) => access.admit(&principal).map(|()| Some(principal)),
+        Some(Door::Closed) => Err(forbidden("undeclared", "this path says nothing about who may call it")),
+        // Nobody is behind it; the router says so.
+        Some(Door::OtherMethod) | None => Ok(None),
+    }
+}
+
 /// How a request wants to come in.
 enum Entry {
     Token(String),
@@ -81,11 +100,11 @@ fn comes_rightly(app: &App, request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-fn entry(app: &App, request: &Request) -> Result<Entry, Failure> {
+fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Failure> {
     comes_rightly(app, request)?;
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
-        None if PUBLIC_PATHS.contains(&request.uri().path()) => Ok(Entry::Public),
+        None if door == Some(Door::Leads(Access::Public)) && !app.config.server.require_auth => Ok(Entry::Public),
         None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
             Ok(Entry::Trusted(Principal::Operator))
         }

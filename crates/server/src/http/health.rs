@@ -7,19 +7,19 @@ use ostler_protocol::health::{Health, Readiness};
 use crate::{app::App, service};
 
 /// Who this is.
-#[utoipa::path(get, path = "/health", tag = "health", responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/health", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn health() -> Json<Health> {
     Json(service::health::health())
 }
 
 /// The process is alive.
-#[utoipa::path(get, path = "/health/live", tag = "health", responses((status = 200, body = Health)))]
+#[utoipa::path(get, path = "/health/live", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn live() -> Json<Health> {
     Json(service::health::health())
 }
 
 /// The server can be trusted with work: store reachable, migrations applied, durability strong enough.
-#[utoipa::path(get, path = "/health/readiness", tag = "health",
+#[utoipa::path(get, path = "/health/readiness", tag = "health", security(()),
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub async fn readiness(State(app): State<App>) -> impl IntoResponse {
     let readiness = service::health::readiness(&app).await;

@@ -14,7 +14,8 @@ use super::{
 use crate::{app::App, service};
 
 /// Claim a run. A live lease of another runner is refused with its owner and expiry.
-#[utoipa::path(post, path = "/api/v1/runs/{runId}/claim", tag = "runner", params(("runId" = RunId, Path)),
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/claim", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
     request_body = ClaimRun, responses((status = 200, body = Claimed), (status = "4XX", body = Problem)))]
 pub async fn claim(
     State(app): State<App>,
@@ -26,7 +27,8 @@ pub async fn claim(
 }
 
 /// Keep a lease alive, or release it.
-#[utoipa::path(patch, path = "/api/v1/runs/{runId}/lease", tag = "runner", params(("runId" = RunId, Path)),
+#[utoipa::path(patch, path = "/api/v1/runs/{runId}/lease", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
     request_body = PatchLease, responses((status = 200, body = LeaseState), (status = "4XX", body = Problem)))]
 pub async fn patch(
     State(app): State<App>,

@@ -3,6 +3,7 @@
 
 mod backends;
 mod commands;
+mod doors;
 mod events;
 mod extract;
 mod gate;
@@ -14,14 +15,21 @@ mod runner_jobs;
 mod runners;
 mod runs;
 mod sessions;
+mod tokens;
+
+use std::sync::Arc;
 
 use axum::{Json, Router, middleware, routing::get};
+use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::app::App;
+use self::{doors::Doors, gate::Gate};
+use crate::{app::App, auth::Access};
 
 pub use gate::{InProcess, Peer};
+
+const DOCUMENT_PATH: &str = "/openapi.json";
 
 fn documented() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -54,6 +62,8 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sessions::output))
         .routes(routes!(sessions::read))
         .routes(routes!(sessions::control))
+        .routes(routes!(tokens::create, tokens::list))
+        .routes(routes!(tokens::revoke))
 }
 
 /// The OpenAPI document of this build.
@@ -62,18 +72,20 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     document.info.title = "Ostler".into();
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
+    doors::describe(&mut document);
     document
 }
 
 pub fn router(app: App) -> Router {
     let document = openapi();
+    let doors = Doors::of(&document).with(Method::GET, DOCUMENT_PATH, Access::Browse);
     let (router, _) = documented().split_for_parts();
     router
-        .route("/openapi.json", get(move || async move { Json(document) }))
+        .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
         })
-        .layer(middleware::from_fn_with_state(app.clone(), gate::gate))
+        .layer(middleware::from_fn_with_state(Gate { app: app.clone(), doors: Arc::new(doors) }, gate::gate))
         .with_state(app)
 }

@@ -14,7 +14,8 @@ use super::{
 use crate::{app::App, service};
 
 /// What the run's agent has asked for, open and resolved.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}/permissions", tag = "permissions", params(("runId" = RunId, Path)),
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/permissions", tag = "permissions", security(("token" = ["read"])),
+    params(("runId" = RunId, Path)),
     responses((status = 200, body = PermissionList), (status = "4XX", body = Problem)))]
 pub async fn list(
     State(app): State<App>,
@@ -26,6 +27,7 @@ pub async fn list(
 
 /// Answer a permission request, once, naming the digest of what will run.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/permissions/{permissionId}/answer", tag = "permissions",
+    security(("token" = ["submit"])),
     params(("runId" = RunId, Path), ("permissionId" = PermissionId, Path)), request_body = AnswerPermission,
     responses((status = 200, body = PermissionRequest), (status = "4XX", body = Problem)))]
 pub async fn answer(

@@ -16,7 +16,8 @@ use super::{
 use crate::{app::App, service};
 
 /// Order a runner for a run's command. Answers at once.
-#[utoipa::path(post, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", params(("runId" = RunId, Path)),
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["submit"])),
+    params(("runId" = RunId, Path)),
     request_body = CreateRunnerJob,
     responses((status = 201, body = RunnerJob), (status = 200, body = RunnerJob, description = "the same key again"),
         (status = "4XX", body = Problem)))]
@@ -33,7 +34,7 @@ pub async fn create(
 }
 
 /// A run's runner jobs, newest first.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs",
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ListRunnerJobs),
     responses((status = 200, body = RunnerJobPage), (status = "4XX", body = Problem)))]
 pub async fn list(
@@ -47,6 +48,7 @@ pub async fn list(
 
 /// Get a runner job.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", tag = "runner-jobs",
+    security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("runnerJobId" = RunnerJobId, Path)),
     responses((status = 200, body = RunnerJob), (status = "4XX", body = Problem)))]
 pub async fn get(

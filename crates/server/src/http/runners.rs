@@ -13,7 +13,8 @@ use super::{
 use crate::{app::App, service};
 
 /// Register a runner, or register it again.
-#[utoipa::path(post, path = "/api/v1/runners/register", tag = "runner", request_body = RegisterRunner,
+#[utoipa::path(post, path = "/api/v1/runners/register", tag = "runner", security(("token" = ["run"])),
+    request_body = RegisterRunner,
     responses((status = 200, body = Runner), (status = "4XX", body = Problem)))]
 pub async fn register(
     State(app): State<App>,

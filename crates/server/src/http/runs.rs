@@ -19,7 +19,7 @@ use super::{
 use crate::{app::App, service};
 
 /// Create a run, with its first command if one is given.
-#[utoipa::path(post, path = "/api/v1/runs", tag = "runs", request_body = CreateRun,
+#[utoipa::path(post, path = "/api/v1/runs", tag = "runs", security(("token" = ["submit"])), request_body = CreateRun,
     responses((status = 201, body = CreatedRun), (status = 200, body = CreatedRun, description = "the same key again"),
         (status = "4XX", body = Problem)))]
 pub async fn create(
@@ -39,7 +39,7 @@ pub fn created_status(created: bool) -> StatusCode {
 }
 
 /// List runs, newest first.
-#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", params(ListRuns),
+#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", security(("token" = ["browse"])), params(ListRuns),
     responses((status = 200, body = RunPage), (status = "4XX", body = Problem)))]
 pub async fn list(
     State(app): State<App>,
@@ -50,7 +50,8 @@ pub async fn list(
 }
 
 /// Get a run.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}", tag = "runs", params(("runId" = RunId, Path)),
+#[utoipa::path(get, path = "/api/v1/runs/{runId}", tag = "runs", security(("token" = ["read"])),
+    params(("runId" = RunId, Path)),
     responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
 pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<RunId>) -> Result<Json<Run>, Refusal> {
     Ok(Json(service::runs::get(&app, &caller, run_id).await?))
@@ -65,7 +66,8 @@ pub struct ResultQuery {
 }
 
 /// What became of a command: of the run's latest unless one is named.
-#[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", params(("runId" = RunId, Path), ResultQuery),
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", security(("token" = ["read"])),
+    params(("runId" = RunId, Path), ResultQuery),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
 pub async fn result(
     State(app): State<App>,
@@ -79,7 +81,8 @@ pub async fn result(
 }
 
 /// Cancel a run. Idempotent: cancelling a finished run returns how it ended.
-#[utoipa::path(post, path = "/api/v1/runs/{runId}/cancel", tag = "runs", params(("runId" = RunId, Path)),
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/cancel", tag = "runs", security(("token" = ["submit"])),
+    params(("runId" = RunId, Path)),
     request_body = Option<Cancel>, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
 pub async fn cancel(
     State(app): State<App>,
@@ -91,7 +94,8 @@ pub async fn cancel(
 }
 
 /// State a run's status, as its runner.
-#[utoipa::path(patch, path = "/api/v1/runs/{runId}/status", tag = "runner", params(("runId" = RunId, Path)),
+#[utoipa::path(patch, path = "/api/v1/runs/{runId}/status", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
 pub async fn patch_status(
     State(app): State<App>,

@@ -24,7 +24,8 @@ use super::{
 use crate::{app::App, service};
 
 /// Make a session before its first run.
-#[utoipa::path(post, path = "/api/v1/sessions", tag = "sessions", request_body = CreateSession,
+#[utoipa::path(post, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["submit"])),
+    request_body = CreateSession,
     responses((status = 201, body = SessionView), (status = 200, body = SessionView, description = "it was there"),
         (status = "4XX", body = Problem)))]
 pub async fn create(
@@ -37,7 +38,7 @@ pub async fn create(
 }
 
 /// List sessions, newest first: those that run or that the reader has not read, or all.
-#[utoipa::path(get, path = "/api/v1/sessions", tag = "sessions", params(ListSessions),
+#[utoipa::path(get, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["browse"])), params(ListSessions),
     responses((status = 200, body = SessionPage), (status = "4XX", body = Problem)))]
 pub async fn list(
     State(app): State<App>,
@@ -48,7 +49,7 @@ pub async fn list(
 }
 
 /// Get a session, with where its active or last run stands.
-#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}", tag = "sessions",
+#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionQuery),
     responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
 pub async fn get(
@@ -65,7 +66,7 @@ pub async fn get(
 /// A page of JSON; with `Accept: text/event-stream` a stream that goes on while the session does. The stream's ids are
 /// the session's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated. With `runId`
 /// it is that run's stream, by that run's numbers, and ends with it.
-#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/trace", tag = "sessions",
+#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/trace", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionEventsQuery),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
@@ -84,7 +85,7 @@ pub async fn trace(
 }
 
 /// Read what people read of a session: messages and output.
-#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/output", tag = "sessions",
+#[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/output", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionEventsQuery),
     responses((status = 200, body = EventPage), (status = "4XX", body = Problem)))]
 pub async fn output(
@@ -97,7 +98,8 @@ pub async fn output(
 }
 
 /// Mark a session as read by a reader.
-#[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/read", tag = "sessions", params(("sessionId" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/read", tag = "sessions", security(("token" = ["browse"])),
+    params(("sessionId" = String, Path)),
     request_body = Option<ReadSession>, responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
 pub async fn read(
     State(app): State<App>,
@@ -109,7 +111,8 @@ pub async fn read(
 }
 
 /// Control a session: cancel what is active in it.
-#[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/control", tag = "sessions", params(("sessionId" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/control", tag = "sessions", security(("token" = ["submit"])),
+    params(("sessionId" = String, Path)),
     request_body = ControlSession, responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
 pub async fn control(
     State(app): State<App>,

@@ -12,3 +12,4 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+pub mod tokens;

@@ -10,7 +10,7 @@ use ostler_store as store;
 
 use crate::{
     app::{App, store_failure},
-    auth::{Principal, Role, forbidden},
+    auth::{Access, Principal, forbidden},
 };
 
 pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> Result<Runner, Failure> {
@@ -25,10 +25,13 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
     }
     let tenant_id = match asked.run_id.as_deref() {
         Some(text) => Some(check_run(app, caller, text, &asked.backend_profile).await?),
-        None => match caller {
-            Principal::Operator | Principal::Service { role: Role::Runner, .. } => None,
-            _ => return Err(forbidden("role", "this token may not register a runner without its run")),
-        },
+        None if matches!(caller, Principal::Runner { .. }) => {
+            return Err(forbidden("run", "this token may not register a runner without its run"));
+        }
+        None => {
+            Access::Run.admit(caller)?;
+            None
+        }
     };
     let now = app.now();
     let runner = Runner {

@@ -1,8 +1,9 @@
 //! A Postgres database of one's own, dropped with the test, whether it passed or not.
 
 use ostler_protocol::json::hex;
-use ostler_server::clock::fill;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+use ostler_server::{Config, clock::fill};
+use ostler_store::StoreConfig;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 const URL_VARIABLE: &str = "OSTLER_TEST_POSTGRES_URL";
 
@@ -31,6 +32,22 @@ impl Drop for Database {
         });
         let dropped = dropping.join();
         assert!(dropped.is_ok() || std::thread::panicking(), "dropping the test's database failed");
+    }
+}
+
+/// One statement on the store of a running server; its first column, where it has one.
+pub async fn query(config: &Config, sql: &str) -> Vec<String> {
+    match config.store().unwrap() {
+        StoreConfig::Sqlite { file, .. } => {
+            let connection = rusqlite::Connection::open(file).unwrap();
+            let mut statement = connection.prepare(sql).unwrap();
+            statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        }
+        StoreConfig::Postgres { url } => {
+            let mut connection = PgConnection::connect(&url).await.unwrap();
+            let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        }
     }
 }
 

@@ -15,12 +15,17 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::{Timestamp, ids::TokenId, json::hex};
+use ostler_protocol::{
+    Timestamp,
+    ids::TokenId,
+    json::hex,
+    tokens::{ServiceToken, TokenRole},
+};
 use ostler_server::{
     Config, Server,
     clock::{Clock, fill},
 };
-use ostler_store::{Db, tokens, tokens::Token};
+use ostler_store::{Db, tokens};
 use tempfile::TempDir;
 
 pub use caller::{Answer, Caller, id, run_body};
@@ -191,6 +196,11 @@ impl TestServer {
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
+    /// Reads a column of text from the store, or changes it, behind the server's back.
+    pub async fn store(&self, sql: &str) -> Vec<String> {
+        database::query(&self.config, sql).await
+    }
+
     pub fn address(&self) -> std::net::SocketAddr {
         self.server.as_ref().unwrap().address()
     }
@@ -206,14 +216,17 @@ async fn insert_tokens(config: &Config, wanted: &[(String, String, Vec<String>)]
     for (name, role, tenants) in wanted {
         let mut body = [0; 16];
         fill(&mut body);
-        let token = Token {
+        let token = ServiceToken {
             token_id: TokenId::new(uuid::Uuid::from_bytes(body)),
             name: name.clone(),
-            role: role.clone(),
+            role: TokenRole::parse(role).unwrap(),
             tenants: tenants.clone(),
+            created_at: now,
+            expires_at: None,
+            revoked_at: None,
         };
         let hash = hex(&ostler_crypto::sha256(token_of(name).as_bytes()));
-        tokens::insert(&db, &token, &hash, now).await.unwrap();
+        tokens::insert(&db, &token, &hash).await.unwrap();
     }
     db.close().await;
 }

@@ -205,5 +205,6 @@ CREATE TABLE tokens (
     role TEXT NOT NULL,
     tenants TEXT NOT NULL,
     created_at BIGINT NOT NULL,
+    expires_at BIGINT,
     revoked_at BIGINT
 );

@@ -1,0 +1,141 @@
+//! Service tokens: what a platform or a pool of runners shows to be let in. The token itself is told once, to whoever
+//! makes it; this is what can be known of it afterwards.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    Failure, Timestamp,
+    ids::{TokenId, name},
+    limits::{CALLER_TENANTS_MAX, TOKEN_LIFE_MS_MAX},
+};
+
+/// What a service may do in its tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenRole {
+    /// Ask for work, follow it, stop it.
+    Client,
+    /// Carry work out.
+    Runner,
+}
+
+impl TokenRole {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Runner => "runner",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Client, Self::Runner].into_iter().find(|role| role.as_str() == text)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceToken {
+    pub token_id: TokenId,
+    /// What people call it; it need not be unique.
+    pub name: String,
+    pub role: TokenRole,
+    pub tenants: Vec<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl ServiceToken {
+    pub fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateToken {
+    pub name: String,
+    pub role: TokenRole,
+    pub tenants: Vec<String>,
+    /// Left out: it lasts until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<i64>,
+}
+
+impl CreateToken {
+    /// Checks the shape; whether the tenants exist is the server's to say.
+    pub fn check(&self) -> Result<(), Failure> {
+        name("name", &self.name)?;
+        check_tenants(&self.tenants)?;
+        self.expires_in_ms.map(check_life).transpose().map(drop)
+    }
+}
+
+/// The answer to a create: the only time the token itself is shown.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreatedToken {
+    #[serde(flatten)]
+    pub service_token: ServiceToken,
+    pub token: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct ListTokens {
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenPage {
+    pub tokens: Vec<ServiceToken>,
+    pub next_cursor: Option<String>,
+}
+
+/// The tenants a caller is let into: at least one, each named once.
+pub fn check_tenants(tenants: &[String]) -> Result<(), Failure> {
+    if tenants.is_empty() || tenants.len() > CALLER_TENANTS_MAX {
+        return Err(Failure::invalid("tenants", format!("tenants must name 1 to {CALLER_TENANTS_MAX}")));
+    }
+    for (index, tenant) in tenants.iter().enumerate() {
+        name("tenants", tenant)?;
+        if tenants[..index].contains(tenant) {
+            return Err(Failure::invalid("tenants", format!("tenants names {tenant:?} twice")));
+        }
+    }
+    Ok(())
+}
+
+pub fn check_life(ms: i64) -> Result<i64, Failure> {
+    match ms {
+        1..=TOKEN_LIFE_MS_MAX => Ok(ms),
+        _ => Err(Failure::invalid("expires-in", format!("expiresInMs must be 1 to {TOKEN_LIFE_MS_MAX}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(tenants: &[&str], expires_in_ms: Option<i64>) -> CreateToken {
+        let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
+        CreateToken { name: "ci".into(), role: TokenRole::Client, tenants, expires_in_ms }
+    }
+
+    #[test]
+    fn a_token_is_for_named_tenants_and_a_bounded_time() {
+        assert!(asked(&["a", "b"], None).check().is_ok());
+        assert!(asked(&["a"], Some(TOKEN_LIFE_MS_MAX)).check().is_ok());
+        for bad in [asked(&[], None), asked(&["a", "a"], None), asked(&["a"], Some(0))] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        assert!(asked(&["a"], Some(TOKEN_LIFE_MS_MAX + 1)).check().is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! From a token to a principal. What was looked up is remembered for a few seconds, so that a busy caller costs the store
+//! nothing; whoever takes a right away makes this server forget at once.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, Timestamp,
+    ids::{RunId, RunnerJobId},
+    runner_jobs::JobPhase,
+};
+use ostler_store::{self as store, Db};
+use quick_cache::sync::Cache;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::{Principal, RUN, mint, token_hash, tokens::PREFIX, unauthenticated};
+use crate::app::store_failure;
+
+const TOKEN_BYTES_MAX: usize = 256;
+const CALLERS_REMEMBERED: usize = 1_024;
+/// How long another server of the same store may go on believing in a caller whose right was taken away.
+const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
+
+pub struct Authenticator {
+    operator_hash: String,
+    /// Callers seen lately by their token's hash, each with when to look again.
+    callers: Cache<String, (Principal, Timestamp)>,
+    /// How often callers were forgotten: what was looked up before must not be remembered after.
+    forgotten: AtomicU64,
+    /// Tokens of runners inside this process; they never leave it.
+    residents: Mutex<HashMap<String, Principal>>,
+}
+
+impl Authenticator {
+    pub fn new(operator: &SecretString) -> Self {
+        Self {
+            operator_hash: token_hash(operator.expose_secret()),
+            callers: Cache::new(CALLERS_REMEMBERED),
+            forgotten: AtomicU64::new(0),
+            residents: Mutex::default(),
+        }
+    }
+
+    pub async fn authenticate(&self, db: &Db, token: &str, now: Timestamp) -> Result<Principal, Failure> {
+        if !token.starts_with(PREFIX) || token.len() > TOKEN_BYTES_MAX {
+            return Err(not_valid());
+        }
+        let hash = token_hash(token);
+        if ostler_crypto::equal(hash.as_bytes(), self.operator_hash.as_bytes()) {
+            return Ok(Principal::Operator);
+        }
+        if let Some(principal) = self.residents.lock().expect("never poisoned").get(&hash) {
+            return Ok(principal.clone());
+        }
+        if let Some((principal, until)) = self.callers.get(&hash)
+            && now < until
+        {
+            return Ok(principal);
+        }
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
+        let (principal, end) = look_up(db, token, &hash, now).await?;
+        let until = now.checked_add(REMEMBERED).unwrap_or(now);
+        let until = end.map_or(until, |end| end.min(until));
+        self.callers.insert(hash.clone(), (principal.clone(), until));
+        if self.forgotten.load(Ordering::SeqCst) != forgotten {
+            self.callers.remove(&hash);
+        }
+        Ok(principal)
+    }
+
+    /// Makes every caller prove anew who it is. Call it after what took a right away is durable.
+    pub fn forget_callers(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.callers.clear();
+    }
+
+    pub fn admit_resident(&self, run_id: RunId, runner_job_id: RunnerJobId) -> ResidentToken {
+        let token = mint(RUN);
+        let hash = token_hash(token.expose_secret());
+        let principal = Principal::Runner { run_id, runner_job_id };
+        self.residents.lock().expect("never poisoned").insert(hash.clone(), principal);
+        ResidentToken { token, hash }
+    }
+
+    pub fn dismiss_resident(&self, token: &ResidentToken) {
+        self.residents.lock().expect("never poisoned").remove(&token.hash);
+    }
+}
+
+/// Who a token of ours was made for, and when that ends.
+async fn look_up(db: &Db, token: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
+    if token[PREFIX.len()..].starts_with(RUN) {
+        let job = store::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
+        // Good while its job runs, and no longer.
+        let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
+        return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, None));
+    }
+    let found = store::tokens::find_by_hash(db, hash).await.map_err(store_failure)?;
+    let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;
+    let principal = Principal::Service { token_id: found.token_id, tenants: found.tenants.into(), role: found.role };
+    Ok((principal, found.expires_at))
+}
+
+/// Why is not said: a stranger learns nothing about tokens that were good once.
+fn not_valid() -> Failure {
+    unauthenticated("the token is not valid")
+}
+
+pub struct ResidentToken {
+    pub token: SecretString,
+    hash: String,
+}

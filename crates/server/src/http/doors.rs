@@ -1,0 +1,124 @@
+//! The doors: what each operation asks of its caller, read from the OpenAPI document that the handlers make. A path that
+//! declares nothing is closed to everybody.
+
+use std::collections::HashMap;
+
+use http::Method;
+use serde_json::Value;
+use utoipa::openapi::{
+    OpenApi,
+    security::{Http, HttpAuthScheme, SecurityScheme},
+};
+
+use crate::auth::Access;
+
+/// The one way of showing who one is, as the document names it.
+const SCHEME: &str = "token";
+
+#[derive(Default)]
+pub struct Doors(HashMap<String, Vec<(Method, Access)>>);
+
+/// What a request has come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Door {
+    Leads(Access),
+    /// The path exists, without this method.
+    OtherMethod,
+    /// A path that declares nothing.
+    Closed,
+}
+
+impl Doors {
+    pub fn of(document: &OpenApi) -> Self {
+        let document = serde_json::to_value(document).expect("the document serialises");
+        let mut doors = Self::default();
+        for (path, item) in document["paths"].as_object().into_iter().flatten() {
+            for (method, operation) in item.as_object().into_iter().flatten() {
+                if let (Ok(method), Some(access)) = (method.to_uppercase().parse(), declared(operation)) {
+                    doors.add(method, path, access);
+                }
+            }
+        }
+        doors
+    }
+
+    /// For a path that is no operation of the document.
+    pub fn with(mut self, method: Method, path: &str, access: Access) -> Self {
+        self.add(method, path, access);
+        self
+    }
+
+    fn add(&mut self, method: Method, path: &str, access: Access) {
+        self.0.entry(path.to_owned()).or_default().push((method, access));
+    }
+
+    pub fn find(&self, method: &Method, path: &str) -> Door {
+        // A HEAD is a GET whose answer stays behind.
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let Some(methods) = self.0.get(path) else { return Door::Closed };
+        methods.iter().find(|(known, _)| known == method).map_or(Door::OtherMethod, |(_, access)| Door::Leads(*access))
+    }
+}
+
+/// `[{"token": ["read"]}]`; an empty requirement is a public one.
+fn declared(operation: &Value) -> Option<Access> {
+    let [requirement] = operation["security"].as_array()?.as_slice() else { return None };
+    match (requirement.as_object()?.is_empty(), &requirement[SCHEME]) {
+        (true, _) => Some(Access::Public),
+        (false, Value::Array(names)) => match names.as_slice() {
+            [Value::String(name)] => Access::parse(name),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Describes the token in the document.
+pub fn describe(document: &mut OpenApi) {
+    let mut scheme = Http::new(HttpAuthScheme::Bearer);
+    scheme.description = Some(
+        "The operator's token, a service token, a user's JWT or a runner's token. The role named by an operation says \
+         who may call it: `browse` everybody with a tenant, `read` also the run's own runner, `submit` clients and \
+         users, `run` runners, `operate` the operator. The operator may call everything."
+            .into(),
+    );
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_has_a_door() {
+        let document = crate::openapi();
+        let doors = Doors::of(&document);
+        for (path, item) in serde_json::to_value(&document).unwrap()["paths"].as_object().unwrap() {
+            for method in item.as_object().unwrap().keys() {
+                let method = method.to_uppercase().parse().unwrap();
+                assert!(matches!(doors.find(&method, path), Door::Leads(_)), "{method} {path} declares no `security`");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_declared_plainly_is_closed() {
+        for unclear in [
+            json!({}),
+            json!({"security": []}),
+            json!({"security": [{"token": []}]}),
+            json!({"security": [{"token": ["read", "run"]}]}),
+            json!({"security": [{"token": ["everything"]}]}),
+            json!({"security": [{"token": ["read"]}, {}]}),
+        ] {
+            assert_eq!(declared(&unclear), None, "{unclear}");
+        }
+        let doors = Doors::default().with(Method::GET, "/a", Access::Read);
+        assert_eq!(doors.find(&Method::HEAD, "/a"), Door::Leads(Access::Read));
+        assert_eq!(doors.find(&Method::POST, "/a"), Door::OtherMethod);
+        assert_eq!(doors.find(&Method::GET, "/b"), Door::Closed);
+    }
+}

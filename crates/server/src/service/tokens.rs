@@ -1,0 +1,70 @@
+//! Service tokens: create, list, revoke. Only hashes reach the store.
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, Timestamp,
+    cursors::{self, Cursor},
+    ids::TokenId,
+    tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
+};
+use ostler_store as store;
+use secrecy::ExposeSecret;
+
+use crate::{
+    app::{App, store_failure},
+    auth::{self, Access, Principal, mint, token_hash},
+};
+
+pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result<CreatedToken, Failure> {
+    Access::Operate.admit(caller)?;
+    asked.check()?;
+    check_tenants_exist(app, &asked.tenants)?;
+    let now = app.now();
+    let service_token = ServiceToken {
+        token_id: TokenId::new(app.ids.body()),
+        name: asked.name,
+        role: asked.role,
+        tenants: asked.tenants,
+        created_at: now,
+        expires_at: asked.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
+        revoked_at: None,
+    };
+    let token = mint(auth::SERVICE);
+    let hash = token_hash(token.expose_secret());
+    store::tokens::insert(&app.db, &service_token, &hash).await.map_err(store_failure)?;
+    tracing::info!(token_id = %service_token.token_id, by = caller.name(), "a service token was made");
+    Ok(CreatedToken { service_token, token: token.expose_secret().to_owned() })
+}
+
+pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<TokenPage, Failure> {
+    Access::Operate.admit(caller)?;
+    let limit = cursors::limit(asked.limit)?;
+    let fingerprint = cursors::fingerprint("tokens", &());
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let mut tokens = store::tokens::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let more = tokens.len() > limit as usize;
+    tokens.truncate(limit as usize);
+    let next_cursor = tokens.last().filter(|_| more).map(|token| {
+        Cursor { created_at_us: token.created_at.as_microsecond(), id: token.token_id.to_string() }.encode(&fingerprint)
+    });
+    Ok(TokenPage { tokens, next_cursor })
+}
+
+/// Idempotent: the first revocation stands.
+pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<ServiceToken, Failure> {
+    Access::Operate.admit(caller)?;
+    let revoked = store::tokens::update_revoked(&app.db, token_id, app.now()).await.map_err(store_failure)?;
+    let revoked = revoked.ok_or_else(|| Failure::not_found("token"))?;
+    app.auth.forget_callers();
+    tracing::info!(%token_id, by = caller.name(), "a service token was revoked");
+    Ok(revoked)
+}
+
+/// A misspelt tenant would make a caller that can do nothing, and nobody would know why.
+pub fn check_tenants_exist(app: &App, tenants: &[String]) -> Result<(), Failure> {
+    tenants.iter().try_for_each(|tenant| app.config.policy.tenant(tenant).map(drop))
+}
+
+pub fn later(now: Timestamp, ms: i64) -> Result<Timestamp, Failure> {
+    now.checked_add(SignedDuration::from_millis(ms)).map_err(Failure::internal)
+}
