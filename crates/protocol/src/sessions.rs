@@ -56,6 +56,9 @@ pub struct Session {
     pub active_lease_until: Option<Timestamp>,
     pub last_run_id: Option<RunId>,
     pub last_command_id: Option<CommandId>,
+    /// Rises with every flush that writes anything of the session, its runs or their commands: who decided on an older
+    /// one decided on rows that have changed since.
+    pub revision: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
@@ -84,6 +87,7 @@ impl Session {
             active_lease_until: None,
             last_run_id: None,
             last_command_id: None,
+            revision: 0,
             created_at: now,
             updated_at: now,
         }

@@ -42,6 +42,8 @@ pub const FLUSH_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Postgres lanes, by session; SQLite has one writer by nature.
 const POSTGRES_LANES: usize = 2;
+/// Sessions whose rows a lane keeps between flushes.
+const WARM_SESSIONS_MAX: usize = 1_024;
 
 /// What a lane needs of its process.
 pub trait Host: Send + Sync + 'static {
@@ -191,6 +193,8 @@ pub(crate) struct Changes<'a> {
     pub batches: Vec<&'a Batch>,
     pub forget_batches: Vec<(RunId, i64)>,
     pub events: Vec<&'a Event>,
+    /// Sessions that were decided on and stay as they are.
+    pub consulted: Vec<&'a Session>,
 }
 
 /// One table's part of them.
@@ -210,10 +214,6 @@ impl<'a, T> Rows<'a, T> {
         self.new.extend(row.if_to_write(Change::New));
         self.changed.extend(row.if_to_write(Change::Changed));
     }
-
-    fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.changed.is_empty()
-    }
 }
 
 impl<'a> Changes<'a> {
@@ -221,6 +221,7 @@ impl<'a> Changes<'a> {
         let mut changes = Self::default();
         for desk in desks.values() {
             changes.sessions.add(&desk.session);
+            changes.consulted.extend((!desk.session.is_to_write()).then_some(&*desk.session));
             changes.events.extend(&desk.events);
             for rows in desk.runs.values() {
                 changes.runs.add(&rows.run);
@@ -233,19 +234,35 @@ impl<'a> Changes<'a> {
             }
         }
         // Keys are taken in one order everywhere, so that two processes never wait for each other in a circle.
+        changes.sessions.changed.sort_unstable_by_key(|session| session.session);
         changes.sessions.new.sort_unstable_by_key(|session| (&session.tenant_id, &session.external_id));
         changes.runs.new.sort_unstable_by_key(|run| (&run.tenant_id, &run.idempotency_key));
         changes
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.runs.is_empty() && self.jobs.is_empty() && self.events.is_empty()
-    }
 }
 
-/// What there is to publish once the desks are durable.
-pub(crate) fn committed(desks: Desks, requests: usize) -> Committed {
-    let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
-    let events = desks.into_values().flat_map(|desk| desk.events).collect();
-    Committed { events, jobs_waiting, requests }
+/// Desks of earlier flushes, so that a session in steady use is not read again and again. On SQLite nobody else can
+/// have changed their rows; on Postgres the session's revision tells.
+#[derive(Default)]
+pub(crate) struct Warm(Desks);
+
+impl Warm {
+    pub fn take(&mut self, session: SessionId) -> Option<Desk> {
+        self.0.remove(&session)
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
+    pub fn keep(&mut self, mut desks: Desks, requests: usize) -> Committed {
+        let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
+        let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
+        if self.0.len() > WARM_SESSIONS_MAX {
+            self.0.clear();
+        }
+        self.0.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
+        Committed { events, jobs_waiting, requests }
+    }
 }

@@ -1,7 +1,8 @@
 //! Postgres: a pool for reads and plain writes, and write lanes that each hold a connection of their own.
 //!
-//! A flush locks the sessions it touches, in order, then loads: a row read under that lock cannot change until the
-//! commit. All writes go out in one statement.
+//! A flush is optimistic: it decides on rows it has kept from earlier flushes, or reads without a lock, and writes
+//! everything in one statement, which is the transaction. The statement fails if any session it was decided on has
+//! another revision by then. What the database refused is decided again under the sessions' locks, taken in order.
 
 mod load;
 mod save;
@@ -11,7 +12,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::{self, Request},
+    kernel::{self, Desk, Request},
 };
 use sqlx::{
     ConnectOptions, Connection, Executor, PgConnection, PgPool,
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     db::{Durability, StoreError},
-    lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError},
+    lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, Warm},
     migrate,
 };
 
@@ -86,6 +87,14 @@ pub struct Lane {
     connection: Option<PgConnection>,
     /// Write statements by the set of tables they touch.
     statements: HashMap<u32, String>,
+    warm: Warm,
+}
+
+/// How a flush makes sure that what it decided on still holds when it writes.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hold {
+    Revisions,
+    Locks,
 }
 
 impl Lane {
@@ -98,7 +107,7 @@ impl Lane {
             ("enable_mergejoin", "off"),
         ]);
         let connection = Some(PgConnection::connect_with(&options).await?);
-        Ok(Self { options, connection, statements: HashMap::new() })
+        Ok(Self { options, connection, statements: HashMap::new(), warm: Warm::default() })
     }
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
@@ -115,6 +124,7 @@ impl Lane {
             // A fault of ours in one flush must not end the lane. Its connection went with it, and the next flush
             // makes a new one.
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
+                self.warm.clear();
                 tracing::error!("a flush panicked; nothing of it was answered");
             }
         }
@@ -127,7 +137,7 @@ impl Lane {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         let error = match self.flush_once(&requests, host.now()).await {
             Ok((replies, desks)) => {
-                host.committed(lane::committed(desks, requests.len()));
+                host.committed(self.warm.keep(desks, requests.len()));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
                 return;
             }
@@ -138,7 +148,7 @@ impl Lane {
                 let outcome = self.flush_once(std::slice::from_ref(&request), host.now()).await;
                 let reply = match outcome {
                     Ok((mut replies, desks)) => {
-                        host.committed(lane::committed(desks, 1));
+                        host.committed(self.warm.keep(desks, 1));
                         replies.pop().expect("one request, one reply")
                     }
                     Err(error) => Err(LaneError::from(error)),
@@ -156,26 +166,53 @@ impl Lane {
     }
 
     async fn flush_once(&mut self, requests: &[Request], now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
+        match self.attempt(requests, now, Hold::Revisions).await {
+            Err(error) if lane::refused(&error) => self.attempt(requests, now, Hold::Locks).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        requests: &[Request],
+        now: Timestamp,
+        hold: Hold,
+    ) -> Result<(Vec<Answer>, Desks), StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => PgConnection::connect_with(&self.options).await?,
         };
-        let outcome = self.transact(&mut connection, requests, now).await;
+        let outcome = match hold {
+            Hold::Revisions => self.decide(&mut connection, requests, now, hold).await,
+            Hold::Locks => self.decide_under_locks(&mut connection, requests, now).await,
+        };
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
-        if matches!(&outcome, Ok(_) | Err(StoreError::Postgres(sqlx::Error::Database(_)))) {
+        if outcome.as_ref().err().is_none_or(lane::refused) {
             self.connection = Some(connection);
         }
         outcome
     }
 
-    async fn transact(
+    async fn decide_under_locks(
         &mut self,
         connection: &mut PgConnection,
         requests: &[Request],
         now: Timestamp,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
         let mut tx = connection.begin().await?;
-        let mut desks = load::load(&mut tx, requests).await?;
+        let decided = self.decide(&mut tx, requests, now, Hold::Locks).await?;
+        tx.commit().await?;
+        Ok(decided)
+    }
+
+    async fn decide(
+        &mut self,
+        connection: &mut PgConnection,
+        requests: &[Request],
+        now: Timestamp,
+        hold: Hold,
+    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+        let mut desks = load::load(connection, &mut self.warm, requests, hold).await?;
         let replies = requests
             .iter()
             .map(|request| match desks.get_mut(&request.session) {
@@ -183,13 +220,8 @@ impl Lane {
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             })
             .collect();
-        let changes = Changes::of(&desks);
-        if changes.is_empty() {
-            tx.rollback().await?;
-        } else {
-            self.save(&mut tx, &changes).await?;
-            tx.commit().await?;
-        }
+        desks.values_mut().for_each(Desk::seal);
+        self.save(connection, &Changes::of(&desks)).await?;
         Ok((replies, desks))
     }
 }

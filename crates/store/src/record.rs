@@ -104,6 +104,8 @@ pub trait Record: Sized {
     /// The columns that never change, key included, at the front.
     const FIXED: usize;
     const COLUMNS: &'static [(&'static str, Kind)];
+    /// What else must hold of a stored row `t` for `u` to replace it.
+    const UNLESS_CHANGED: &'static str = "";
 
     fn key(&self) -> Vec<Value>;
     /// The columns that never change, key included.
@@ -193,7 +195,11 @@ pub fn update_rows<R: Record>(first: usize) -> String {
     let set = list(state, |name| format!("{name} = u.{name}"));
     let given = list(&[key, state].concat(), |name| name.to_owned());
     let same = key.iter().map(|(name, _)| format!("t.{name} = u.{name}")).collect::<Vec<_>>().join(" AND ");
-    format!("UPDATE {} AS t SET {set} FROM UNNEST({arrays}) AS u ({given}) WHERE {same}", R::TABLE)
+    let unless_changed = R::UNLESS_CHANGED;
+    format!(
+        "UPDATE {} AS t SET {set} FROM UNNEST({arrays}) AS u ({given}) WHERE {same}{unless_changed} RETURNING 1",
+        R::TABLE
+    )
 }
 
 /// How many parameters [`update_rows`] takes.

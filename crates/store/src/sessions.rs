@@ -16,6 +16,7 @@ impl Record for Session {
     const TABLE: &'static str = "sessions";
     const KEY: usize = 1;
     const FIXED: usize = 4;
+    const UNLESS_CHANGED: &'static str = " AND t.revision = u.revision - 1";
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("session_id", Text),
         ("tenant_id", Text),
@@ -33,6 +34,7 @@ impl Record for Session {
         ("active_lease_until", Int),
         ("last_run_id", Text),
         ("last_command_id", Text),
+        ("revision", Int),
         ("updated_at", Int),
     ];
 
@@ -63,6 +65,7 @@ impl Record for Session {
             self.active_lease_until.into(),
             opt_text(self.last_run_id),
             opt_text(self.last_command_id),
+            self.revision.into(),
             self.updated_at.into(),
         ]
     }
@@ -85,6 +88,7 @@ impl Record for Session {
             active_lease_until: row.opt_time()?,
             last_run_id: row.opt_id()?,
             last_command_id: row.opt_id()?,
+            revision: row.int()?,
             updated_at: row.time()?,
         })
     }

@@ -13,7 +13,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::{self, Request},
+    kernel::{self, Desk, Request},
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +22,7 @@ use crate::{
     db::{Durability, Sql, StoreError, Synchronous},
     lane::{
         self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
+        Warm,
     },
     migrate,
     record::{Reader, RowRef, Value},
@@ -30,8 +31,6 @@ use crate::{
 const READERS: usize = 2;
 const READS_WAITING_MAX: usize = 4_096;
 const STATEMENTS_CACHED: usize = 128;
-/// Sessions whose rows the lane keeps between flushes.
-const WARM_SESSIONS_MAX: usize = 1_024;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 /// Runs inside the flush's transaction; what it returns answers the caller once the commit's outcome is known.
@@ -58,7 +57,7 @@ impl Sqlite {
         migrate(&mut writer, now)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let lane = Lane { connection: writer, host: host.clone(), warm: Desks::new(), _lock: lock };
+        let lane = Lane { connection: writer, host: host.clone(), warm: Warm::default(), _lock: lock };
         let writer = thread::Builder::new().name("sqlite-lane".into()).spawn(move || lane.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -237,8 +236,8 @@ fn query<T>(
 struct Lane {
     connection: Connection,
     host: Arc<OnceLock<Arc<dyn Host>>>,
-    /// Rows of earlier flushes that nobody else can have changed: this thread is their only writer.
-    warm: Desks,
+    /// This thread is the only writer of these rows.
+    warm: Warm,
     /// Held for as long as anything can be written.
     _lock: File,
 }
@@ -277,7 +276,7 @@ impl Lane {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         match self.flush_once(&requests, writes, now) {
             Ok((replies, desks)) => {
-                host.committed(self.keep_warm(desks, requests.len()));
+                host.committed(self.warm.keep(desks, requests.len()));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
             Err(error) if lane::apart(&requests, &error) => {
@@ -294,17 +293,6 @@ impl Lane {
                 }
             }
         }
-    }
-
-    /// What there is to publish; the rest is kept for the next flush.
-    fn keep_warm(&mut self, mut desks: Desks, requests: usize) -> lane::Committed {
-        let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
-        let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
-        if self.warm.len() > WARM_SESSIONS_MAX {
-            self.warm.clear();
-        }
-        self.warm.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
-        lane::Committed { events, jobs_waiting, requests }
     }
 
     fn flush_once(
@@ -334,7 +322,7 @@ impl Lane {
     /// Decides the requests and saves what changed, in the open transaction; `apart` from what is in it already.
     fn decide(
         tx: &Connection,
-        warm: &mut Desks,
+        warm: &mut Warm,
         requests: &[Request],
         now: Timestamp,
         apart: bool,
@@ -350,6 +338,7 @@ impl Lane {
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             });
         }
+        desks.values_mut().for_each(Desk::seal);
         desks::save(tx, &Changes::of(&desks))?;
         Ok((replies, desks))
     }

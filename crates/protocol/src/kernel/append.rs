@@ -58,7 +58,13 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
     let released = op.release_if_idle && has_left(desk.run(run_id)?);
     if let Some(batch_no) = op.batch_no {
         let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released };
-        desk.run_mut(run_id).batches.push(Tracked::new(batch));
+        let rows = desk.run_mut(run_id);
+        rows.batches.push(Tracked::new(batch));
+        if let Some((of, high)) = &mut rows.batch_high
+            && *of == op.lease_epoch
+        {
+            *high = batch_no.max(*high);
+        }
     }
     desk.settle(run_id, now);
     Ok(Reply::Appended(Appended { first_seq, last_seq, released }))

@@ -79,6 +79,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     let expires_at = lease.expires_at;
     rows.lease = Some(Tracked::new(lease));
     rows.batches.clear();
+    rows.batch_high = Some((epoch, i64::MIN));
     rows.forget_batches_before = (epoch > 1).then_some(epoch);
     let state = if expired.is_some() { "recovered" } else { "claimed" };
     let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,

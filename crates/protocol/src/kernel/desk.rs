@@ -47,6 +47,10 @@ impl<T> Tracked<T> {
         self.change = None;
     }
 
+    pub fn is_to_write(&self) -> bool {
+        self.change.is_some()
+    }
+
     /// The row, if it is to be written in this way.
     pub fn if_to_write(&self, how: Change) -> Option<&T> {
         (self.change == Some(how)).then_some(&self.value)
@@ -100,6 +104,8 @@ pub struct RunDesk {
     /// The standing job, and those an operation names.
     pub jobs: BTreeMap<RunnerJobId, Tracked<RunnerJob>>,
     pub batches: Vec<Tracked<Batch>>,
+    /// The highest batch of the lease's epoch, where the desk has seen the epoch begin. A higher one is new for certain.
+    pub batch_high: Option<(i64, i64)>,
     /// Batches of earlier epochs can be dropped: those epochs are fenced out.
     pub forget_batches_before: Option<i64>,
 }
@@ -113,6 +119,7 @@ impl RunDesk {
             permissions: BTreeMap::new(),
             jobs: BTreeMap::new(),
             batches: vec![],
+            batch_high: None,
             forget_batches_before: None,
         }
     }
@@ -129,6 +136,26 @@ impl RunDesk {
         self.forget_batches_before = None;
         let bytes: usize = self.commands.values().map(|command| command.payload.as_str().len()).sum();
         !self.run.status.is_terminal() && bytes <= WARM_RUN_BYTES_MAX
+    }
+
+    fn is_to_write(&self) -> bool {
+        self.run.is_to_write()
+            || self.lease.as_ref().is_some_and(Tracked::is_to_write)
+            || self.commands.values().any(Tracked::is_to_write)
+            || self.permissions.values().any(Tracked::is_to_write)
+            || self.jobs.values().any(Tracked::is_to_write)
+            || self.batches.iter().any(Tracked::is_to_write)
+            || self.forget_batches_before.is_some()
+    }
+
+    /// Whether the desk holds every command the run has ever had, so that none need be looked for.
+    pub fn has_all_commands(&self) -> bool {
+        self.commands.len() as i64 == self.run.command_count
+    }
+
+    /// Whether no batch of this number can have been appended before.
+    pub fn is_new_batch(&self, epoch: i64, no: i64) -> bool {
+        self.batch_high.is_some_and(|(of, high)| of == epoch && no > high)
     }
 
     pub fn unfinished(&self) -> impl Iterator<Item = &Command> {
@@ -150,6 +177,14 @@ impl RunDesk {
 impl Desk {
     pub fn new(session: Tracked<Session>) -> Self {
         Self { session, runs: HashMap::new(), events: vec![], jobs_waiting: false }
+    }
+
+    /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
+    pub fn seal(&mut self) {
+        let to_write = self.session.is_to_write() || self.runs.values().any(RunDesk::is_to_write);
+        if to_write && self.session.if_to_write(Change::New).is_none() {
+            self.session.revision += 1;
+        }
     }
 
     /// Makes ready for the next flush what only this process writes: the rows an operation always needs. What operations

@@ -17,6 +17,7 @@ CREATE TABLE sessions (
     active_lease_until BIGINT,
     last_run_id TEXT,
     last_command_id TEXT,
+    revision BIGINT NOT NULL,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL
 ) WITH (fillfactor = 50);

@@ -1,5 +1,5 @@
-//! Loading a flush's rows onto desks. The sessions are locked first, in order; what is read after that cannot change
-//! before the commit.
+//! Loading a flush's rows onto desks. The sessions come first: what is read after a session either belongs to its
+//! revision, or the session has another one by the time the flush is saved.
 
 use ostler_protocol::{
     commands::Command,
@@ -13,44 +13,71 @@ use ostler_protocol::{
 };
 use sqlx::PgConnection;
 
+use super::Hold;
 use crate::{
     commands::UNFINISHED,
     db::{PgQuery, StoreError},
-    lane::Desks,
+    lane::{Desks, Warm},
     record::{Reader, Record, RowRef, columns, select, sql},
 };
 
-pub async fn load(tx: &mut PgConnection, requests: &[Request]) -> Result<Desks, StoreError> {
+pub async fn load(
+    tx: &mut PgConnection,
+    warm: &mut Warm,
+    requests: &[Request],
+    hold: Hold,
+) -> Result<Desks, StoreError> {
     let mut desks = Desks::new();
-    let mut sessions: Vec<SessionId> = vec![];
-    let mut runs: Vec<RunId> = vec![];
+    let mut unread: Vec<SessionId> = vec![];
     for request in requests {
-        match &request.op {
-            Op::CreateRun(op) => match &op.session {
-                Some(session) => drop(desks.insert(request.session, Desk::new(Tracked::new(session.clone())))),
-                None => sessions.push(request.session),
-            },
-            _ => {
-                sessions.push(request.session);
-                runs.push(request.run_id);
-            }
+        let kept = warm.take(request.session).filter(|_| hold == Hold::Revisions);
+        match (new_session(request), kept) {
+            (Some(session), _) => drop(desks.insert(request.session, Desk::new(Tracked::new(session.clone())))),
+            (None, Some(desk)) => drop(desks.insert(request.session, desk)),
+            (None, None) if !desks.contains_key(&request.session) => unread.push(request.session),
+            (None, None) => {}
         }
     }
-    sessions.sort_unstable();
-    sessions.dedup();
-    runs.sort_unstable();
-    runs.dedup();
-    let lock = select!(Session, "WHERE t.session_id = ANY($1) ORDER BY t.session_id FOR UPDATE");
-    if !sessions.is_empty() {
-        for session in select_any::<Session>(tx, lock, strings(&sessions)).await? {
-            desks.entry(session.session).or_insert_with(|| Desk::new(Tracked::loaded(session)));
-        }
+    if !unread.is_empty() {
+        load_sessions(tx, &mut desks, unread, hold).await?;
+    }
+    let mut runs: Vec<RunId> = vec![];
+    for request in requests.iter().filter(|request| !matches!(request.op, Op::CreateRun(_))) {
+        let known = desks.get(&request.session).map(|desk| desk.runs.contains_key(&request.run_id));
+        runs.extend((known == Some(false)).then_some(request.run_id));
     }
     if !runs.is_empty() {
+        runs.sort_unstable();
+        runs.dedup();
         load_runs(tx, &mut desks, &runs).await?;
-        load_named(tx, &mut desks, requests).await?;
     }
+    load_named(tx, &mut desks, requests).await?;
     Ok(desks)
+}
+
+fn new_session(request: &Request) -> Option<&Session> {
+    match &request.op {
+        Op::CreateRun(op) => op.session.as_ref(),
+        _ => None,
+    }
+}
+
+async fn load_sessions(
+    tx: &mut PgConnection,
+    desks: &mut Desks,
+    mut ids: Vec<SessionId>,
+    hold: Hold,
+) -> Result<(), StoreError> {
+    ids.sort_unstable();
+    ids.dedup();
+    let sql = match hold {
+        Hold::Revisions => select!(Session, "WHERE t.session_id = ANY($1)"),
+        Hold::Locks => select!(Session, "WHERE t.session_id = ANY($1) ORDER BY t.session_id FOR UPDATE"),
+    };
+    for session in select_any::<Session>(tx, sql, strings(&ids)).await? {
+        desks.entry(session.session).or_insert_with(|| Desk::new(Tracked::loaded(session)));
+    }
+    Ok(())
 }
 
 fn strings<T: ToString>(ids: &[T]) -> Vec<String> {
@@ -66,7 +93,7 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
         columns::<Lease>("l"),
         columns::<Command>("c")
     ));
-    let (mut asking, mut standing) = (vec![], vec![]);
+    let mut asking = vec![];
     for row in sqlx::query(sql).bind(strings(runs)).fetch_all(&mut *tx).await? {
         let mut reader = Reader::new(RowRef::Postgres(&row));
         let run = Run::decode(&mut reader)?;
@@ -74,7 +101,6 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
         let Some(desk) = desks.get_mut(&run.session) else { continue };
         let rows = desk.runs.entry(run.run_id).or_insert_with(|| {
             asking.extend((run.open_permissions > 0).then_some(run.run_id));
-            standing.extend(run.standing_job_id);
             RunDesk { lease: lease.map(Tracked::loaded), ..RunDesk::new(Tracked::loaded(run)) }
         });
         rows.commands.extend(command.map(|command| (command.command_id, Tracked::loaded(command))));
@@ -83,14 +109,6 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
         let open = select!(PermissionRequest, "WHERE t.run_id = ANY($1) AND t.status = 'pending'");
         for request in select_any::<PermissionRequest>(tx, open, strings(&asking)).await? {
             put_permission(desks, request);
-        }
-    }
-    if !standing.is_empty() {
-        for job in
-            select_any::<RunnerJob>(tx, select!(RunnerJob, "WHERE t.runner_job_id = ANY($1)"), strings(&standing))
-                .await?
-        {
-            put_job(desks, job);
         }
     }
     Ok(())
@@ -108,12 +126,13 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
         commands.extend(request.commands().iter().filter(|id| missing(id)).map(ToString::to_string));
         let needs = request.needs();
         let run = || request.run_id.to_string();
-        if let Some(key) = needs.command_key {
+        let all_here = known.is_none_or(RunDesk::has_all_commands);
+        if let Some(key) = needs.command_key.filter(|_| !all_here) {
             command_keys.0.push(run());
             command_keys.1.push(key.to_owned());
         }
         if needs.latest_command
-            && let Some(rows) = known
+            && let Some(rows) = known.filter(|_| !all_here)
         {
             latest.0.push(run());
             latest.1.push(rows.run.command_count);
@@ -122,9 +141,12 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
             job_keys.0.push(run());
             job_keys.1.push(key.to_owned());
         }
-        jobs.extend(needs.job_id.map(|id| id.to_string()));
+        let standing = known.and_then(|rows| rows.run.standing_job_id);
+        let job_missing = |id: &_| known.is_some_and(|rows| !rows.jobs.contains_key(id));
+        jobs.extend(needs.job_id.into_iter().chain(standing).filter(job_missing).map(|id| id.to_string()));
         permissions.extend(request.permissions().iter().map(ToString::to_string));
-        if let Some((epoch, no)) = needs.batch {
+        let seen = |(epoch, no): &(i64, i64)| known.is_some_and(|rows| !rows.is_new_batch(*epoch, *no));
+        if let Some((epoch, no)) = needs.batch.filter(seen) {
             batches.0.push(run());
             batches.1.push(epoch);
             batches.2.push(no);

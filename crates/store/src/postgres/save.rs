@@ -1,4 +1,5 @@
-//! Saving what a flush changed: one statement, with an insert or upsert per table.
+//! Saving what a flush changed: one statement, with an insert and an update per table that changed, which writes all of
+//! it or fails.
 
 use std::fmt::Write as _;
 
@@ -17,15 +18,19 @@ use crate::{
 };
 
 impl Lane {
-    /// Everything in one statement: an insert and an update per table that changed.
+    /// Fails, and writes nothing, unless every session on the desks still has the revision it was decided on.
     pub async fn save(&mut self, tx: &mut PgConnection, changes: &Changes<'_>) -> Result<(), StoreError> {
         let mask = TABLES.iter().rev().fold(0_u32, |mask, table| mask << 1 | u32::from((table.touched)(changes)));
+        if mask == 0 {
+            return Ok(());
+        }
         let sql = self.statements.entry(mask).or_insert_with(|| write_statement(mask)).clone();
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for table in TABLES.iter().filter(|table| (table.touched)(changes)) {
             query = (table.bind)(query, changes);
         }
-        query.execute(tx).await?;
+        let held = changes.sessions.changed.len() + changes.consulted.len();
+        query.bind(held as i64).execute(tx).await?;
         Ok(())
     }
 }
@@ -58,10 +63,19 @@ macro_rules! changed_rows {
     };
 }
 
+/// How many parts at the front are about sessions that were there before.
+const HELD: usize = 2;
+
+/// The parts at the front find sessions with the revision they were decided on.
 const TABLES: &[Table] = &[
+    changed_rows!(Session, sessions),
+    Table {
+        touched: |changes| !changes.consulted.is_empty(),
+        sql: |first| (find_consulted(first), 2),
+        bind: bind_consulted,
+    },
     Table { touched: |changes| !changes.events.is_empty(), sql: |first| (insert_events(first), 10), bind: bind_events },
     new_rows!(Session, sessions),
-    changed_rows!(Session, sessions),
     new_rows!(Run, runs),
     changed_rows!(Run, runs),
     new_rows!(Lease, leases),
@@ -93,7 +107,28 @@ fn write_statement(mask: u32) -> String {
         write!(sql, "{comma}w{index} AS ({part})").expect("writing to a string");
         next += width;
     }
-    sql + " SELECT 1"
+    let held: String = (0..HELD)
+        .filter(|index| mask >> index & 1 == 1)
+        .map(|index| format!(" + (SELECT COUNT(*) FROM w{index})"))
+        .collect();
+    // A division by zero is the shortest way for a statement to fail as a whole. It comes before the writes that the
+    // answer does not depend on, so an outdated flush does not go on to clash with the rows it knew nothing of.
+    write!(sql, " SELECT 1 / (CASE WHEN 0{held} = ${next}::bigint THEN 1 ELSE 0 END)").expect("writing to a string");
+    sql
+}
+
+fn find_consulted(first: usize) -> String {
+    format!(
+        "SELECT 1 FROM sessions t JOIN UNNEST(${first}::text[], ${}::bigint[]) AS u (session_id, revision)
+         ON t.session_id = u.session_id AND t.revision = u.revision",
+        first + 1
+    )
+}
+
+fn bind_consulted<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
+    query
+        .bind(changes.consulted.iter().map(|session| session.session.to_string()).collect::<Vec<_>>())
+        .bind(changes.consulted.iter().map(|session| session.revision).collect::<Vec<_>>())
 }
 
 fn insert_events(first: usize) -> String {

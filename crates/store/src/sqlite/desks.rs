@@ -18,21 +18,21 @@ use super::query;
 use crate::{
     commands::UNFINISHED,
     db::StoreError,
-    lane::{Changes, Desks, Rows},
+    lane::{Changes, Desks, Rows, Warm},
     record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };
 
 /// Puts the rows the request needs on its session's desk, from the warm ones where they are. `None`: there is no such session.
 pub fn load<'a>(
     tx: &Connection,
-    warm: &mut Desks,
+    warm: &mut Warm,
     desks: &'a mut Desks,
     request: &Request,
 ) -> Result<Option<&'a mut Desk>, StoreError> {
     let desk = match desks.entry(request.session) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(vacant) => {
-            let known = match (new_session(request), warm.remove(&request.session)) {
+            let known = match (new_session(request), warm.take(request.session)) {
                 (Some(session), _) => Some(Desk::new(Tracked::new(session.clone()))),
                 (None, Some(desk)) => Some(desk),
                 (None, None) => load_session(tx, request.session)?,
@@ -119,7 +119,8 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
         }
     }
     let needs = request.needs();
-    if let Some(key) = needs.command_key {
+    let all_here = rows.has_all_commands();
+    if let Some(key) = needs.command_key.filter(|_| !all_here) {
         load_commands(
             tx,
             rows,
@@ -127,7 +128,7 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
             &[run.clone(), key.into()],
         )?;
     }
-    if needs.latest_command {
+    if needs.latest_command && !all_here {
         let latest = rows.run.command_count.into();
         load_commands(tx, rows, select!(Command, "WHERE t.run_id = ?1 AND t.seq = ?2"), &[run.clone(), latest])?;
     }
@@ -142,7 +143,7 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
     if let Some(id) = needs.job_id {
         load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(id)])?;
     }
-    if let Some((epoch, no)) = needs.batch {
+    if let Some((epoch, no)) = needs.batch.filter(|(epoch, no)| !rows.is_new_batch(*epoch, *no)) {
         let key = [run, epoch.into(), no.into()];
         let named = select!(Batch, "WHERE t.run_id = ?1 AND t.lease_epoch = ?2 AND t.batch_no = ?3");
         rows.batches.extend(query(tx, named, &key, Batch::decode)?.into_iter().map(Tracked::loaded));

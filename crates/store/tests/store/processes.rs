@@ -74,6 +74,58 @@ async fn two_processes_write_one_session_without_gap_or_second_owner() {
     assert_eq!(rows.of("events").iter().filter(|e| e.text("type") == "assistant_message").count(), 60);
 }
 
+/// A lane keeps rows between flushes. What another process did to them since decides, also where nothing is written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_decides_on_rows_that_another_process_has_changed() {
+    let place = Place::new(Engine::Postgres);
+    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let run = one.run().await;
+    let command = one.turn(&run).await;
+    let says = |epoch: i64| event(EventType::AssistantMessage, Some(command), json!({"text": "hello", "epoch": epoch}));
+    let (first, second, third) = (one.mint.attempt(), two.mint.attempt(), one.mint.attempt());
+    two.ask(run.claim("runner-2", 60_000, second)).await;
+    // As the first process last saw it, the run is free.
+    assert_eq!(refused_by(&one.lanes.submit(run.claim("runner-1", 60_000, first)).await), "lease-held");
+    two.ask(run.append("runner-2", 1, Some(1), vec![says(1)])).await;
+    one.ask(run.append("runner-2", 1, Some(2), vec![says(1)])).await;
+    // The second still has the lease at its first epoch.
+    one.ask(run.claim("runner-2", 60_000, third)).await;
+    assert_eq!(
+        refused_by(&two.lanes.submit(run.append("runner-2", 1, Some(3), vec![says(1)])).await),
+        "lease-epoch-stale"
+    );
+    let fourth = two.mint.attempt();
+    two.ask(run.claim("runner-2", 60_000, fourth)).await;
+    // The first would refuse this one, and have nothing to write.
+    one.ask(run.append("runner-2", 3, Some(1), vec![says(3)])).await;
+    let rows = Witness::of(&place).await.rows().await;
+    invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
+    assert_eq!(rows.events(), published([&one, &two]));
+    assert_eq!(rows.of("events").iter().filter(|e| e.text("type") == "assistant_message").count(), 3);
+}
+
+/// Each flush touches the same sessions, in whatever order they were asked: none may wait for the other in a circle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushes_of_two_processes_over_the_same_sessions_all_succeed() {
+    let place = Place::new(Engine::Postgres);
+    let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
+    let mut runs = vec![];
+    for _ in 0..12 {
+        runs.push(one.run().await);
+    }
+    for _ in 0..10 {
+        let first: Vec<_> = runs.iter().map(|run| one.new_turn(run)).collect();
+        let second: Vec<_> = runs.iter().rev().map(|run| two.new_turn(run)).collect();
+        let first = join_all(first.into_iter().map(|request| one.lanes.submit(request)));
+        let second = join_all(second.into_iter().map(|request| two.lanes.submit(request)));
+        let (first, second) = join(first, second).await;
+        assert!(first.iter().chain(&second).all(Result::is_ok));
+    }
+    let rows = Witness::of(&place).await.rows().await;
+    invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
+    assert_eq!(rows.of("commands").len(), 240);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creates_that_race_in_two_processes_have_one_winner_each_and_no_loser_by_accident() {
     let place = Place::new(Engine::Postgres);
