@@ -1,60 +1,136 @@
-//! `ostler cancel`: ends a run, or one command of it. Cancelling what has ended changes nothing and says how it ended.
+//! `ostler cancel`: ends runs, or what is active in sessions, or one command. Cancelling what has ended changes nothing and
+//! says how it ended.
 
+use clap::builder::NonEmptyStringValueParser;
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
     runs::{Cancel, Terminal},
+    sessions::{ControlSession, SessionQuery},
 };
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
+    completions,
+    confirm::Confirm,
     connect::Connection,
-    exit_codes,
-    output::{self, Format, line},
+    errors, exit_codes,
+    output::{self, Output, line},
+    runs::status,
+    targets::{self, Target},
 };
 
-/// Cancel a run, or one command of it
+/// Cancel runs, what is active in sessions, or one command
 ///
-/// What a runner works on ends as soon as the runner has stopped it; what nobody works on ends at once. Without
-/// `--command` the whole run ends, with everything unfinished in it.
+/// What a runner works on ends as soon as the runner has stopped it; what nobody works on ends at once. A run ends whole,
+/// with everything unfinished in it. Of a session the active command ends, and the session stays.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler cancel run_0198…\n  ostler cancel run_0198… --command cmd_0198… --reason \"wrong branch\""
-)]
+#[command(after_help = "Examples:\n  ostler cancel my-session\n  ostler cancel 01a1dd6b --reason \"wrong branch\"\n  \
+    ostler cancel RUN --command CMD --yes\n  ostler cancel RUN OTHER-RUN --dry-run")]
 pub struct Args {
-    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
-    run: String,
-    /// Cancel only this command; the run goes on
-    #[arg(long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(value_name = "RUN|SESSION", required = true, value_parser = NonEmptyStringValueParser::new(),
+        add = completions::targets(), help = "What to cancel")]
+    targets: Vec<String>,
+    /// Cancel only this command of the run; the run goes on
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     command: Option<String>,
     /// Why, for the record
     #[arg(long)]
     reason: Option<String>,
-    /// `json` prints the run or command as it stands now
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One thing to be cancelled, and how it stands before.
+struct Doomed {
+    target: Target,
+    command: Option<String>,
+    standing: String,
 }
 
 pub async fn cancel(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    if args.command.is_some() && args.targets.len() > 1 {
+        return Err(errors::usage("a command belongs to one run", "name only the run that `--command` belongs to"));
+    }
     let client = connection.client()?;
-    let why = Cancel { reason: args.reason.clone() };
-    let (json, text) = match &args.command {
-        None => {
-            let run = client.cancel_run(&args.run, &why).await?;
-            let text = render(&run.run_id.to_string(), run.terminal.as_ref(), run.cancel_requested_at);
-            (output::json(&run), text)
+    let mut doomed = vec![];
+    for word in &args.targets {
+        doomed.push(look(&client, word, args.command.as_deref()).await?);
+    }
+    let list: String = doomed.iter().map(|one| format!("  {}\n", one.standing)).collect();
+    output::words(&list);
+    let question =
+        if doomed.len() == 1 { "cancel this?".to_owned() } else { format!("cancel these {}?", doomed.len()) };
+    if !args.confirm.ask(&question)? {
+        return Ok(exit_codes::OK);
+    }
+    let mut all = vec![];
+    for one in doomed {
+        all.push(end(&client, one, args.reason.clone()).await?);
+    }
+    let values: Vec<&Value> = all.iter().map(|(value, _)| value).collect();
+    args.output.many(&values, || all.iter().map(|(_, text)| text.as_str()).collect());
+    Ok(exit_codes::OK)
+}
+
+/// Finds it and says how it stands, so that nobody cancels something else than they meant.
+async fn look(client: &Client, word: &str, command: Option<&str>) -> Result<Doomed, Failure> {
+    if let Some(command) = command {
+        let run = targets::run(client, word).await?;
+        // A command of another run is unknown here, rather than cancelled by mistake.
+        let found = client.get_command(&run, command).await?;
+        let standing = format!("command {} · {}", found.command_id, found.state.as_str());
+        return Ok(Doomed { target: Target::Run(run), command: Some(command.to_owned()), standing });
+    }
+    let target = targets::any(client, word).await?;
+    let standing = match &target {
+        Target::Run(id) => {
+            let run = client.get_run(id).await?;
+            format!(
+                "run {} · {} · {}",
+                run.run_id,
+                status(&run),
+                output::count(run.unfinished_commands, "unfinished command")
+            )
         }
-        Some(command) => {
-            // A command of another run is unknown here, rather than cancelled by mistake.
-            client.get_command(&args.run, command).await?;
-            let command = client.cancel_command(command, &why).await?;
-            let text = render(&command.command_id.to_string(), command.terminal.as_ref(), command.cancel_requested_at);
-            (output::json(&command), text)
+        Target::Session(id) => {
+            let session = client.get_session(id, &SessionQuery::default()).await?;
+            let active = session.active_run_id.map_or_else(|| "nothing active".to_owned(), |run| run.to_string());
+            format!("session {} · {} · {active}", line(&session.session_id, 200), session.execution_state.as_str())
         }
     };
-    match args.output {
-        Format::Json => output::data(&json),
-        Format::Text => output::data(&text),
+    Ok(Doomed { target, command: None, standing })
+}
+
+/// The thing as it stands now, and in words.
+async fn end(client: &Client, doomed: Doomed, reason: Option<String>) -> Result<(Value, String), Failure> {
+    let why = Cancel { reason: reason.clone() };
+    if let Some(command) = &doomed.command {
+        let command = client.cancel_command(command, &why).await?;
+        let text = render(&command.command_id.to_string(), command.terminal.as_ref(), command.cancel_requested_at);
+        return Ok((value(&command)?, text));
     }
-    Ok(exit_codes::OK)
+    match &doomed.target {
+        Target::Run(id) => {
+            let run = client.cancel_run(id, &why).await?;
+            let text = render(&run.run_id.to_string(), run.terminal.as_ref(), run.cancel_requested_at);
+            Ok((value(&run)?, text))
+        }
+        Target::Session(id) => {
+            let control = ControlSession { action: "cancel".into(), reason, tenant_id: None };
+            let session = client.control_session(id, &control).await?;
+            let now = if session.active_command_id.is_some() { "cancelling" } else { "nothing is active any more" };
+            let text = format!("{} {now}\n", line(&session.session_id, 200));
+            Ok((value(&session)?, text))
+        }
+    }
+}
+
+fn value<T: Serialize>(thing: &T) -> Result<Value, Failure> {
+    serde_json::to_value(thing).map_err(Failure::internal)
 }
 
 fn render(id: &str, terminal: Option<&Terminal>, asked_at: Option<Timestamp>) -> String {

@@ -3,7 +3,10 @@
 
 use ostler_protocol::{Failure, FailureKind};
 
-use crate::output::{Paint, harmless, line};
+use crate::{
+    output::{harmless, line},
+    paint::Paint,
+};
 
 /// The key under which a failure carries a hint of its own.
 const HINT: &str = "hint";
@@ -11,6 +14,11 @@ const HINT: &str = "hint";
 /// A failure of ours, with what to do about it.
 pub fn hinted(kind: FailureKind, message: impl Into<String>, hint: impl Into<String>) -> Failure {
     Failure::new(kind, message).detail(HINT, hint.into())
+}
+
+/// A failure with another hint than its kind's.
+pub fn with_hint(failure: Failure, hint: impl Into<String>) -> Failure {
+    failure.detail(HINT, hint.into())
 }
 
 /// A command line that makes no sense.
@@ -31,9 +39,17 @@ pub fn render(failure: &Failure, paint: Paint) -> String {
     if let Some(cause) = &failure.cause {
         out.push_str(&format!("  cause: {}\n", line(cause, 400)));
     }
-    let hint = detail(HINT).map_or_else(|| hint(failure.kind).to_owned(), harmless);
+    let hint = detail(HINT).map_or_else(|| hint_for(failure).to_owned(), harmless);
     out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     out
+}
+
+fn hint_for(failure: &Failure) -> &'static str {
+    if ostler_client::is_unreachable(failure) {
+        return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
+            `ostler doctor` looks closer";
+    }
+    hint(failure.kind)
 }
 
 /// What somebody at a terminal can do about it.
@@ -47,7 +63,7 @@ pub fn hint(kind: FailureKind) -> &'static str {
         Forbidden => "use a token with more rights, or ask the operator of this server",
         OriginDenied => "address the server by a name it knows, such as 127.0.0.1 or localhost",
         TenantPolicyDenied => "ask for less, or have the operator widen the tenant's policy in the server's config",
-        NotFound => "check the id; `ostler ps --all` lists the runs you may see",
+        NotFound => "check the id; `ostler ps --all` lists the sessions you may see, `ostler runs list` the runs",
         MethodNotAllowed | UnsupportedMediaType => {
             "client and server may be of different versions; compare `ostler --version`"
         }
@@ -64,13 +80,11 @@ pub fn hint(kind: FailureKind) -> &'static str {
         PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace RUN` shows what the agent did before it failed",
-        BackendTimeout => "give it more time with `--timeout-ms`, or ask for less at once",
+        BackendTimeout => "give it more time with `--timeout`, or ask for less at once",
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
         ProviderUnavailable => "try again later, or use another profile",
-        InfraFailed => {
-            "is the server running? `ostler serve` starts one here, `--server` or OSTLER_SERVER names another"
-        }
+        InfraFailed => "look at `ostler doctor` and at the server's log, then try again",
         Internal => "look for the trace id in the server's log, and report it",
     }
 }
@@ -85,7 +99,7 @@ mod tests {
         assert_eq!(
             render(&failure, Paint::PLAIN),
             "error: no such run\n  kind: not-found\n  rule: run-unknown\n  trace: trc_1\n\
-             hint: check the id; `ostler ps --all` lists the runs you may see\n"
+             hint: check the id; `ostler ps --all` lists the sessions you may see, `ostler runs list` the runs\n"
         );
     }
 

@@ -1,10 +1,7 @@
 //! Events as one short line each. Payloads may hold anything, so every field is read leniently, and nothing of it can
 //! drive the terminal.
 
-use ostler_protocol::{
-    Timestamp,
-    events::{EventType, EventView},
-};
+use ostler_protocol::events::{EventType, EventView};
 use serde_json::Value;
 
 use crate::output::line;
@@ -90,11 +87,6 @@ fn labelled(before: &str, after: &str) -> String {
     if before.is_empty() || after.is_empty() { String::new() } else { format!("{before}{after}") }
 }
 
-/// The time of day in UTC, to the millisecond.
-pub fn time_of_day(at: Timestamp) -> String {
-    at.strftime("%H:%M:%S%.3f").to_string()
-}
-
 #[cfg(test)]
 pub mod fixtures {
     use ostler_protocol::RawJson;
@@ -163,10 +155,5 @@ mod tests {
         ] {
             assert_eq!(summary(&event(1, event_type, payload)), text);
         }
-    }
-
-    #[test]
-    fn times_are_utc_with_milliseconds() {
-        assert_eq!(time_of_day("2030-01-02T03:04:05.678Z".parse().unwrap()), "03:04:05.678");
     }
 }

@@ -1,11 +1,13 @@
 //! What the exit code of `ostler` means. A failed call takes its code from the one table of failure kinds; the codes
 //! here are those of outcomes and of the program itself. `docs/exit-codes.md` says the same, and a test compares them.
 
-use ostler_protocol::runs::TerminalStatus;
+use ostler_protocol::{Failure, runs::TerminalStatus};
 
 pub const OK: u8 = 0;
-/// `ostler verify` found an event that does not fit.
+/// `ostler verify` found an event that does not fit, `ostler doctor` a check that failed.
 pub const BROKEN: u8 = 1;
+/// No answer, or none that was whole: unlike a failure, this says nothing about the work.
+pub const UNREACHABLE: u8 = 7;
 /// `ostler result` of something that has not ended.
 pub const UNFINISHED: u8 = 9;
 pub const FAILED: u8 = 10;
@@ -16,22 +18,28 @@ pub const LEFT: u8 = 130;
 /// Whoever read our output stopped reading, as in `ostler trace … | head`.
 pub const READER_GONE: u8 = 141;
 
-const MEANINGS: [(u8, &str); 14] = [
+const MEANINGS: [(u8, &str); 15] = [
     (OK, "done; for `run` and `result`: completed"),
-    (BROKEN, "`verify` found an event that does not fit"),
+    (BROKEN, "`verify` or `doctor` found something wrong"),
     (2, "the command line or the request makes no sense"),
     (3, "no valid token, or not allowed"),
     (4, "no such thing, or kept no longer"),
     (5, "conflict with what is there"),
     (6, "too busy; try again shortly"),
+    (UNREACHABLE, "the server cannot be reached; the work may go on"),
     (UNFINISHED, "`result`: not finished yet"),
-    (FAILED, "failed, or the server cannot be reached"),
+    (FAILED, "failed"),
     (CANCELLED, "cancelled"),
     (BLOCKED, "blocked: a budget, a credential or a permission is missing"),
     (70, "a fault inside the server"),
     (LEFT, "left by a second Ctrl-C; the run goes on"),
     (READER_GONE, "the reader of our output went away"),
 ];
+
+/// A failed call ends with the code of its kind, unless there was nobody to answer.
+pub fn of_failure(failure: &Failure) -> u8 {
+    if ostler_client::is_unreachable(failure) { UNREACHABLE } else { failure.kind.row().exit_code }
+}
 
 /// Zero only for `completed`.
 pub fn of_outcome(outcome: Option<TerminalStatus>) -> u8 {
@@ -46,7 +54,8 @@ pub fn of_outcome(outcome: Option<TerminalStatus>) -> u8 {
 
 pub fn after_help() -> String {
     let mut out = String::from(
-        "Examples:\n  ostler serve\n  ostler run \"say hello\"\n  ostler ps\n  ostler trace -f RUN\n\nExit codes:\n",
+        "Examples:\n  ostler serve\n  ostler run \"say hello\"\n  ostler ps -w\n  ostler trace -f RUN\n  ostler doctor\n\n\
+         A RUN is a run's id, the beginning of one, or a session, which stands for its active or latest run.\n\nExit codes:\n",
     );
     for (code, meaning) in MEANINGS {
         out.push_str(&format!("  {code:>3}  {meaning}\n"));

@@ -1,17 +1,20 @@
-//! Following a run live, through lost connections: each new stream goes on after the last event that arrived, so
-//! nothing is missed and nothing comes twice. The number of attempts in a row is bounded.
+//! Following runs and sessions live, through lost connections: each new stream goes on after the last event that arrived,
+//! so nothing is missed and nothing comes twice. The number of attempts in a row is bounded.
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use ostler_client::{Client, is_transient};
+use ostler_client::{Client, EventStream, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
-    events::{EventType, EventView},
+    cursors::EventsQuery,
+    events::{EventPage, EventType, EventView},
+    limits::PAGE_ITEMS_MAX,
+    sessions::{SessionEventsQuery, SessionQuery},
 };
 use tokio::sync::mpsc;
 
-use crate::errors;
+use crate::{errors, targets::Target};
 
 /// Attempts in a row without a single event.
 const ATTEMPTS_MAX: u32 = 10;
@@ -28,76 +31,131 @@ pub enum Followed {
     Over(Result<(), Failure>),
 }
 
-/// Follows a run after event `after_seq`, in a task of its own, so that a reader may wait for other things as well.
-pub fn follow(client: Client, run_id: String, after_seq: i64) -> mpsc::Receiver<Followed> {
+impl Target {
+    /// The number an event has here: a run's own, or the session's.
+    pub fn number(&self, event: &EventView) -> i64 {
+        match self {
+            Self::Run(_) => event.seq.unwrap_or(0),
+            Self::Session(_) => event.session_seq,
+        }
+    }
+
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Run(id) | Self::Session(id) => id,
+        }
+    }
+
+    pub async fn page(&self, client: &Client, after_seq: i64) -> Result<EventPage, Failure> {
+        let limit = Some(PAGE_ITEMS_MAX);
+        match self {
+            Self::Run(id) => client.run_events(id, &EventsQuery { after_seq, limit, ..EventsQuery::default() }).await,
+            Self::Session(id) => {
+                let query = SessionEventsQuery { after_seq, limit, ..SessionEventsQuery::default() };
+                client.session_trace(id, &query).await
+            }
+        }
+    }
+
+    async fn open(&self, client: &Client, after_seq: i64) -> Result<EventStream, Failure> {
+        match self {
+            Self::Run(id) => client.follow_run(id, after_seq).await,
+            Self::Session(id) => client.follow_session(id, &SessionQuery::default(), after_seq).await,
+        }
+    }
+
+    fn ends_with(&self, event: &EventView) -> bool {
+        let is_end = event.event_type == EventType::TerminalStatus && event.command_id.is_none();
+        matches!(self, Self::Run(_)) && is_end
+    }
+
+    /// Whether a stream that closed had nothing more to say. A server that cannot be asked is asked again later.
+    async fn has_ended(&self, client: &Client, seq: i64) -> Result<bool, Failure> {
+        let Self::Run(id) = self else { return Ok(false) };
+        match client.get_run(id).await {
+            Ok(run) => Ok(run.status.is_terminal() && run.last_seq <= seq),
+            Err(failure) if is_transient(&failure) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// Follows one thing behind event `after_seq`, in a task of its own, so that a reader may wait for other things as well.
+pub fn follow(client: Client, target: Target, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
+    follow_all(&client, vec![target], after_seq)
+}
+
+/// Follows several things at once; what comes says which of them it is about.
+pub fn follow_all(client: &Client, targets: Vec<Target>, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
-    tokio::spawn(async move {
-        let over = pump(&client, &run_id, after_seq, &sender).await;
-        let _ = sender.send(Followed::Over(over)).await;
-    });
+    for (index, target) in targets.into_iter().enumerate() {
+        let pump = Pump { client: client.clone(), target, index, to: sender.clone() };
+        tokio::spawn(async move {
+            let over = pump.run(after_seq).await;
+            let _ = pump.to.send((pump.index, Followed::Over(over))).await;
+        });
+    }
     receiver
 }
 
-async fn pump(client: &Client, run_id: &str, after_seq: i64, to: &mpsc::Sender<Followed>) -> Result<(), Failure> {
-    let mut at = Position { seq: after_seq, run_ended: false };
-    let mut attempt = 0;
-    loop {
-        let before = at.seq;
-        let lost = match read(client, run_id, &mut at, to).await {
-            // The reader has left.
-            Ok(false) => return Ok(()),
-            Ok(true) if at.run_ended || has_ended(client, run_id, at.seq).await? => return Ok(()),
-            Ok(true) => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
-            Err(failure) if !is_transient(&failure) => return Err(failure),
-            Err(failure) => failure,
-        };
-        attempt = if at.seq > before { 1 } else { attempt + 1 };
-        if attempt > ATTEMPTS_MAX {
-            return Err(gave_up(run_id, &lost));
-        }
-        let pause_ms = backoff_ms(attempt);
-        let line = format!("{}; trying again in {pause_ms} ms ({attempt} of {ATTEMPTS_MAX})", lost.message);
-        if to.send(Followed::Lost(line)).await.is_err() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-    }
+struct Pump {
+    client: Client,
+    target: Target,
+    index: usize,
+    to: mpsc::Sender<(usize, Followed)>,
 }
 
 struct Position {
     seq: i64,
-    run_ended: bool,
+    ended: bool,
 }
 
-/// Reads one stream to its end. `false`: the reader has left.
-async fn read(client: &Client, run_id: &str, at: &mut Position, to: &mpsc::Sender<Followed>) -> Result<bool, Failure> {
-    let mut stream = client.follow_run(run_id, at.seq).await?;
-    while let Some(event) = stream.next().await {
-        let event = event?;
-        at.seq = at.seq.max(event.seq.unwrap_or(0));
-        at.run_ended |= event.event_type == EventType::TerminalStatus && event.command_id.is_none();
-        if to.send(Followed::Event(Box::new(event))).await.is_err() {
-            return Ok(false);
+impl Pump {
+    async fn run(&self, after_seq: i64) -> Result<(), Failure> {
+        let mut at = Position { seq: after_seq, ended: false };
+        let mut attempt = 0;
+        loop {
+            let before = at.seq;
+            let lost = match self.read(&mut at).await {
+                // The reader has left.
+                Ok(false) => return Ok(()),
+                Ok(true) if at.ended || self.target.has_ended(&self.client, at.seq).await? => return Ok(()),
+                Ok(true) => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
+                Err(failure) if !is_transient(&failure) => return Err(failure),
+                Err(failure) => failure,
+            };
+            attempt = if at.seq > before { 1 } else { attempt + 1 };
+            if attempt > ATTEMPTS_MAX {
+                return Err(gave_up(self.target.id(), lost));
+            }
+            let pause_ms = backoff_ms(attempt);
+            let line = format!("{}; trying again in {pause_ms} ms ({attempt} of {ATTEMPTS_MAX})", lost.message);
+            if self.to.send((self.index, Followed::Lost(line))).await.is_err() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
     }
-    Ok(true)
-}
 
-/// Whether a stream that closed had nothing more to say. A server that cannot be asked is asked again later.
-async fn has_ended(client: &Client, run_id: &str, seq: i64) -> Result<bool, Failure> {
-    match client.get_run(run_id).await {
-        Ok(run) => Ok(run.status.is_terminal() && run.last_seq <= seq),
-        Err(failure) if is_transient(&failure) => Ok(false),
-        Err(failure) => Err(failure),
+    /// Reads one stream to its end. `false`: the reader has left.
+    async fn read(&self, at: &mut Position) -> Result<bool, Failure> {
+        let mut stream = self.target.open(&self.client, at.seq).await?;
+        while let Some(event) = stream.next().await {
+            let event = event?;
+            at.seq = at.seq.max(self.target.number(&event));
+            at.ended |= self.target.ends_with(&event);
+            if self.to.send((self.index, Followed::Event(Box::new(event)))).await.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
-fn gave_up(run_id: &str, last: &Failure) -> Failure {
-    errors::hinted(
-        last.kind,
-        format!("gave up following after {ATTEMPTS_MAX} attempts: {}", last.message),
-        format!("the run goes on without us; `ostler trace -f {run_id}` follows it again"),
-    )
+/// Keeps what the last attempt said about itself, so that the exit code says whether there was an answer at all.
+fn gave_up(id: &str, mut last: Failure) -> Failure {
+    last.message = format!("gave up following after {ATTEMPTS_MAX} attempts: {}", last.message);
+    errors::with_hint(last, format!("the work goes on without us; `ostler trace -f {id}` follows it again"))
 }
 
 fn backoff_ms(attempt: u32) -> u64 {

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use ostler_protocol::{
+    Timestamp,
     events::{EventType, EventView, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
     ids::{CommandId, RunId},
+    liveness::Phase,
     permissions::{AskPermission, PermissionOption},
     results::RunResult,
     runs::TerminalStatus,
@@ -15,7 +17,8 @@ use serde_json::Value;
 use crate::{
     errors,
     events::{field, tool_call},
-    output::{Paint, count, line},
+    output::{count, line},
+    paint::Paint,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +35,8 @@ pub struct Live {
     /// How to call `ostler` so that it reaches the same server.
     invocation: String,
     paint: Paint,
+    /// When each tool call that has not ended began.
+    tools: BTreeMap<String, Timestamp>,
     /// What has been shown of each message that is still being written.
     shown: BTreeMap<String, String>,
     /// The message that the last piece of the reply belongs to.
@@ -48,6 +53,7 @@ impl Live {
             command_id,
             invocation,
             paint,
+            tools: BTreeMap::new(),
             shown: BTreeMap::new(),
             current: None,
             mid_line: false,
@@ -64,7 +70,7 @@ impl Live {
             _ if !is_ours => vec![],
             EventType::AssistantDelta => self.delta(&payload),
             EventType::AssistantMessage => self.message(&payload),
-            EventType::ToolCall => self.tool(&payload),
+            EventType::ToolCall => self.tool(&payload, event.created_at),
             EventType::BackendStatus => self.backend(&payload),
             EventType::PermissionRequest => self.permission(event),
             EventType::PermissionResolved => {
@@ -109,13 +115,16 @@ impl Live {
         vec![Piece::Reply(if breaks { format!("\n{text}") } else { text.to_owned() })]
     }
 
-    /// One line for a call that goes well: when it starts. Another one only if it does not go well.
-    fn tool(&self, payload: &Value) -> Vec<Piece> {
-        let failed_exit = payload.get("exitCode").and_then(Value::as_i64).is_some_and(|code| code != 0);
-        if field(payload, "status") == "completed" && !failed_exit {
-            return vec![];
+    /// A line when a call starts, and one when it ends, with how long it took.
+    fn tool(&mut self, payload: &Value, at: Timestamp) -> Vec<Piece> {
+        let id = field(payload, "toolCallId");
+        let text = format!("tool {}", tool_call(payload));
+        if field(payload, "status") == "started" {
+            self.tools.insert(id, at);
+            return vec![self.note(&text)];
         }
-        vec![self.note(&format!("tool {}", tool_call(payload)))]
+        let took = self.tools.remove(&id).map(|began| format!(" in {}", duration(began, at)));
+        vec![self.note(&format!("{text}{}", took.unwrap_or_default()))]
     }
 
     fn backend(&mut self, payload: &Value) -> Vec<Piece> {
@@ -155,6 +164,28 @@ impl Live {
 
     fn note(&self, text: &str) -> Piece {
         Piece::Note(format!("{}\n", self.paint.dim(text)))
+    }
+}
+
+/// `0.3s`, `75.0s`.
+fn duration(from: Timestamp, to: Timestamp) -> String {
+    let ms = (to.as_millisecond() - from.as_millisecond()).max(0);
+    format!("{}.{}s", ms / 1_000, ms % 1_000 / 100)
+}
+
+/// A phase as people say it.
+pub fn phase_words(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Idle => "idle",
+        Phase::WaitingRunner => "waiting for a runner",
+        Phase::WaitingModel => "waiting for the agent",
+        Phase::WaitingTool => "running a tool",
+        Phase::WaitingPermission => "waiting for permission",
+        Phase::WaitingProvider => "waiting for the provider",
+        Phase::IdleAfterTool => "silent after a tool",
+        Phase::TransportDisconnected => "cut off from the agent",
+        Phase::RunnerHeartbeatStale => "not heard of its runner",
+        Phase::Terminal => "ended",
     }
 }
 
@@ -250,13 +281,23 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_that_goes_well_is_one_line() {
+    fn a_tool_call_is_a_line_at_its_start_and_one_at_its_end() {
         let live = &mut live();
-        let call = |status: &str, exit: Option<i64>| json!({"name": "shell", "command": "ls", "status": status, "exitCode": exit});
-        assert_eq!(note(live, EventType::ToolCall, call("started", None)), "tool shell started: ls\n");
-        assert_eq!(note(live, EventType::ToolCall, call("completed", Some(0))), "");
-        assert_eq!(note(live, EventType::ToolCall, call("completed", Some(2))), "tool shell completed: ls (exit 2)\n");
-        assert_eq!(note(live, EventType::ToolCall, call("declined", None)), "tool shell declined: ls\n");
+        let call = |status: &str, exit: Option<i64>, at: &str| {
+            let payload =
+                json!({"toolCallId": "t", "name": "shell", "command": "ls", "status": status, "exitCode": exit});
+            let mut call = event(1, EventType::ToolCall, payload);
+            call.created_at = at.parse().unwrap();
+            call
+        };
+        let mut told = |call: EventView| match live.apply(&call).remove(0) {
+            Piece::Note(text) => text,
+            Piece::Reply(text) => panic!("a reply: {text}"),
+        };
+        assert_eq!(told(call("started", None, "2030-01-01T00:00:00Z")), "tool shell started: ls\n");
+        let ended = told(call("completed", Some(2), "2030-01-01T00:01:02.34Z"));
+        assert_eq!(ended, "tool shell completed: ls (exit 2) in 62.3s\n");
+        assert_eq!(told(call("declined", None, "2030-01-01T00:00:00Z")), "tool shell declined: ls\n");
     }
 
     #[test]

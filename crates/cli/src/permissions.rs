@@ -1,17 +1,21 @@
 //! `ostler approve` and `ostler deny`: answer what an agent asked. The request is read and shown first, and the answer
 //! names its digest, so that nobody allows something they were not shown.
 
-use ostler_client::Client;
+use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
+    ids::{PermissionId, prefix_range},
     permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
 };
 
 use crate::{
+    completions,
     connect::Connection,
     errors, exit_codes,
     live::options,
-    output::{self, Format, age, line},
+    output::{self, Output, line},
+    targets,
+    times::{age, now},
 };
 
 /// Allow what an agent asked for
@@ -19,9 +23,7 @@ use crate::{
 /// Without a request's id it answers the only open one, and lists them where there are several. The option chosen is
 /// the first that allows once, else the first that allows, unless `--option` names one.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler approve run_0198…\n  ostler approve run_0198… prm_0198… --option allow-always"
-)]
+#[command(after_help = "Examples:\n  ostler approve RUN\n  ostler approve RUN prm_01a1 --option allow-always")]
 pub struct ApproveArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -34,7 +36,7 @@ pub struct ApproveArgs {
 ///
 /// Without a request's id it answers the only open one, and lists them where there are several.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler deny run_0198…\n  ostler deny run_0198… prm_0198…")]
+#[command(after_help = "Examples:\n  ostler deny RUN\n  ostler deny RUN prm_01a1")]
 pub struct DenyArgs {
     #[command(flatten)]
     request: RequestArgs,
@@ -45,13 +47,13 @@ pub struct DenyArgs {
 
 #[derive(clap::Args, Debug)]
 struct RequestArgs {
-    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its active or latest one")]
     run: String,
-    #[arg(value_name = "PRM", help = "The request's id")]
+    #[arg(value_name = "PRM", help = "The request's id, or the beginning of it")]
     permission: Option<String>,
-    /// `json` prints the answered request
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,21 +77,15 @@ async fn answer(
     verdict: Verdict,
 ) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let request = find(&client, args, verdict).await?;
+    let run = targets::run(&client, &args.run).await?;
+    let all = client.list_permissions(&run).await?.permissions;
+    let request = pick(all, args, verdict, now())?;
     let option = choose(&request.options, option, verdict)?;
-    output::words(&describe(&request, output::now()));
+    output::words(&describe(&request, now()));
     let answer = AnswerPermission { option_id: option.option_id.clone(), digest: request.digest.clone() };
-    let answered = client.answer_permission(&args.run, &request.permission_id.to_string(), &answer).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&answered)),
-        Format::Text => output::data(&format!("{} {}\n", answered.permission_id, answered.status.as_str())),
-    }
+    let answered = client.answer_permission(&run, &request.permission_id.to_string(), &answer).await?;
+    args.output.one(&answered, || format!("{} {}\n", answered.permission_id, answered.status.as_str()));
     Ok(exit_codes::OK)
-}
-
-async fn find(client: &Client, args: &RequestArgs, verdict: Verdict) -> Result<PermissionRequest, Failure> {
-    let all = client.list_permissions(&args.run).await?.permissions;
-    pick(all, args, verdict, output::now())
 }
 
 fn pick(
@@ -99,10 +95,14 @@ fn pick(
     now: Timestamp,
 ) -> Result<PermissionRequest, Failure> {
     if let Some(wanted) = &args.permission {
-        let found = all.into_iter().find(|request| request.permission_id.to_string() == *wanted);
         let hint = format!("`ostler result {}` lists the open requests", args.run);
-        return found
-            .ok_or_else(|| errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint));
+        let unknown = || errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint.clone());
+        let (prefix, _) = prefix_range(PermissionId::PREFIX, wanted).ok_or_else(unknown)?;
+        let id = |request: &PermissionRequest| request.permission_id.to_string();
+        let fits = all.iter().filter(|request| id(request).starts_with(&prefix));
+        let candidates = fits.map(|request| (id(request), request.status.as_str().to_owned())).collect();
+        let chosen = targets::one(wanted, "permission request", candidates)?.ok_or_else(unknown)?;
+        return all.into_iter().find(|request| id(request) == chosen).ok_or_else(unknown);
     }
     let mut open: Vec<_> = all.into_iter().filter(|request| request.status == PermissionStatus::Pending).collect();
     match open.len() {
@@ -164,6 +164,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::output::Format;
 
     const NOW: &str = "2030-01-01T00:00:05Z";
 
@@ -180,7 +181,7 @@ mod tests {
 
     fn picked(all: Vec<PermissionRequest>, permission: Option<&str>) -> Result<PermissionRequest, Failure> {
         let permission = permission.map(str::to_owned);
-        let args = RequestArgs { run: "run_1".into(), permission, output: Format::Text };
+        let args = RequestArgs { run: "run_1".into(), permission, output: Output { format: Format::Text } };
         pick(all, &args, Verdict::Allow, NOW.parse().unwrap())
     }
 

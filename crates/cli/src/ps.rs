@@ -1,121 +1,200 @@
-//! `ostler ps`: the runs, newest first. Without flags it shows what may still need somebody, and what ended lately.
+//! `ostler ps`: the sessions that run, and those in which something ended that this reader has not read. With `-w` it looks
+//! again and again: in place on a terminal, a line per change elsewhere.
 
+use std::{collections::BTreeMap, time::Duration};
+
+use futures_util::future::join_all;
+use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, Timestamp,
     limits::PAGE_ITEMS_MAX,
-    runs::{ListRuns, Run, RunStatus},
+    sessions::{ExecutionState, ListSessions, SessionQuery, SessionView},
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     connect::Connection,
     exit_codes,
-    output::{self, ListFormat, line},
+    live::phase_words,
+    output::{self, Format, Output, line},
+    repaint::Repaint,
+    sessions::Reader,
+    table::table,
+    times::{Times, now},
 };
 
-/// How long an ended run stays in the default list.
-const LATELY_MS: i64 = 3_600_000;
-/// How many runs are looked through for those that belong in the list.
-const RUNS_EXAMINED_MAX: usize = 5_000;
+const REFRESH: Duration = Duration::from_secs(2);
+/// Lines of the terminal that the table leaves free: its header, the line under it, and the cursor's.
+const LINES_FREE: usize = 4;
 
-/// List runs, newest first
+/// List what runs, and what ended and was not read yet
 ///
-/// By default: the runs that have not ended, and those that ended in the last hour. A run goes back to `pending` when a
-/// turn is over; it ends by being cancelled, by failing, or by being told to.
+/// A session stays in the list until it has been read (`ostler read`) and nothing runs in it. Each reader has marks of its
+/// own. `--all` lists every session, newest first.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler ps\n  ostler ps --status failed --limit 5\n  \
-    ostler ps --all -o jsonl | jq -r .runId")]
+#[command(after_help = "Examples:\n  ostler ps\n  ostler ps -w\n  ostler ps --all --profile scripted -n 50\n  \
+    ostler ps -o jsonl | jq -r .sessionId")]
 pub struct Args {
-    /// Every run, however long ago it ended
+    /// Every session, read or not
     #[arg(short, long)]
     all: bool,
-    /// Only runs with this status, however long ago they ended
-    #[arg(long, value_parser = ["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])]
-    status: Option<String>,
+    /// Look again every two seconds
+    #[arg(short, long)]
+    watch: bool,
+    #[arg(long, help = "Only sessions of this tenant")]
+    tenant: Option<String>,
+    #[arg(long, help = "Only sessions of this backend profile")]
+    profile: Option<String>,
+    #[command(flatten)]
+    reader: Reader,
     /// Show at most this many
-    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..i64::from(PAGE_ITEMS_MAX)))]
     limit: u32,
-    /// `jsonl` prints one run per line
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: ListFormat,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn ps(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let now = output::now();
-    let (runs, has_more) = fetch(connection, args, now).await?;
-    match args.output {
-        ListFormat::Json => output::data(&output::json(&runs)),
-        ListFormat::Jsonl => runs.iter().for_each(|run| output::data(&output::json_line(run))),
-        ListFormat::Text if runs.is_empty() => {}
-        ListFormat::Text => output::data(&table(&runs, now, output::width())),
+    let client = connection.client()?;
+    if args.watch {
+        return watch(&client, args).await;
     }
-    if runs.is_empty() {
+    let found = fetch(&client, args).await?;
+    args.output.many(&found.sessions, || render(&found.sessions, args.times, now(), output::width()));
+    if found.sessions.is_empty() {
         output::words(nothing(args));
-    } else if has_more {
-        output::words(&format!("there are more than these {}; see `--limit`\n", runs.len()));
+    } else if found.has_more {
+        output::words(&format!("there are more than these {}; see `--limit`\n", found.sessions.len()));
     }
     Ok(exit_codes::OK)
 }
 
-/// Reads pages until the list is full. The flag says whether more would have fitted the question.
-async fn fetch(connection: &Connection, args: &Args, now: Timestamp) -> Result<(Vec<Run>, bool), Failure> {
-    let client = connection.client()?;
-    let wanted = args.limit as usize;
-    let shows_any = args.all || args.status.is_some();
-    // One more than wanted tells whether there are more.
-    let page_size = if shows_any { (args.limit + 1).min(PAGE_ITEMS_MAX) } else { PAGE_ITEMS_MAX };
-    let mut query = ListRuns { status: args.status.clone(), limit: Some(page_size), ..ListRuns::default() };
-    let (mut runs, mut examined) = (vec![], 0);
+struct Found {
+    sessions: Vec<SessionView>,
+    has_more: bool,
+}
+
+async fn fetch(client: &Client, args: &Args) -> Result<Found, Failure> {
+    let query = ListSessions {
+        state: args.all.then(|| "all".to_owned()),
+        reader_id: args.reader.id(),
+        tenant_id: args.tenant.clone(),
+        backend_profile: args.profile.clone(),
+        limit: Some(args.limit),
+        ..ListSessions::default()
+    };
+    let page = client.list_sessions(&query).await?;
+    let with_phase = page.sessions.into_iter().map(|session| with_liveness(client, args, session));
+    Ok(Found { sessions: join_all(with_phase).await, has_more: page.next_cursor.is_some() })
+}
+
+/// A list says that something runs; what it waits for is known to the session itself.
+async fn with_liveness(client: &Client, args: &Args, session: SessionView) -> SessionView {
+    if session.execution_state != ExecutionState::Running {
+        return session;
+    }
+    let query = SessionQuery { reader_id: args.reader.id(), tenant_id: Some(session.tenant_id.clone()) };
+    client.get_session(&session.session_id, &query).await.unwrap_or(session)
+}
+
+fn nothing(args: &Args) -> &'static str {
+    match (args.all, args.profile.is_some() || args.tenant.is_some()) {
+        (_, true) => "no such sessions\n",
+        (true, false) => "no sessions yet; start one: ostler run \"say hello\"\n",
+        (false, false) => "nothing runs and nothing is unread; `--all` lists every session\n",
+    }
+}
+
+pub fn render(sessions: &[SessionView], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = sessions.iter().map(|session| row(session, times, now)).collect();
+    table(&["SESSION", "STATE", "PROFILE", "RUN", "CHANGED", "EVENTS"], rows, &[1, 2], width)
+}
+
+fn row(session: &SessionView, times: Times, now: Timestamp) -> Vec<String> {
+    let run = session.active_run_id.or(session.last_run_id);
+    vec![
+        line(&session.session_id, 200),
+        state(session),
+        line(&session.backend_profile, 63),
+        run.map_or_else(|| "-".into(), |run| run.to_string()),
+        times.ago(session.updated_at, now),
+        session.last_seq.to_string(),
+    ]
+}
+
+/// What it waits for while it runs; afterwards whether there is something to read.
+fn state(session: &SessionView) -> String {
+    match (&session.liveness, session.execution_state) {
+        (Some(liveness), ExecutionState::Running) if liveness.active => phase_words(liveness.phase).to_owned(),
+        (_, ExecutionState::Running) => "running".into(),
+        _ if session.unread => "unread".into(),
+        (_, state) => state.as_str().into(),
+    }
+}
+
+/// Until Ctrl-C, through times without a server.
+async fn watch(client: &Client, args: &Args) -> Result<u8, Failure> {
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut view = Watch { args, repaint: Repaint::stdout().filter(|_| args.output.is_text()), seen: BTreeMap::new() };
     loop {
-        let page = client.list_runs(&query).await?;
-        examined += page.runs.len();
-        runs.extend(page.runs.into_iter().filter(|run| shows_any || matters(run, now)));
-        query.cursor = page.next_cursor;
-        if runs.len() > wanted || query.cursor.is_none() || examined >= RUNS_EXAMINED_MAX {
-            let has_more = runs.len() > wanted || query.cursor.is_some();
-            runs.truncate(wanted);
-            return Ok((runs, has_more));
+        match fetch(client, args).await {
+            Ok(found) => view.show(found),
+            Err(failure) if is_transient(&failure) => view.lost(&failure),
+            Err(failure) => return Err(failure),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(REFRESH) => {}
+            _ = interrupts.recv() => return Ok(exit_codes::OK),
         }
     }
 }
 
-fn matters(run: &Run, now: Timestamp) -> bool {
-    !(run.status.is_terminal() || is_idle(run)) || now.as_millisecond() - run.updated_at.as_millisecond() < LATELY_MS
+struct Watch<'a> {
+    args: &'a Args,
+    repaint: Option<Repaint>,
+    /// The rows as they were shown last, by session.
+    seen: BTreeMap<String, (i64, String)>,
 }
 
-fn nothing(args: &Args) -> &'static str {
-    match (&args.status, args.all) {
-        (Some(_), _) => "no runs with this status\n",
-        (None, true) => "no runs yet; start one: ostler run \"say hello\"\n",
-        (None, false) => "no runs that are unfinished or ended in the last hour; `--all` shows older ones\n",
+impl Watch<'_> {
+    fn show(&mut self, mut found: Found) {
+        if let Some(repaint) = &mut self.repaint {
+            let (width, height) = output::size().unwrap_or((80, 24));
+            found.sessions.truncate(height.saturating_sub(LINES_FREE).max(1));
+            let running = found.sessions.iter().filter(|s| s.execution_state == ExecutionState::Running).count();
+            let mut text = render(&found.sessions, self.args.times, now(), Some(width));
+            text.push_str(&format!(
+                "\n{} · {running} running · Ctrl-C ends\n",
+                output::count(found.sessions.len() as i64, "session")
+            ));
+            return repaint.paint(&text);
+        }
+        for session in &found.sessions {
+            let mark = (session.last_seq, state(session));
+            if self.seen.get(&session.session_id) != Some(&mark) {
+                output::data(&self.changed(session));
+                self.seen.insert(session.session_id.clone(), mark);
+            }
+        }
+        // What left the list and comes back is news again.
+        self.seen.retain(|id, _| found.sessions.iter().any(|session| session.session_id == *id));
     }
-}
 
-pub fn table(runs: &[Run], now: Timestamp, width: Option<usize>) -> String {
-    let rows = runs.iter().map(|run| {
-        vec![
-            run.run_id.to_string(),
-            status(run).to_owned(),
-            line(&run.backend_profile, 63),
-            line(&run.project_id, 200),
-            output::age(run.created_at, now),
-            format!("#{} {} ago", run.last_seq, output::age(run.updated_at, now)),
-        ]
-    });
-    output::table(&["RUN", "STATUS", "PROFILE", "PROJECT", "AGE", "LAST EVENT"], rows.collect(), &[3, 2], width)
-}
+    fn changed(&self, session: &SessionView) -> String {
+        match self.args.output.format {
+            Format::Text => format!("{}\n", row(session, self.args.times, now()).join("  ")),
+            Format::Json | Format::Jsonl => output::json_line(session),
+        }
+    }
 
-/// Everything asked of it has ended and nobody holds it: it costs nothing and waits for another command.
-fn is_idle(run: &Run) -> bool {
-    run.status == RunStatus::Pending && run.command_count > 0 && run.unfinished_commands == 0
-}
-
-fn status(run: &Run) -> &'static str {
-    if run.cancel_requested_at.is_some() && !run.status.is_terminal() {
-        "cancelling"
-    } else if is_idle(run) {
-        "idle"
-    } else {
-        RunStatus::as_str(run.status)
+    fn lost(&mut self, failure: &Failure) {
+        let text = format!("{}; looking again\n", failure.message);
+        match &mut self.repaint {
+            Some(repaint) => repaint.paint(&text),
+            None => output::words(&text),
+        }
     }
 }
 
@@ -125,64 +204,63 @@ pub mod fixtures {
 
     use super::*;
 
-    pub fn run(change: impl FnOnce(&mut Value)) -> Run {
-        let mut body = json!({"runId": format!("run_{:032x}", 1), "sessionId": "s1", "tenantId": "local",
-            "projectId": "local/default", "workspaceRef": {"kind": "none"}, "providerId": "local",
-            "backendProfile": "scripted", "traceSink": null, "status": "running", "terminal": null,
-            "executionPolicy": {"sandbox": "read-only", "approval": "never", "timeoutMs": 1, "network": "disabled",
-                "secretScope": {}},
-            "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
+    pub fn session(change: impl FnOnce(&mut Value)) -> SessionView {
+        let mut body = json!({"sessionId": "review", "tenantId": "local", "backendProfile": "scripted",
+            "executionState": "idle", "version": 1, "readVersion": 0, "unread": true, "activeRunId": null,
+            "activeCommandId": null, "lastRunId": format!("run_{:032x}", 1), "lastCommandId": null, "lastSeq": 12,
+            "threadId": null, "chainHead": {"sessionSeq": 12, "hash": "00"}, "liveness": null, "supervisor": null,
             "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"});
         change(&mut body);
         serde_json::from_str(&body.to_string()).unwrap()
+    }
+
+    pub fn running(phase: &str) -> SessionView {
+        session(|body| {
+            body["executionState"] = "running".into();
+            body["liveness"] = json!({"phase": phase, "active": true, "lastSeq": 12, "lastEventAgeMs": 3000,
+                "lastCommandActivity": null, "lease": null, "openToolCalls": [], "resumeAt": null, "suggestedAction": ""});
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{fixtures::run, *};
+    use clap::Parser;
 
-    fn at(text: &str) -> Timestamp {
-        text.parse().unwrap()
+    use super::{
+        fixtures::{running, session},
+        *,
+    };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        times: Times,
+    }
+
+    fn text(sessions: &[SessionView], width: Option<usize>) -> String {
+        let times = Line::parse_from(["ps"]).times;
+        render(sessions, times, "2030-01-01T00:02:03Z".parse().unwrap(), width)
     }
 
     #[test]
-    fn the_table_shows_where_each_run_stands() {
-        let runs = [run(|_| ()), run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into())];
-        let id = runs[0].run_id;
+    fn the_table_shows_what_each_session_waits_for() {
+        let read = session(|body| body["unread"] = false.into());
+        let id = format!("run_{:032x}", 1);
         assert_eq!(
-            table(&runs, at("2030-01-01T00:02:03Z"), None),
+            text(&[running("waiting-tool"), session(|_| ()), read], None),
             format!(
-                "RUN                                   STATUS      PROFILE   PROJECT        AGE  LAST EVENT\n\
-                 {id}  running     scripted  local/default  2m   #12 1m ago\n\
-                 {id}  cancelling  scripted  local/default  2m   #12 1m ago\n"
+                "SESSION  STATE           PROFILE   RUN                                   CHANGED  EVENTS\n\
+                 review   running a tool  scripted  {id}  1m ago   12\n\
+                 review   unread          scripted  {id}  1m ago   12\n\
+                 review   idle            scripted  {id}  1m ago   12\n"
             )
         );
     }
 
     #[test]
     fn ids_are_never_cut() {
-        let text = table(&[run(|_| ())], at("2030-01-01T00:02:03Z"), Some(40));
-        assert!(text.contains(&run(|_| ()).run_id.to_string()), "{text}");
-        assert!(text.contains("local/d…"), "{text}");
-    }
-
-    #[test]
-    fn what_ended_long_ago_is_left_out() {
-        let ended = |body: &mut serde_json::Value| body["status"] = "failed".into();
-        assert!(matters(&run(ended), at("2030-01-01T01:00:59Z")));
-        assert!(!matters(&run(ended), at("2030-01-01T01:01:00Z")));
-        assert!(matters(&run(|_| ()), at("2031-01-01T00:00:00Z")));
-    }
-
-    #[test]
-    fn a_run_with_nothing_left_to_do_is_idle() {
-        let idle = run(|body| {
-            body["status"] = "pending".into();
-            body["unfinishedCommands"] = 0.into();
-        });
-        assert_eq!(status(&idle), "idle");
-        assert!(!matters(&idle, at("2030-01-01T01:01:00Z")));
-        assert_eq!(status(&run(|body| body["status"] = "pending".into())), "pending");
+        let text = text(&[session(|_| ())], Some(40));
+        assert!(text.contains(&format!("run_{:032x}", 1)) && text.contains("review"), "{text}");
     }
 }

@@ -2,37 +2,41 @@
 
 use std::collections::BTreeMap;
 
+use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{Failure, fold::ToolItem, results::RunResult};
 
 use crate::{
+    completions,
     connect::Connection,
     errors, exit_codes, live,
-    output::{self, Format, Paint, count, harmless, line},
+    output::{Output, count, harmless, line},
+    paint::Paint,
+    targets,
+    times::age_ms,
 };
 
 /// Show what became of a run's latest command, or of one command
 ///
 /// The exit code is the outcome's: 0 only for completed, 9 while it has not ended.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler result run_0198…\n  ostler result run_0198… --command cmd_0198…\n  \
-    ostler result run_0198… -o json | jq -r .reply")]
+#[command(after_help = "Examples:\n  ostler result 01a1dd6b\n  ostler result my-session\n  \
+    ostler result RUN -o json | jq -r .reply")]
 pub struct Args {
-    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its active or latest one")]
     run: String,
     /// The result of this command instead of the latest
-    #[arg(long, value_name = "CMD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     command: Option<String>,
-    /// `json` prints the whole result
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn result(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let result = connection.client()?.run_result(&args.run, args.command.as_deref()).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&result)),
-        Format::Text => output::data(&render(&result, &connection.invocation(), Paint::stdout())),
-    }
+    let client = connection.client()?;
+    let run = targets::run(&client, &args.run).await?;
+    let result = client.run_result(&run, args.command.as_deref()).await?;
+    args.output.one(&result, || render(&result, &connection.invocation(), Paint::stdout()));
     Ok(exit_codes::of_outcome(result.terminal_status))
 }
 
@@ -139,13 +143,11 @@ fn tool(item: &ToolItem) -> String {
 
 fn liveness(out: &mut String, result: &RunResult) {
     let liveness = &result.liveness;
-    let phase = serde_json::to_value(liveness.phase).ok();
-    let phase = phase.as_ref().and_then(|value| value.as_str()).unwrap_or("unknown");
-    let age =
-        liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", output::age_ms(ms))).unwrap_or_default();
+    let phase = live::phase_words(liveness.phase);
+    let age = liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", age_ms(ms))).unwrap_or_default();
     field(out, "liveness", &format!("{phase}{age}"));
     if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
-        let heard = output::age_ms(lease.heartbeat_age_ms);
+        let heard = age_ms(lease.heartbeat_age_ms);
         field(out, "runner", &format!("{}; heard of {heard} ago", line(&lease.runner_id, 200)));
     }
     if liveness.active {
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn a_completed_command_shows_its_reply_first() {
         let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
-        assert_eq!(text, format!("completed\n\nhello\n{}", tail("liveness terminal; last event 3s ago\n")));
+        assert_eq!(text, format!("completed\n\nhello\n{}", tail("liveness ended; last event 3s ago\n")));
     }
 
     #[test]
@@ -207,7 +209,7 @@ mod tests {
         let head = "failed\n  failure: backend-failed\n  blocker: the agent fell over\n  \
             next:    `ostler trace RUN` shows what the agent did before it failed\n\n\
             the last text, which is not a reply:\nhello\n";
-        assert_eq!(text, format!("{head}{}", tail("liveness terminal; last event 3s ago\n")));
+        assert_eq!(text, format!("{head}{}", tail("liveness ended; last event 3s ago\n")));
         let words = live::outcome(&failed, Paint::PLAIN);
         assert!(
             words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id))
@@ -230,7 +232,7 @@ mod tests {
                     "heartbeatAgeMs": 2000}});
         });
         let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
-            liveness waiting-tool; last event 1m ago\nrunner   r1; heard of 2s ago\nnext     wait\n";
+            liveness running a tool; last event 1m ago\nrunner   r1; heard of 2s ago\nnext     wait\n";
         assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail(lines)));
     }
 }

@@ -1,43 +1,69 @@
 //! `ostler run`: asks an agent for one turn and follows it to its end. The reply goes to stdout as it comes; the exit
 //! code is the outcome's.
 
-use std::io::{IsTerminal, Read};
+use std::{
+    io::{IsTerminal, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use futures_util::future::BoxFuture;
-use ostler_client::Client;
+use futures_util::{FutureExt, future::BoxFuture};
+use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     commands::{CommandType, CreateCommand},
     ids::{CommandId, RunId},
     limits::PROMPT_BYTES_MAX,
+    liveness::Phase,
+    results::RunResult,
     runs::{Cancel, CreateRun, CreatedRun, SessionRef},
 };
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{Instant, MissedTickBehavior, interval},
+};
 
 use crate::{
     connect::Connection,
     errors, exit_codes,
     follow::{Followed, follow},
-    live::{self, Live, Piece},
-    output::{self, Format, Paint},
+    live::{self, Live, Piece, phase_words},
+    output::{self, Format, Output},
+    paint::Paint,
+    screen::Screen,
+    targets::Target,
+    times::parse_ms,
 };
+
+/// How often the status line counts on.
+const STATUS_TICK: Duration = Duration::from_millis(500);
+/// How often the server is asked what a silent turn waits for.
+const LIVENESS_EVERY: u32 = 4;
+/// How often a result is asked for when the server is away, and how long is waited in between.
+const RESULT_ATTEMPTS_MAX: u32 = 20;
+const RESULT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Ask an agent to do something, and follow it to its end
 ///
-/// The reply is streamed to stdout, everything else to stderr. Ctrl-C cancels the turn and waits for its end; a second
+/// The reply is streamed to stdout, everything else to stderr; `-o jsonl` streams every event instead, `-o json` prints the
+/// whole result at the end. Ctrl-C cancels the turn and waits for its end; a second
 /// one leaves at once. The exit code is 0 only if the turn completed.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler run \"say hello\"\n  git diff | ostler run --session review\n  \
-    ostler run --detach -o json \"a long task\"")]
+    ostler run --file task.md --timeout 20m\n  ostler run --detach -o json \"a long task\" | jq -r .runId")]
 pub struct Args {
     /// What to do; `-`, or nothing when stdin is a pipe, reads it from stdin
+    #[arg(conflicts_with = "file")]
     prompt: Option<String>,
+    /// Read what to do from this file
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// The backend profile that does it
     #[arg(long, default_value = "scripted")]
     profile: String,
-    #[arg(long, default_value = "local", help = "The tenant to run for")]
-    tenant: String,
+    #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
+    tenant: Option<String>,
     #[arg(long, default_value = "local/default", help = "The project the run belongs to")]
     project: String,
     #[arg(long, default_value = "local", help = "The provider to run at")]
@@ -48,18 +74,26 @@ pub struct Args {
     /// Submit, print the run's id, and leave
     #[arg(long)]
     detach: bool,
-    /// The longest the turn may take
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
-    timeout_ms: Option<u32>,
-    /// `json` prints the whole result at the end instead of streaming the reply
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    /// The longest the turn may take, such as `90s` or `20m`
+    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
+    timeout: Option<i64>,
+    /// Show the request that would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let prompt = prompt(args.prompt.as_deref())?;
+    let prompt = prompt(args.prompt.as_deref(), args.file.as_deref())?;
+    let request = request(args, &prompt, connection.tenant(args.tenant.as_deref())?);
+    if args.dry_run {
+        output::data(&output::json(&request));
+        output::words("dry run; nothing was sent\n");
+        return Ok(exit_codes::OK);
+    }
     let client = connection.client()?;
-    let created = client.create_run(&request(args, &prompt)).await?;
+    let created = client.create_run(&request).await?;
     let run_id = created.run.run_id;
     if args.detach {
         return Ok(detached(connection, args, &created));
@@ -78,10 +112,12 @@ pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
         run_id,
         command_id: command.command_id,
         live: Live::new(run_id, command.command_id, connection.invocation(), paint),
-        screen: Screen::new(args.output == Format::Text),
+        screen: Screen::new(args.output.is_text()),
+        began: Instant::now(),
+        phase: Phase::WaitingRunner,
     };
-    match turn.watch().await? {
-        Ending::Ended => turn.conclude(args.output).await,
+    match turn.watch(args.output.format).await? {
+        Ending::Ended => turn.conclude(args.output.format).await,
         Ending::Left => {
             turn.screen.close();
             let again = format!("{} trace -f {run_id}", connection.invocation());
@@ -91,10 +127,19 @@ pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     }
 }
 
-fn prompt(given: Option<&str>) -> Result<String, Failure> {
-    let text = match given {
-        Some(text) if text != "-" => text.to_owned(),
-        None if std::io::stdin().is_terminal() => {
+fn prompt(given: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
+    let text = match (given, file) {
+        (Some(text), _) if text != "-" => text.to_owned(),
+        (_, Some(path)) => {
+            let file = std::fs::File::open(path).map_err(|error| {
+                errors::usage(
+                    format!("cannot read the prompt from {}: {error}", path.display()),
+                    "check the file's name",
+                )
+            })?;
+            read_prompt(file)?
+        }
+        (None, None) if std::io::stdin().is_terminal() => {
             return Err(errors::usage("no prompt was given", "say what to do: ostler run \"say hello\""));
         }
         _ => read_prompt(std::io::stdin().lock())?,
@@ -108,24 +153,22 @@ fn prompt(given: Option<&str>) -> Result<String, Failure> {
 fn read_prompt(input: impl Read) -> Result<String, Failure> {
     let mut bytes = vec![];
     let read = input.take(PROMPT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| {
-        errors::usage(format!("cannot read the prompt from stdin: {error}"), "give it as an argument")
-    })?;
+    read.map_err(|error| errors::usage(format!("cannot read the prompt: {error}"), "give it as an argument"))?;
     if bytes.len() > PROMPT_BYTES_MAX {
-        let message = format!("the prompt on stdin is over {PROMPT_BYTES_MAX} bytes");
+        let message = format!("the prompt is over {PROMPT_BYTES_MAX} bytes");
         return Err(Failure::new(FailureKind::PayloadTooLarge, message));
     }
-    String::from_utf8(bytes).map_err(|_| errors::usage("the prompt on stdin is not UTF-8", "send text"))
+    String::from_utf8(bytes).map_err(|_| errors::usage("the prompt is not UTF-8", "send text"))
 }
 
-fn request(args: &Args, prompt: &str) -> CreateRun {
+fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
     CreateRun {
-        tenant_id: Some(args.tenant.clone()),
+        tenant_id: Some(tenant),
         project_id: Some(args.project.clone()),
         workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
         provider_id: Some(args.provider.clone()),
         backend_profile: Some(args.profile.clone()),
-        execution_policy: args.timeout_ms.map(|ms| RawJson::of(&json!({"timeoutMs": ms}))),
+        execution_policy: args.timeout.map(|ms| RawJson::of(&json!({"timeoutMs": ms}))),
         trace_sink: Some(RawJson::null()),
         session_ref: args.session.clone().map(|session_id| SessionRef { session_id }),
         command: Some(CreateCommand {
@@ -138,10 +181,7 @@ fn request(args: &Args, prompt: &str) -> CreateRun {
 }
 
 fn detached(connection: &Connection, args: &Args, created: &CreatedRun) -> u8 {
-    match args.output {
-        Format::Json => output::data(&output::json(created)),
-        Format::Text => output::data(&format!("{}\n", created.run.run_id)),
-    }
+    args.output.one(created, || format!("{}\n", created.run.run_id));
     output::words(&format!("submitted; follow it: {} trace -f {}\n", connection.invocation(), created.run.run_id));
     exit_codes::OK
 }
@@ -157,26 +197,53 @@ struct Turn<'a> {
     command_id: CommandId,
     live: Live,
     screen: Screen,
+    began: Instant,
+    /// As of the last time the server was asked.
+    phase: Phase,
 }
 
 impl Turn<'_> {
     /// Shows events until the turn has ended. The first Ctrl-C cancels it, the second leaves it.
-    async fn watch(&mut self) -> Result<Ending, Failure> {
-        let mut events = follow(self.client.clone(), self.run_id.to_string(), 0);
+    async fn watch(&mut self, format: Format) -> Result<Ending, Failure> {
+        let mut events = follow(self.client.clone(), Target::Run(self.run_id.to_string()), 0);
         let mut interrupts = interrupts()?;
+        let mut ticks = interval(STATUS_TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut silent_ticks = 0;
+        let mut asking: Option<BoxFuture<'static, Result<RunResult, Failure>>> = None;
         let mut cancelling: Option<BoxFuture<'static, Result<(), Failure>>> = None;
         let mut asked_to_stop = false;
         while self.live.end.is_none() {
             tokio::select! {
                 followed = events.recv() => match followed {
-                    Some(Followed::Event(event)) => self.screen.show(self.live.apply(&event)),
-                    Some(Followed::Lost(line)) => self.screen.note(&format!("{line}\n")),
-                    Some(Followed::Over(Err(failure))) => {
+                    Some((_, Followed::Event(event))) => {
+                        silent_ticks = 0;
+                        if format == Format::Jsonl {
+                            self.screen.data(&output::json_line(&*event));
+                        }
+                        self.screen.show(self.live.apply(&event));
+                    }
+                    Some((_, Followed::Lost(line))) => self.screen.note(&format!("{line}\n")),
+                    Some((_, Followed::Over(Err(failure)))) => {
                         self.screen.close();
                         return Err(failure);
                     }
-                    Some(Followed::Over(Ok(()))) | None => break,
+                    Some((_, Followed::Over(Ok(())))) | None => break,
                 },
+                _ = ticks.tick(), if self.screen.has_status() => {
+                    if silent_ticks % LIVENESS_EVERY == 0 && asking.is_none() {
+                        asking = Some(self.ask());
+                    }
+                    silent_ticks += 1;
+                    self.draw_status(asked_to_stop);
+                }
+                asked = async { asking.as_mut().expect("guarded").await }, if asking.is_some() => {
+                    asking = None;
+                    // A server that is away says nothing new; the follower speaks of it.
+                    if let Ok(result) = asked {
+                        self.phase = result.liveness.phase;
+                    }
+                }
                 _ = interrupts.recv() => {
                     if asked_to_stop {
                         return Ok(Ending::Left);
@@ -198,12 +265,38 @@ impl Turn<'_> {
         Ok(Ending::Ended)
     }
 
+    /// Asks where the turn stands.
+    fn ask(&self) -> BoxFuture<'static, Result<RunResult, Failure>> {
+        let (client, run, command) = (self.client.clone(), self.run_id.to_string(), self.command_id.to_string());
+        async move { client.command_result(&run, &command).await }.boxed()
+    }
+
+    fn draw_status(&mut self, stopping: bool) {
+        let what = if stopping { "cancelling" } else { phase_words(self.phase) };
+        let leave = if stopping { "Ctrl-C leaves" } else { "Ctrl-C cancels" };
+        self.screen.status(&format!("{what} · {}s · {leave}", self.began.elapsed().as_secs()));
+    }
+
+    /// The result, also from a server that is just coming back.
+    async fn result(&self) -> Result<RunResult, Failure> {
+        let mut attempt = 0;
+        loop {
+            match self.ask().await {
+                Err(failure) if is_transient(&failure) && attempt < RESULT_ATTEMPTS_MAX => {
+                    attempt += 1;
+                    tokio::time::sleep(RESULT_PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Says how it ended. The exit code follows the terminal fact, whether or not the result can be read.
     async fn conclude(mut self, format: Format) -> Result<u8, Failure> {
-        let result = match self.client.command_result(&self.run_id.to_string(), &self.command_id.to_string()).await {
+        self.screen.close();
+        let result = match self.result().await {
             Ok(result) => result,
             Err(failure) => {
-                self.screen.close();
                 let Some(end) = self.live.end.filter(|_| format == Format::Text) else { return Err(failure) };
                 output::words(&errors::render(&failure, Paint::stderr()));
                 output::words(&format!("{} · {}\n", end.as_str(), self.run_id));
@@ -231,53 +324,6 @@ fn interrupts() -> Result<Signal, Failure> {
     signal(SignalKind::interrupt()).map_err(Failure::internal)
 }
 
-/// The two streams. Where both end on one terminal, a note never starts in the middle of the reply's line.
-struct Screen {
-    shows_reply: bool,
-    is_terminal: bool,
-    /// The reply's last character was no line end.
-    reply_open: bool,
-    /// The terminal's cursor stands after the reply's last character.
-    mid_line: bool,
-}
-
-impl Screen {
-    fn new(shows_reply: bool) -> Self {
-        Self { shows_reply, is_terminal: std::io::stdout().is_terminal(), reply_open: false, mid_line: false }
-    }
-
-    fn show(&mut self, pieces: Vec<Piece>) {
-        for piece in pieces {
-            match piece {
-                Piece::Note(text) => self.note(&text),
-                Piece::Reply(text) if self.shows_reply => {
-                    output::data(&if self.is_terminal { output::harmless(&text) } else { text.clone() });
-                    self.reply_open = !text.ends_with('\n');
-                    self.mid_line = self.reply_open;
-                }
-                Piece::Reply(_) => {}
-            }
-        }
-    }
-
-    fn note(&mut self, text: &str) {
-        if self.mid_line && self.is_terminal {
-            output::words("\n");
-        }
-        self.mid_line = false;
-        output::words(text);
-    }
-
-    /// Ends the reply's last line.
-    fn close(&mut self) {
-        if self.reply_open && (self.mid_line || !self.is_terminal) {
-            output::data("\n");
-        }
-        self.reply_open = false;
-        self.mid_line = false;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -296,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_plain_prompt_becomes_a_whole_request() {
-        let body = serde_json::to_value(request(&args(&["hello"]), "hello")).unwrap();
+        let body = serde_json::to_value(request(&args(&["hello"]), "hello", "local".into())).unwrap();
         assert_eq!(
             body,
             json!({"tenantId": "local", "projectId": "local/default", "workspaceRef": {"kind": "none"},
@@ -307,10 +353,10 @@ mod tests {
 
     #[test]
     fn flags_reach_the_request() {
-        let args = args(&["x", "--session", "s", "--timeout-ms", "5", "--profile", "model", "--tenant", "hwlab"]);
-        let body = serde_json::to_value(request(&args, "x")).unwrap();
+        let args = args(&["x", "--session", "s", "--timeout", "65s", "--profile", "model"]);
+        let body = serde_json::to_value(request(&args, "x", "hwlab".into())).unwrap();
         assert_eq!(body["sessionRef"], json!({"sessionId": "s"}));
-        assert_eq!(body["executionPolicy"], json!({"timeoutMs": 5}));
+        assert_eq!(body["executionPolicy"], json!({"timeoutMs": 65_000}));
         assert_eq!((&body["backendProfile"], &body["tenantId"]), (&json!("model"), &json!("hwlab")));
     }
 

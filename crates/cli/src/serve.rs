@@ -10,11 +10,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{
-    connect::Connection,
-    errors, exit_codes,
-    output::{self, Paint},
-};
+use crate::{connect::Connection, errors, exit_codes, output, paint::Paint};
 
 const LOG_DEFAULT: &str = "info";
 

@@ -1,5 +1,6 @@
 //! `ostler steer`: says something to the turn that is running, without ending it.
 
+use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure, RawJson,
     commands::{Command, CommandState, CommandType, CreateCommand},
@@ -7,9 +8,11 @@ use ostler_protocol::{
 use serde_json::json;
 
 use crate::{
+    completions,
     connect::Connection,
     exit_codes,
-    output::{self, Format, line},
+    output::{self, Output, line},
+    targets,
 };
 
 /// Say something to the turn that is running
@@ -17,15 +20,15 @@ use crate::{
 /// Handing a steer in does not mean that the agent has read it: `ostler result RUN --command CMD` shows its delivery.
 /// Without a running turn it ends `blocked`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler steer run_0198… \"leave the tests alone\"")]
+#[command(after_help = "Examples:\n  ostler steer RUN \"leave the tests alone\"")]
 pub struct Args {
-    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its active or latest one")]
     run: String,
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "What to say")]
+    #[arg(value_parser = NonEmptyStringValueParser::new(), help = "What to say")]
     text: String,
-    /// `json` prints the steer command
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn steer(connection: &Connection, args: &Args) -> Result<u8, Failure> {
@@ -34,11 +37,10 @@ pub async fn steer(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         payload: RawJson::of(&json!({"text": args.text})),
         idempotency_key: None,
     };
-    let command = connection.client()?.create_command(&args.run, &steer).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&command)),
-        Format::Text => output::data(&format!("{}\n", command.command_id)),
-    }
+    let client = connection.client()?;
+    let run = targets::run(&client, &args.run).await?;
+    let command = client.create_command(&run, &steer).await?;
+    args.output.one(&command, || format!("{}\n", command.command_id));
     output::words(&render(&command, &connection.invocation()));
     Ok(exit_code(command.state, &command))
 }

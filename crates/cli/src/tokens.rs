@@ -7,9 +7,12 @@ use ostler_protocol::{
 };
 
 use crate::{
+    confirm::Confirm,
     connect::Connection,
     exit_codes,
-    output::{self, Format, ListFormat, line},
+    output::{self, Output, line},
+    table::table,
+    times::{Times, age, now, parse_ms},
 };
 
 /// Make, list and revoke service tokens
@@ -43,11 +46,10 @@ struct CreateArgs {
     #[arg(long, value_enum, default_value = "client")]
     role: Role,
     /// When it ends by itself: 90s, 15m, 12h, 30d [default: never]
-    #[arg(long, value_name = "TIME", value_parser = parse_life)]
+    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
     expires_in: Option<i64>,
-    /// `json` also tells the token's id
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -63,20 +65,23 @@ struct ListArgs {
     /// Show at most this many
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
-    /// `jsonl` prints one token per line
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: ListFormat,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Revoke a service token; it stops working at once
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler token revoke tok_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d")]
+#[command(after_help = "Examples:\n  ostler token revoke tok_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --yes")]
 struct RevokeArgs {
     /// The token's id, from `ostler token list`
     #[arg(value_name = "TOKEN_ID")]
     token_id: String,
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn token(connection: &Connection, args: &Args) -> Result<u8, Failure> {
@@ -98,10 +103,7 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         expires_in_ms: args.expires_in,
     };
     let created = connection.client()?.create_token(&asked).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&created)),
-        Format::Text => output::data(&format!("{}\n", created.token)),
-    }
+    args.output.one(&created, || format!("{}\n", created.token));
     let token_id = created.service_token.token_id;
     output::words(&format!(
         "token {token_id} made; it is not shown again, and only its hash is kept\nrevoke it: {} token revoke {token_id}\n",
@@ -112,12 +114,7 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
     let page = connection.client()?.list_tokens(&ListTokens { limit: Some(args.limit), cursor: None }).await?;
-    match args.output {
-        ListFormat::Json => output::data(&output::json(&page.tokens)),
-        ListFormat::Jsonl => page.tokens.iter().for_each(|token| output::data(&output::json_line(token))),
-        ListFormat::Text if page.tokens.is_empty() => {}
-        ListFormat::Text => output::data(&table(&page.tokens, output::now(), output::width())),
-    }
+    args.output.many(&page.tokens, || render(&page.tokens, args.times, now(), output::width()));
     if page.tokens.is_empty() {
         output::words("no service tokens; make one: ostler token create NAME --tenant TENANT\n");
     } else if page.next_cursor.is_some() {
@@ -127,17 +124,15 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 }
 
 async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
-    let revoked = connection.client()?.revoke_token(&args.token_id).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&revoked)),
-        Format::Text => {
-            output::words(&format!("token {} ({}) is revoked\n", revoked.token_id, line(&revoked.name, 200)))
-        }
+    if !args.confirm.ask(&format!("revoke the token {}?", line(&args.token_id, 80)))? {
+        return Ok(exit_codes::OK);
     }
+    let revoked = connection.client()?.revoke_token(&args.token_id).await?;
+    args.output.one(&revoked, || format!("{} revoked\n", revoked.token_id));
     Ok(exit_codes::OK)
 }
 
-fn table(tokens: &[ServiceToken], now: Timestamp, width: Option<usize>) -> String {
+fn render(tokens: &[ServiceToken], times: Times, now: Timestamp, width: Option<usize>) -> String {
     let rows = tokens.iter().map(|token| {
         vec![
             token.token_id.to_string(),
@@ -145,44 +140,32 @@ fn table(tokens: &[ServiceToken], now: Timestamp, width: Option<usize>) -> Strin
             token.role.as_str().to_owned(),
             line(&token.tenants.join(","), 200),
             state(token, now),
-            output::age(token.created_at, now),
+            times.ago(token.created_at, now),
         ]
     });
-    output::table(&["TOKEN", "NAME", "ROLE", "TENANTS", "STATE", "AGE"], rows.collect(), &[3, 1], width)
+    table(&["TOKEN", "NAME", "ROLE", "TENANTS", "STATE", "MADE"], rows.collect(), &[3, 1], width)
 }
 
 fn state(token: &ServiceToken, now: Timestamp) -> String {
     match token.expires_at {
         _ if token.revoked_at.is_some() => "revoked".into(),
         Some(end) if end <= now => "expired".into(),
-        Some(end) => format!("good for {}", output::age(now, end)),
+        Some(end) => format!("good for {}", age(now, end)),
         None => "good".into(),
     }
 }
 
-/// `90s`, `15m`, `12h`, `30d`, in milliseconds.
-pub fn parse_life(text: &str) -> Result<i64, String> {
-    let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
-    let parsed = units.into_iter().find_map(|(unit, ms)| {
-        let number: i64 = text.strip_suffix(unit)?.parse().ok()?;
-        number.checked_mul(ms).filter(|ms| *ms > 0)
-    });
-    parsed.ok_or_else(|| "write a number and a unit: 90s, 15m, 12h or 30d".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
 
-    #[test]
-    fn a_life_is_a_number_and_a_unit() {
-        assert_eq!(parse_life("90s"), Ok(90_000));
-        assert_eq!(parse_life("30d"), Ok(2_592_000_000));
-        for bad in ["", "90", "s", "-1d", "0h", "1.5h", "1w", "9223372036854775807d"] {
-            assert!(parse_life(bad).is_err(), "{bad}");
-        }
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        times: Times,
     }
 
     #[test]
@@ -199,7 +182,7 @@ mod tests {
             token("expiresAt", "2030-01-01T12:00:00Z"),
             token("revokedAt", "2030-01-01T12:00:00Z"),
         ];
-        let text = table(&tokens, now, None);
+        let text = render(&tokens, Line::parse_from(["list"]).times, now, None);
         let states: Vec<_> = text.lines().skip(1).map(|line| line.split_whitespace().nth(4).unwrap()).collect();
         assert_eq!(states, ["good", "expired", "revoked"], "{text}");
         assert_eq!(state(&token("expiresAt", "2030-01-02T06:00:00Z"), now), "good for 6h");

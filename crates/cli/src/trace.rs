@@ -1,107 +1,207 @@
-//! `ostler trace`: a run's events in order, one line each, and with `-f` as they happen.
+//! `ostler trace`: the events of runs and sessions in order, one line each, and with `-f` as they happen. Several at once
+//! are told apart by a prefix, which has a colour where there is colour.
 
-use clap::ValueEnum;
+use std::collections::VecDeque;
+
+use clap::builder::NonEmptyStringValueParser;
+use jiff::SignedDuration;
 use ostler_client::Client;
-use ostler_protocol::{Failure, cursors::EventsQuery, events::EventView, limits::PAGE_ITEMS_MAX};
+use ostler_protocol::{
+    Failure, Timestamp,
+    events::{EventType, EventView},
+};
+use regex::Regex;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
+    completions,
     connect::Connection,
     errors, events, exit_codes,
-    follow::{Followed, follow},
-    output::{self, ListFormat, shorten},
+    follow::{Followed, follow_all},
+    output::{self, Format, Output, shorten},
+    paint::Paint,
+    targets::{self, Target},
+    times::{Times, now, parse_ms},
 };
 
 /// The longest text line where there is no terminal to fit.
 const LINE_CHARS_MAX: usize = 240;
+/// How many things are followed at once.
+const TARGETS_MAX: usize = 32;
+const LABEL_CHARS_MAX: usize = 16;
 
-/// Show what happened in a run, event by event
+/// Show what happened in runs and sessions, event by event
 ///
-/// With `-f` it goes on until the run ends or Ctrl-C, through lost connections. Times are UTC.
+/// With `-f` it goes on until the runs end or Ctrl-C, through lost connections and server restarts, without gap or
+/// duplicate. A session goes on from run to run. Relative times count from the first event shown.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler trace run_0198…\n  ostler trace -f --after 40 run_0198…\n  \
-    ostler trace -o jsonl run_0198… | jq 'select(.type == \"tool_call\")'")]
+#[command(
+    after_help = "Examples:\n  ostler trace 01a1dd6b\n  ostler trace -f review nightly --kind tool_call,error\n  \
+    ostler trace -f my-session --since 10m --grep 'cargo (test|build)'\n  \
+    ostler trace -o jsonl RUN | jq 'select(.type == \"tool_call\")'"
+)]
 pub struct Args {
-    #[arg(value_name = "RUN", value_parser = clap::builder::NonEmptyStringValueParser::new(), help = "The run's id")]
-    run: String,
+    #[arg(value_name = "RUN|SESSION", required = true, value_parser = NonEmptyStringValueParser::new(),
+        add = completions::targets(), help = "What to show; several are told apart by a prefix")]
+    targets: Vec<String>,
     /// Go on with what happens next
     #[arg(short, long)]
     follow: bool,
     /// Begin behind the event with this number
     #[arg(long, value_name = "SEQ", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     after: i64,
-    /// How to show times
-    #[arg(long, value_enum, default_value = "clock")]
-    time: TimeFormat,
-    /// `jsonl` prints one event per line, whole
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: ListFormat,
+    /// Only what happened in this time, such as `10m` or `2h`
+    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
+    since: Option<i64>,
+    /// Only events whose text or payload this regular expression finds
+    #[arg(long, value_name = "REGEX")]
+    grep: Option<Regex>,
+    /// Only events of these types, such as `tool_call,error`
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = event_type)]
+    kind: Vec<EventType>,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TimeFormat {
-    /// The time of day.
-    Clock,
-    /// Date and time.
-    Iso,
+fn event_type(text: &str) -> Result<EventType, String> {
+    EventType::parse(text).ok_or_else(|| {
+        let known: Vec<_> = EventType::ALL.iter().map(|known| known.as_str()).collect();
+        format!("known are {}", known.join(", "))
+    })
 }
 
 pub async fn trace(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    if args.follow && args.output == ListFormat::Json {
+    if args.follow && args.output.format == Format::Json {
         return Err(errors::usage("`-f` has no end to close a JSON array with", "use `-o jsonl`"));
     }
+    if args.targets.len() > TARGETS_MAX {
+        return Err(errors::usage(format!("at most {TARGETS_MAX} can be shown at once"), "name fewer"));
+    }
     let client = connection.client()?;
-    let mut sink = Sink { args, width: output::width(), shown: 0 };
+    let mut found = vec![];
+    for word in &args.targets {
+        found.push(targets::any(&client, word).await?);
+    }
+    let mut sink = Sink::new(args, &found);
     if args.follow {
-        live(client, args, &mut sink).await?
+        live(&client, args, found, &mut sink).await?
     } else {
-        pages(&client, args, &mut sink).await?
+        pages(&client, args, found, &mut sink).await?
     }
     sink.finish();
     Ok(exit_codes::OK)
 }
 
-async fn pages(client: &Client, args: &Args, sink: &mut Sink<'_>) -> Result<(), Failure> {
-    let mut query = EventsQuery { after_seq: args.after, limit: Some(PAGE_ITEMS_MAX), ..EventsQuery::default() };
-    loop {
-        let page = client.run_events(&args.run, &query).await?;
-        page.events.iter().for_each(|event| sink.show(event));
-        if !page.has_more || page.next_after_seq <= query.after_seq {
-            return Ok(());
+/// What is left to read of one target.
+struct Pages {
+    target: Target,
+    waiting: VecDeque<EventView>,
+    after: i64,
+    has_more: bool,
+}
+
+impl Pages {
+    /// Reads on if nothing is waiting and there is more.
+    async fn fill(&mut self, client: &Client) -> Result<(), Failure> {
+        while self.waiting.is_empty() && self.has_more {
+            let page = self.target.page(client, self.after).await?;
+            self.has_more = page.has_more && page.next_after_seq > self.after;
+            self.after = page.next_after_seq;
+            self.waiting = page.events.into();
         }
-        query.after_seq = page.next_after_seq;
+        Ok(())
     }
 }
 
-async fn live(client: Client, args: &Args, sink: &mut Sink<'_>) -> Result<(), Failure> {
-    let mut followed = follow(client, args.run.clone(), args.after);
-    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+/// Everything up to now, the oldest first whichever target it is of.
+async fn pages(client: &Client, args: &Args, found: Vec<Target>, sink: &mut Sink<'_>) -> Result<(), Failure> {
+    let start = |target| Pages { target, waiting: VecDeque::new(), after: args.after, has_more: true };
+    let mut all: Vec<_> = found.into_iter().map(start).collect();
     loop {
+        for pages in &mut all {
+            pages.fill(client).await?;
+        }
+        let heads =
+            all.iter().enumerate().filter_map(|(index, pages)| Some((pages.waiting.front()?.created_at, index)));
+        let Some((_, index)) = heads.min() else { return Ok(()) };
+        let event = all[index].waiting.pop_front().expect("it was just looked at");
+        sink.show(index, &event);
+    }
+}
+
+async fn live(client: &Client, args: &Args, found: Vec<Target>, sink: &mut Sink<'_>) -> Result<(), Failure> {
+    let mut open = found.len();
+    let mut followed = follow_all(client, found, args.after);
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    while open > 0 {
         tokio::select! {
             next = followed.recv() => match next {
-                Some(Followed::Event(event)) => sink.show(&event),
-                Some(Followed::Lost(line)) => output::words(&format!("{line}\n")),
-                Some(Followed::Over(over)) => return over,
-                None => return Ok(()),
+                Some((index, Followed::Event(event))) => sink.show(index, &event),
+                Some((index, Followed::Lost(line))) => output::words(&format!("{}{line}\n", sink.prefix(index))),
+                Some((_, Followed::Over(over))) => {
+                    over?;
+                    open -= 1;
+                }
+                None => break,
             },
-            _ = interrupts.recv() => return Ok(()),
+            _ = interrupts.recv() => break,
         }
     }
+    Ok(())
 }
 
 /// Where events go as they are read, so that a long trace needs no memory.
 struct Sink<'a> {
     args: &'a Args,
+    /// One per target where there are several, each as wide.
+    prefixes: Vec<String>,
+    prefix_chars: usize,
     width: Option<usize>,
+    not_before: Option<Timestamp>,
+    first: Option<Timestamp>,
     shown: usize,
 }
 
-impl Sink<'_> {
-    fn show(&mut self, event: &EventView) {
-        let text = match self.args.output {
-            ListFormat::Text => format!("{}\n", render(event, self.args.time, self.width)),
-            ListFormat::Jsonl => output::json_line(event),
-            ListFormat::Json => {
+impl<'a> Sink<'a> {
+    fn new(args: &'a Args, found: &[Target]) -> Self {
+        let (prefixes, prefix_chars) = prefixes(&args.targets, found, Paint::stdout());
+        Self {
+            args,
+            prefixes,
+            prefix_chars,
+            width: output::width(),
+            not_before: args.since.and_then(|ms| now().checked_sub(SignedDuration::from_millis(ms)).ok()),
+            first: None,
+            shown: 0,
+        }
+    }
+
+    fn prefix(&self, index: usize) -> &str {
+        self.prefixes.get(index).map_or("", String::as_str)
+    }
+
+    fn wants(&self, event: &EventView) -> bool {
+        let args = self.args;
+        let recent = self.not_before.is_none_or(|time| event.created_at >= time);
+        let kind = args.kind.is_empty() || args.kind.contains(&event.event_type);
+        let text = |grep: &Regex| grep.is_match(&events::summary(event)) || grep.is_match(event.payload.as_str());
+        recent && kind && args.grep.as_ref().is_none_or(text)
+    }
+
+    fn show(&mut self, index: usize, event: &EventView) {
+        if !self.wants(event) {
+            return;
+        }
+        let first = *self.first.get_or_insert(event.created_at);
+        let text = match self.args.output.format {
+            Format::Text => {
+                let width = self.width.map(|width| width.saturating_sub(self.prefix_chars));
+                format!("{}{}\n", self.prefix(index), render(event, self.args.times, first, width))
+            }
+            Format::Jsonl => output::json_line(event),
+            Format::Json => {
                 let before = if self.shown == 0 { "[\n  " } else { ",\n  " };
                 format!("{before}{}", output::json_line(event).trim_end())
             }
@@ -111,11 +211,10 @@ impl Sink<'_> {
     }
 
     fn finish(&self) {
-        match (self.args.output, self.shown) {
-            (ListFormat::Json, 0) => output::data("[]\n"),
-            (ListFormat::Json, _) => output::data("\n]\n"),
-            (_, 0) => {}
-            _ => return,
+        match (self.args.output.format, self.shown) {
+            (Format::Json, 0) => output::data("[]\n"),
+            (Format::Json, _) => output::data("\n]\n"),
+            _ => {}
         }
         if self.shown == 0 {
             output::words("no events\n");
@@ -123,37 +222,88 @@ impl Sink<'_> {
     }
 }
 
-/// `   12  03:04:05.678  tool_call            shell completed: ls`.
-pub fn render(event: &EventView, time: TimeFormat, width: Option<usize>) -> String {
-    let at = match time {
-        TimeFormat::Clock => events::time_of_day(event.created_at),
-        TimeFormat::Iso => event.created_at.to_string(),
+/// The words the targets were named with, cut and padded to one width; none for a single target.
+fn prefixes(words: &[String], found: &[Target], paint: Paint) -> (Vec<String>, usize) {
+    if found.len() < 2 {
+        return (vec![], 0);
+    }
+    // The end of an id tells more than its beginning, which is a time.
+    let label = |word: &String| match word.char_indices().rev().nth(LABEL_CHARS_MAX - 2) {
+        Some((start, _)) if start > 0 => format!("…{}", &word[start..]),
+        _ => word.clone(),
     };
+    let labels: Vec<_> = words.iter().map(label).collect();
+    let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let painted = |(index, label): (usize, &String)| paint.nth(index, &format!("{label:<width$} |")) + " ";
+    (labels.iter().enumerate().map(painted).collect(), width + 3)
+}
+
+/// `   12    +1.234s  tool_call            shell completed: ls`.
+pub fn render(event: &EventView, times: Times, first: Timestamp, width: Option<usize>) -> String {
     let seq = event.seq.unwrap_or(event.session_seq);
-    let text = format!("{seq:>5}  {at}  {:<19}  {}", event.event_type.as_str(), events::summary(event));
+    let at = times.since(event.created_at, first);
+    let text = format!("{seq:>5}  {at:>9}  {:<19}  {}", event.event_type.as_str(), events::summary(event));
     shorten(text.trim_end(), width.unwrap_or(LINE_CHARS_MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::events::EventType;
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
     use crate::events::fixtures::event;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Line::parse_from(std::iter::once("trace").chain(words.iter().copied())).args
+    }
+
     #[test]
     fn an_event_is_one_line() {
         let event = event(12, EventType::AssistantMessage, json!({"text": "hello\nthere"}));
-        let text = render(&event, TimeFormat::Clock, None);
-        assert_eq!(text, "   12  03:04:05.678  assistant_message    hello there");
-        assert!(render(&event, TimeFormat::Iso, None).contains("2030-01-02T03:04:05.678Z"));
+        let first = "2030-01-02T03:04:05Z".parse().unwrap();
+        let text = render(&event, args(&["r"]).times, first, None);
+        assert_eq!(text, "   12    +0.678s  assistant_message    hello there");
+        let exact = render(&event, args(&["r", "--time", "iso"]).times, first, None);
+        assert!(exact.contains("2030-01-02T03:04:05.678Z"), "{exact}");
     }
 
     #[test]
     fn a_line_fits_the_terminal() {
         let event = event(12, EventType::AssistantMessage, json!({"text": "x".repeat(500)}));
-        assert_eq!(render(&event, TimeFormat::Clock, Some(80)).chars().count(), 80);
-        assert_eq!(render(&event, TimeFormat::Clock, None).chars().count(), LINE_CHARS_MAX);
+        let (times, first) = (args(&["r"]).times, event.created_at);
+        assert_eq!(render(&event, times, first, Some(80)).chars().count(), 80);
+        assert_eq!(render(&event, times, first, None).chars().count(), LINE_CHARS_MAX);
+    }
+
+    #[test]
+    fn filters_must_all_agree() {
+        let call = event(1, EventType::ToolCall, json!({"name": "shell", "command": "cargo test", "secret": "deep"}));
+        let wants = |words: &[&str]| {
+            let args = args(words);
+            Sink::new(&args, &[]).wants(&call)
+        };
+        assert!(wants(&["r"]) && wants(&["r", "--kind", "tool_call,error"]) && wants(&["r", "--grep", "cargo (t|b)"]));
+        assert!(wants(&["r", "--grep", "deep"]), "the whole payload is searched");
+        assert!(!wants(&["r", "--kind", "error"]) && !wants(&["r", "--kind", "tool_call", "--grep", "npm"]));
+        // The fixture's year is far ahead, so that it is never before any cut.
+        assert!(wants(&["r", "--since", "1m"]));
+        assert!(Line::try_parse_from(["trace", "r", "--kind", "nonsense"]).is_err());
+    }
+
+    #[test]
+    fn several_targets_have_prefixes_of_one_width() {
+        let words = ["review".to_owned(), format!("run_{:032x}", 0xabcdef)];
+        let found = words.clone().map(Target::Session);
+        let (prefixes, width) = prefixes(&words, &found, Paint::PLAIN);
+        assert_eq!(prefixes, ["review           | ", "…000000000abcdef | "]);
+        assert_eq!(width, 19);
+        assert_eq!(super::prefixes(&words[..1], &found[..1], Paint::PLAIN).0, Vec::<String>::new());
     }
 }

@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::{
     connect::Connection,
     exit_codes,
-    output::{self, Format, Paint, count, line},
+    output::{Output, count, line},
+    paint::Paint,
     serve::StoreArgs,
 };
 
@@ -24,18 +25,14 @@ pub struct Args {
     session: Option<String>,
     #[command(flatten)]
     store: StoreArgs,
-    /// `json` prints the whole report
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub async fn verify(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     let config = args.store.load(connection, Overrides::default())?;
     let report = ostler_server::verify(&config, args.session.as_deref()).await?;
-    match args.output {
-        Format::Json => output::data(&output::json(&as_json(&report))),
-        Format::Text => output::data(&render(&report, Paint::stdout())),
-    }
+    args.output.one(&as_json(&report), || render(&report, Paint::stdout()));
     Ok(if report.broken.is_empty() { exit_codes::OK } else { exit_codes::BROKEN })
 }
 

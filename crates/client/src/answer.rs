@@ -25,10 +25,12 @@ const RULE_INTERRUPTED: &str = "answer-interrupted";
 /// about whether repeating it is safe.
 pub fn is_transient(failure: &Failure) -> bool {
     use FailureKind::*;
-    match failure.rule_name() {
-        Some(RULE_UNREACHABLE | RULE_TIMEOUT | RULE_INTERRUPTED) => true,
-        _ => matches!(failure.kind, Overloaded | RateLimited | InfraFailed | Internal),
-    }
+    is_unreachable(failure) || matches!(failure.kind, Overloaded | RateLimited | InfraFailed | Internal)
+}
+
+/// Whether no answer came at all, or none that was whole: nothing is known about what became of the call.
+pub fn is_unreachable(failure: &Failure) -> bool {
+    matches!(failure.rule_name(), Some(RULE_UNREACHABLE | RULE_TIMEOUT | RULE_INTERRUPTED))
 }
 
 /// The whole body of an answer, whatever it says.
@@ -81,7 +83,8 @@ struct LooseProblem {
     trace_id: Option<String>,
 }
 
-fn problem(status: StatusCode, bytes: &Bytes) -> Failure {
+/// The failure that an answer with a bad status stands for.
+pub fn problem(status: StatusCode, bytes: &Bytes) -> Failure {
     if let Ok(problem) = serde_json::from_slice::<Problem>(bytes) {
         return problem.into();
     }

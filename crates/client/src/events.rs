@@ -34,7 +34,10 @@ impl Client {
 
     /// Follows a run from behind `after_seq`.
     pub async fn follow_run(&self, run_id: &str, after_seq: i64) -> Result<EventStream, Failure> {
-        let path = Path::api(&["runs", run_id, "events"]);
+        self.follow(Path::api(&["runs", run_id, "events"]), after_seq).await
+    }
+
+    pub(crate) async fn follow(&self, path: Path, after_seq: i64) -> Result<EventStream, Failure> {
         let accept = HeaderValue::from_static("text/event-stream");
         let mut request = self.request(Method::GET, path, Bytes::new(), accept)?;
         request.headers_mut().insert(HeaderName::from_static("last-event-id"), HeaderValue::from(after_seq));

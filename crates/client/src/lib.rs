@@ -11,9 +11,11 @@ mod health;
 mod leases;
 mod path;
 mod permissions;
+mod raw;
 mod runner_jobs;
 mod runners;
 mod runs;
+mod sessions;
 mod sse;
 mod tokens;
 mod transport;
@@ -30,7 +32,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Duration, timeout};
 
-pub use answer::is_transient;
+pub use answer::{is_transient, is_unreachable, problem};
 pub use events::EventStream;
 pub use transport::{Body, InProcess};
 

@@ -18,6 +18,13 @@ impl Path {
         Self(path.to_owned())
     }
 
+    /// A path and query as a person wrote them.
+    pub fn raw(path: &str) -> Result<Self, Failure> {
+        let fits = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
+        let refused = || Failure::invalid("path-shape", "a path begins with a slash and holds no spaces");
+        fits.then(|| Self(path.to_owned())).ok_or_else(refused)
+    }
+
     /// `/api/v1` and the segments.
     pub fn api(segments: &[&str]) -> Self {
         let mut path = String::with_capacity(80);

@@ -114,6 +114,14 @@ impl SessionId {
     }
 }
 
+/// The ids of one kind that begin like this, as a range of texts: from the first one to before the second. `run_` itself
+/// may be left out. Our ids are hexadecimal, so that the bounds hold in every collation. `None`: no id begins so.
+pub fn prefix_range(kind: &str, text: &str) -> Option<(String, String)> {
+    let body = text.strip_prefix(kind).unwrap_or(text);
+    let hexadecimal = body.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    (hexadecimal && body.len() <= 32).then(|| (format!("{kind}{body}"), format!("{kind}{body}g")))
+}
+
 /// Checks an id that a caller chose: printable, no spaces at the ends, bounded.
 pub fn name<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
     let fits = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.trim() == text;
@@ -155,6 +163,15 @@ mod tests {
         assert_eq!(text.parse::<CommandId>(), Err(UnknownId));
         assert_eq!("run_7".parse::<RunId>(), Err(UnknownId));
         assert_eq!(text.to_uppercase().parse::<RunId>(), Err(UnknownId));
+    }
+
+    #[test]
+    fn a_prefix_is_a_range_of_ids() {
+        let range = |text| prefix_range("run_", text).map(|(first, end)| format!("{first} {end}"));
+        assert_eq!(range("run_01a").as_deref(), Some("run_01a run_01ag"));
+        assert_eq!(range("01a").as_deref(), Some("run_01a run_01ag"));
+        assert_eq!(range("run_").as_deref(), Some("run_ run_g"));
+        assert_eq!((range("ses_01"), range("01A"), range(&"0".repeat(33))), (None, None, None));
     }
 
     #[test]

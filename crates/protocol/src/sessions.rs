@@ -187,6 +187,9 @@ pub struct ListSessions {
     pub tenant_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_profile: Option<String>,
+    /// Only ids of ours that begin like this; the kind's own `ses_` may be left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

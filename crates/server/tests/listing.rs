@@ -13,6 +13,7 @@ on_both_engines!(
     a_walk_is_not_disturbed_by_new_runs,
     filters_narrow_the_list,
     a_cursor_of_another_query_is_refused,
+    the_beginning_of_an_id_narrows_the_list,
 );
 
 fn ids(page: &Value) -> Vec<String> {
@@ -109,6 +110,30 @@ async fn filters_narrow_the_list(engine: Engine) {
         assert_eq!(walk(&server, 1, &filters).await, expected, "{filters}");
         assert_eq!(walk(&server, 10, &filters).await, expected, "{filters}");
     }
+}
+
+async fn the_beginning_of_an_id_narrows_the_list(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut made = vec![];
+    for _ in 0..3 {
+        made.insert(0, server.create_run().await);
+        server.clock.advance_ms(1);
+    }
+    assert_eq!(walk(&server, 10, "&idPrefix=run_").await, made);
+    for (known, cut) in made.iter().zip([36, 35, 34]) {
+        assert!(walk(&server, 10, &format!("&idPrefix={}", &known[..cut])).await.contains(known));
+        assert!(walk(&server, 10, &format!("&idPrefix={}", &known[4..cut])).await.contains(known), "without its kind");
+    }
+    assert_eq!(walk(&server, 10, &format!("&idPrefix={}", made[0])).await, made[..1]);
+    assert_eq!(walk(&server, 10, "&idPrefix=run_ffffffff").await, Vec::<String>::new());
+    for bad in ["cmd_01", "run_zz", "RUN_01", "%25"] {
+        server.get(&format!("/api/v1/runs?idPrefix={bad}")).await.refused_by(SchemaInvalid, "id-prefix");
+    }
+    let session = id(&server.run(&made[0]).await, "sessionId");
+    let found = server.get(&format!("/api/v1/sessions?state=all&idPrefix={}", &session[..35])).await.ok();
+    let found = found["sessions"].as_array().unwrap();
+    assert!(found.iter().any(|one| id(one, "sessionId") == session), "{found:?}");
+    assert!(found.iter().all(|one| id(one, "sessionId").starts_with(&session[..35])), "{found:?}");
 }
 
 async fn a_cursor_of_another_query_is_refused(engine: Engine) {

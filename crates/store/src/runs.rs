@@ -133,6 +133,8 @@ pub struct Filter {
     pub backend_profile: Option<String>,
     pub session_id: Option<String>,
     pub status: Option<RunStatus>,
+    /// From the first text to before the second.
+    pub ids: Option<(String, String)>,
 }
 
 /// Newest first.
@@ -158,6 +160,10 @@ pub async fn list(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) 
         if let Some(value) = value {
             conditions.push(format!("t.{column} = {}", mark(value.into())));
         }
+    }
+    if let Some((first, end)) = &filter.ids {
+        let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
+        conditions.push(format!("t.run_id >= {first} AND t.run_id < {end}"));
     }
     if let Some(cursor) = after {
         let (time, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));

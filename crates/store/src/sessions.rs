@@ -143,6 +143,8 @@ pub struct Filter {
     pub reader_id: String,
     /// Only sessions that run, or that this reader has not read.
     pub only_open: bool,
+    /// Only ids of ours: from the first text to before the second.
+    pub ids: Option<(String, String)>,
 }
 
 /// Newest first, each with the version the reader has seen.
@@ -168,6 +170,10 @@ pub async fn list(
     }
     if filter.only_open {
         conditions.push("(t.execution_state = 'running' OR t.version > COALESCE(c.version, 0))".into());
+    }
+    if let Some((first, end)) = &filter.ids {
+        let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
+        conditions.push(format!("t.session_id >= {first} AND t.session_id < {end} AND t.external_id IS NULL"));
     }
     let order = db.byte_order();
     if let Some(cursor) = after {

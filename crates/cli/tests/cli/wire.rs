@@ -101,7 +101,7 @@ fn handle(mut stream: TcpStream, log: &Mutex<Vec<Seen>>, answer: &Answer) {
 fn ostler(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostler"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in ["OSTLER_SERVER", "OSTLER_TOKEN", "OSTLER_DATA_DIR", "HOME", "XDG_DATA_HOME"] {
+    for name in ["OSTLER_SERVER", "OSTLER_TOKEN", "OSTLER_DATA_DIR", "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
         command.env_remove(name);
     }
     command
@@ -135,6 +135,13 @@ fn run() -> Value {
             "timeoutMs": 1, "network": "disabled", "secretScope": {}},
         "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
         "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"})
+}
+
+fn session() -> Value {
+    json!({"sessionId": "s1", "tenantId": "local", "backendProfile": "scripted", "executionState": "idle", "version": 1,
+        "readVersion": 0, "unread": true, "activeRunId": null, "activeCommandId": null, "lastRunId": run_id(),
+        "lastCommandId": null, "lastSeq": 12, "threadId": null, "chainHead": {"sessionSeq": 12, "hash": "00"},
+        "liveness": null, "supervisor": null, "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"})
 }
 
 fn created() -> String {
@@ -275,14 +282,15 @@ fn a_second_ctrl_c_leaves_the_run_to_itself() {
 
 #[test]
 fn a_refusal_says_what_kind_trace_and_hint() {
-    let refusal = json!({"failureKind": "not-found", "message": "no such run", "traceId": "trc_1", "details": {}});
+    let refusal = json!({"failureKind": "not-found", "message": "no such session", "traceId": "trc_1", "details": {}});
     let server = Canned::start(move |_, _| (404, refusal.to_string()));
     for args in
         [&["trace", "nonsense"][..], &["trace", "-f", "nonsense"], &["cancel", "nonsense"], &["result", "nonsense"]]
     {
         let (code, stdout, stderr) = finish(server.command(args));
         assert_eq!((code, stdout.as_str()), (4, ""), "{stderr}");
-        assert!(stderr.starts_with("error: no such run\n  kind: not-found\n  trace: trc_1\nhint: "), "{stderr}");
+        let head = "error: no run or session \"nonsense\"\n  kind: not-found\n  trace: trc_1\nhint: ";
+        assert!(stderr.starts_with(head), "{stderr}");
     }
 }
 
@@ -291,7 +299,7 @@ fn without_a_server_it_says_how_to_get_one() {
     // A port that was free a moment ago.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let (code, stdout, stderr) = finish(ostler(&["--server", &address, "ps"]));
-    assert_eq!((code, stdout.as_str()), (10, ""), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (7, ""), "{stderr}");
     assert!(stderr.contains("hint: is the server running? `ostler serve` starts one here"), "{stderr}");
 }
 
@@ -305,15 +313,21 @@ fn reads_speak_json() {
                 (200, json!({"events": [event], "nextAfterSeq": 1, "hasMore": false}).to_string())
             }
             line if line.contains("/result") => (200, result("completed", Some("hello"), None)),
+            line if line.contains("/sessions") => {
+                (200, json!({"sessions": [session()], "nextCursor": null}).to_string())
+            }
             _ => (200, json!({"runs": [run()], "nextCursor": null}).to_string()),
         }
     });
+    let r = &run_id();
     for (args, pointer) in [
-        (&["ps", "-o", "json"][..], "/0/runId"),
-        (&["ps", "-o", "jsonl"], "/runId"),
-        (&["trace", "r", "-o", "json"], "/0/type"),
-        (&["trace", "r", "-o", "jsonl"], "/type"),
-        (&["result", "r", "-o", "json"], "/reply"),
+        (&["ps", "-o", "json"][..], "/0/sessionId"),
+        (&["ps", "-o", "jsonl"], "/sessionId"),
+        (&["runs", "list", "-o", "json"], "/0/runId"),
+        (&["trace", r, "-o", "json"], "/0/type"),
+        (&["trace", r, "-o", "jsonl"], "/type"),
+        (&["result", r, "-o", "json"], "/reply"),
+        (&["result", "0000", "-o", "jsonl"], "/reply"),
     ] {
         let (code, stdout, stderr) = finish(server.command(args));
         assert_eq!(code, 0, "{stderr}");
@@ -321,12 +335,12 @@ fn reads_speak_json() {
         assert!(value.pointer(pointer).is_some_and(Value::is_string), "{args:?}: {stdout}");
     }
     let (_, stdout, _) = finish(server.command(&["ps"]));
-    assert!(stdout.starts_with("RUN ") && stdout.contains(&run_id()) && !stdout.contains('\x1b'), "{stdout}");
+    assert!(stdout.starts_with("SESSION ") && stdout.contains(&run_id()) && !stdout.contains('\x1b'), "{stdout}");
 }
 
 #[test]
 fn the_token_file_is_found_and_kept_on_this_machine() {
-    let server = Canned::start(|_, _| (200, json!({"runs": [], "nextCursor": null}).to_string()));
+    let server = Canned::start(|_, _| (200, json!({"sessions": [], "nextCursor": null}).to_string()));
     let dir = std::env::temp_dir().join(format!("ostler-cli-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("token"), format!("{TOKEN}\n")).unwrap();
@@ -334,6 +348,6 @@ fn the_token_file_is_found_and_kept_on_this_machine() {
     let (code, stdout, stderr) = finish(ostler(&["ps", "--all", "--server", &server.address, "--data-dir", data_dir]));
     std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
-    assert_eq!(stderr, "no runs yet; start one: ostler run \"say hello\"\n");
+    assert_eq!(stderr, "no sessions yet; start one: ostler run \"say hello\"\n");
     assert_eq!(server.seen("GET")[0].authorization.as_deref(), Some("Bearer planted-token-123"));
 }

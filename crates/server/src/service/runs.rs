@@ -5,7 +5,7 @@ use ostler_protocol::{
     commands::{CommandType, CreateCommand},
     cursors::{self, Cursor},
     events::{EventType, NewEvent, clip},
-    ids::{RunId, SessionId, name},
+    ids::{RunId, SessionId, name, prefix_range},
     json::canonical_hash,
     kernel::{CancelRunOp, CreateRunOp, Op, Reply},
     limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
@@ -216,7 +216,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         None => None,
         Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),
     };
-    let filters = (&tenants, &asked.project_id, &asked.backend_profile, &asked.session_id, &asked.status);
+    let ids = id_range(RunId::PREFIX, asked.id_prefix.as_deref())?;
+    let filters = (&tenants, &asked.project_id, &asked.backend_profile, &asked.session_id, &asked.status, &ids);
     let fingerprint = cursors::fingerprint("runs", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let filter = store::runs::Filter {
@@ -225,6 +226,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         backend_profile: asked.backend_profile,
         session_id: asked.session_id,
         status,
+        ids,
     };
     let mut runs = store::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = runs.len() > limit as usize;
@@ -233,6 +235,14 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         Cursor { created_at_us: run.created_at.as_microsecond(), id: run.run_id.to_string() }.encode(&fingerprint)
     });
     Ok(RunPage { runs, next_cursor })
+}
+
+/// The ids that begin like this.
+pub fn id_range(kind: &str, asked: Option<&str>) -> Result<Option<(String, String)>, Failure> {
+    let Some(text) = asked else { return Ok(None) };
+    let range = prefix_range(kind, text);
+    let message = format!("idPrefix must be {kind} and up to 32 hexadecimal digits");
+    range.map(Some).ok_or_else(|| Failure::invalid("id-prefix", message))
 }
 
 /// Idempotent: cancelling a finished run answers how it ended.

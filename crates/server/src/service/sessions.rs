@@ -60,10 +60,11 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
         _ => return Err(Failure::invalid("session-state", "state must be default or all")),
     };
     let reader_id = reader(asked.reader_id.as_deref())?.to_owned();
-    let filters = (&tenants, &asked.backend_profile, &reader_id, only_open);
+    let ids = runs::id_range(SessionId::PREFIX, asked.id_prefix.as_deref())?;
+    let filters = (&tenants, &asked.backend_profile, &reader_id, only_open, &ids);
     let fingerprint = cursors::fingerprint("sessions", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, only_open };
+    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, only_open, ids };
     let mut found = store::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);

@@ -1,0 +1,175 @@
+//! `ostler jobs`: the orders to start a runner for a run, and what became of them.
+
+use clap::{Subcommand, builder::NonEmptyStringValueParser};
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure,
+    ids::{RunnerJobId, prefix_range},
+    limits::PAGE_ITEMS_MAX,
+    runner_jobs::{ListRunnerJobs, RunnerJob},
+};
+
+use crate::{
+    completions,
+    connect::Connection,
+    events::field,
+    exit_codes,
+    output::{self, Output, line},
+    table::table,
+    targets,
+    times::{Times, now},
+};
+
+/// See the runner jobs of a run: which runner was started, and how it ended
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    List(ListArgs),
+    Show(ShowArgs),
+}
+
+/// List a run's jobs, newest first
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs list RUN -o jsonl | jq -r .logPath")]
+struct ListArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its latest one")]
+    run: String,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show one job
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs show RUN job_01a1 -o json")]
+struct ShowArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its latest one")]
+    run: String,
+    #[arg(value_name = "JOB", help = "The job's id, or the beginning of it")]
+    job: String,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn jobs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    match &args.verb {
+        Verb::List(args) => list(&client, args).await,
+        Verb::Show(args) => show(&client, args).await,
+    }
+}
+
+async fn list(client: &Client, args: &ListArgs) -> Result<u8, Failure> {
+    let jobs = all(client, &targets::run(client, &args.run).await?).await?;
+    args.output.many(&jobs, || {
+        let rows = jobs.iter().map(|job| {
+            vec![
+                job.runner_job_id.to_string(),
+                job.phase.as_str().into(),
+                line(&job.launcher, 40),
+                job.attempt.to_string(),
+                args.times.ago(job.updated_at, now()),
+                ending(job),
+            ]
+        });
+        table(&["JOB", "PHASE", "LAUNCHER", "STARTS", "CHANGED", "ENDED"], rows.collect(), &[5, 2], output::width())
+    });
+    if jobs.is_empty() {
+        output::words("the run has no runner jobs; whoever made it starts its own runner\n");
+    }
+    Ok(exit_codes::OK)
+}
+
+async fn show(client: &Client, args: &ShowArgs) -> Result<u8, Failure> {
+    let run = targets::run(client, &args.run).await?;
+    let job = match args.job.parse::<RunnerJobId>() {
+        Ok(_) => client.get_runner_job(&run, &args.job).await?,
+        Err(_) => find(all(client, &run).await?, &args.job)?,
+    };
+    args.output.one(&job, || render(&job, args.times));
+    Ok(exit_codes::OK)
+}
+
+async fn all(client: &Client, run: &str) -> Result<Vec<RunnerJob>, Failure> {
+    let query = ListRunnerJobs { limit: Some(PAGE_ITEMS_MAX), ..ListRunnerJobs::default() };
+    Ok(client.list_runner_jobs(run, &query).await?.runner_jobs)
+}
+
+fn find(jobs: Vec<RunnerJob>, word: &str) -> Result<RunnerJob, Failure> {
+    let unknown = || targets::unknown("runner job of this run", word);
+    let (prefix, _) = prefix_range(RunnerJobId::PREFIX, word).ok_or_else(unknown)?;
+    let fits = |job: &&RunnerJob| job.runner_job_id.to_string().starts_with(&prefix);
+    let candidates = jobs.iter().filter(fits).map(|job| (job.runner_job_id.to_string(), job.phase.as_str().to_owned()));
+    let id = targets::one(word, "runner job", candidates.collect())?.ok_or_else(unknown)?;
+    jobs.into_iter().find(|job| job.runner_job_id.to_string() == id).ok_or_else(unknown)
+}
+
+/// How the last runner ended, in a few words.
+fn ending(job: &RunnerJob) -> String {
+    let summary = job.terminal_summary.to_value();
+    let words = ["status", "failureKind", "message"].map(|key| field(&summary, key));
+    let said: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    if said.is_empty() { "-".into() } else { said.join(" ") }
+}
+
+fn render(job: &RunnerJob, times: Times) -> String {
+    let fields = [
+        ("job", job.runner_job_id.to_string()),
+        ("run", job.run_id.to_string()),
+        ("command", job.command_id.to_string()),
+        ("phase", job.phase.as_str().to_owned()),
+        ("launcher", line(&job.launcher, 80)),
+        ("starts", job.attempt.to_string()),
+        ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
+        ("runner", line(&job.runner_id, 200)),
+        ("name", format!("{} in {}", line(&job.job_name, 200), line(&job.namespace, 80))),
+        ("log", line(&job.log_path, 400)),
+        ("made", times.ago(job.created_at, now())),
+        ("changed", times.ago(job.updated_at, now())),
+        ("ended", ending(job)),
+    ];
+    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(number: u32) -> RunnerJob {
+        let id = |prefix: &str| format!("{prefix}{number:032x}");
+        let body = json!({"runnerJobId": id("job_"), "runId": id("run_"), "commandId": id("cmd_"), "attemptId": id("att_"),
+            "attempt": 2, "jobName": "n", "namespace": "local", "launcher": "resident", "runnerId": "r", "podName": "-",
+            "logPath": "/log", "standing": true, "phase": "failed",
+            "terminalSummary": {"status": "failed", "failureKind": "infra-failed", "message": "it died"},
+            "poll": {"job": "", "events": "", "result": ""},
+            "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:00:00Z"});
+        serde_json::from_str(&body.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_found_by_the_beginning_of_its_id() {
+        let jobs = vec![job(0x1f), job(0x2f)];
+        let whole = job(0x1f).runner_job_id.to_string();
+        assert_eq!(find(jobs.clone(), &whole[..35]).unwrap().runner_job_id.to_string(), whole);
+        assert!(find(jobs.clone(), "job_0000").unwrap_err().message.contains("is the beginning of 2 runner jobs"));
+        assert_eq!(find(jobs, "nonsense").unwrap_err().message, "no runner job of this run \"nonsense\"");
+    }
+
+    #[test]
+    fn an_ended_job_says_how() {
+        assert_eq!(ending(&job(1)), "failed infra-failed it died");
+    }
+}

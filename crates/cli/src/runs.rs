@@ -1,0 +1,156 @@
+//! `ostler runs`: runs beyond what `ps` shows. A run goes back to `pending` when a turn is over; it ends by being
+//! cancelled, by failing, or by being told to.
+
+use clap::Subcommand;
+use ostler_protocol::{
+    Failure, Timestamp,
+    runs::{ListRuns, Run, RunStatus},
+};
+
+use crate::{
+    connect::Connection,
+    exit_codes,
+    output::{self, Output, line},
+    table::table,
+    times::{Times, now},
+};
+
+/// List runs
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler runs list --status failed")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    List(ListArgs),
+}
+
+/// List runs, newest first
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status failed -n 5\n  \
+    ostler runs list --session review -o jsonl | jq -r .runId")]
+struct ListArgs {
+    /// Only runs with this status
+    #[arg(long, value_parser = ["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])]
+    status: Option<String>,
+    #[arg(long, value_name = "ID", help = "Only runs of this session")]
+    session: Option<String>,
+    #[arg(long, help = "Only runs of this tenant")]
+    tenant: Option<String>,
+    #[arg(long, help = "Only runs of this project")]
+    project: Option<String>,
+    #[arg(long, help = "Only runs of this backend profile")]
+    profile: Option<String>,
+    /// Show at most this many
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn runs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let Verb::List(args) = &args.verb;
+    let query = ListRuns {
+        status: args.status.clone(),
+        session_id: args.session.clone(),
+        tenant_id: args.tenant.clone(),
+        project_id: args.project.clone(),
+        backend_profile: args.profile.clone(),
+        limit: Some(args.limit),
+        ..ListRuns::default()
+    };
+    let page = connection.client()?.list_runs(&query).await?;
+    args.output.many(&page.runs, || render(&page.runs, args.times, now(), output::width()));
+    if page.runs.is_empty() {
+        output::words("no such runs; start one: ostler run \"say hello\"\n");
+    } else if page.next_cursor.is_some() {
+        output::words(&format!("there are more than these {}; see `--limit`\n", page.runs.len()));
+    }
+    Ok(exit_codes::OK)
+}
+
+fn render(runs: &[Run], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = runs.iter().map(|run| {
+        vec![
+            run.run_id.to_string(),
+            status(run).to_owned(),
+            line(&run.backend_profile, 63),
+            line(&run.session_id, 200),
+            times.ago(run.created_at, now),
+            times.ago(run.updated_at, now),
+            run.last_seq.to_string(),
+        ]
+    });
+    let headers = ["RUN", "STATUS", "PROFILE", "SESSION", "MADE", "CHANGED", "EVENTS"];
+    table(&headers, rows.collect(), &[3, 2], width)
+}
+
+/// Everything asked of it has ended and nobody holds it: it costs nothing and waits for another command.
+fn is_idle(run: &Run) -> bool {
+    run.status == RunStatus::Pending && run.command_count > 0 && run.unfinished_commands == 0
+}
+
+pub fn status(run: &Run) -> &'static str {
+    if run.cancel_requested_at.is_some() && !run.status.is_terminal() {
+        "cancelling"
+    } else if is_idle(run) {
+        "idle"
+    } else {
+        RunStatus::as_str(run.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        times: Times,
+    }
+
+    fn run(change: impl FnOnce(&mut Value)) -> Run {
+        let mut body = json!({"runId": format!("run_{:032x}", 1), "sessionId": "s1", "tenantId": "local",
+            "projectId": "local/default", "workspaceRef": {"kind": "none"}, "providerId": "local",
+            "backendProfile": "scripted", "traceSink": null, "status": "running", "terminal": null,
+            "executionPolicy": {"sandbox": "read-only", "approval": "never", "timeoutMs": 1, "network": "disabled",
+                "secretScope": {}},
+            "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
+            "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"});
+        change(&mut body);
+        serde_json::from_str(&body.to_string()).unwrap()
+    }
+
+    #[test]
+    fn the_table_shows_where_each_run_stands() {
+        let runs = [run(|_| ()), run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into())];
+        let (id, times) = (runs[0].run_id, Line::parse_from(["runs"]).times);
+        assert_eq!(
+            render(&runs, times, "2030-01-01T00:02:03Z".parse().unwrap(), None),
+            format!(
+                "RUN                                   STATUS      PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
+                 {id}  running     scripted  s1       2m ago  1m ago   12\n\
+                 {id}  cancelling  scripted  s1       2m ago  1m ago   12\n"
+            )
+        );
+    }
+
+    #[test]
+    fn a_run_with_nothing_left_to_do_is_idle() {
+        let idle = run(|body| {
+            body["status"] = "pending".into();
+            body["unfinishedCommands"] = 0.into();
+        });
+        assert_eq!(status(&idle), "idle");
+        assert_eq!(status(&run(|body| body["status"] = "pending".into())), "pending");
+    }
+}

@@ -1,0 +1,237 @@
+//! `ostler output`, `ostler read` and `ostler sessions`: what people read of a session, the mark that it was read, and the
+//! session itself.
+
+use clap::{Subcommand, builder::NonEmptyStringValueParser};
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure,
+    events::{EventType, EventView},
+    limits::PAGE_ITEMS_MAX,
+    sessions::{CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView},
+};
+
+use crate::{
+    completions,
+    connect::Connection,
+    exit_codes,
+    live::phase_words,
+    output::{self, Format, Output, harmless, line},
+    targets::{self, Target},
+    times::{Times, now},
+};
+
+/// Whose unread marks. Flattened where sessions are listed or read.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Reader {
+    /// Whose unread marks to use, where several people share a token
+    #[arg(long, value_name = "NAME", env = "OSTLER_READER", hide_env_values = true)]
+    reader: Option<String>,
+}
+
+impl Reader {
+    pub fn id(&self) -> Option<String> {
+        self.reader.clone().filter(|reader| !reader.is_empty())
+    }
+}
+
+/// Show what people read of a session or a run: the agent's messages and its tools' output
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler output my-session\n  ostler output RUN > reply.md\n  \
+    ostler output my-session -o jsonl | jq -r .payload.text")]
+pub struct OutputArgs {
+    #[arg(value_name = "SESSION|RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "What to show")]
+    target: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn output(connection: &Connection, args: &OutputArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let (session_id, run_id) = match targets::any(&client, &args.target).await? {
+        Target::Session(id) => (id, None),
+        Target::Run(id) => (client.get_run(&id).await?.session_id, Some(id)),
+    };
+    let mut query = SessionEventsQuery { run_id, limit: Some(PAGE_ITEMS_MAX), ..SessionEventsQuery::default() };
+    let mut all = vec![];
+    loop {
+        let page = client.session_output(&session_id, &query).await?;
+        match args.output.format {
+            // Only a JSON document has to be whole before it can be written.
+            Format::Json => all.extend(page.events),
+            Format::Jsonl => page.events.iter().for_each(|event| output::data(&output::json_line(event))),
+            Format::Text => page.events.iter().for_each(|event| output::data(&said(event))),
+        }
+        if !page.has_more || page.next_after_seq <= query.after_seq {
+            break;
+        }
+        query.after_seq = page.next_after_seq;
+    }
+    if args.output.format == Format::Json {
+        output::data(&output::json(&all));
+    }
+    Ok(exit_codes::OK)
+}
+
+/// A message as it is; output of a tool under its stream's name.
+fn said(event: &EventView) -> String {
+    let payload = event.payload.to_value();
+    let text = payload.get("text").and_then(|text| text.as_str()).unwrap_or_default();
+    let text = harmless(text).trim_end().to_owned();
+    if text.is_empty() {
+        return String::new();
+    }
+    match event.event_type {
+        EventType::CommandOutput => text.lines().map(|line| format!("  | {line}\n")).collect(),
+        _ => format!("{text}\n"),
+    }
+}
+
+/// Mark sessions as read, so that `ps` shows them no more
+///
+/// A session comes back as soon as something ends in it again. What runs is shown in any case.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler read my-session\n  ostler ps -o jsonl | jq -r .sessionId | xargs ostler read"
+)]
+pub struct ReadArgs {
+    #[arg(value_name = "SESSION", required = true, value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "What was read; a run stands for its session")]
+    sessions: Vec<String>,
+    #[command(flatten)]
+    reader: Reader,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let mut all = vec![];
+    for word in &args.sessions {
+        let id = targets::session(&client, word).await?;
+        let read = ReadSession { reader_id: args.reader.id(), ..ReadSession::default() };
+        all.push(client.read_session(&id, &read).await?);
+    }
+    args.output.many(&all, || {
+        all.iter()
+            .map(|session| format!("{} read up to version {}\n", line(&session.session_id, 200), session.read_version))
+            .collect()
+    });
+    Ok(exit_codes::OK)
+}
+
+/// Make sessions, and look at one
+///
+/// `ostler ps` lists them.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions create review --profile scripted\n  ostler sessions show review")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Create(CreateArgs),
+    Show(ShowArgs),
+}
+
+/// Make a session before its first run
+///
+/// `ostler run --session ID` makes one too. The same id again answers with the same session.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions create review\n  ostler sessions create --profile scripted -o json"
+)]
+struct CreateArgs {
+    #[arg(value_name = "ID", help = "Your own id for it; the server gives one when left out")]
+    id: Option<String>,
+    #[arg(long, default_value = "scripted", help = "The backend profile of its runs")]
+    profile: String,
+    #[arg(long, help = "The tenant it belongs to [default: the context's, else local]")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show one session, and where its active or latest run stands
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions show review\n  ostler sessions show ses_01a1 -o json | jq .liveness"
+)]
+struct ShowArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    reader: Reader,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn sessions(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    match &args.verb {
+        Verb::Create(args) => create(connection, &client, args).await,
+        Verb::Show(args) => show(&client, args).await,
+    }
+}
+
+async fn create(connection: &Connection, client: &Client, args: &CreateArgs) -> Result<u8, Failure> {
+    let session = CreateSession {
+        tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
+        session_id: args.id.clone(),
+        backend_profile: Some(args.profile.clone()),
+    };
+    let made = client.create_session(&session).await?;
+    args.output.one(&made, || format!("{}\n", line(&made.session_id, 200)));
+    Ok(exit_codes::OK)
+}
+
+async fn show(client: &Client, args: &ShowArgs) -> Result<u8, Failure> {
+    let id = targets::session(client, &args.session).await?;
+    let query = SessionQuery { reader_id: args.reader.id(), ..SessionQuery::default() };
+    let session = client.get_session(&id, &query).await?;
+    args.output.one(&session, || render(&session, args.times));
+    Ok(exit_codes::OK)
+}
+
+fn render(session: &SessionView, times: Times) -> String {
+    let id = |run: Option<ostler_protocol::ids::RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());
+    let unread = if session.unread { "unread" } else { "read" };
+    let mut fields = vec![
+        ("session", line(&session.session_id, 200)),
+        ("tenant", line(&session.tenant_id, 200)),
+        ("profile", line(&session.backend_profile, 63)),
+        ("state", session.execution_state.as_str().to_owned()),
+        ("version", format!("{}, {unread}", session.version)),
+        ("active", id(session.active_run_id)),
+        ("latest", id(session.last_run_id)),
+        ("events", session.last_seq.to_string()),
+        ("chain", line(&session.chain_head.hash, 64)),
+        ("made", times.ago(session.created_at, now())),
+        ("changed", times.ago(session.updated_at, now())),
+    ];
+    if let Some(liveness) = &session.liveness {
+        fields.push(("phase", phase_words(liveness.phase).to_owned()));
+        fields.push(("next", line(&liveness.suggested_action, 200)));
+    }
+    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::events::fixtures::event;
+
+    #[test]
+    fn a_message_stands_alone_and_a_tools_output_is_set_apart() {
+        assert_eq!(said(&event(1, EventType::AssistantMessage, json!({"text": "hello\n"}))), "hello\n");
+        assert_eq!(said(&event(1, EventType::CommandOutput, json!({"text": "a\nb\x1b[2J\n"}))), "  | a\n  | b[2J\n");
+        assert_eq!(said(&event(1, EventType::AssistantMessage, json!({}))), "");
+    }
+}

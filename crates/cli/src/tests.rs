@@ -1,0 +1,77 @@
+//! The command line as a whole: consistent, exemplified and documented.
+
+use clap::{Command, CommandFactory};
+
+use super::*;
+
+/// Every command with its words, `token create` after `token`.
+fn commands() -> Vec<(String, Command)> {
+    fn walk(words: &str, command: &Command, all: &mut Vec<(String, Command)>) {
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            let words = format!("{words} {}", sub.get_name());
+            all.push((words.clone(), sub.clone()));
+            walk(&words, sub, all);
+        }
+    }
+    let mut all = vec![];
+    // A built command has the global flags in every help.
+    let mut root = Cli::command();
+    root.build();
+    walk("ostler", &root, &mut all);
+    all
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_shows_an_example_of_itself() {
+    for (words, mut command) in commands() {
+        let help = command.render_long_help().to_string();
+        let examples = help.split("Examples:\n").nth(1).unwrap_or_else(|| panic!("{words} has no example"));
+        assert!(examples.contains(&words), "{words} has no example of itself:\n{examples}");
+    }
+}
+
+#[test]
+fn every_command_that_shows_something_speaks_json() {
+    let silent = ["serve", "runner", "completions", "api", "add", "use", "remove"];
+    for (words, command) in commands() {
+        let name = command.get_name();
+        let is_leaf = command.get_subcommands().next().is_none();
+        let has_output = command.get_arguments().any(|arg| arg.get_id() == "format" && arg.get_short() == Some('o'));
+        assert!(!is_leaf || has_output || silent.contains(&name), "{words} has no `-o`");
+    }
+}
+
+/// `OSTLER_BLESS=1` writes the page anew.
+#[test]
+fn the_generated_page_shows_every_command() {
+    let mut page = String::from(
+        "# Commands of `ostler`\n\nMade from the command line itself. How the commands fit together is in [cli.md](../cli.md), what \
+         an exit\ncode means in [exit-codes.md](../exit-codes.md). Every command also takes `--server`, `--context` and\n`--data-dir`.\n",
+    );
+    for (words, mut command) in commands() {
+        // Lines of one length, wherever it is made; global flags are said once, above.
+        command = command.term_width(100).mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg });
+        let help = command.render_long_help().to_string();
+        let plain: Vec<_> = help.lines().map(str::trim_end).collect();
+        page += &format!("\n## `{words}`\n\n```text\n{}\n```\n", plain.join("\n").trim_end());
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/generated/cli.md");
+    if std::env::var_os("OSTLER_BLESS").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "run the test with OSTLER_BLESS=1");
+}
+
+#[test]
+fn the_scheme_names_every_command() {
+    let scheme = include_str!("../../../docs/cli.md");
+    for (words, command) in commands() {
+        let is_leaf = command.get_subcommands().next().is_none();
+        assert!(!is_leaf || scheme.contains(&format!("`{words}`")), "docs/cli.md does not name `{words}`");
+    }
+}
