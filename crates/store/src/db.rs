@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
-use sqlx::{PgPool, postgres::PgArguments};
+use sqlx::postgres::{PgArguments, PgRow};
 
 use crate::{
     postgres,
@@ -89,7 +89,7 @@ pub struct Db {
 #[derive(Clone)]
 pub(crate) enum Engine {
     Sqlite(Arc<sqlite::Sqlite>),
-    Postgres(PgPool),
+    Postgres(Arc<postgres::Connections>),
 }
 
 pub(crate) type Sql = Cow<'static, str>;
@@ -105,8 +105,8 @@ impl Db {
                 Ok(Self { engine: Engine::Sqlite(Arc::new(sqlite)) })
             }
             StoreConfig::Postgres { url } => {
-                let pool = postgres::open(url, now).await?;
-                Ok(Self { engine: Engine::Postgres(pool) })
+                let connections = postgres::open(url, now).await?;
+                Ok(Self { engine: Engine::Postgres(Arc::new(connections)) })
             }
         }
     }
@@ -133,7 +133,7 @@ impl Db {
     pub async fn durability(&self) -> Result<Durability, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => Ok(sqlite.durability.clone()),
-            Engine::Postgres(pool) => postgres::durability(pool).await,
+            Engine::Postgres(connections) => postgres::durability(connections).await,
         }
     }
 
@@ -151,7 +151,7 @@ impl Db {
     ) -> Result<Vec<T>, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(sql.into(), args, decode).await,
-            Engine::Postgres(pool) => query_postgres(pool, sql.into(), args, decode).await,
+            Engine::Postgres(connections) => decoded(&connections.read(sql.into(), &args).await?, decode),
         }
     }
 
@@ -182,7 +182,7 @@ impl Db {
     ) -> Result<Vec<T>, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.write(sql.into(), args, decode).await,
-            Engine::Postgres(pool) => query_postgres(pool, sql.into(), args, decode).await,
+            Engine::Postgres(connections) => decoded(&connections.write(sql.into(), &args).await?, decode),
         }
     }
 
@@ -197,28 +197,13 @@ impl Db {
                 let sqlite = sqlite.clone();
                 let _ = tokio::task::spawn_blocking(move || sqlite.close()).await;
             }
-            Engine::Postgres(pool) => pool.close().await,
+            Engine::Postgres(connections) => connections.close().await,
         }
     }
 }
 
-async fn query_postgres<T>(
-    pool: &PgPool,
-    sql: Sql,
-    args: Vec<Value>,
-    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    let query = args.into_iter().fold(sqlx::query(sqlx::AssertSqlSafe(sql.into_owned())), bind);
-    let rows = query.fetch_all(pool).await?;
+fn decoded<T>(rows: &[PgRow], decode: fn(&mut Reader<'_>) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(|row| decode(&mut Reader::new(RowRef::Postgres(row)))).collect()
 }
 
 pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments>;
-
-fn bind(query: PgQuery<'_>, value: Value) -> PgQuery<'_> {
-    match value {
-        Value::Text(text) => query.bind(text),
-        Value::Int(number) => query.bind(number),
-        Value::Bytes(bytes) => query.bind(bytes),
-    }
-}

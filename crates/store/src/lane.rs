@@ -100,11 +100,11 @@ impl Lanes {
                 sqlite.host(host);
                 Way::Sqlite(sqlite.clone())
             }
-            Engine::Postgres(pool) => {
+            Engine::Postgres(connections) => {
                 let mut senders = vec![];
                 for _ in 0..POSTGRES_LANES {
                     let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
-                    tokio::spawn(postgres::Lane::connect(pool).await?.run(receiver, host.clone()));
+                    tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host.clone()));
                     senders.push(sender);
                 }
                 Way::Postgres(senders)
@@ -178,7 +178,12 @@ pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
 
 /// The database said no to what it was given, or what it holds for somebody does not read back.
 pub(crate) fn refused(error: &StoreError) -> bool {
-    matches!(error, StoreError::Sqlite(_) | StoreError::Postgres(sqlx::Error::Database(_))) || error.is_corrupt()
+    let said_no = match error {
+        StoreError::Sqlite(_) => true,
+        StoreError::Postgres(error) => postgres::is_refusal(error),
+        _ => false,
+    };
+    said_no || error.is_corrupt()
 }
 
 /// The rows a flush has to write.

@@ -1,24 +1,25 @@
-//! Postgres: a pool for reads and plain writes, and write lanes that each hold a connection of their own.
+//! Postgres: a few connections for reads and plain writes, and write lanes that each hold a connection of their own.
 //!
 //! A flush is optimistic: it decides on rows it has kept from earlier flushes, or reads without a lock, and writes
 //! everything in one statement, which is the transaction. The statement fails if any session it was decided on has
 //! another revision by then. What the database refused is decided again under the sessions' locks, taken in order.
 
+mod connections;
 mod load;
 mod save;
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Timestamp,
     kernel::{self, Desk, Request},
 };
-use sqlx::{
-    ConnectOptions, Connection, Executor, PgConnection, PgPool,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
+
+pub use connections::{Connections, is_refusal};
+use connections::{Kept, connect};
 
 use crate::{
     db::{Durability, StoreError},
@@ -26,32 +27,12 @@ use crate::{
     migrate,
 };
 
-const POOL_CONNECTIONS_MAX: u32 = 8;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A pooled connection that was used this recently is taken without asking whether it still works.
-const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Servers starting together take turns at the ledger. Any number will do; this one is ours.
 const MIGRATION_LOCK: i64 = 0x05_71_E5;
 
-pub async fn open(url: &str, now: Timestamp) -> Result<PgPool, StoreError> {
-    let options: PgConnectOptions = url.parse()?;
-    let options = options.application_name("ostler").disable_statement_logging();
-    let pool = PgPoolOptions::new()
-        .max_connections(POOL_CONNECTIONS_MAX)
-        .acquire_timeout(CONNECT_TIMEOUT)
-        // A connection in steady use need not be asked whether it is there: that would double every read's round trips.
-        .test_before_acquire(false)
-        .before_acquire(|connection, state| {
-            Box::pin(async move {
-                if state.idle_for > TRUSTED_FOR {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        })
-        .connect_with(options)
-        .await?;
-    let mut connection = pool.acquire().await?;
+pub async fn open(url: &str, now: Timestamp) -> Result<Connections, StoreError> {
+    let connections = Connections::new(url)?;
+    let mut connection = connect(&connections.options).await?;
     let mut tx = connection.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;
     tx.execute(sqlx::raw_sql(migrate::LEDGER)).await?;
@@ -67,14 +48,15 @@ pub async fn open(url: &str, now: Timestamp) -> Result<PgPool, StoreError> {
             .await?;
     }
     tx.commit().await?;
-    drop(connection);
-    Ok(pool)
+    connection.close().await?;
+    Ok(connections)
 }
 
-pub async fn durability(pool: &PgPool) -> Result<Durability, StoreError> {
+pub async fn durability(connections: &Connections) -> Result<Durability, StoreError> {
     let mut weak_settings = vec![];
     for name in ["fsync", "synchronous_commit", "full_page_writes"] {
-        let value: String = sqlx::query_scalar("SELECT current_setting($1)").bind(name).fetch_one(pool).await?;
+        let rows = connections.read("SELECT current_setting($1)".into(), &[name.into()]).await?;
+        let value: String = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         if !matches!(value.as_str(), "on" | "remote_apply" | "remote_write" | "local") {
             weak_settings.push(format!("{name}={value}"));
         }
@@ -84,7 +66,7 @@ pub async fn durability(pool: &PgPool) -> Result<Durability, StoreError> {
 
 pub struct Lane {
     options: PgConnectOptions,
-    connection: Option<PgConnection>,
+    connection: Option<Kept>,
     /// Write statements by the set of tables they touch.
     statements: HashMap<u32, String>,
     warm: Warm,
@@ -98,15 +80,15 @@ pub enum Hold {
 }
 
 impl Lane {
-    pub async fn connect(pool: &PgPool) -> Result<Self, StoreError> {
-        let options = (*pool.connect_options()).clone().options([
+    pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
+        let options = connections.options.clone().options([
             // Plans made while tables are empty would keep scanning; every lane statement wants its index.
             ("plan_cache_mode", "force_generic_plan"),
             ("enable_seqscan", "off"),
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
         ]);
-        let connection = Some(PgConnection::connect_with(&options).await?);
+        let connection = Some(Kept::new(connect(&options).await?));
         Ok(Self { options, connection, statements: HashMap::new(), warm: Warm::default() })
     }
 
@@ -129,7 +111,7 @@ impl Lane {
             }
         }
         if let Some(connection) = self.connection {
-            let _ = connection.close().await;
+            connection.close().await;
         }
     }
 
@@ -178,9 +160,13 @@ impl Lane {
         now: Timestamp,
         hold: Hold,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
-        let mut connection = match self.connection.take() {
+        let kept = match self.connection.take() {
+            Some(kept) => kept.take_up().await,
+            None => None,
+        };
+        let mut connection = match kept {
             Some(connection) => connection,
-            None => PgConnection::connect_with(&self.options).await?,
+            None => connect(&self.options).await?,
         };
         let outcome = match hold {
             Hold::Revisions => self.decide(&mut connection, requests, now, hold).await,
@@ -188,7 +174,7 @@ impl Lane {
         };
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
         if outcome.as_ref().err().is_none_or(lane::refused) {
-            self.connection = Some(connection);
+            self.connection = Some(Kept::new(connection));
         }
         outcome
     }

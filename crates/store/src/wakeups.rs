@@ -111,8 +111,8 @@ pub struct Speaker {
 impl Speaker {
     /// `None`: this store has no other servers. `origin` is this server's, so that it need not listen to itself.
     pub fn new(db: &Db, origin: String) -> Option<Self> {
-        let Engine::Postgres(pool) = &db.engine else { return None };
-        Some(Self { origin, options: (*pool.connect_options()).clone(), connection: None })
+        let Engine::Postgres(connections) = &db.engine else { return None };
+        Some(Self { origin, options: connections.options.clone(), connection: None })
     }
 
     pub async fn tell(&mut self, news: &News) -> Result<(), StoreError> {
@@ -137,9 +137,9 @@ pub struct Listener {
 impl Listener {
     /// `None`: this store has no other servers.
     pub async fn connect(db: &Db, origin: String) -> Result<Option<Self>, StoreError> {
-        let Engine::Postgres(pool) = &db.engine else { return Ok(None) };
+        let Engine::Postgres(connections) = &db.engine else { return Ok(None) };
         let alone = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
-        let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with((*pool.connect_options()).clone()).await?;
+        let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with(connections.options.clone()).await?;
         let mut inner = PgListener::connect_with(&alone).await?;
         // Whoever reconnects has to know, because what was said meanwhile is lost.
         inner.eager_reconnect(false);

@@ -62,6 +62,13 @@ impl Place {
         }
     }
 
+    /// Every connection to the store's database is ended from outside, as a restart or a failover would.
+    pub fn end_connections(&self) {
+        let Home::Postgres { admin_url, name } = &*self.home else { panic!("SQLite has no connections to end") };
+        let all = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname =";
+        administer(admin_url, &format!("{all} '{name}'"));
+    }
+
     pub fn file(&self) -> std::path::PathBuf {
         match &*self.home {
             Home::Sqlite(dir) => dir.path().join("ostler.db"),

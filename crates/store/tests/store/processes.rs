@@ -11,7 +11,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db, StoreError,
     lane::{Host, LaneError},
-    runner_jobs,
+    runner_jobs, runs,
 };
 use serde_json::json;
 
@@ -124,6 +124,20 @@ async fn flushes_of_two_processes_over_the_same_sessions_all_succeed() {
     let rows = Witness::of(&place).await.rows().await;
     invariants::check(&rows, &Model::default(), one.host.now()).unwrap();
     assert_eq!(rows.of("commands").len(), 240);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_does_not_fail_because_its_connection_was_lost() {
+    let place = Place::new(Engine::Postgres);
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    // Several at a time, so that several connections are kept.
+    let reads = || join_all((0..6).map(|_| runs::get(&workshop.db, run.run_id)));
+    assert!(reads().await.iter().all(Result::is_ok));
+    place.end_connections();
+    for read in reads().await {
+        assert!(read.unwrap().is_some());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

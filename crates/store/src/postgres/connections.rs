@@ -1,0 +1,151 @@
+//! Connections for reads and plain writes: a small stack of them, the last used on top. It is not sqlx's pool because that
+//! asks every connection whether it still works when it comes back, which doubles the round trips of a short read.
+
+use std::{
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions, postgres::PgRow};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    db::{PgQuery, Sql, StoreError},
+    record::Value,
+};
+
+const CONNECTIONS_MAX: usize = 8;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who has waited this long for a connection is told that the store does not answer.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A connection that was used this recently is taken without asking whether it still works.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+
+pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+    let connected = timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
+    Ok(connected.map_err(|_| sqlx::Error::PoolTimedOut)??)
+}
+
+/// A connection between two uses.
+pub struct Kept {
+    connection: PgConnection,
+    since: Instant,
+}
+
+impl Kept {
+    pub fn new(connection: PgConnection) -> Self {
+        Self { connection, since: Instant::now() }
+    }
+
+    /// `None`: it was lost meanwhile.
+    pub async fn take_up(mut self) -> Option<PgConnection> {
+        let stands = self.since.elapsed() <= TRUSTED_FOR || self.connection.ping().await.is_ok();
+        stands.then_some(self.connection)
+    }
+
+    pub async fn close(self) {
+        let _ = self.connection.close().await;
+    }
+}
+
+pub struct Connections {
+    pub options: PgConnectOptions,
+    kept: Mutex<Vec<Kept>>,
+    places: Semaphore,
+}
+
+impl Connections {
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        let options: PgConnectOptions = url.parse()?;
+        let options = options.application_name("ostler").disable_statement_logging();
+        Ok(Self { options, kept: Mutex::new(vec![]), places: Semaphore::new(CONNECTIONS_MAX) })
+    }
+
+    /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
+    pub async fn read(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+        let _place = self.place().await?;
+        if let Some(mut connection) = self.take_up().await {
+            match fetch(&mut connection, sql.clone(), args).await {
+                // What one has lost the others have most likely lost too.
+                Err(error) if is_lost(&error) => self.kept().clear(),
+                outcome => return self.keep(connection, outcome),
+            }
+        }
+        let mut connection = connect(&self.options).await?;
+        let outcome = fetch(&mut connection, sql, args).await;
+        self.keep(connection, outcome)
+    }
+
+    /// A statement that is sent once: when the connection is lost under it, nobody knows whether it was carried out.
+    pub async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+        let _place = self.place().await?;
+        let mut connection = match self.take_up().await {
+            Some(connection) => connection,
+            None => connect(&self.options).await?,
+        };
+        let outcome = fetch(&mut connection, sql, args).await;
+        self.keep(connection, outcome)
+    }
+
+    pub async fn close(&self) {
+        self.places.close();
+        let kept = std::mem::take(&mut *self.kept());
+        for connection in kept {
+            connection.close().await;
+        }
+    }
+
+    async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {
+        let place = timeout(WAIT_MAX, self.places.acquire()).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        place.map_err(|_| StoreError::Stopped)
+    }
+
+    async fn take_up(&self) -> Option<PgConnection> {
+        let kept = self.kept().pop()?;
+        kept.take_up().await
+    }
+
+    /// Keeps the connection unless the outcome puts it in doubt. One whose caller goes away in the middle is not kept.
+    fn keep<T>(&self, connection: PgConnection, outcome: Result<T, sqlx::Error>) -> Result<T, StoreError> {
+        if outcome.as_ref().err().is_none_or(is_refusal) {
+            self.kept().push(Kept::new(connection));
+        }
+        Ok(outcome?)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.kept.lock().expect("never poisoned")
+    }
+}
+
+/// The database answered and said no; its connection stands.
+pub fn is_refusal(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(_)) && !is_lost(error)
+}
+
+/// The connection is gone, or goes with this answer: shut down, terminated, or the server was starting.
+fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
+        }
+        _ => false,
+    }
+}
+
+async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {
+    let query = sqlx::query(AssertSqlSafe(sql.into_owned()));
+    args.iter().fold(query, bind).fetch_all(connection).await
+}
+
+fn bind<'q>(query: PgQuery<'q>, value: &'q Value) -> PgQuery<'q> {
+    match value {
+        Value::Text(text) => query.bind(text.as_deref()),
+        Value::Int(number) => query.bind(*number),
+        Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+    }
+}
