@@ -1,10 +1,6 @@
 //! What every service function is given: the store, the lanes, the hub, time, ids and policy.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
@@ -19,7 +15,10 @@ use ostler_store::{
 };
 use quick_cache::sync::Cache;
 
-use crate::{auth::Authenticator, clock::Clock, clock::Ids, config::Config, hub::Hub, worker::wakeups::Tray};
+use crate::{
+    auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub,
+    worker::wakeups::Tray,
+};
 
 const RUNS_REMEMBERED: usize = 16_384;
 
@@ -35,7 +34,7 @@ pub struct Inner {
     pub config: Config,
     pub redactor: Redactor,
     pub auth: Authenticator,
-    pub followers: AtomicUsize,
+    pub followers: Arc<Followers>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     /// Ends long waits and streams when the server stops.
@@ -113,7 +112,7 @@ impl App {
             config,
             redactor,
             auth,
-            followers: AtomicUsize::new(0),
+            followers: Arc::default(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stopping,

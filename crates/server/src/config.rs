@@ -92,6 +92,11 @@ impl Default for RunnerSection {
 pub struct LimitsSection {
     /// Event streams open at once.
     pub followers_max: usize,
+    /// … and by one caller.
+    pub followers_per_caller_max: usize,
+    /// A stream whose caller would not be let in any more ends; this is how often that is asked. A token that was revoked
+    /// may be remembered for 5 s beside it.
+    pub readmit_ms: u64,
     /// A connection that takes nothing for this long is dropped.
     pub slow_reader_ms: u64,
     /// A request's head must have come within this time; an idle connection is closed after it.
@@ -109,6 +114,8 @@ impl Default for LimitsSection {
     fn default() -> Self {
         Self {
             followers_max: 2_048,
+            followers_per_caller_max: 1_024,
+            readmit_ms: 5_000,
             slow_reader_ms: 30_000,
             head_ms: 60_000,
             body_ms: 60_000,

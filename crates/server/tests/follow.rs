@@ -1,6 +1,8 @@
 //! Following a run as it happens: long polls and event streams, without gap, without repetition, and without anybody who
 //! stops reading holding up the others.
 
+mod histories;
+
 use std::time::Duration;
 
 use ostler_protocol::FailureKind::*;
@@ -26,8 +28,11 @@ on_both_engines!(
     a_stream_resumes_without_gap_or_repetition,
     a_stream_ends_with_its_run,
     a_silent_stream_beats,
-    a_reader_that_stops_reading_is_dropped_alone,
+    a_reader_of_a_run_that_stops_reading_is_dropped_alone,
+    a_reader_of_a_session_that_stops_reading_is_dropped_alone,
     streams_have_a_bound,
+    no_caller_takes_all_streams,
+    a_stream_ends_with_its_callers_token,
     a_stopping_server_ends_its_waits_and_streams,
 );
 
@@ -218,19 +223,29 @@ async fn a_silent_stream_beats(engine: Engine) {
     assert_eq!(follow.event().await.unwrap()["seq"], 2);
 }
 
-async fn a_reader_that_stops_reading_is_dropped_alone(engine: Engine) {
+async fn a_reader_of_a_run_that_stops_reading_is_dropped_alone(engine: Engine) {
+    dropped_alone(engine, |run_id| format!("/api/v1/runs/{run_id}/events")).await;
+}
+
+async fn a_reader_of_a_session_that_stops_reading_is_dropped_alone(engine: Engine) {
+    dropped_alone(engine, |_| "/api/v1/sessions/mine/trace".into()).await;
+}
+
+/// Of two followers, the one at this path stops reading.
+async fn dropped_alone(engine: Engine, path: impl Fn(&str) -> String) {
     let server = TestServer::with(engine, |setup| {
         setup.config.limits.slow_reader_ms = 150;
         setup.config.limits.followers_max = 2;
     })
     .await;
-    let run_id = server.create_run().await;
+    let run_id = server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": "mine"})).await;
     let runner = server.claim(&run_id, "runner-a").await;
     let stalled = TcpSocket::new_v4().unwrap();
     stalled.set_recv_buffer_size(4_096).unwrap();
     let mut stalled = stalled.connect(server.address()).await.unwrap();
     let request = format!(
-        "GET /api/v1/runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n\r\n",
+        "GET {} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer {}\r\n\r\n",
+        path(&run_id),
         server.operator_token()
     );
     stalled.write_all(request.as_bytes()).await.unwrap();
@@ -276,6 +291,54 @@ async fn streams_have_a_bound(engine: Engine) {
     server.get(&format!("/api/v1/runs/{run_id}/events")).await.with_status(200);
     drop(first);
     eventually("the place is free", async || (server.follow(&run_id, 0).await.status == 200).then_some(())).await;
+}
+
+async fn no_caller_takes_all_streams(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.limits.followers_per_caller_max = 2;
+        setup.token("greedy", "client", &["hwlab"]);
+        setup.token("other", "client", &["hwlab"]);
+    })
+    .await;
+    let run_id = server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": "mine"})).await;
+    let (greedy, other) = (server.caller("greedy"), server.caller("other"));
+    // Streams of runs and of sessions count alike.
+    let (mut first, mut second) = (greedy.follow(&run_id, 0).await, greedy.follow_session("mine", 0).await);
+    first.take(1).await;
+    second.take(1).await;
+    for path in [format!("/api/v1/runs/{run_id}/events"), "/api/v1/sessions/mine/trace".into()] {
+        let refused = greedy.send(greedy.request("GET", &path).header("accept", "text/event-stream")).await;
+        assert_eq!(refused.headers["retry-after"], "1");
+        let refused = refused.refused_by(RateLimited, "followers-per-caller");
+        assert_eq!(refused.details["max"], 2);
+    }
+    // It costs nobody else a place, and comes free again.
+    other.follow(&run_id, 0).await.take(1).await;
+    drop(first);
+    eventually("the place is free", async || (greedy.follow(&run_id, 0).await.status == 200).then_some(())).await;
+}
+
+async fn a_stream_ends_with_its_callers_token(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.limits.readmit_ms = 20;
+        setup.token("leaving", "client", &["hwlab"]);
+    })
+    .await;
+    let run_id = server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": "mine"})).await;
+    let leaving = server.caller("leaving");
+    let (mut of_run, mut of_session) = (leaving.follow(&run_id, 0).await, leaving.follow_session("mine", 0).await);
+    let mut staying = server.follow(&run_id, 0).await;
+    for stream in [&mut of_run, &mut of_session, &mut staying] {
+        stream.take(1).await;
+    }
+    server.store("UPDATE tokens SET revoked_at = 1 RETURNING name").await;
+    // What was remembered of the token is forgotten.
+    server.clock.advance_ms(5_001);
+    assert_eq!(of_run.rest().await, Vec::<Value>::new());
+    assert_eq!(of_session.rest().await, Vec::<Value>::new());
+    leaving.get(&format!("/api/v1/runs/{run_id}/events")).await.refused(Unauthenticated);
+    server.turn(&run_id, "hi").await;
+    assert_eq!(staying.event().await.unwrap()["seq"], 2);
 }
 
 async fn a_stopping_server_ends_its_waits_and_streams(engine: Engine) {

@@ -127,12 +127,19 @@ impl Http {
 
     /// Opens an event stream and reads its beginning; it stays open as long as what is returned.
     pub fn follow(&self, run_id: &str) -> BufReader<TcpStream> {
-        let mut connection = connect(&self.address).unwrap();
+        self.try_follow(run_id, 0).unwrap()
+    }
+
+    /// As [`Http::follow`], from behind this number, from a server that may not be there.
+    pub fn try_follow(&self, run_id: &str, after_seq: i64) -> io::Result<BufReader<TcpStream>> {
+        let mut connection = connect(&self.address)?;
         let path = format!("/api/v1/runs/{run_id}/events");
-        let head = self.head("GET", &path, &["accept: text/event-stream"], 0);
-        connection.get_mut().write_all(head.as_bytes()).unwrap();
-        assert!(read_head(&mut connection).unwrap().starts_with("HTTP/1.1 200"));
-        connection
+        let resume = format!("last-event-id: {after_seq}");
+        let head = self.head("GET", &path, &["accept: text/event-stream", &resume], 0);
+        connection.get_mut().write_all(head.as_bytes())?;
+        let head = read_head(&mut connection)?;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        Ok(connection)
     }
 }
 

@@ -6,6 +6,7 @@
 mod disk_full;
 mod home;
 mod http;
+mod killed_replica;
 mod killed_runner;
 mod killed_server;
 mod killed_turn;

@@ -8,22 +8,25 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, header};
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     cursors::EventsQuery,
     events::{AppendEvents, Appended, Event, EventPage},
     failures::Problem,
     ids::RunId,
 };
+use secrecy::{ExposeSecret, SecretString};
 
 use super::{
     extract::{At, Body, Caller, Params},
+    gate::bearer,
     problem::Refusal,
 };
 use crate::{
     app::App,
+    auth::Principal,
     service::{self, follow::Follower},
 };
 
@@ -45,7 +48,7 @@ pub async fn page(
     if wants_stream(&headers) {
         let after = last_event_id(&headers)?.unwrap_or(query.after_seq);
         let follower = service::follow::run(&app, &caller, run_id, after).await?;
-        return Ok(event_stream(&app, follower));
+        return Ok(event_stream(&app, caller, &headers, follower));
     }
     let text = service::events::page(&app, &caller, run_id, query).await?;
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response())
@@ -77,7 +80,7 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
     seq.map(Some).ok_or_else(|| Failure::invalid("last-event-id", "Last-Event-ID must be an event's number"))
 }
 
-pub fn event_stream(app: &App, follower: Follower) -> Response {
+pub fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     // The first bytes go out at once, so that a client knows the stream is open.
     let frames = stream::unfold((Some(follower), true), move |(follower, first)| async move {
@@ -96,12 +99,33 @@ pub fn event_stream(app: &App, follower: Follower) -> Response {
             }
         }
     });
+    let token = bearer(headers).ok().flatten().map(SecretString::from);
+    let frames = frames.take_until(turned_away(app.clone(), caller, token));
     let mut response = Response::new(AxumBody::from_stream(frames));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// Resolves once the caller would not be let in any more: the token was revoked, has expired, or means something else.
+async fn turned_away(app: App, caller: Principal, token: Option<SecretString>) {
+    // Whoever came in without a token has none to lose.
+    let Some(token) = token else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(Duration::from_millis(app.config.limits.readmit_ms.max(1))).await;
+        // Boxed, because thousands of streams carry this future, and few of them ask at the same time.
+        match Box::pin(app.auth.authenticate(&app.db, token.expose_secret(), app.now())).await {
+            Ok(principal) if principal == caller => {}
+            // A store that does not answer says nothing about the caller.
+            Err(failure) if failure.kind == FailureKind::InfraFailed => {}
+            _ => {
+                tracing::info!(caller = caller.name(), "an event stream ended: its caller is not let in any more");
+                return;
+            }
+        }
+    }
 }
 
 fn frame_bytes(text: String) -> Result<Bytes, Infallible> {

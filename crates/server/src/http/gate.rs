@@ -112,7 +112,8 @@ fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Fail
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+/// The token a request brought, if it brought one.
+pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| unauthenticated("the Authorization header is not text"))?;
     let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));

@@ -79,7 +79,8 @@ pub async fn trace(
 ) -> Result<Response, Refusal> {
     if wants_stream(&headers) {
         asked.after_seq = last_event_id(&headers)?.unwrap_or(asked.after_seq);
-        return Ok(event_stream(&app, service::sessions::follow(&app, &caller, &id, asked).await?));
+        let follower = service::sessions::follow(&app, &caller, &id, asked).await?;
+        return Ok(event_stream(&app, caller, &headers, follower));
     }
     Ok(json_text(service::sessions::trace(&app, &caller, &id, asked).await?))
 }

@@ -1,10 +1,10 @@
 //! Following a run or a session: the store up to now, then the hub; back to the store whenever the hub cannot vouch for the next
 //! number. No event is skipped, none comes twice, and no follower can slow an appender.
 
-use std::{collections::VecDeque, sync::atomic::Ordering};
+use std::collections::VecDeque;
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure,
     events::{Event, EventType},
     ids::{RunId, SessionId},
     sessions::Session,
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::{
     app::{App, store_failure},
     auth::Principal,
+    followers::Place,
     hub::Subscription,
 };
 
@@ -40,34 +41,28 @@ pub struct Follower {
     ended: bool,
     /// Kept across calls: whoever waits for less than this must not put it off for ever.
     recheck_at: Instant,
+    _place: Place,
 }
 
 /// Follows a run's events numbered above `after`.
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
     let known = app.run_ref(run_id).await?;
     caller.may_read(&known)?;
-    let mut follower = Follower::start(app, known.session, Scope::Run(run_id), after)?;
+    let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
     follower.ended = after > 0 && follower.run_is_over(run_id).await?;
     Ok(follower)
 }
 
 /// Follows the events of a session that the caller was found to see.
-pub fn session(app: &App, session: &Session, after: i64) -> Result<Follower, Failure> {
-    Follower::start(app, session.session, Scope::Session, after)
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.app.followers.fetch_sub(1, Ordering::Relaxed);
-    }
+pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> Result<Follower, Failure> {
+    Follower::start(app, caller, session.session, Scope::Session, after)
 }
 
 impl Follower {
-    fn start(app: &App, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
+    fn start(app: &App, caller: &Principal, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
         let after = ostler_protocol::cursors::after_seq(after)?;
-        let before = app.followers.fetch_add(1, Ordering::Relaxed);
-        // From here on the follower's drop gives the place back.
-        let follower = Self {
+        let place = app.followers.admit(caller, &app.config.limits)?;
+        Ok(Self {
             app: app.clone(),
             session,
             scope,
@@ -77,12 +72,8 @@ impl Follower {
             behind: true,
             ended: false,
             recheck_at: Instant::now() + app.recheck(),
-        };
-        if before >= app.config.limits.followers_max {
-            let failure = Failure::rule(FailureKind::RateLimited, "followers", "too many event streams are open");
-            return Err(failure.detail("retryAfterMs", 1_000));
-        }
-        Ok(follower)
+            _place: place,
+        })
     }
 
     /// The number an event has here.

@@ -96,7 +96,7 @@ pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEvent
     let (session, run_id, after, _) = scope(app, caller, id, &asked).await?;
     match run_id {
         Some(run_id) => follow::run(app, caller, run_id, after).await,
-        None => follow::session(app, &session, after),
+        None => follow::session(app, caller, &session, after),
     }
 }
 

@@ -43,15 +43,21 @@ impl Follow {
 
     /// The next frame, comments included. `None`: the stream has ended.
     pub async fn frame(&mut self) -> Option<Frame> {
+        self.try_frame().await.expect("the stream is not torn off")
+    }
+
+    /// As [`Follow::frame`], of a server that may go.
+    pub async fn try_frame(&mut self) -> reqwest::Result<Option<Frame>> {
         loop {
             if let Some(end) = self.buffer[self.looked_at..].find("\n\n") {
                 let rest = self.buffer.split_off(self.looked_at + end + 2);
                 let frame = std::mem::replace(&mut self.buffer, rest);
                 self.looked_at = 0;
-                return Some(read(frame.trim_end()));
+                return Ok(Some(read(frame.trim_end())));
             }
             self.looked_at = self.buffer.floor_char_boundary(self.buffer.len().saturating_sub(1));
-            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("the stream says something").unwrap()?;
+            let chunk = timeout(PATIENCE, self.response.chunk()).await.expect("the stream says something")?;
+            let Some(chunk) = chunk else { return Ok(None) };
             self.buffer.push_str(str::from_utf8(&chunk).expect("no character is cut in two here"));
         }
     }
