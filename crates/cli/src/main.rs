@@ -30,6 +30,7 @@ mod targets;
 mod times;
 mod tokens;
 mod trace;
+mod users;
 mod verify;
 
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ enum Verb {
     Backends(backends::Args),
     Context(contexts::Args),
     Token(tokens::Args),
+    Users(users::Args),
     Serve(serve::Args),
     Verify(verify::Args),
     Completions(completions::Args),
@@ -117,6 +119,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Backends(args) => backends::backends(connection, args).await,
         Verb::Context(args) => contexts::context(connection, args),
         Verb::Token(args) => tokens::token(connection, args).await,
+        Verb::Users(args) => users::users(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Verify(args) => verify::verify(connection, args).await,
         Verb::Completions(args) => completions::completions(args),

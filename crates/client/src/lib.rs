@@ -19,6 +19,7 @@ mod sessions;
 mod sse;
 mod tokens;
 mod transport;
+mod users;
 
 use std::sync::Arc;
 

@@ -1,5 +1,8 @@
-//! Bytes in, bytes out: digests and comparisons that tell an attacker nothing. Identity keys, certificates and sealing
-//! join it with the mesh.
+//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, and signed tokens. No clock, no I/O; identity
+//! keys, certificates and sealing join it with the mesh.
+
+pub mod jwk;
+pub mod jws;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;

@@ -103,6 +103,8 @@ ids! {
     PermissionId "prm_";
     /// A service token's row; never the token itself.
     TokenId "tok_";
+    /// A person.
+    UserId "usr_";
     /// Correlates one request with the log.
     TraceId "trc_";
 }

@@ -27,6 +27,7 @@ pub mod runners;
 pub mod runs;
 pub mod sessions;
 pub mod tokens;
+pub mod users;
 
 pub use failures::{Failure, FailureKind};
 pub use jiff::Timestamp;

@@ -43,3 +43,6 @@ pub const JOB_ATTEMPTS_MAX: i64 = 5;
 pub const CALLER_TENANTS_MAX: usize = 64;
 /// Ten years: whoever wants longer leaves the end out.
 pub const TOKEN_LIFE_MS_MAX: i64 = 10 * 366 * 86_400_000;
+pub const USER_TOKEN_LIFE_MS_DEFAULT: i64 = 12 * 3_600_000;
+/// A user's token cannot be revoked alone, only with the user; so it does not live for long.
+pub const USER_TOKEN_LIFE_MS_MAX: i64 = 30 * 86_400_000;

@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, FailureKind,
-    ids::{RunId, RunnerJobId, TokenId},
+    ids::{RunId, RunnerJobId, TokenId, UserId},
     tokens::TokenRole,
 };
 
 use crate::app::RunRef;
 
 mod authenticator;
+mod issuers;
+mod key_sets;
 mod tokens;
 
 pub use authenticator::Authenticator;
-pub use tokens::{RUN, SERVICE, mint, operator_token, token_hash};
+pub use issuers::Issuers;
+pub use tokens::{RUN, SERVICE, mint, operator_token, signing_key, token_hash};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
@@ -22,6 +25,8 @@ pub enum Principal {
     Operator,
     /// A platform, in its tenants.
     Service { token_id: TokenId, tenants: Arc<[String]>, role: TokenRole },
+    /// A person, in their tenants.
+    User { user_id: UserId, name: Arc<str>, tenants: Arc<[String]> },
     /// A runner that was started for one run.
     Runner { run_id: RunId, runner_job_id: RunnerJobId },
 }
@@ -62,21 +67,27 @@ impl Access {
         Self::ALL.into_iter().find(|access| access.as_str() == text)
     }
 
+    fn refusal(self) -> &'static str {
+        match self {
+            Self::Public | Self::Read => "this needs a token",
+            Self::Browse => "a runner sees its own run only",
+            Self::Submit => "runners may not submit work",
+            Self::Run => "this token may not act as a runner",
+            Self::Operate => "only the operator may do this",
+        }
+    }
+
     /// The one place that says which kind of caller may do which kind of thing.
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
-        let service = match caller {
-            Principal::Operator => return Ok(()),
-            Principal::Service { role, .. } => Some(*role),
-            Principal::Runner { .. } => None,
+        use Principal::{Operator, Runner, Service, User};
+        let admitted = match (self, caller) {
+            (_, Operator) | (Self::Public | Self::Read, _) => true,
+            (Self::Browse, _) => !matches!(caller, Runner { .. }),
+            (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
+            (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
+            (Self::Operate, _) => false,
         };
-        let (admitted, message) = match self {
-            Self::Public | Self::Read => (true, ""),
-            Self::Browse => (service.is_some(), "a runner sees its own run only"),
-            Self::Submit => (service == Some(TokenRole::Client), "runners may not submit work"),
-            Self::Run => (service != Some(TokenRole::Client), "this token may not act as a runner"),
-            Self::Operate => (false, "only the operator may do this"),
-        };
-        if admitted { Ok(()) } else { Err(forbidden("role", message)) }
+        if admitted { Ok(()) } else { Err(forbidden("role", self.refusal())) }
     }
 }
 
@@ -86,6 +97,7 @@ impl Principal {
         match self {
             Self::Operator => "operator".into(),
             Self::Service { token_id, .. } => format!("service:{token_id}"),
+            Self::User { name, .. } => format!("user:{name}"),
             Self::Runner { runner_job_id, .. } => format!("runner:{runner_job_id}"),
         }
     }
@@ -94,7 +106,7 @@ impl Principal {
     pub fn tenants(&self) -> Option<&[String]> {
         match self {
             Self::Operator => None,
-            Self::Service { tenants, .. } => Some(tenants),
+            Self::Service { tenants, .. } | Self::User { tenants, .. } => Some(tenants),
             Self::Runner { .. } => Some(&[]),
         }
     }

@@ -14,6 +14,7 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub server: ServerSection,
+    pub auth: AuthSection,
     pub store: StoreSection,
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
@@ -46,6 +47,25 @@ impl Default for ServerSection {
             allow_origins: vec![],
         }
     }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthSection {
+    /// Who else may vouch for users.
+    pub issuers: Vec<IssuerSection>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IssuerSection {
+    /// The `iss` of its tokens, letter by letter.
+    pub issuer: String,
+    /// What its tokens must name in `aud`.
+    pub audience: String,
+    /// Where its public keys are: one of these two.
+    pub jwks_url: Option<String>,
+    pub jwks_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

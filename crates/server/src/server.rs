@@ -15,7 +15,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 use crate::{
     app::{App, LaneHost, Parts},
-    auth::{Authenticator, operator_token},
+    auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, SystemClock},
     config::Config,
     http,
@@ -47,6 +47,8 @@ impl Server {
         let (token, token_file) = operator_token(&data_dir)?;
         let db = Db::open(&config.store()?, clock.now()).await.map_err(|error| not_started("store", error))?;
         check_durability(&db, &config).await?;
+        let issuers = Issuers::new(signing_key(&data_dir)?, &config.auth.issuers)?;
+        service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
         let listener = TcpListener::bind(&config.server.listen)
             .await
@@ -61,7 +63,7 @@ impl Server {
         let password = password_of(&known);
         let redactor = Redactor::new(&[token.expose_secret(), password]);
         let (stop, stopping) = watch::channel(false);
-        let auth = Authenticator::new(&token);
+        let auth = Authenticator::new(&token, issuers);
         let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stopping });
         worker::sweeper::recover(&app).await?;
         let tasks = spawn(&app, listener, told);

@@ -25,6 +25,7 @@ on_both_engines!(
 );
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const USER: &str = "ada";
 const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
 
 /// A run with a command in progress and an open question, so that every write could succeed.
@@ -47,6 +48,7 @@ impl Scene {
         runner.ack(&command_id).await;
         runner.ask(&command_id, PERMISSION_ID, DIGEST).await;
         let session_id = id(&server.run(&run_id).await, "sessionId");
+        server.post("/api/v1/users", &json!({"name": USER, "timezone": "UTC"})).await.with_status(201);
         Self { server, runner, session_id, command_id }
     }
 
@@ -103,6 +105,8 @@ impl Scene {
                 "/api/v1/tokens".into(),
                 json!({"name": "ci", "role": "client", "tenants": ["hwlab"], "expiresInMs": 1_000}),
             ),
+            ("POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
+            ("POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
         ]
     }
 
@@ -111,7 +115,7 @@ impl Scene {
         let run_id = &self.runner.run_id;
         let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
         let mut state = self.server.events(run_id).await;
-        for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all", "/api/v1/tokens"] {
+        for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all", "/api/v1/tokens", "/api/v1/users"] {
             state.push(self.server.get(path).await.ok());
         }
         state
@@ -143,6 +147,8 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/sessions/{sessionId}/control",
         "POST /api/v1/sessions/{sessionId}/read",
         "POST /api/v1/tokens",
+        "POST /api/v1/users",
+        "POST /api/v1/users/{userName}/token",
     ];
     assert_eq!(writes.collect::<BTreeSet<_>>(), known.map(str::to_owned).into(), "see Scene::writes");
 }
@@ -275,7 +281,7 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (method, path, _) in scene.writes() {
-        if ["/cancel", "/runner-jobs", "/read"].iter().any(|optional| path.ends_with(optional)) {
+        if ["/cancel", "/runner-jobs", "/read", "/token"].iter().any(|optional| path.ends_with(optional)) {
             continue;
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;

@@ -27,4 +27,5 @@ mod runs;
 mod sessions;
 mod surface;
 mod tokens;
+mod users;
 mod verify;

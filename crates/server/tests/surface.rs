@@ -25,6 +25,8 @@ struct Scene {
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
 
+const USER: &str = "ada";
+
 type Row = (&'static str, &'static str, fn(&Scene) -> Value);
 
 fn none(_: &Scene) -> Value {
@@ -95,6 +97,11 @@ const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/tokens", |_| json!({"name": "ci", "role": "client", "tenants": ["hwlab"]})),
     ("GET", "/api/v1/tokens", none),
     ("DELETE", "/api/v1/tokens/{tokenId}", none),
+    ("POST", "/api/v1/users", |_| json!({"name": "bob", "timezone": "Europe/Berlin"})),
+    ("GET", "/api/v1/users", none),
+    ("POST", "/api/v1/users/{userName}/token", |_| json!({})),
+    ("DELETE", "/api/v1/users/{userName}", none),
+    ("GET", "/.well-known/jwks.json", none),
 ];
 
 /// Every operation the document has.
@@ -123,6 +130,7 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let (job_id, permission_id) = (id(&job, "runnerJobId"), PERMISSION_ID.into());
     let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
     let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
+    server.post("/api/v1/users", &json!({"name": USER, "timezone": "UTC"})).await.with_status(201);
     let scene = Scene { run_id, session_id, command_id, job_id, permission_id, token_id };
     for (method, path, body) in OPERATIONS {
         let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
@@ -149,6 +157,7 @@ impl Scene {
             .replace("{runnerJobId}", &self.job_id)
             .replace("{permissionId}", &self.permission_id)
             .replace("{tokenId}", &self.token_id)
+            .replace("{userName}", USER)
     }
 }
 

@@ -18,8 +18,10 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+pub mod signing_keys;
 mod sqlite;
 pub mod tokens;
+pub mod users;
 pub mod wakeups;
 
 pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};

@@ -19,16 +19,18 @@ use ostler_store::{self as store, Db};
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{Principal, RUN, mint, token_hash, tokens::PREFIX, unauthenticated};
+use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
 use crate::app::store_failure;
 
 const TOKEN_BYTES_MAX: usize = 256;
+const USER_TOKEN_BYTES_MAX: usize = 8 * 1024;
 const CALLERS_REMEMBERED: usize = 1_024;
 /// How long another server of the same store may go on believing in a caller whose right was taken away.
 const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct Authenticator {
     operator_hash: String,
+    pub issuers: Issuers,
     /// Callers seen lately by their token's hash, each with when to look again.
     callers: Cache<String, (Principal, Timestamp)>,
     /// How often callers were forgotten: what was looked up before must not be remembered after.
@@ -38,9 +40,10 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(operator: &SecretString) -> Self {
+    pub fn new(operator: &SecretString, issuers: Issuers) -> Self {
         Self {
             operator_hash: token_hash(operator.expose_secret()),
+            issuers,
             callers: Cache::new(CALLERS_REMEMBERED),
             forgotten: AtomicU64::new(0),
             residents: Mutex::default(),
@@ -48,7 +51,8 @@ impl Authenticator {
     }
 
     pub async fn authenticate(&self, db: &Db, token: &str, now: Timestamp) -> Result<Principal, Failure> {
-        if !token.starts_with(PREFIX) || token.len() > TOKEN_BYTES_MAX {
+        let bytes_max = if token.starts_with(PREFIX) { TOKEN_BYTES_MAX } else { USER_TOKEN_BYTES_MAX };
+        if token.len() > bytes_max {
             return Err(not_valid());
         }
         let hash = token_hash(token);
@@ -64,7 +68,10 @@ impl Authenticator {
             return Ok(principal);
         }
         let forgotten = self.forgotten.load(Ordering::SeqCst);
-        let (principal, end) = look_up(db, token, &hash, now).await?;
+        let (principal, end) = match token.strip_prefix(PREFIX) {
+            Some(ours) => look_up(db, ours, &hash, now).await?,
+            None => self.user(db, token, now).await?,
+        };
         let until = now.checked_add(REMEMBERED).unwrap_or(now);
         let until = end.map_or(until, |end| end.min(until));
         self.callers.insert(hash.clone(), (principal.clone(), until));
@@ -72,6 +79,17 @@ impl Authenticator {
             self.callers.remove(&hash);
         }
         Ok(principal)
+    }
+
+    /// The user a signed token speaks for, and when that ends.
+    async fn user(&self, db: &Db, token: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
+        let verified = self.issuers.verify(db, token, now).await?.ok_or_else(not_valid)?;
+        let user =
+            store::users::find_by_subject(db, &verified.issuer, &verified.subject).await.map_err(store_failure)?;
+        // The issuer vouches for this caller, so it may know why.
+        let user = user.ok_or_else(|| forbidden("user-unknown", "the operator has not added this user"))?;
+        let principal = Principal::User { user_id: user.user_id, name: user.name.into(), tenants: user.tenants.into() };
+        Ok((principal, Some(verified.until)))
     }
 
     /// Makes every caller prove anew who it is. Call it after what took a right away is durable.
@@ -94,8 +112,8 @@ impl Authenticator {
 }
 
 /// Who a token of ours was made for, and when that ends.
-async fn look_up(db: &Db, token: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
-    if token[PREFIX.len()..].starts_with(RUN) {
+async fn look_up(db: &Db, rest: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
+    if rest.starts_with(RUN) {
         let job = store::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
         // Good while its job runs, and no longer.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;

@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_crypto::jwk::SigningKey;
+use ostler_protocol::{Failure, FailureKind, json::hex};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock;
@@ -20,45 +21,73 @@ pub const RUN: &str = "run";
 const OPERATOR: &str = "op";
 
 pub fn token_hash(token: &str) -> String {
-    ostler_protocol::json::hex(&ostler_crypto::sha256(token.as_bytes()))
+    hex(&ostler_crypto::sha256(token.as_bytes()))
 }
 
 /// A new token: a prefix that names its kind, and 256 random bits.
 pub fn mint(kind: &str) -> SecretString {
     let mut random = [0; 32];
     clock::fill(&mut random);
-    SecretString::from(format!("{PREFIX}{kind}_{}", ostler_protocol::json::hex(&random)))
+    SecretString::from(format!("{PREFIX}{kind}_{}", hex(&random)))
 }
 
 /// The operator's token: made on the first start, readable by the owner only.
 pub fn operator_token(data_dir: &Path) -> Result<(SecretString, PathBuf), Failure> {
     let path = data_dir.join("token");
-    match std::fs::read_to_string(&path) {
+    Ok((secret_file(&path, || mint(OPERATOR))?, path))
+}
+
+/// The key this server signs users' tokens with, kept likewise. It never leaves this machine: other servers of the same
+/// store learn its public half.
+pub fn signing_key(data_dir: &Path) -> Result<SigningKey, Failure> {
+    let path = data_dir.join("signing-key");
+    let made = || {
+        let mut seed = [0; 32];
+        clock::fill(&mut seed);
+        SecretString::from(hex(&seed))
+    };
+    let text = secret_file(&path, made)?;
+    let seed = unhex(text.expose_secret()).and_then(|seed| SigningKey::from_seed(&seed));
+    seed.ok_or_else(|| {
+        refused("token-file", format!("{} does not hold a key; remove it to have one made", path.display()))
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.is_ascii() && text.len().is_multiple_of(2);
+    digits.then(|| (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect())?
+}
+
+/// A secret in a file of its own. One that others can read is refused, not mended: who knows who has read it.
+fn secret_file(path: &Path, make: impl FnOnce() -> SecretString) -> Result<SecretString, Failure> {
+    let broken = |error: std::io::Error| refused("token-file", format!("{}: {error}", path.display()));
+    match std::fs::read_to_string(path) {
         Ok(text) if text.trim().len() >= 32 => {
-            let mode = std::fs::metadata(&path).map_err(Failure::internal)?.permissions().mode();
+            let mode = std::fs::metadata(path).map_err(broken)?.permissions().mode();
             if mode & 0o077 != 0 {
                 let message = format!("{} can be read by others; run: chmod 600 {0}", path.display());
-                return Err(Failure::rule(FailureKind::InfraFailed, "token-file-mode", message));
+                return Err(refused("token-file-mode", message));
             }
-            return Ok((SecretString::from(text.trim().to_owned()), path));
+            Ok(SecretString::from(text.trim().to_owned()))
         }
         Ok(_) => {
-            let message = format!("{} does not hold a token; remove it to have one made", path.display());
-            return Err(Failure::rule(FailureKind::InfraFailed, "token-file", message));
+            let message = format!("{} does not hold a secret; remove it to have one made", path.display());
+            Err(refused("token-file", message))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => {
-            return Err(Failure::rule(FailureKind::InfraFailed, "token-file", format!("{}: {error}", path.display())));
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let secret = make();
+            let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            let written = file.and_then(|mut file| {
+                writeln!(file, "{}", secret.expose_secret())?;
+                file.sync_all()
+            });
+            written.map_err(broken)?;
+            Ok(secret)
         }
+        Err(error) => Err(broken(error)),
     }
-    let token = mint(OPERATOR);
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|e| Failure::rule(FailureKind::InfraFailed, "token-file", format!("{}: {e}", path.display())))?;
-    let written = writeln!(file, "{}", token.expose_secret()).and_then(|()| file.sync_all());
-    written.map_err(|e| Failure::rule(FailureKind::InfraFailed, "token-file", format!("{}: {e}", path.display())))?;
-    Ok((token, path))
+}
+
+fn refused(rule: &'static str, message: String) -> Failure {
+    Failure::rule(FailureKind::InfraFailed, rule, message)
 }

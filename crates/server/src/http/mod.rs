@@ -16,6 +16,7 @@ mod runners;
 mod runs;
 mod sessions;
 mod tokens;
+mod users;
 
 use std::sync::Arc;
 
@@ -64,6 +65,10 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sessions::control))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(users::create, users::list))
+        .routes(routes!(users::remove))
+        .routes(routes!(users::create_token))
+        .routes(routes!(users::key_set))
 }
 
 /// The OpenAPI document of this build.

@@ -13,3 +13,4 @@ pub mod runners;
 pub mod runs;
 pub mod sessions;
 pub mod tokens;
+pub mod users;

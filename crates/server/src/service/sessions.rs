@@ -4,7 +4,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, Cursor},
     events::page_json,
-    ids::{RunId, SessionId, name, slug},
+    ids::{RunId, SessionId, UserId, name, slug},
     liveness::Liveness,
     runs::Cancel,
     sessions::{
@@ -48,7 +48,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     let known =
         store::sessions::find_by_name(&app.db, tenant_id, chosen.unwrap_or_default()).await.map_err(store_failure)?;
     let known = known.ok_or_else(|| Failure::internal("a session that was there has gone"))?;
-    Ok((view(app, known, DEFAULT_READER).await?, false))
+    Ok((view(app, known, &reader(caller, None)?).await?, false))
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {
@@ -59,7 +59,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
         "all" => false,
         _ => return Err(Failure::invalid("session-state", "state must be default or all")),
     };
-    let reader_id = reader(asked.reader_id.as_deref())?.to_owned();
+    let reader_id = reader(caller, asked.reader_id.as_deref())?;
     let ids = runs::id_range(SessionId::PREFIX, asked.id_prefix.as_deref())?;
     let filters = (&tenants, &asked.backend_profile, &reader_id, only_open, &ids);
     let fingerprint = cursors::fingerprint("sessions", &filters);
@@ -78,7 +78,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
 
 pub async fn get(app: &App, caller: &Principal, id: &str, asked: SessionQuery) -> Result<SessionView, Failure> {
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    view(app, session, reader(asked.reader_id.as_deref())?).await
+    view(app, session, &reader(caller, asked.reader_id.as_deref())?).await
 }
 
 /// Everything, a page at a time, as JSON text.
@@ -110,14 +110,14 @@ pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEvent
 /// Hides the session from this reader's default list until something ends in it again.
 pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -> Result<SessionView, Failure> {
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    let reader_id = reader(asked.reader_id.as_deref())?;
+    let reader_id = reader(caller, asked.reader_id.as_deref())?;
     let version = asked.version.unwrap_or(session.version);
     if !(0..=session.version).contains(&version) {
         return Err(Failure::invalid("read-version", "version must be one the session has had"));
     }
-    let marked = store::sessions::update_read_version(&app.db, session.session, reader_id, version, app.now()).await;
+    let marked = store::sessions::update_read_version(&app.db, session.session, &reader_id, version, app.now()).await;
     marked.map_err(store_failure)?;
-    view(app, session, reader_id).await
+    view(app, session, &reader_id).await
 }
 
 /// Cancels the active command, else the active run; with neither there is nothing to do.
@@ -158,8 +158,21 @@ fn tenants(caller: &Principal, asked: Option<&str>) -> Result<Option<Vec<String>
     }
 }
 
-fn reader(asked: Option<&str>) -> Result<&str, Failure> {
-    name("readerId", asked.unwrap_or(DEFAULT_READER))
+/// Whose marks: a user's are their own, and nobody else's but the operator's to set; services name theirs.
+fn reader(caller: &Principal, asked: Option<&str>) -> Result<String, Failure> {
+    let asked = asked.map(|asked| name("readerId", asked)).transpose()?;
+    let whose = asked.unwrap_or(DEFAULT_READER).to_owned();
+    match caller {
+        Principal::Operator => Ok(whose),
+        Principal::User { user_id, .. } => match asked {
+            Some(asked) if asked != user_id.to_string() => Err(forbidden("reader", "a user reads for themselves only")),
+            _ => Ok(user_id.to_string()),
+        },
+        _ if whose.starts_with(UserId::PREFIX) => {
+            Err(forbidden("reader", "reader ids that begin with usr_ are users' own"))
+        }
+        _ => Ok(whose),
+    }
 }
 
 async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {

@@ -97,6 +97,10 @@ impl Caller {
         Self { token: token.map(str::to_owned), ..self.clone() }
     }
 
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method: Method = method.parse().unwrap();
         let request = self.http.request(method, format!("{}{path}", self.base));

@@ -2,6 +2,7 @@
 
 mod caller;
 mod database;
+mod issuer;
 mod played;
 mod stream;
 
@@ -30,6 +31,7 @@ use tempfile::TempDir;
 
 pub use caller::{Answer, Caller, id, run_body};
 pub use database::Database;
+pub use issuer::{Issuer, Key, signed_by};
 pub use played::{Played, ask_body};
 pub use stream::Follow;
 

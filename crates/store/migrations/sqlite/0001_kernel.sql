@@ -209,3 +209,24 @@ CREATE TABLE tokens (
     expires_at BIGINT,
     revoked_at BIGINT
 );
+
+-- People. Each is known by a subject of an issuer: of ours, or of one that the configuration names.
+CREATE TABLE users (
+    user_id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    issuer TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    tenants TEXT NOT NULL,
+    timezone TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    removed_at BIGINT
+);
+CREATE UNIQUE INDEX users_name ON users (name) WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX users_subject ON users (issuer, subject) WHERE removed_at IS NULL;
+
+-- Public halves of the keys that servers of this store sign users' tokens with; the private ones stay with their servers.
+CREATE TABLE signing_keys (
+    kid TEXT PRIMARY KEY,
+    jwk TEXT NOT NULL,
+    created_at BIGINT NOT NULL
+);

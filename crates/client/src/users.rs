@@ -1,0 +1,29 @@
+//! Users: add, list, remove, make tokens. For operators.
+
+use bytes::Bytes;
+use http::Method;
+use ostler_protocol::{
+    Failure,
+    users::{CreateUser, CreateUserToken, ListUsers, User, UserPage, UserToken},
+};
+
+use crate::{Client, answer, path::Path};
+
+impl Client {
+    pub async fn create_user(&self, user: &CreateUser) -> Result<User, Failure> {
+        self.post(Path::api(&["users"]), user).await
+    }
+
+    pub async fn list_users(&self, query: &ListUsers) -> Result<UserPage, Failure> {
+        self.get(Path::api(&["users"]).query(query)?).await
+    }
+
+    pub async fn remove_user(&self, name: &str) -> Result<User, Failure> {
+        answer::parse(&self.call(Method::DELETE, Path::api(&["users", name]), Bytes::new()).await?)
+    }
+
+    /// A token that speaks for the user; it is not kept anywhere.
+    pub async fn create_user_token(&self, name: &str, asked: &CreateUserToken) -> Result<UserToken, Failure> {
+        self.post(Path::api(&["users", name, "token"]), asked).await
+    }
+}

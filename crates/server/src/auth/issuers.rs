@@ -1,0 +1,148 @@
+//! Users' tokens: JWTs that we signed, or that an issuer of the configuration did. Which key, and with it which algorithm,
+//! follows from the issuer and the key's name; who issued it, for whom, and when it is good must be said and must fit.
+
+use jiff::SignedDuration;
+use ostler_crypto::{
+    jwk::{Jwk, SigningKey, VerifyingKey},
+    jws::{self, Unverified},
+};
+use ostler_protocol::{Failure, FailureKind, Timestamp, limits::NAME_BYTES_MAX, users::OWN_ISSUER};
+use ostler_store::{self as store, Db};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use super::key_sets::KeySet;
+use crate::{app::store_failure, config::IssuerSection};
+
+/// By how much an issuer's clock may differ from ours.
+const LEEWAY: SignedDuration = SignedDuration::from_secs(30);
+
+pub struct Issuers {
+    key: SigningKey,
+    outside: Vec<Issuer>,
+}
+
+struct Issuer {
+    name: String,
+    audience: String,
+    keys: KeySet,
+}
+
+/// Whom a token speaks for, and until when.
+#[derive(Debug, PartialEq)]
+pub struct Verified {
+    pub issuer: String,
+    pub subject: String,
+    pub until: Timestamp,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    aud: Audience,
+    exp: f64,
+    nbf: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// What our own tokens say.
+#[derive(Serialize)]
+struct OwnClaims<'a> {
+    iss: &'static str,
+    aud: &'static str,
+    sub: &'a str,
+    iat: i64,
+    exp: i64,
+}
+
+impl Issuers {
+    pub fn new(key: SigningKey, outside: &[IssuerSection]) -> Result<Self, Failure> {
+        let mut known: Vec<Issuer> = vec![];
+        for section in outside {
+            let wrong = |message: &str| Failure::invalid("issuer", format!("issuer {:?}: {message}", section.issuer));
+            if section.issuer.is_empty() || section.issuer.len() > NAME_BYTES_MAX || section.audience.is_empty() {
+                return Err(wrong("it needs an `issuer` and an `audience`"));
+            }
+            if section.issuer == OWN_ISSUER || known.iter().any(|issuer| issuer.name == section.issuer) {
+                return Err(wrong("this name is taken"));
+            }
+            let keys = KeySet::of(section).map_err(|message| wrong(&message))?;
+            known.push(Issuer { name: section.issuer.clone(), audience: section.audience.clone(), keys });
+        }
+        Ok(Self { key, outside: known })
+    }
+
+    /// The public half of our own key: its name and its JSON.
+    pub fn own_key(&self) -> (&str, Jwk) {
+        (&self.key.kid, self.key.jwk())
+    }
+
+    /// Whether the configuration names this issuer.
+    pub fn knows(&self, issuer: &str) -> bool {
+        self.outside.iter().any(|known| known.name == issuer)
+    }
+
+    pub fn sign(&self, subject: &str, now: Timestamp, until: Timestamp) -> SecretString {
+        let (iat, exp) = (now.as_second(), until.as_second());
+        let claims = OwnClaims { iss: OWN_ISSUER, aud: OWN_ISSUER, sub: subject, iat, exp };
+        SecretString::from(jws::sign(&self.key, &claims))
+    }
+
+    /// `None`: it is not valid, whatever the reason. `Err`: that cannot be told now.
+    pub async fn verify(&self, db: &Db, token: &str, now: Timestamp) -> Result<Option<Verified>, Failure> {
+        let Some(unverified) = Unverified::parse(token) else { return Ok(None) };
+        let (Some(issuer), Some(kid)) = (unverified.issuer(), unverified.kid()) else { return Ok(None) };
+        let outside = self.outside.iter().find(|known| known.name == issuer);
+        let (key, audience) = match outside {
+            Some(outside) => (outside.keys.find(kid, now).await?, outside.audience.as_str()),
+            None if issuer == OWN_ISSUER => (own_key(db, kid).await?, OWN_ISSUER),
+            None => return Ok(None),
+        };
+        let payload = key.and_then(|key| unverified.verify(&key));
+        let claims = payload.and_then(|payload| serde_json::from_slice::<Claims>(&payload).ok());
+        Ok(claims.and_then(|claims| claims.hold(&issuer, audience, now)))
+    }
+}
+
+impl Claims {
+    fn hold(self, issuer: &str, audience: &str, now: Timestamp) -> Option<Verified> {
+        let meant = match &self.aud {
+            Audience::One(one) => one == audience,
+            Audience::Several(several) => several.iter().any(|one| one == audience),
+        };
+        let until = at(self.exp)?.checked_add(LEEWAY).ok()?;
+        let begun = match self.nbf {
+            None => true,
+            Some(nbf) => at(nbf)?.checked_sub(LEEWAY).ok()? <= now,
+        };
+        let named = !self.sub.is_empty() && self.sub.len() <= NAME_BYTES_MAX;
+        let holds = self.iss == issuer && meant && begun && now < until && named;
+        holds.then_some(Verified { issuer: self.iss, subject: self.sub, until })
+    }
+}
+
+/// Seconds since 1970, whole or not.
+fn at(seconds: f64) -> Option<Timestamp> {
+    let micros = seconds * 1e6;
+    (micros.is_finite() && micros.abs() < 9e17).then(|| Timestamp::from_microsecond(micros as i64).ok())?
+}
+
+/// A key of a server of this store.
+async fn own_key(db: &Db, kid: &str) -> Result<Option<VerifyingKey>, Failure> {
+    let Some(text) = store::signing_keys::get(db, kid).await.map_err(store_failure)? else { return Ok(None) };
+    let jwk: Jwk = serde_json::from_str(&text).map_err(Failure::internal)?;
+    Ok(VerifyingKey::of(&jwk))
+}
+
+/// The issuer's keys cannot be had, so nothing can be said about the token.
+pub fn keys_missing(issuer: &str) -> Failure {
+    let message = format!("the keys of {issuer:?} cannot be had now");
+    Failure::rule(FailureKind::InfraFailed, "issuer-keys", message)
+}

@@ -1,0 +1,187 @@
+//! An issuer's public keys, from a file or a URL: fetched within bounds, kept for a while, and looked for again when a token
+//! names a key that is not among them, though not as often as strangers would like.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, RwLock},
+    time::Duration,
+};
+
+use jiff::SignedDuration;
+use ostler_crypto::jwk::{Jwk, VerifyingKey};
+use ostler_protocol::{Failure, Timestamp};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::issuers::keys_missing;
+use crate::config::IssuerSection;
+
+/// Keys are looked for again after this long, so that one the issuer has withdrawn goes.
+const FRESH: SignedDuration = SignedDuration::from_mins(10);
+/// Where they cannot be had, the old ones serve for this long.
+const STALE: SignedDuration = SignedDuration::from_hours(24);
+/// Whatever tokens name: no more often than this.
+const REFETCH: SignedDuration = SignedDuration::from_secs(30);
+const FETCH_MS_MAX: u64 = 5_000;
+const SET_BYTES_MAX: usize = 256 * 1024;
+const KEYS_MAX: usize = 100;
+
+pub struct KeySet {
+    issuer: String,
+    source: Source,
+    held: RwLock<Option<Arc<Held>>>,
+    /// When keys were last looked for. Who holds it is looking.
+    tried: Mutex<Option<Timestamp>>,
+}
+
+enum Source {
+    File(PathBuf),
+    Url(reqwest::Client, String),
+}
+
+struct Held {
+    keys: Vec<VerifyingKey>,
+    at: Timestamp,
+}
+
+impl Held {
+    fn is_younger_than(&self, age: SignedDuration, now: Timestamp) -> bool {
+        now.duration_since(self.at) < age
+    }
+
+    fn find(&self, kid: &str) -> Option<VerifyingKey> {
+        self.keys.iter().find(|key| key.kid == kid).cloned()
+    }
+}
+
+impl KeySet {
+    /// `Err` says what is wrong with the configuration.
+    pub fn of(section: &IssuerSection) -> Result<Self, String> {
+        let source = match (&section.jwks_url, &section.jwks_file) {
+            (Some(url), None) => Source::Url(http_client(url)?, url.clone()),
+            (None, Some(file)) => {
+                // A file that is wrong at the start is a mistake; later it may be in the middle of being replaced.
+                std::fs::read_to_string(file)
+                    .map_err(|e| format!("{}: {e}", file.display()))
+                    .and_then(|t| parse(&t))?;
+                Source::File(file.clone())
+            }
+            _ => return Err("give one of `jwks_url` and `jwks_file`".into()),
+        };
+        Ok(Self { issuer: section.issuer.clone(), source, held: RwLock::default(), tried: Mutex::default() })
+    }
+
+    /// `None`: the issuer has no such key. `Err`: its keys cannot be had.
+    pub async fn find(&self, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
+        let fresh = || self.held().filter(|held| held.is_younger_than(FRESH, now)).and_then(|held| held.find(kid));
+        if let Some(key) = fresh() {
+            return Ok(Some(key));
+        }
+        let mut tried = self.tried.lock().await;
+        // Somebody may have fetched it while we waited.
+        if let Some(key) = fresh() {
+            return Ok(Some(key));
+        }
+        if tried.is_none_or(|at| now.duration_since(at) >= REFETCH) {
+            *tried = Some(now);
+            match self.fetch().await {
+                Ok(keys) => *self.held.write().expect("never poisoned") = Some(Arc::new(Held { keys, at: now })),
+                Err(reason) => tracing::warn!(issuer = self.issuer, reason, "an issuer's keys could not be fetched"),
+            }
+        }
+        let held = self.held().filter(|held| held.is_younger_than(STALE, now));
+        held.map(|held| held.find(kid)).ok_or_else(|| keys_missing(&self.issuer))
+    }
+
+    fn held(&self) -> Option<Arc<Held>> {
+        self.held.read().expect("never poisoned").clone()
+    }
+
+    async fn fetch(&self) -> Result<Vec<VerifyingKey>, String> {
+        let fetching = async {
+            match &self.source {
+                Source::File(file) => tokio::fs::read_to_string(file).await.map_err(|e| e.to_string()),
+                Source::Url(client, url) => download(client, url).await,
+            }
+        };
+        match tokio::time::timeout(Duration::from_millis(FETCH_MS_MAX), fetching).await {
+            Ok(text) => parse(&text?),
+            Err(_) => Err(format!("no answer within {FETCH_MS_MAX} ms")),
+        }
+    }
+}
+
+async fn download(client: &reqwest::Client, url: &str) -> Result<String, String> {
+    let mut response = client.get(url).send().await.map_err(|e| e.to_string())?;
+    if response.status() != reqwest::StatusCode::OK {
+        return Err(format!("the answer was {}", response.status()));
+    }
+    let mut whole = vec![];
+    while let Some(chunk) = response.chunk().await.map_err(|e| e.to_string())? {
+        if whole.len() + chunk.len() > SET_BYTES_MAX {
+            return Err(format!("the answer is over {SET_BYTES_MAX} bytes"));
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    String::from_utf8(whole).map_err(|e| e.to_string())
+}
+
+#[derive(Deserialize)]
+struct Set {
+    keys: Vec<serde_json::Value>,
+}
+
+/// The keys of a set that we can use. Others are none of our business.
+fn parse(text: &str) -> Result<Vec<VerifyingKey>, String> {
+    if text.len() > SET_BYTES_MAX {
+        return Err(format!("the key set is over {SET_BYTES_MAX} bytes"));
+    }
+    let set: Set = serde_json::from_str(text).map_err(|e| format!("not a key set: {e}"))?;
+    if set.keys.len() > KEYS_MAX {
+        return Err(format!("the key set has over {KEYS_MAX} keys"));
+    }
+    let usable = |value| serde_json::from_value::<Jwk>(value).ok().and_then(|jwk| VerifyingKey::of(&jwk));
+    Ok(set.keys.into_iter().filter_map(usable).collect())
+}
+
+/// Keys that came in clear text could be anybody's; on this machine nobody is in between.
+fn http_client(url: &str) -> Result<reqwest::Client, String> {
+    let parsed: http::Uri = url.parse().map_err(|e| format!("jwks_url: {e}"))?;
+    let host = parsed.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+    // The process may have chosen a provider already; then that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = match (parsed.scheme_str(), is_loopback) {
+        (Some("https"), false) => builder,
+        (Some("https"), true) => builder.no_proxy(),
+        (Some("http"), true) => builder.no_proxy().tls_certs_only([]),
+        _ => return Err("jwks_url must be https, or http on this machine".into()),
+    };
+    builder.build().map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_safely_or_not_at_all() {
+        for good in ["https://id.example/jwks", "http://127.0.0.1:9/jwks", "http://localhost/k", "http://[::1]:9/k"] {
+            assert!(http_client(good).is_ok(), "{good}");
+        }
+        for bad in ["http://id.example/jwks", "http://127.0.0.1.evil.test/", "file:///etc/passwd", "ftp://x/", "jwks"] {
+            assert!(http_client(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_set_is_read_for_the_keys_we_can_use() {
+        assert_eq!(parse(r#"{"keys": []}"#), Ok(vec![]));
+        let keys = r#"{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}, 7, {"kty": "RSA", "kid": "b"}]}"#;
+        assert_eq!(parse(keys), Ok(vec![]));
+        assert!(parse("{}").is_err() && parse("[]").is_err() && parse("").is_err());
+        let many = format!(r#"{{"keys": [{}]}}"#, vec!["{}"; KEYS_MAX + 1].join(","));
+        assert!(parse(&many).unwrap_err().contains("keys"));
+    }
+}
