@@ -16,6 +16,7 @@ mod live;
 mod output;
 mod paint;
 mod permissions;
+mod preflight;
 mod ps;
 mod repaint;
 mod result;
@@ -100,8 +101,31 @@ fn runtime(verb: &Verb) -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("the system gives us threads and a poller")
 }
 
+impl Verb {
+    /// The capabilities of a server that this verb cannot do without. `None`: it does not talk to one.
+    fn needs(&self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Self::Serve(_) | Self::Verify(_) | Self::Context(_) | Self::Completions(_) => return None,
+            Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
+            Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
+            Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],
+            Self::Result(_) => &["ostler_results"],
+            Self::Runs(_) => &["ostler_runs"],
+            Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
+            Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
+            Self::Jobs(_) => &["ostler_runner_jobs"],
+            Self::Backends(_) => &["ostler_backends"],
+            Self::Token(_) => &["ostler_service_tokens"],
+            Self::Users(_) => &["ostler_users"],
+        })
+    }
+}
+
 async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
     let connection = &cli.connection;
+    if let Some(needs) = cli.verb.needs() {
+        preflight::preflight(&connection.client()?, needs).await?;
+    }
     match &cli.verb {
         Verb::Run(args) => run::run(connection, args).await,
         Verb::Ps(args) => ps::ps(connection, args).await,

@@ -5,6 +5,7 @@
 
 mod answer;
 mod backends;
+mod capabilities;
 mod commands;
 mod events;
 mod health;

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_protocol::{Failure, FailureKind, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor};
+use ostler_protocol::{
+    Failure, FailureKind, capabilities::Toggles, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor,
+};
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -34,6 +36,8 @@ pub struct ServerSection {
     pub hosts: Vec<String>,
     /// Origins of web pages that may call.
     pub allow_origins: Vec<String>,
+    /// The directory that clients are told is this server's workspace; the current one when left out.
+    pub workspace: Option<PathBuf>,
 }
 
 impl Default for ServerSection {
@@ -45,6 +49,7 @@ impl Default for ServerSection {
             require_auth: false,
             hosts: vec![],
             allow_origins: vec![],
+            workspace: None,
         }
     }
 }
@@ -200,6 +205,11 @@ impl Config {
             builder = builder.set_override(name.replace("__", "."), value).map_err(invalid)?;
         }
         builder.build().and_then(config::Config::try_deserialize).map_err(invalid)
+    }
+
+    /// What clients can tell of this configuration.
+    pub fn toggles(&self) -> Toggles {
+        Toggles { require_auth: self.server.require_auth, allow_origin: !self.server.allow_origins.is_empty() }
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, Failure> {

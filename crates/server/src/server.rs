@@ -42,6 +42,7 @@ impl Server {
 
     /// As [`Server::start`], with a clock of the caller's.
     pub async fn start_with(mut config: Config, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
+        config.server.workspace = Some(workspace(&config)?);
         let data_dir = config.data_dir()?;
         make_private_dir(&data_dir)?;
         let (token, token_file) = operator_token(&data_dir)?;
@@ -102,6 +103,12 @@ fn spawn(app: &App, listener: TcpListener, told: Option<Arc<Tray>>) -> Vec<JoinH
         tasks.push(tokio::spawn(launcher::resident::run(app.clone(), router)));
     }
     tasks
+}
+
+/// Where this server is at home, without links or dots.
+fn workspace(config: &Config) -> Result<PathBuf, Failure> {
+    let named = config.server.workspace.as_deref().unwrap_or_else(|| ".".as_ref());
+    named.canonicalize().map_err(|error| not_started("workspace", format!("{}: {error}", named.display())))
 }
 
 fn make_private_dir(path: &Path) -> Result<(), Failure> {

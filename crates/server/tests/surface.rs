@@ -1,6 +1,8 @@
 //! The surface: every operation of the OpenAPI document is called here at least once, with success, and the document
 //! that is served and the one that is kept are the one that the handlers make.
 
+mod capabilities;
+
 use std::{collections::BTreeSet, path::PathBuf};
 
 use serde_json::{Value, json};
@@ -42,6 +44,7 @@ const OPERATIONS: &[Row] = &[
     ("GET", "/health", none),
     ("GET", "/health/live", none),
     ("GET", "/health/readiness", none),
+    ("GET", "/capabilities", none),
     ("GET", "/api/v1/backends", none),
     ("POST", "/api/v1/runs", |_| run_body()),
     ("GET", "/api/v1/runs", none),

@@ -12,6 +12,7 @@ mod killed_server;
 mod killed_turn;
 mod loop_mount;
 mod power_cut;
+mod preflight;
 mod process;
 mod runner;
 mod secrets;

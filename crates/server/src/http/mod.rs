@@ -2,6 +2,7 @@
 //! disagree. Handlers hold no SQL and no policy.
 
 mod backends;
+mod capabilities;
 mod commands;
 mod doors;
 mod events;
@@ -37,6 +38,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(health::health))
         .routes(routes!(health::live))
         .routes(routes!(health::readiness))
+        .routes(routes!(capabilities::capabilities))
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::result))

@@ -1,6 +1,7 @@
 //! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
 
 pub mod backends;
+pub mod capabilities;
 pub mod commands;
 pub mod events;
 pub mod follow;

@@ -1,0 +1,73 @@
+//! A server of another version: the command line says plainly that the two differ, and asks it for nothing it cannot do.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    process::Output,
+    sync::mpsc,
+    thread,
+};
+
+use crate::process::ostler;
+
+/// Answers every request the same way, and tells which paths were asked for.
+fn stand_in(status: &'static str, body: &'static str) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (asked, paths) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let _ = asked.send(head[0].split(' ').nth(1).unwrap().to_owned());
+            let length = body.len();
+            let _ = write!(
+                &stream,
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
+                connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+        }
+    });
+    (url, paths)
+}
+
+fn ps(url: &str) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = ostler(&["--server", url, "ps"]).output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+const V1: &str = r#"{"current": "v1", "supported": ["v1"]}"#;
+
+/// The envelope of a server with one more and many fewer features than ours.
+fn envelope(versions: &str) -> &'static str {
+    let body = r#"{"v": 1, "mode": "http-bridge", "features": ["health", "capabilities", "time_travel"], "workspaceCwd": "/",
+        "modelServices": [], "protocol": VERSIONS, "protocolVersions": VERSIONS, "policy": {"permission": "consensus"},
+        "eventSchemaVersion": 1, "ostlerVersion": "9.9.9"}"#;
+    Box::leak(body.replace("VERSIONS", versions).into_boxed_str())
+}
+
+#[test]
+fn a_server_without_what_a_command_needs_is_not_asked_for_it() {
+    let (url, paths) = stand_in("200 OK", envelope(V1));
+    let (code, words) = ps(&url);
+    assert_ne!(code, Some(0));
+    assert!(words.contains("the server is 9.9.9") && words.contains("ostler_sessions"), "{words}");
+    assert!(words.contains("hint: use the same version on both sides"), "{words}");
+    assert_eq!(paths.try_iter().collect::<Vec<_>>(), ["/capabilities"]);
+}
+
+#[test]
+fn a_server_of_another_protocol_is_named() {
+    let (url, _) = stand_in("200 OK", envelope(r#"{"current": "v2", "supported": ["v2"]}"#));
+    let (code, words) = ps(&url);
+    assert!(code != Some(0) && words.contains("protocol v1"), "{words}");
+}
+
+#[test]
+fn a_server_from_before_the_preflight_is_named() {
+    let (url, paths) =
+        stand_in("404 Not Found", r#"{"failureKind": "not-found", "message": "no such path", "traceId": "t"}"#);
+    let (code, words) = ps(&url);
+    assert!(code != Some(0) && words.contains("an older one"), "{words}");
+    assert_eq!(paths.try_iter().collect::<Vec<_>>(), ["/capabilities"]);
+}

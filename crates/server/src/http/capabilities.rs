@@ -1,0 +1,15 @@
+//! `/capabilities`: what a client reads before it calls anything else.
+
+use axum::{Json, extract::State};
+use ostler_protocol::{capabilities::Capabilities, failures::Problem};
+
+use crate::{app::App, service};
+
+/// What a client may rely on.
+///
+/// A feature's tag is there exactly while its behaviour is; new behaviour gets a new tag.
+#[utoipa::path(get, path = "/capabilities", tag = "capabilities", security(()),
+    responses((status = 200, body = Capabilities), (status = "4XX", body = Problem)))]
+pub async fn capabilities(State(app): State<App>) -> Json<Capabilities> {
+    Json(service::capabilities::capabilities(&app))
+}

@@ -1,0 +1,11 @@
+//! What clients may rely on, as this server is configured.
+
+use ostler_protocol::capabilities::Capabilities;
+
+use super::health::version;
+use crate::app::App;
+
+pub fn capabilities(app: &App) -> Capabilities {
+    let workspace = app.config.server.workspace.as_ref().map(|path| path.to_string_lossy().into_owned());
+    Capabilities::of_this_build(app.config.toggles(), workspace.unwrap_or_default(), version())
+}

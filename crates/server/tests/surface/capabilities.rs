@@ -1,0 +1,411 @@
+//! A tag is there exactly while its behaviour is: every row of the registry is proved against a running server, with each
+//! toggle on and off. The kept table holds the shape of every operation, so that new behaviour under an old tag shows.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use ostler_protocol::{
+    FailureKind::*,
+    capabilities::{REGISTRY, Toggle},
+    chain::{self, Link},
+    json::hex,
+};
+use serde_json::{Value, json, value::RawValue};
+
+use super::{DIGEST, documented};
+use crate::{
+    harness::{Engine, Follow, Setup, TestServer, id, run_body},
+    on_both_engines,
+};
+
+on_both_engines!(
+    every_tag_is_advertised_exactly_while_its_behaviour_is_there,
+    the_envelope_is_what_published_clients_read,
+);
+
+const PAGE_ORIGIN: &str = "https://console.example";
+
+fn switch_on(setup: &mut Setup, toggle: Toggle) {
+    match toggle {
+        Toggle::RequireAuth => setup.config.server.require_auth = true,
+        Toggle::AllowOrigin => setup.config.server.allow_origins = vec![PAGE_ORIGIN.into()],
+    }
+}
+
+async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: Engine) {
+    let each = Toggle::ALL.iter().map(|toggle| vec![*toggle]);
+    for on in [vec![], Toggle::ALL.to_vec()].into_iter().chain(each) {
+        let server = TestServer::with(engine, |setup| on.iter().for_each(|toggle| switch_on(setup, *toggle))).await;
+        let envelope = server.get("/capabilities").await.with_status(200);
+        let advertised: BTreeSet<_> =
+            envelope["features"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap()).collect();
+        for row in REGISTRY {
+            let expected = row.when.is_none_or(|toggle| on.contains(&toggle));
+            assert_eq!(advertised.contains(row.tag), expected, "{} with {on:?}", row.tag);
+            assert_eq!(is_there(&server, row.tag).await, expected, "the behaviour of {} with {on:?}", row.tag);
+        }
+        assert!(advertised.iter().all(|tag| REGISTRY.iter().any(|row| row.tag == *tag)), "{advertised:?}");
+    }
+}
+
+/// Whether the behaviour behind a tag is there. What is always there, or broken, asserts by itself.
+async fn is_there(server: &TestServer, tag: &str) -> bool {
+    match tag {
+        "require_auth" => return asks_everybody_for_a_token(server).await,
+        "allow_origin" => return shares_answers_with_pages(server).await,
+        "health" => assert_eq!(server.get("/health").await.with_status(200)["status"], "ok"),
+        "capabilities" => assert_eq!(server.get("/capabilities").await.with_status(200)["v"], 1),
+        "ostler_backends" => {
+            let list = server.get("/api/v1/backends").await.with_status(200);
+            assert!(list["backends"].as_array().unwrap().iter().any(|backend| backend["profile"] == "scripted"));
+        }
+        "ostler_runs" => runs(server).await,
+        "ostler_commands" => commands(server).await,
+        "ostler_idempotency_keys" => idempotency_keys(server).await,
+        "ostler_run_events" => run_events(server).await,
+        "ostler_results" => results(server).await,
+        "ostler_permissions" => permissions(server).await,
+        "ostler_runner_jobs" => runner_jobs(server).await,
+        "ostler_runners" => runners(server).await,
+        "ostler_sessions" => sessions(server).await,
+        "ostler_session_events" => session_events(server).await,
+        "ostler_service_tokens" => service_tokens(server).await,
+        "ostler_users" => users(server).await,
+        "ostler_hash_chain" => hash_chain(server).await,
+        other => panic!("{other} is a tag without a proof: give it one here"),
+    }
+    true
+}
+
+async fn asks_everybody_for_a_token(server: &TestServer) -> bool {
+    let anybody = server.with_token(None);
+    let mut asked = BTreeSet::new();
+    for path in ["/health", "/health/live", "/health/readiness", "/capabilities"] {
+        server.get(path).await.with_status(200);
+        asked.insert(anybody.get(path).await.status == 401);
+    }
+    assert_eq!(asked.len(), 1, "all of them or none");
+    asked.contains(&true)
+}
+
+async fn shares_answers_with_pages(server: &TestServer) -> bool {
+    let answer = server.send(server.request("GET", "/health").header("origin", PAGE_ORIGIN)).await;
+    let foreign = server.send(server.request("GET", "/health").header("origin", "https://evil.example")).await;
+    assert!(!foreign.headers.contains_key("access-control-allow-origin"));
+    foreign.refused(OriginDenied);
+    let shared = answer.headers.get("access-control-allow-origin").is_some_and(|origin| origin == PAGE_ORIGIN);
+    assert_eq!(answer.status == 200, shared);
+    shared
+}
+
+/// Whether the first page has it.
+async fn lists(server: &TestServer, path: &str, items: &str, field: &str, wanted: &str) -> bool {
+    let page = server.get(path).await.with_status(200);
+    page[items].as_array().unwrap().iter().any(|item| item[field] == wanted)
+}
+
+async fn runs(server: &TestServer) {
+    let run_id = server.create_run().await;
+    assert!(lists(server, "/api/v1/runs", "runs", "runId", &run_id).await);
+    assert_eq!(server.cancel_run(&run_id).await["status"], "cancelled");
+    assert_eq!(server.run(&run_id).await["status"], "cancelled");
+}
+
+async fn commands(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&turn).await;
+    assert_eq!(server.steer(&run_id, "left").await["targetCommandId"], turn.as_str());
+    server.submit(&run_id, &json!({"type": "interrupt", "payload": {}})).await.with_status(201);
+    assert!(server.cancel_command(&turn).await["cancelRequestedAt"].is_string());
+    assert_eq!(server.command(&run_id, &turn).await["state"], "acked");
+}
+
+async fn idempotency_keys(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = json!({"type": "turn", "payload": {"prompt": "x"}});
+    let job = json!({"commandId": server.turn(&run_id, "y").await});
+    for (path, body, field, other) in [
+        ("/api/v1/runs".to_owned(), run_body(), "runId", json!({"projectId": "other/one"})),
+        (format!("/api/v1/runs/{run_id}/commands"), turn, "commandId", json!({"payload": {"prompt": "other"}})),
+        (format!("/api/v1/runs/{run_id}/runner-jobs"), job, "runnerJobId", json!({"standing": true})),
+    ] {
+        let mut keyed = body.clone();
+        keyed["idempotencyKey"] = json!("proof");
+        let first = id(&server.post(&path, &keyed).await.with_status(201), field);
+        // The body's field and the header are one key.
+        let request = server.request("POST", &path).header("idempotency-key", "proof");
+        let again = server.send(request.header("content-type", "application/json").body(body.to_string())).await;
+        assert_eq!(id(&again.with_status(200), field), first, "{path}");
+        keyed.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+        server.post(&path, &keyed).await.refused(IdempotencyConflict);
+        server.post(&path, &body).await.with_status(201);
+    }
+}
+
+async fn run_events(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    let page = server.events(&run_id).await;
+    let last = page.last().unwrap()["seq"].as_i64().unwrap();
+    assert_eq!(last as usize, page.len());
+    let mut stream = server.follow(&run_id, 0).await;
+    let path = format!("/api/v1/runs/{run_id}/events?afterSeq={last}&waitMs=10000");
+    let (waited, _) = tokio::join!(server.get(&path), runner.say(&turn, "there"));
+    let waited = waited.with_status(200)["events"].as_array().unwrap().clone();
+    assert_eq!(waited.len(), 1, "{waited:?}");
+    assert_eq!(stream.take(page.len() + 1).await, [page, waited].concat());
+}
+
+async fn results(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&turn).await;
+    runner.say(&turn, "done").await;
+    assert_eq!(server.result(&run_id, &turn).await["terminalStatus"], Value::Null);
+    runner.end(&turn, "completed").await;
+    let result = server.result(&run_id, &turn).await;
+    assert_eq!((&result["terminalStatus"], &result["finalResponse"]["text"]), (&json!("completed"), &json!("done")));
+    let whole = server.get(&format!("/api/v1/runs/{run_id}/result")).await.with_status(200);
+    assert_eq!(whole["finalResponse"]["text"], "done");
+}
+
+async fn permissions(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    let permission_id = format!("prm_{}", &hex(&chain::payload_digest(&run_id))[..32]);
+    runner.ask(&turn, &permission_id, DIGEST).await;
+    let asked = server.permissions(&run_id).await.remove(0);
+    assert_eq!((&asked["permissionId"], &asked["digest"]), (&json!(permission_id), &json!(DIGEST)));
+    server.answer(&asked, "yes", &DIGEST.replace('0', "1")).await.refused(StateConflict);
+    assert_eq!(server.answer(&asked, "yes", DIGEST).await.with_status(200)["status"], "allowed");
+    server.answer(&asked, "no", DIGEST).await.refused(StateConflict);
+}
+
+async fn runner_jobs(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let job = id(&server.create_job(&run_id, &json!({"commandId": turn})).await.with_status(201), "runnerJobId");
+    let path = format!("/api/v1/runs/{run_id}/runner-jobs");
+    assert_eq!(server.get(&path).await.with_status(200)["runnerJobs"][0]["runnerJobId"], job.as_str());
+    assert_eq!(server.get(&format!("{path}/{job}")).await.with_status(200)["commandId"], turn.as_str());
+}
+
+async fn runners(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let register = json!({"runnerId": "runner-a", "runId": run_id, "backendProfile": "scripted"});
+    server.post("/api/v1/runners/register", &register).await.with_status(200);
+    let before = server.claim(&run_id, "runner-a").await;
+    server.try_claim(&run_id, "runner-b", 1_000).await.refused(RunnerLeaseConflict);
+    let runner = server.claim(&run_id, "runner-a").await;
+    before.try_ack(&turn).await.refused(RunnerLeaseConflict);
+    assert_eq!(runner.poll("").await["commands"][0]["commandId"], turn.as_str());
+    runner.ack(&turn).await;
+    runner.heartbeat().await;
+    runner.end(&turn, "completed").await;
+    assert_eq!(runner.try_end_run("completed").await.with_status(200)["status"], "completed");
+}
+
+async fn sessions(server: &TestServer) {
+    let name = format!("mine-{}", server.create_run().await);
+    let body = json!({"tenantId": "hwlab", "backendProfile": "scripted", "sessionId": name});
+    server.post("/api/v1/sessions", &body).await.with_status(201);
+    server.post("/api/v1/sessions", &body).await.with_status(200);
+    let run_id = server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": name})).await;
+    let path = format!("/api/v1/sessions/{name}");
+    let turn = server.turn(&run_id, "hi").await;
+    assert_eq!(server.get(&path).await.with_status(200)["activeCommandId"], turn.as_str());
+    server.post(&format!("{path}/control"), &json!({"action": "cancel"})).await.with_status(200);
+    let unread = "/api/v1/sessions?readerId=proof";
+    assert!(lists(server, unread, "sessions", "sessionId", &name).await);
+    server.post(&format!("{path}/read"), &json!({"readerId": "proof"})).await.with_status(200);
+    assert!(!lists(server, unread, "sessions", "sessionId", &name).await);
+    server.get(&format!("{path}/output")).await.with_status(200);
+}
+
+async fn session_events(server: &TestServer) {
+    let run_id = server.create_run().await;
+    server.turn(&run_id, "hi").await;
+    let path = format!("/api/v1/sessions/{}/trace", id(&server.run(&run_id).await, "sessionId"));
+    let page = server.get(&path).await.with_status(200)["events"].as_array().unwrap().clone();
+    let request = server.request("GET", &path).header("accept", "text/event-stream").header("last-event-id", "1");
+    let mut stream = Follow::new(request.send().await.unwrap());
+    // The session has one run, so its numbers are the run's too.
+    assert_eq!(stream.take(page.len() - 1).await, page[1..]);
+}
+
+async fn service_tokens(server: &TestServer) {
+    for role in ["client", "runner"] {
+        let body = json!({"name": "proof", "role": role, "tenants": ["hwlab"]});
+        let made = server.post("/api/v1/tokens", &body).await.with_status(201);
+        let (token_id, bearer) = (id(&made, "tokenId"), server.with_token(made["token"].as_str()));
+        let may_submit = bearer.post("/api/v1/runs", &run_body()).await.status == 201;
+        assert_eq!(may_submit, role == "client");
+        assert!(lists(server, "/api/v1/tokens", "tokens", "tokenId", &token_id).await);
+        server.send(server.request("DELETE", &format!("/api/v1/tokens/{token_id}"))).await.with_status(200);
+        bearer.get("/api/v1/runs").await.refused(Unauthenticated);
+    }
+}
+
+async fn users(server: &TestServer) {
+    let body = json!({"name": "proof", "timezone": "UTC", "tenants": ["hwlab"]});
+    server.post("/api/v1/users", &body).await.with_status(201);
+    assert!(lists(server, "/api/v1/users", "users", "name", "proof").await);
+    let made = server.post("/api/v1/users/proof/token", &json!({})).await.with_status(201);
+    let user = server.with_token(made["token"].as_str());
+    user.post("/api/v1/runs", &run_body()).await.with_status(201);
+    assert!(!server.get("/.well-known/jwks.json").await.with_status(200)["keys"].as_array().unwrap().is_empty());
+    server.send(server.request("DELETE", "/api/v1/users/proof")).await.with_status(200);
+    user.get("/api/v1/runs").await.refused(Forbidden);
+}
+
+/// An event as anybody reads it, its payload as it was sent.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Read<'a> {
+    session_seq: i64,
+    seq: Option<i64>,
+    run_id: Option<String>,
+    command_id: Option<String>,
+    #[serde(rename = "type")]
+    event_type: String,
+    created_at: String,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+}
+
+#[derive(serde::Deserialize)]
+struct ReadPage<'a> {
+    #[serde(borrow)]
+    events: Vec<Read<'a>>,
+}
+
+async fn hash_chain(server: &TestServer) {
+    let run_id = server.create_run().await;
+    server.turn(&run_id, "hi").await;
+    let path = format!("/api/v1/sessions/{}", id(&server.run(&run_id).await, "sessionId"));
+    let trace = server.get(&format!("{path}/trace")).await;
+    let page: ReadPage<'_> = serde_json::from_str(&trace.text).unwrap();
+    let head = page.events.iter().fold(chain::GENESIS, |head, event| {
+        let link = Link {
+            session_seq: event.session_seq,
+            run: event.run_id.as_ref().map(|run_id| (run_id.parse().unwrap(), event.seq.unwrap())),
+            command_id: event.command_id.as_ref().map(|command_id| command_id.parse().unwrap()),
+            event_type: ostler_protocol::events::EventType::parse(&event.event_type).unwrap(),
+            created_at: event.created_at.parse().unwrap(),
+            payload_digest: &chain::payload_digest(event.payload.get()),
+        };
+        chain::next(&head, &link)
+    });
+    let session = server.get(&path).await.with_status(200);
+    assert_eq!(session["chainHead"], json!({"sessionSeq": page.events.len(), "hash": hex(&head)}));
+}
+
+async fn the_envelope_is_what_published_clients_read(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut envelope = server.with_token(None).get("/capabilities").await.with_status(200);
+    let workspace = envelope["workspaceCwd"].take();
+    assert_eq!(workspace, std::env::current_dir().unwrap().canonicalize().unwrap().to_str().unwrap());
+    let features = envelope["features"].take();
+    assert_eq!(features[0], "health");
+    let versions = json!({"current": "v1", "supported": ["v1"]});
+    let expected = json!({"v": 1, "mode": "http-bridge", "features": null, "workspaceCwd": null, "modelServices": [],
+        "protocol": versions, "protocolVersions": versions, "policy": {"permission": "first-responder"},
+        "eventSchemaVersion": 1, "ostlerVersion": env!("CARGO_PKG_VERSION")});
+    assert_eq!(envelope, expected);
+}
+
+#[test]
+fn every_operation_belongs_to_a_capability_and_every_proof_to_an_operation() {
+    let known: BTreeSet<String> = documented().into_iter().map(|(method, path)| format!("{method} {path}")).collect();
+    let promised: BTreeSet<String> =
+        REGISTRY.iter().flat_map(|row| row.operations).map(|operation| (*operation).to_owned()).collect();
+    assert_eq!(promised, known, "give each operation a row in crates/protocol/src/capabilities.rs");
+}
+
+/// `OSTLER_BLESS=1` writes the page anew.
+#[test]
+fn the_kept_table_of_capabilities_is_up_to_date() {
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let mut page = String::from(
+        "# Capabilities\n\nMade from the one table in `crates/protocol/src/capabilities.rs`. A server advertises a tag in `GET \
+         /capabilities` exactly\nwhile its behaviour is there. Behind each operation stands a digest of its parameters and \
+         bodies: where one changes, clients that\nrely on the old tag would meet new behaviour. Give that a new tag, unless it \
+         is a mere correction.\n\n| tag | since | modes | advertised | promise |\n|---|---|---|---|---|\n",
+    );
+    for row in REGISTRY {
+        let when = row.when.map_or("always".into(), |toggle| format!("with `{}`", toggle.flag()));
+        let (tag, since, modes) = (row.tag, row.since.as_str(), row.modes.join(", "));
+        page += &format!("| `{tag}` | {since} | {modes} | {when} | {} |\n", row.promise);
+    }
+    page += "\n## Operations\n\nThe first of each tag proves it.\n";
+    for row in REGISTRY {
+        page += &format!("\n### `{}`\n\n", row.tag);
+        for operation in row.operations {
+            page += &format!("- `{operation}` {}\n", shape(&document, operation));
+        }
+    }
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/generated/capabilities.md");
+    if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let why = "an operation changed under its tag: new behaviour needs a new tag; else run this with OSTLER_BLESS=1";
+    similar(&kept, &page, why);
+}
+
+#[track_caller]
+fn similar(kept: &str, page: &str, why: &str) {
+    let changed: Vec<_> = page.lines().filter(|line| !kept.lines().any(|old| old == *line)).collect();
+    assert!(kept == page, "{why}\n{}", changed.join("\n"));
+}
+
+/// A digest of all that a caller sends and gets, without the words about it. How it fails is in another table.
+fn shape(document: &Value, operation: &str) -> String {
+    let (method, path) = operation.split_once(' ').unwrap();
+    let mut operation = document["paths"][path][method.to_lowercase()].clone();
+    operation["responses"].as_object_mut().unwrap().retain(|status, _| !status.starts_with('4'));
+    let mut schemas = BTreeMap::new();
+    gather(document, &operation, &mut schemas);
+    let text = json!([bare(&operation), schemas]).to_string();
+    hex(&chain::payload_digest(&text)[..4])
+}
+
+/// Every schema that is named, directly or by another.
+fn gather(document: &Value, value: &Value, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| gather(document, item, found)),
+        Value::Object(fields) => {
+            if let Some(name) = fields.get("$ref").and_then(Value::as_str)
+                && !found.contains_key(name)
+            {
+                let schema = document.pointer(name.trim_start_matches('#')).unwrap();
+                found.insert(name.to_owned(), bare(schema));
+                gather(document, schema, found);
+            }
+            fields.values().for_each(|field| gather(document, field, found));
+        }
+        _ => {}
+    }
+}
+
+/// Without the words.
+fn bare(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(bare).collect(),
+        Value::Object(fields) => {
+            let words = |key: &str| ["description", "summary", "tags", "operationId"].contains(&key);
+            // A property may be called `description`; a description is a string.
+            let kept = fields.iter().filter(|(key, value)| !words(key) || value.is_object());
+            kept.map(|(key, value)| (key.clone(), bare(value))).collect()
+        }
+        other => other.clone(),
+    }
+}
