@@ -1,10 +1,10 @@
 //! A parser of server-sent events: LF, CRLF or CR line ends, data over several lines, comments skipped, and a bound on
 //! what one event may hold. It knows nothing of what the data means.
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, limits::EVENT_BYTES_MAX};
 
-/// An event's payload has at most 256 KiB; the rest is its envelope.
-const FRAME_BYTES_MAX: usize = 1024 * 1024;
+/// An event's payload has at most 256 KiB, six times as many where every character is escaped; the rest is its envelope.
+const FRAME_BYTES_MAX: usize = 6 * EVENT_BYTES_MAX + 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frame {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, RawJson, Timestamp,
     fold::CommandFold,
     ids::{AttemptId, CommandId, RunId, SessionId},
     limits::PROMPT_BYTES_MAX,
@@ -156,13 +156,11 @@ pub fn prompt(payload: &RawJson) -> Option<String> {
     [view.prompt, view.message, view.text].into_iter().flatten().find(|text| !text.trim().is_empty())
 }
 
-/// Checks a new command's payload by its type.
+/// Checks a new command's payload by its type. The prompt has its own limit, on its text; what stands beside it is
+/// bounded by the body's.
 pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(), Failure> {
     if !payload.is_object() {
         return Err(Failure::invalid("payload-object", "payload must be a JSON object"));
-    }
-    if payload.as_str().len() > PROMPT_BYTES_MAX + 64 * 1024 {
-        return Err(Failure::rule(FailureKind::PayloadTooLarge, "payload-size", "payload is too large"));
     }
     if command_type == CommandType::Interrupt {
         return Ok(());
@@ -174,8 +172,7 @@ pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(),
             Err(Failure::invalid("prompt-required", message))
         }
         Some(text) if text.len() > PROMPT_BYTES_MAX => {
-            let message = format!("the prompt is over {PROMPT_BYTES_MAX} bytes");
-            Err(Failure::rule(FailureKind::PayloadTooLarge, "prompt-size", message))
+            Err(Failure::too_large("prompt-size", "the prompt", text.len(), PROMPT_BYTES_MAX))
         }
         Some(_) => Ok(()),
     }

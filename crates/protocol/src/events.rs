@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, RawJson, Timestamp,
     chain::{self, Hash, Link},
     facts::Facts,
     ids::{CommandId, PermissionId, RunId, SessionId},
@@ -107,9 +107,10 @@ impl NewEvent {
         if !input.payload.is_object() {
             return Err(Failure::invalid("payload-object", "an event's payload must be a JSON object"));
         }
-        if input.payload.as_str().len() > EVENT_BYTES_MAX {
-            let message = format!("an event's payload is over {EVENT_BYTES_MAX} bytes");
-            return Err(Failure::rule(FailureKind::PayloadTooLarge, "event-size", message));
+        let bytes = input.payload.size();
+        if bytes > EVENT_BYTES_MAX {
+            let what = format!("the payload of a {} event", event_type.as_str());
+            return Err(Failure::too_large("event-size", &what, bytes, EVENT_BYTES_MAX));
         }
         let payload = match redactor.redact_json(input.payload.as_str()) {
             Cow::Borrowed(_) => input.payload,

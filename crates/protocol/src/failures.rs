@@ -112,6 +112,13 @@ impl Failure {
         Self::rule(FailureKind::SchemaInvalid, rule, message)
     }
 
+    /// Something over its size limit, with both numbers.
+    pub fn too_large(rule: &'static str, what: &str, bytes: usize, bytes_max: usize) -> Self {
+        Self::rule(FailureKind::PayloadTooLarge, rule, format!("{what}: {bytes} bytes, the limit is {bytes_max}"))
+            .detail("bytes", bytes)
+            .detail("bytesMax", bytes_max)
+    }
+
     pub fn not_found(what: &str) -> Self {
         Self::new(FailureKind::NotFound, format!("no such {what}"))
     }

@@ -90,6 +90,23 @@ impl RawJson {
         self.0.get()
     }
 
+    /// What counts against a limit: the bytes of the text with every escape as the character it stands for, so that a
+    /// limit does not depend on how the caller's library writes JSON.
+    pub fn size(&self) -> usize {
+        let mut saved = 0;
+        let mut rest = self.as_str();
+        while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
+            let escape = &rest[at + 1..];
+            let (taken, stands_for) = match escape.as_bytes().first() {
+                Some(b'u') => (6, unit_bytes(escape.get(1..5).unwrap_or_default())),
+                _ => (2, 1),
+            };
+            saved += taken - stands_for;
+            rest = &rest[at + taken..];
+        }
+        self.as_str().len() - saved
+    }
+
     pub fn is_object(&self) -> bool {
         self.as_str().starts_with('{')
     }
@@ -105,6 +122,15 @@ impl RawJson {
 
     pub fn to_value(&self) -> serde_json::Value {
         serde_json::from_str(self.as_str()).expect("checked when it was made")
+    }
+}
+
+/// How many bytes of UTF-8 a `\u` escape stands for. Two surrogates make one character of four.
+fn unit_bytes(hex: &str) -> usize {
+    match u32::from_str_radix(hex, 16).unwrap_or_default() {
+        0..0x80 => 1,
+        0x80..0x800 | 0xD800..0xE000 => 2,
+        _ => 3,
     }
 }
 
@@ -149,6 +175,17 @@ pub fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(input: D) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_does_not_depend_on_how_it_was_written() {
+        for text in ["", "中文", "a\"\\/\n\t\u{1}é𝄞", "\\u4e2d"] {
+            let plain = RawJson::of(&text);
+            let mut escaped = String::new();
+            text.encode_utf16().for_each(|unit| escaped += &format!("\\u{unit:04x}"));
+            let escaped = RawJson::parse(format!("\"{escaped}\"")).unwrap();
+            assert_eq!((plain.size(), escaped.size()), (text.len() + 2, text.len() + 2), "{text:?}");
+        }
+    }
 
     #[test]
     fn what_cannot_be_read_back_is_not_taken() {

@@ -1,4 +1,5 @@
-//! Every limit people can hit, with its unit in its name. One past a limit is refused whole.
+//! Every limit people can hit, with its unit in its name. One past a limit is refused whole. The size of a piece of JSON
+//! is [`RawJson::size`](crate::RawJson::size): escapes count as the characters they stand for.
 
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 pub const APPEND_EVENTS_MAX: usize = 500;
@@ -14,7 +15,11 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;
 pub const WORKSPACE_REF_BYTES_MAX: usize = 16 * 1024;
 pub const TRACE_SINK_BYTES_MAX: usize = 4 * 1024;
+/// A runner's `placement` and `capabilities` together.
+pub const RUNNER_BYTES_MAX: usize = 16 * 1024;
 pub const COMMANDS_UNFINISHED_MAX: usize = 100;
+/// The payloads of a run's unfinished commands together: a claim hands them all out at once.
+pub const COMMANDS_UNFINISHED_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const PERMISSIONS_OPEN_MAX: usize = 32;
 pub const PERMISSION_BYTES_MAX: usize = 64 * 1024;
 pub const PERMISSION_OPTIONS_MAX: usize = 16;

@@ -78,7 +78,7 @@ pub struct AskPermission {
 impl AskPermission {
     /// Reads a request. `None`: it cannot be parsed or is over-long, and so counts as denied.
     pub fn read(payload: &RawJson) -> Option<Self> {
-        if payload.as_str().len() > PERMISSION_BYTES_MAX {
+        if payload.size() > PERMISSION_BYTES_MAX {
             return None;
         }
         let ask: Self = payload.view()?;

@@ -139,16 +139,24 @@ pub fn check_command_budgets(payload: &RawJson) -> Result<(), Failure> {
 }
 
 /// The widest policy a run can get, and what it gets when it does not ask.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
+    /// What the agent may touch: `read-only`, `workspace-write` or `danger-full-access`.
     pub sandbox: Sandbox,
+    /// When the agent asks before it acts: `untrusted`, `on-request` or `never`.
     pub approval: Approval,
+    /// How long a command may take.
     pub timeout_ms: i64,
+    /// `disabled` or `enabled`.
     pub network: Network,
+    /// Model calls per command; unset is no ceiling.
     pub max_turns: Option<i64>,
+    /// Tokens per command; unset is no ceiling.
     pub max_tokens: Option<i64>,
+    /// Tool calls per command; unset is no ceiling.
     pub max_tool_calls: Option<i64>,
+    /// Cost per command, where prices are known; unset is no ceiling.
     pub max_cost_usd: Option<f64>,
 }
 
@@ -168,13 +176,18 @@ impl Default for Ceiling {
 }
 
 /// The boundary, from config. An empty list of projects or providers allows any well-formed one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantPolicy {
+    /// Tenants this server knows.
     pub tenants: Vec<String>,
+    /// Projects a run may name; empty allows any.
     pub projects: Vec<String>,
+    /// Providers a run may name; empty allows any.
     pub providers: Vec<String>,
+    /// Agent profiles a run may name; empty allows any.
     pub backend_profiles: Vec<String>,
+    /// Tools whose credentials a run may carry, by reference.
     pub tool_credentials: Vec<String>,
     /// Profiles that need no credential.
     pub credential_free_profiles: Vec<String>,
@@ -379,9 +392,8 @@ struct WorkspaceShape {
 fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
     let raw = asked.filter(|raw| !raw.is_null());
     let raw = raw.ok_or_else(|| Failure::invalid("workspace-ref-required", "workspaceRef is required"))?;
-    if raw.as_str().len() > WORKSPACE_REF_BYTES_MAX {
-        let message = format!("workspaceRef is over {WORKSPACE_REF_BYTES_MAX} bytes");
-        return Err(Failure::rule(FailureKind::PayloadTooLarge, "workspace-ref-size", message));
+    if raw.size() > WORKSPACE_REF_BYTES_MAX {
+        return Err(Failure::too_large("workspace-ref-size", "workspaceRef", raw.size(), WORKSPACE_REF_BYTES_MAX));
     }
     let shape: WorkspaceShape = raw
         .view()
@@ -399,9 +411,8 @@ fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
     if !raw.is_null() && !raw.is_object() && !raw.as_str().starts_with('"') {
         return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
     }
-    if raw.as_str().len() > TRACE_SINK_BYTES_MAX {
-        let message = format!("traceSink is over {TRACE_SINK_BYTES_MAX} bytes");
-        return Err(Failure::rule(FailureKind::PayloadTooLarge, "trace-sink-size", message));
+    if raw.size() > TRACE_SINK_BYTES_MAX {
+        return Err(Failure::too_large("trace-sink-size", "traceSink", raw.size(), TRACE_SINK_BYTES_MAX));
     }
     Ok(raw.clone())
 }

@@ -46,7 +46,7 @@ struct DeltaPayload<'a> {
 
 impl Outbox {
     pub fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
-        let (event_type, payload) = match payload.as_str().len() {
+        let (event_type, payload) = match payload.size() {
             0..=EVENT_BYTES_MAX => (event_type, payload),
             // One event too large would have its whole batch refused.
             size => (EventType::Error, left_out(event_type, size)),

@@ -1,5 +1,7 @@
 //! Configuration: one struct, unknown keys refused, one TOML file, environment overrides `OSTLER_SECTION__KEY`.
 
+mod keys;
+
 use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
@@ -7,12 +9,15 @@ use ostler_protocol::{
 };
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use keys::{Key, keys};
 
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub server: ServerSection,
@@ -23,10 +28,13 @@ pub struct Config {
     pub limits: LimitsSection,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSection {
+    /// Where to listen: an address and a port; port 0 picks a free one.
     pub listen: String,
+    /// The operator's token and the SQLite store; unless set, `OSTLER_DATA_DIR`, else `~/.local/share/ostler`.
+    #[schema(value_type = Option<String>)]
     pub data_dir: Option<PathBuf>,
     /// Lets loopback callers in without a token. For experiments.
     pub open_loopback: bool,
@@ -54,14 +62,14 @@ impl Default for ServerSection {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthSection {
-    /// Who else may vouch for users.
+    /// Who else may vouch for users: objects with `issuer`, `audience` and `jwks_url` or `jwks_file`.
     pub issuers: Vec<IssuerSection>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssuerSection {
     /// The `iss` of its tokens, letter by letter.
@@ -70,26 +78,32 @@ pub struct IssuerSection {
     pub audience: String,
     /// Where its public keys are: one of these two.
     pub jwks_url: Option<String>,
+    #[schema(value_type = Option<String>)]
     pub jwks_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreSection {
-    /// Postgres; without it, SQLite in the data directory.
+    /// Postgres; without it, `DATABASE_URL`, else SQLite in the data directory.
+    #[schema(value_type = Option<String>, default = json!(null))]
+    #[serde(serialize_with = "hidden")]
     pub database_url: Option<SecretString>,
     /// Start even when an answered write could be lost in a power cut.
     pub unsafe_durability: bool,
+    /// How SQLite waits for the disk: `off`, `normal` or `full`. Less than `full` loses answers in a power cut.
+    #[schema(value_type = String)]
     pub sqlite_synchronous: Synchronous,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerSection {
     /// Run agents inside this process.
     pub resident: bool,
     /// Runs worked on at once by the resident launcher.
     pub resident_slots: usize,
+    /// How long a resident runner's lease lasts without a heartbeat.
     pub lease_ms: i64,
     /// How often the sweeper looks for leases and deadlines that have passed.
     pub sweep_interval_ms: u64,
@@ -112,12 +126,12 @@ impl Default for RunnerSection {
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSection {
     /// Event streams open at once.
     pub followers_max: usize,
-    /// … and by one caller.
+    /// Event streams open at once by one caller.
     pub followers_per_caller_max: usize,
     /// A stream whose caller would not be let in any more ends; this is how often that is asked. A token that was revoked
     /// may be remembered for 5 s beside it.
@@ -130,6 +144,7 @@ pub struct LimitsSection {
     pub body_ms: u64,
     /// A heartbeat comment on every silent event stream.
     pub heartbeat_ms: u64,
+    /// Connections open at once.
     pub connections_max: usize,
     /// A wake-up is a hint: whoever waits reads the store this often even without one.
     pub recheck_ms: u64,
@@ -200,9 +215,15 @@ impl Config {
         if let Some(file) = file {
             builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
         }
+        let lists: Vec<_> = keys().into_iter().filter(Key::is_list).map(|key| key.name).collect();
         // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
         for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
-            builder = builder.set_override(name.replace("__", "."), value).map_err(invalid)?;
+            let name = name.replace("__", ".");
+            builder = match lists.contains(&name) {
+                true => builder.set_override(&name, list(&name, &value)?),
+                false => builder.set_override(&name, value),
+            }
+            .map_err(invalid)?;
         }
         builder.build().and_then(config::Config::try_deserialize).map_err(invalid)
     }
@@ -234,6 +255,18 @@ impl Config {
             },
         })
     }
+}
+
+/// A list in the environment: `a,b`, or a JSON array where items are more than words.
+fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
+    if text.trim_start().starts_with('[') {
+        return serde_json::from_str(text).map_err(|_| Failure::invalid("config", format!("{name}: not a JSON array")));
+    }
+    Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(config::Value::from).collect())
+}
+
+fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(|_| "(hidden)").serialize(output)
 }
 
 /// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern.

@@ -1,5 +1,5 @@
 //! Verifying the log offline: every session's chain is walked from its beginning, and its end compared with the head
-//! that is kept apart. The first event that does not fit is named.
+//! that is kept apart. The first event that does not fit is named, and so is every event that belongs to no session.
 
 use ostler_protocol::{
     Failure, FailureKind,
@@ -63,10 +63,27 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
             report.broken.extend(check(db, session, &mut report.events).await?);
         }
     }
+    find_orphans(db, wanted, &mut report).await?;
     if wanted.is_some() && report.sessions == 0 {
         return Err(Failure::not_found("session"));
     }
     Ok(report)
+}
+
+/// Events that no session vouches for: put there from outside, or left behind when the session's row was removed.
+async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
+    let mut after: Option<String> = None;
+    loop {
+        let orphans = store::events::list_orphans(db, after.as_deref(), PAGE).await.map_err(store_failure)?;
+        let Some(last) = orphans.last() else { return Ok(()) };
+        after = Some(last.session_id.clone());
+        for orphans in orphans.into_iter().filter(|o| wanted.is_none_or(|w| o.session_id == w)) {
+            report.sessions += 1;
+            report.events += orphans.events as u64;
+            let reason = format!("there is no such session, and {} of its events", orphans.events);
+            report.broken.push(Broken { session_id: orphans.session_id, session_seq: orphans.first_seq, reason });
+        }
+    }
 }
 
 /// Walks one chain. `Some`: the first place that does not fit.

@@ -19,6 +19,7 @@ on_both_engines!(
     an_event_may_be_256_kibibytes,
     a_batch_may_hold_500_events,
     a_prompt_may_be_256_kibibytes,
+    a_limit_counts_characters_and_not_their_escapes,
     a_page_may_hold_1000_events,
     names_and_keys_have_bounds,
     references_have_bounds,
@@ -91,12 +92,60 @@ async fn a_prompt_may_be_256_kibibytes(engine: Engine) {
     assert_eq!(command["payload"]["prompt"].as_str().unwrap().len(), PROMPT_BYTES_MAX);
     let before = server.events(&run_id).await.len();
     server.submit(&run_id, &turn(PROMPT_BYTES_MAX + 1)).await.refused_by(PayloadTooLarge, "prompt-size");
-    let beside = json!({"type": "turn", "payload": {"prompt": "x", "y": "x".repeat(PROMPT_BYTES_MAX + 64 * 1024)}});
-    server.submit(&run_id, &beside).await.refused_by(PayloadTooLarge, "payload-size");
+    let beside = json!({"type": "turn", "payload": {"prompt": "x", "y": "x".repeat(2 * PROMPT_BYTES_MAX)}});
+    server.submit(&run_id, &beside).await.with_status(201);
+    let before = before + 1;
     let mut first = run_body();
     first["command"] = turn(PROMPT_BYTES_MAX + 1);
     server.post("/api/v1/runs", &first).await.refused_by(PayloadTooLarge, "prompt-size");
     assert_eq!(server.events(&run_id).await.len(), before);
+}
+
+/// JSON as a library writes it that keeps to ASCII.
+fn in_ascii(value: &Value) -> String {
+    value.to_string().chars().fold(String::new(), |mut text, char| {
+        match char.is_ascii() {
+            true => text.push(char),
+            false => char.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}")),
+        }
+        text
+    })
+}
+
+async fn a_limit_counts_characters_and_not_their_escapes(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let most = "中".repeat(PROMPT_BYTES_MAX / 3);
+    let turn = |prompt: &str| in_ascii(&json!({"type": "turn", "payload": {"prompt": prompt}}));
+    let path = format!("/api/v1/runs/{run_id}/commands");
+    let command = server.send_text("POST", &path, turn(&most)).await.with_status(201);
+    assert_eq!(command["payload"]["prompt"], most);
+    let asked = server.events_of(&run_id, "user_message").await;
+    assert_eq!(asked[0]["payload"]["content"][0]["text"], most);
+    let refused = server.send_text("POST", &path, turn(&format!("{most}中"))).await;
+    let problem = refused.refused_by(PayloadTooLarge, "prompt-size");
+    assert_eq!(problem.message, "the prompt: 262146 bytes, the limit is 262144");
+    assert_eq!((&problem.details["bytes"], &problem.details["bytesMax"]), (&json!(262_146), &json!(262_144)));
+
+    let runner = server.claim(&run_id, "runner-a").await;
+    let text = "é".repeat(EVENT_BYTES_MAX / 2 - 50);
+    let event = json!({"type": "assistant_message", "payload": {"text": text, "final": true, "replyAuthority": true},
+        "commandId": command["commandId"]});
+    let batch = json!({"runnerId": "runner-a", "leaseEpoch": runner.epoch, "events": [event]});
+    server.send_text("POST", &format!("/api/v1/runs/{run_id}/events"), in_ascii(&batch)).await.with_status(200);
+    let result = server.result(&run_id, &id(&command, "commandId")).await;
+    assert_eq!(result["finalResponse"]["text"], text);
+
+    let sized = |field: &str, bytes: usize| {
+        let bare = json!({"kind": "git", "x": ""}).to_string().len();
+        let mut body = run_body();
+        body[field] = json!({"kind": "git", "x": "é".repeat((bytes - bare) / 2)});
+        in_ascii(&body)
+    };
+    for (field, most) in [("workspaceRef", WORKSPACE_REF_BYTES_MAX), ("traceSink", TRACE_SINK_BYTES_MAX)] {
+        server.send_text("POST", "/api/v1/runs", sized(field, most)).await.with_status(201);
+        server.send_text("POST", "/api/v1/runs", sized(field, most + 2)).await.refused(PayloadTooLarge);
+    }
 }
 
 async fn a_page_may_hold_1000_events(engine: Engine) {

@@ -8,7 +8,11 @@ use ostler_protocol::{
     ids::SessionId,
     json::hex,
 };
-use ostler_server::{Config, Server, clock::Clock, verify};
+use ostler_server::{
+    Config, Server,
+    clock::Clock,
+    verify::{Broken, verify},
+};
 use ostler_store::{Db, events, sessions};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -24,6 +28,8 @@ on_both_engines!(
     a_dropped_or_renumbered_or_swapped_row_is_found_and_named,
     a_forged_row_is_found_and_named,
     a_head_that_does_not_fit_its_log_is_found,
+    an_event_of_no_session_is_found_and_named,
+    events_left_behind_by_a_removed_session_are_found_and_named,
     an_erased_payload_still_verifies,
 );
 
@@ -73,9 +79,16 @@ impl Left {
 
     /// The first place that does not fit. `None`: everything does.
     async fn broken(&self) -> Option<(i64, String)> {
-        let mut broken = verify(&self.config, None).await.unwrap().broken;
+        let mine = |broken: &Broken| broken.session_id == self.session.to_string();
+        let mut broken: Vec<_> = verify(&self.config, None).await.unwrap().broken.into_iter().filter(mine).collect();
         assert!(broken.len() <= 1, "one session, one place: {broken:?}");
         broken.pop().map(|broken| (broken.session_seq, broken.reason))
+    }
+
+    /// What belongs to no session: the name it has, and its first number.
+    async fn orphans(&self, wanted: Option<&str>) -> Vec<(String, i64)> {
+        let broken = verify(&self.config, wanted).await.unwrap().broken.into_iter();
+        broken.filter(|b| b.reason.contains("no such session")).map(|b| (b.session_id, b.session_seq)).collect()
     }
 
     /// Does it, looks what is found, and undoes it.
@@ -257,6 +270,28 @@ async fn a_head_that_does_not_fit_its_log_is_found(engine: Engine) {
     left.found(&set(&format!("chain_head = {before}, last_seq = {}", last - 1)), last).await;
     left.connection.execute(&set(&format!("chain_head = {head}, last_seq = {last}"))).await;
     assert_eq!(left.broken().await, None);
+}
+
+async fn an_event_of_no_session_is_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    assert_eq!(left.orphans(None).await, []);
+    for nobody in ["ses_00000000000000000000000000000000", "no id at all", ""] {
+        let forged = left.forged(&left.log[0], 7, true).replace(&left.session.to_string(), nobody);
+        left.connection.execute(&forged).await;
+        assert_eq!(left.broken().await, None);
+        assert_eq!(left.orphans(None).await, [(nobody.to_owned(), 7)]);
+        assert_eq!(left.orphans(Some(nobody)).await, [(nobody.to_owned(), 7)]);
+        assert_eq!(left.orphans(Some(&left.session.to_string())).await, []);
+        left.undo().await;
+    }
+}
+
+async fn events_left_behind_by_a_removed_session_are_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    left.connection.execute("DELETE FROM sessions").await;
+    let session = left.session.to_string();
+    assert_eq!(left.orphans(None).await, [(session.clone(), 1)]);
+    assert_eq!(left.orphans(Some(&session)).await, [(session, 1)]);
 }
 
 async fn an_erased_payload_still_verifies(engine: Engine) {

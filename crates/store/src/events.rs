@@ -8,7 +8,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Reader, Value, text},
+    record::{Reader, Value, opt_text, text},
 };
 
 pub(crate) const COLUMNS: &str =
@@ -97,6 +97,26 @@ pub async fn list_output(
     };
     let number = if run_id.is_some() { Event::seq } else { |event: &Event| event.session_seq };
     page(db, sql, args, number, after, limit).await
+}
+
+/// Events of a session that is not there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Orphans {
+    /// As it stands in the row; nothing says that it is an id of ours.
+    pub session_id: String,
+    pub first_seq: i64,
+    pub events: i64,
+}
+
+/// Sessions that have events and no row, named above `after`.
+pub async fn list_orphans(db: &Db, after: Option<&str>, limit: u32) -> Result<Vec<Orphans>, StoreError> {
+    let sql = "SELECT e.session_id, MIN(e.session_seq), COUNT(*) FROM events AS e
+         WHERE ($1 IS NULL OR e.session_id > $1)
+         AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = e.session_id)
+         GROUP BY e.session_id ORDER BY e.session_id LIMIT $2";
+    let decode =
+        |row: &mut Reader<'_>| Ok(Orphans { session_id: row.text()?, first_seq: row.int()?, events: row.int()? });
+    db.read(sql, vec![opt_text(after), i64::from(limit).into()], decode).await
 }
 
 async fn page(

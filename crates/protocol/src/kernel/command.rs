@@ -11,7 +11,7 @@ use crate::{
     commands::{Command, CommandState, CommandType},
     events::NewEvent,
     ids::{CommandId, RunId},
-    limits::COMMANDS_UNFINISHED_MAX,
+    limits::{COMMANDS_UNFINISHED_BYTES_MAX, COMMANDS_UNFINISHED_MAX},
     runs::TerminalStatus,
 };
 
@@ -35,6 +35,11 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
     if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
         let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
         return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
+    }
+    let bytes = |command: &Command| command.payload.as_str().len();
+    if rows.unfinished().map(bytes).sum::<usize>() + bytes(&op.command) > COMMANDS_UNFINISHED_BYTES_MAX {
+        let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished-bytes", message));
     }
     let target = target(rows, op.command.command_type);
     let aimed = op.command.command_type != CommandType::Turn;

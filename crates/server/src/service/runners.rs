@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{RunId, name, slug},
-    limits::WORKSPACE_REF_BYTES_MAX,
+    limits::RUNNER_BYTES_MAX,
     runners::{RegisterRunner, Runner},
 };
 use ostler_store as store;
@@ -16,12 +16,9 @@ use crate::{
 pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> Result<Runner, Failure> {
     name("runnerId", &asked.runner_id)?;
     slug("backendProfile", &asked.backend_profile)?;
-    if asked.placement.as_str().len() + asked.capabilities.as_str().len() > WORKSPACE_REF_BYTES_MAX {
-        return Err(Failure::rule(
-            FailureKind::PayloadTooLarge,
-            "runner-size",
-            "placement and capabilities are too large",
-        ));
+    let bytes = asked.placement.size() + asked.capabilities.size();
+    if bytes > RUNNER_BYTES_MAX {
+        return Err(Failure::too_large("runner-size", "placement and capabilities", bytes, RUNNER_BYTES_MAX));
     }
     let tenant_id = match asked.run_id.as_deref() {
         Some(text) => Some(check_run(app, caller, text, &asked.backend_profile).await?),

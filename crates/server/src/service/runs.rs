@@ -139,9 +139,9 @@ fn create_op(
         "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
-    if audit.as_str().len() > EVENT_BYTES_MAX {
-        let message = format!("executionPolicy and businessIntents are over {EVENT_BYTES_MAX} bytes");
-        return Err(Failure::rule(FailureKind::PayloadTooLarge, "audit-size", message));
+    if audit.size() > EVENT_BYTES_MAX {
+        let what = "executionPolicy and businessIntents, as the audit event keeps them";
+        return Err(Failure::too_large("audit-size", what, audit.size(), EVENT_BYTES_MAX));
     }
     let start = match &asked.command {
         None => None,

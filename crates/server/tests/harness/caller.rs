@@ -31,6 +31,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Refused {
     pub rule: String,
+    pub message: String,
     pub details: Value,
 }
 
@@ -60,7 +61,7 @@ impl Answer {
         assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{text}");
         assert!(body["details"].is_object(), "{text}");
         let rule = body["details"]["rule"].as_str().unwrap_or_default().to_owned();
-        Refused { rule, details: body["details"].clone() }
+        Refused { rule, message: id(&body, "message"), details: body["details"].clone() }
     }
 
     /// As [`Answer::refused`], by the named rule.
