@@ -36,6 +36,8 @@ pub struct Sizes {
     pub result_rounds: usize,
     pub results_per_round: usize,
     pub starts: usize,
+    pub follow_events: usize,
+    pub lists: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -46,6 +48,8 @@ const FULL: Sizes = Sizes {
     result_rounds: 8,
     results_per_round: 2_000,
     starts: 9,
+    follow_events: 400,
+    lists: 500,
 };
 
 const QUICK: Sizes = Sizes {
@@ -56,6 +60,8 @@ const QUICK: Sizes = Sizes {
     result_rounds: 4,
     results_per_round: 1_000,
     starts: 5,
+    follow_events: 100,
+    lists: 200,
 };
 
 pub struct Bench {
@@ -102,6 +108,11 @@ impl Bench {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let data_dir = self.scratch.path().join(format!("{}-{number}", engine.name()));
         Place { engine, data_dir, database_url: None }
+    }
+
+    /// The same store for another server.
+    pub fn beside(&self, place: &Place) -> Place {
+        Place { database_url: place.database_url.clone(), ..self.directory(place.engine) }
     }
 
     /// Starts a server on the place and waits until it is ready.

@@ -9,12 +9,16 @@ mod append;
 mod bare;
 mod calls;
 mod engine;
+mod follow;
 mod http;
+mod idle;
 mod machine;
+mod replicas;
 mod report;
 mod result;
 mod run;
 mod server;
+mod sessions;
 mod start;
 
 use std::path::PathBuf;
@@ -28,7 +32,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL [--pg-test-fsync FILE] [--out FILE] [--quick] [FILTER]
-  FILTER  measure only groups whose name contains this: append, run, result, idle, start";
+  FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
+          sessions, replicas, start";
 
 struct Options {
     ostler: PathBuf,
@@ -83,8 +88,11 @@ async fn measure(options: &Options) -> Outcome<()> {
     if let Some(program) = &options.pg_test_fsync {
         report.figure("fsync.us", machine::fsync_us(program, bench.scratch())?);
     }
-    if wanted("start") || wanted("idle") {
+    if wanted("start") {
         start::measure(&bench, &mut report)?;
+    }
+    if wanted("idle") {
+        idle::measure(&bench, &mut report).await?;
     }
     if wanted("append") {
         append::measure(&bench, &mut report).await?;
@@ -94,6 +102,15 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("result") {
         result::measure(&bench, &mut report).await?;
+    }
+    if wanted("follow") {
+        follow::measure(&bench, &mut report).await?;
+    }
+    if wanted("sessions") {
+        sessions::measure(&bench, &mut report).await?;
+    }
+    if wanted("replicas") {
+        replicas::measure(&bench, &mut report).await?;
     }
     print!("{}", report.table());
     if let Some(out) = &options.out {

@@ -10,16 +10,21 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 11] = [
+const TARGETS: [(&str, Target); 16] = [
     ("append.postgres.cpu_us_per_event", AtMost(15.0)),
     ("append.postgres.ratio_to_bare", AtLeast(0.6)),
     ("append.sqlite.cpu_us_per_event", AtMost(25.0)),
     ("append.sqlite.ratio_to_bare", AtLeast(0.6)),
+    ("follow.kib_per_follower", AtMost(16.0)),
+    ("follow.p99_ms", AtMost(100.0)),
     ("generator.cpu_share_max", AtMost(1.0)),
     ("idle.rss_mib", AtMost(30.0)),
+    ("idle.sessions_10k_mib", AtMost(20.0)),
+    ("replicas.ratio_two_to_one", AtLeast(0.9)),
     ("result.ratio_100k_to_100", AtMost(2.0)),
     ("run.postgres.cpu_ms_per_run", AtMost(0.8)),
     ("run.sqlite.cpu_ms_per_run", AtMost(0.8)),
+    ("sessions.list_ratio_100k_to_100", AtMost(2.0)),
     ("start.ready_ms", AtMost(200.0)),
     ("start.restart_ms", AtMost(200.0)),
 ];

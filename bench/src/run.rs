@@ -15,7 +15,7 @@ use crate::machine::{cpu, cpu_with_children, now, own_cpu, since};
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 
-const CLIENTS: usize = 16;
+pub const CLIENTS: usize = 16;
 const WARM_UP_RUNS_PER_CLIENT: usize = 10;
 /// A wait that takes more answers than this is not waiting for a trivial run.
 const POLLS_MAX: usize = 100;
@@ -32,50 +32,78 @@ struct Round {
     latencies_ms: Vec<f64>,
 }
 
-struct Client {
+struct Client<'a> {
+    server: &'a Server,
     connection: Connection,
     polls: usize,
     latencies_ms: Vec<f64>,
 }
 
-pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let mut sides = vec![];
-    for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
-        let server = bench.serve(&place)?;
+/// Clients that each do one run after the other, divided between the servers.
+pub struct Load<'a> {
+    clients: Vec<Client<'a>>,
+}
+
+impl<'a> Load<'a> {
+    pub async fn open(servers: &[&'a Server]) -> Outcome<Self> {
         let mut clients = vec![];
-        for _ in 0..CLIENTS {
-            clients.push(Client { connection: Connection::open(&server).await?, polls: 0, latencies_ms: vec![] });
+        for server in servers.iter().copied().cycle().take(CLIENTS) {
+            let connection = Connection::open(server).await?;
+            clients.push(Client { server, connection, polls: 0, latencies_ms: vec![] });
         }
-        timeout(ROUND_TIMEOUT, all_run(&server, &mut clients, WARM_UP_RUNS_PER_CLIENT)).await??;
-        sides.push((engine, server, clients, vec![]));
+        Ok(Self { clients })
+    }
+
+    /// About so many runs in all, and as many by each client.
+    pub async fn run(&mut self, runs: usize) -> Outcome<()> {
+        let all = self.clients.iter_mut().map(|client| async move {
+            for _ in 0..runs / CLIENTS {
+                one_run(client).await?;
+            }
+            Outcome::Ok(())
+        });
+        timeout(ROUND_TIMEOUT, try_join_all(all)).await?.map(drop)
+    }
+}
+
+pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+    let mut servers = vec![];
+    for engine in Engine::BOTH {
+        servers.push((engine, bench.serve(&bench.place(engine).await?)?));
+    }
+    let mut sides = vec![];
+    for (engine, server) in &servers {
+        let mut load = Load::open(&[server]).await?;
+        load.run(CLIENTS * WARM_UP_RUNS_PER_CLIENT).await?;
+        sides.push((*engine, server, load, vec![]));
     }
     let postmaster = bench.postmaster().await?;
     for _ in 0..bench.sizes.run_rounds {
-        for (engine, server, clients, rounds) in &mut sides {
-            let round = timeout(ROUND_TIMEOUT, round(bench, server, clients, postmaster)).await??;
+        for (engine, server, load, rounds) in &mut sides {
+            let round = round(bench, server, load, postmaster).await?;
             let (name, number) = (engine.name(), rounds.len() + 1);
             eprintln!("    run.{name} {number}: {:.0} runs/s, {:.3} ms of CPU", round.per_s, round.server_ms_per_run);
             rounds.push(round);
         }
     }
-    for (engine, server, clients, rounds) in sides {
-        drop(clients);
-        server.stop()?;
+    for (engine, _, _, rounds) in sides {
         tell(report, engine, &rounds);
+    }
+    for (_, server) in servers {
+        server.stop()?;
     }
     Ok(())
 }
 
-async fn round(bench: &Bench, server: &Server, clients: &mut [Client], postmaster: u32) -> Outcome<Round> {
-    for client in clients.iter_mut() {
+async fn round(bench: &Bench, server: &Server, load: &mut Load<'_>, postmaster: u32) -> Outcome<Round> {
+    for client in &mut load.clients {
         client.polls = 0;
         client.latencies_ms.clear();
     }
     let (server_before, own_before) = (cpu(server.pid())?, own_cpu()?);
     let postgres_before = cpu_with_children(postmaster)?;
     let started = now();
-    all_run(server, clients, bench.sizes.runs_per_client).await?;
+    load.run(CLIENTS * bench.sizes.runs_per_client).await?;
     let seconds = since(started).as_secs_f64();
     let own = own_cpu()? - own_before;
     tokio::time::sleep(TAIL).await;
@@ -89,24 +117,14 @@ async fn round(bench: &Bench, server: &Server, clients: &mut [Client], postmaste
         postgres_ms_per_run: per_run(postgres),
         generator_ms_per_run: per_run(own),
         per_s: runs / seconds,
-        polls_per_run: clients.iter().map(|client| client.polls).sum::<usize>() as f64 / runs,
-        latencies_ms: clients.iter().flat_map(|client| client.latencies_ms.iter().copied()).collect(),
+        polls_per_run: load.clients.iter().map(|client| client.polls).sum::<usize>() as f64 / runs,
+        latencies_ms: load.clients.iter().flat_map(|client| client.latencies_ms.iter().copied()).collect(),
     })
 }
 
-async fn all_run(server: &Server, clients: &mut [Client], runs_per_client: usize) -> Outcome<()> {
-    let all = clients.iter_mut().map(|client| async move {
-        for _ in 0..runs_per_client {
-            one_run(server, client).await?;
-        }
-        Outcome::Ok(())
-    });
-    try_join_all(all).await.map(drop)
-}
-
-async fn one_run(server: &Server, client: &mut Client) -> Outcome<()> {
+async fn one_run(client: &mut Client<'_>) -> Outcome<()> {
     let started = now();
-    let connection = &mut client.connection;
+    let Client { server, connection, .. } = client;
     let run_id = create_run(connection, server).await?;
     let command_id = create_command(connection, server, &run_id).await?;
     let job = format!(r#"{{"commandId":"{command_id}"}}"#);

@@ -48,6 +48,8 @@ pub struct Session {
     pub chain_head: Hash,
     /// Rises whenever a command or a run ends; a reader's cursor holds the version it has seen.
     pub version: i64,
+    /// When that last happened.
+    pub ended_at: Option<Timestamp>,
     pub execution_state: ExecutionState,
     /// The one run with a live lease or an unfinished command.
     pub active_run_id: Option<RunId>,
@@ -80,6 +82,7 @@ impl Session {
             last_seq: 0,
             chain_head: crate::chain::GENESIS,
             version: 0,
+            ended_at: None,
             execution_state: ExecutionState::Idle,
             active_run_id: None,
             active_command_id: None,
@@ -91,6 +94,12 @@ impl Session {
             created_at: now,
             updated_at: now,
         }
+    }
+
+    /// A command or a run of it has ended.
+    pub fn has_ended_one(&mut self, now: Timestamp) {
+        self.version += 1;
+        self.ended_at = Some(now);
     }
 
     /// The id callers know it by.

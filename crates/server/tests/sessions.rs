@@ -3,6 +3,7 @@
 
 mod events;
 mod reach;
+mod readers;
 
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};

@@ -173,6 +173,21 @@ impl Db {
         self.read(select_sql::<R>(rest), args, R::decode).await
     }
 
+    /// How the engine would go about a statement that reads, a line each.
+    pub(crate) async fn explain(&self, sql: &str, args: Vec<Value>) -> Result<Vec<String>, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(_) => {
+                let sql = format!("EXPLAIN QUERY PLAN {sql}");
+                self.read(sql, args, |row| {
+                    row.skip(3);
+                    row.text()
+                })
+                .await
+            }
+            Engine::Postgres(_) => self.read(format!("EXPLAIN {sql}"), args, |row| row.text()).await,
+        }
+    }
+
     /// One statement that writes, durable when answered; on SQLite it joins the lane's next commit.
     pub(crate) async fn write<T: Send + 'static>(
         &self,

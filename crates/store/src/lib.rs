@@ -12,6 +12,7 @@ pub mod leases;
 pub mod migrate;
 pub mod permissions;
 mod postgres;
+pub mod readers;
 mod record;
 pub mod results;
 pub mod runner_jobs;

@@ -9,6 +9,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
+    readers::Settled,
     record::{Kind::*, Reader, Record, Value, columns, insert_if_absent, names, opt_text, text},
 };
 
@@ -27,6 +28,7 @@ impl Record for Session {
         ("last_seq", Int),
         ("chain_head", Bytes),
         ("version", Int),
+        ("ended_at", Int),
         ("execution_state", Text),
         ("active_run_id", Text),
         ("active_command_id", Text),
@@ -58,6 +60,7 @@ impl Record for Session {
             self.last_seq.into(),
             (&self.chain_head).into(),
             self.version.into(),
+            self.ended_at.into(),
             self.execution_state.as_str().into(),
             opt_text(self.active_run_id),
             opt_text(self.active_command_id),
@@ -81,6 +84,7 @@ impl Record for Session {
             last_seq: row.int()?,
             chain_head: row.hash()?,
             version: row.int()?,
+            ended_at: row.opt_time()?,
             execution_state: row.named(ExecutionState::parse)?,
             active_run_id: row.opt_id()?,
             active_command_id: row.opt_id()?,
@@ -119,19 +123,32 @@ pub async fn insert(db: &Db, session: &Session) -> Result<Option<Session>, Store
 
 /// Sessions of this name in these tenants (`None`: all), at most two: enough to tell one from several.
 pub async fn find_in_tenants(db: &Db, tenants: Option<&[String]>, name: &str) -> Result<Vec<Session>, StoreError> {
-    let mut args: Vec<Value> = vec![name.into(), name.into()];
-    let mut rest = "WHERE (t.external_id = $1 OR (t.session_id = $2 AND t.external_id IS NULL))".to_owned();
-    if let Some(tenants) = tenants {
-        let marks: Vec<_> = tenants
-            .iter()
-            .map(|tenant| {
-                args.push(tenant.as_str().into());
-                format!("${}", args.len())
-            })
-            .collect();
-        rest += &format!(" AND t.tenant_id IN ({})", if marks.is_empty() { "NULL".into() } else { marks.join(", ") });
+    let find = async |condition: &str| {
+        let mut args: Vec<Value> = vec![name.into()];
+        let within = within_tenants(tenants, &mut marker(&mut args));
+        db.select::<Session>(&format!("WHERE {condition}{within} LIMIT 2"), args).await
+    };
+    let mut found = find("t.external_id = $1").await?;
+    // Ids that callers choose never look like ours.
+    if found.is_empty() && name.parse::<SessionId>().is_ok() {
+        found = find("t.session_id = $1 AND t.external_id IS NULL").await?;
     }
-    db.select(&format!("{rest} LIMIT 2"), args).await
+    Ok(found)
+}
+
+/// Adds a value to the arguments and answers how the statement names it. To be used in the statement's own order.
+fn marker(args: &mut Vec<Value>) -> impl FnMut(Value) -> String {
+    |value| {
+        args.push(value);
+        format!("${}", args.len())
+    }
+}
+
+/// ` AND …`, unless every tenant will do.
+fn within_tenants(tenants: Option<&[String]>, mark: &mut impl FnMut(Value) -> String) -> String {
+    let Some(tenants) = tenants else { return String::new() };
+    let marks: Vec<_> = tenants.iter().map(|tenant| mark(tenant.as_str().into())).collect();
+    format!(" AND t.tenant_id IN ({})", if marks.is_empty() { "NULL".into() } else { marks.join(", ") })
 }
 
 /// What a list is narrowed to.
@@ -142,7 +159,7 @@ pub struct Filter {
     pub backend_profile: Option<String>,
     pub reader_id: String,
     /// Only sessions that run, or that this reader has not read.
-    pub only_open: bool,
+    pub open: Option<Settled>,
     /// Only ids of ours: from the first text to before the second.
     pub ids: Option<(String, String)>,
 }
@@ -154,62 +171,97 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<(Session, i64)>, StoreError> {
-    let mut args: Vec<Value> = vec![filter.reader_id.as_str().into()];
-    let mut mark = |value: Value| {
-        args.push(value);
-        format!("${}", args.len())
+    let mut found = vec![];
+    for (sql, args) in pages(db, filter, after, limit) {
+        found.extend(db.read(sql, args, |row| Ok((Session::decode(row)?, row.int()?))).await?);
+    }
+    // Each page has the newest of its kind, so the newest of them all are here. One may be of two kinds.
+    found.sort_by_key(|(session, _)| std::cmp::Reverse((session.created_at, session.session)));
+    found.dedup_by_key(|(session, _)| session.session);
+    found.truncate(limit as usize);
+    Ok(found)
+}
+
+/// How the store goes about a list, in its own words.
+pub async fn explain_list(
+    db: &Db,
+    filter: &Filter,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
+    let mut plan = vec![];
+    for (sql, args) in pages(db, filter, after, limit) {
+        plan.extend(db.explain(&sql, args).await?);
+    }
+    Ok(plan)
+}
+
+/// What a list is put together from. Each kind has an index with the list's order, or few rows.
+#[derive(Clone, Copy)]
+enum Kind {
+    All,
+    Running,
+    /// Not read, by a walk from the newest.
+    Unread,
+    /// Not read, by the reader's own marks.
+    MarkedUnread,
+    /// Not read, of those that ended something since then.
+    UnreadSince(Timestamp),
+}
+
+fn pages(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Vec<(String, Vec<Value>)> {
+    let kinds = match filter.open {
+        None => vec![Kind::All],
+        // Whoever has marked nothing finds the unread at the top.
+        Some(Settled::No) => vec![Kind::Running, Kind::Unread],
+        Some(Settled::Until(until)) => vec![Kind::Running, Kind::MarkedUnread, Kind::UnreadSince(until)],
     };
-    let mut conditions: Vec<String> = vec![];
-    if let Some(tenants) = &filter.tenants {
-        let marks: Vec<_> = tenants.iter().map(|tenant| mark(tenant.as_str().into())).collect();
-        conditions
-            .push(format!("t.tenant_id IN ({})", if marks.is_empty() { "NULL".into() } else { marks.join(", ") }));
-    }
+    kinds.into_iter().map(|kind| page(db, filter, kind, after, limit)).collect()
+}
+
+fn page(db: &Db, filter: &Filter, kind: Kind, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+    // A lookup, where a join might be planned as a walk over all marks.
+    const READ: &str = "COALESCE((SELECT m.version FROM session_read_cursors m
+         WHERE m.session_id = t.session_id AND m.reader_id = $1), 0)";
+    let mut args: Vec<Value> = vec![filter.reader_id.as_str().into()];
+    let mut mark = marker(&mut args);
+    // Where the order is taken from. A plus keeps an index of that order from being walked for a few rows.
+    let (from, wanted, by) = match kind {
+        Kind::All => ("sessions t", "TRUE".into(), "t."),
+        Kind::Running => ("sessions t", "t.execution_state = 'running'".into(), "t."),
+        Kind::Unread => ("sessions t", format!("t.version > 0 AND t.version > {READ}"), "t."),
+        Kind::MarkedUnread => (
+            "session_read_cursors c JOIN sessions t ON t.session_id = c.session_id",
+            "c.reader_id = $1 AND c.unread = 1 AND t.version > c.version".into(),
+            "c.",
+        ),
+        Kind::UnreadSince(time) => {
+            ("sessions t", format!("t.ended_at >= {} AND t.version > {READ}", mark(time.into())), "+t.")
+        }
+    };
+    let mut wanted: String = wanted;
+    wanted += &within_tenants(filter.tenants.as_deref(), &mut mark);
     if let Some(profile) = &filter.backend_profile {
-        conditions.push(format!("t.backend_profile = {}", mark(profile.as_str().into())));
-    }
-    if filter.only_open {
-        conditions.push("(t.execution_state = 'running' OR t.version > COALESCE(c.version, 0))".into());
+        wanted += &format!(" AND t.backend_profile = {}", mark(profile.as_str().into()));
     }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
-        conditions.push(format!("t.session_id >= {first} AND t.session_id < {end} AND t.external_id IS NULL"));
+        wanted += &format!(" AND t.session_id >= {first} AND t.session_id < {end} AND t.external_id IS NULL");
     }
     let order = db.byte_order();
+    let id = by.trim_start_matches('+');
     if let Some(cursor) = after {
-        let (time, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
-        conditions.push(format!("(t.created_at, t.session_id{order}) < ({time}, {id})"));
+        let (time, last) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
+        wanted += &format!(" AND ({by}created_at, {id}session_id{order}) < ({time}, {last})");
     }
-    let wanted = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     let limit = mark(i64::from(limit).into());
+    drop(mark);
+    let columns = columns::<Session>("t");
     let sql = format!(
-        "SELECT {}, COALESCE(c.version, 0) FROM sessions t
-         LEFT JOIN session_read_cursors c ON c.session_id = t.session_id AND c.reader_id = $1
-         {wanted} ORDER BY t.created_at DESC, t.session_id{order} DESC LIMIT {limit}",
-        columns::<Session>("t")
+        "SELECT {columns}, {READ} FROM {from}
+         WHERE {wanted} ORDER BY {by}created_at DESC, {id}session_id{order} DESC LIMIT {limit}"
     );
-    db.read(sql, args, |row| Ok((Session::decode(row)?, row.int()?))).await
-}
-
-/// The version this reader has seen.
-pub async fn get_read_version(db: &Db, session: SessionId, reader_id: &str) -> Result<i64, StoreError> {
-    let sql = "SELECT version FROM session_read_cursors WHERE session_id = $1 AND reader_id = $2";
-    let found = db.read_one(sql, vec![text(session), reader_id.into()], |row| row.int()).await?;
-    Ok(found.unwrap_or(0))
-}
-
-/// A reader's mark never goes back.
-pub async fn update_read_version(
-    db: &Db,
-    session: SessionId,
-    reader_id: &str,
-    version: i64,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let sql = "INSERT INTO session_read_cursors (session_id, reader_id, version, read_at) VALUES ($1, $2, $3, $4)
-        ON CONFLICT (session_id, reader_id) DO UPDATE SET version = excluded.version, read_at = excluded.read_at
-        WHERE session_read_cursors.version < excluded.version";
-    db.execute(sql, vec![text(session), reader_id.into(), version.into(), now.into()]).await
+    (sql, args)
 }
 
 /// Sessions in the order they were made, for a walk over all of them.

@@ -74,7 +74,7 @@ pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut en
     let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
     command.state = CommandState::from(end.facts.status);
     command.terminal = Some(end.terminal(seq, now));
-    desk.session.version += 1;
+    desk.session.has_ended_one(now);
     let waiting: Vec<_> = desk
         .run_mut(run_id)
         .unfinished()
@@ -106,7 +106,7 @@ pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> 
     if let Some(lease) = rows.lease.as_mut().filter(|lease| !lease.ended) {
         lease.ended = true;
     }
-    desk.session.version += 1;
+    desk.session.has_ended_one(now);
     seq
 }
 

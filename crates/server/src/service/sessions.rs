@@ -64,7 +64,11 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     let filters = (&tenants, &asked.backend_profile, &reader_id, only_open, &ids);
     let fingerprint = cursors::fingerprint("sessions", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, only_open, ids };
+    let open = match only_open {
+        true => Some(store::readers::settle(&app.db, &reader_id, app.now()).await.map_err(store_failure)?),
+        false => None,
+    };
+    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, open, ids };
     let mut found = store::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
@@ -115,7 +119,7 @@ pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -
     if !(0..=session.version).contains(&version) {
         return Err(Failure::invalid("read-version", "version must be one the session has had"));
     }
-    let marked = store::sessions::update_read_version(&app.db, session.session, &reader_id, version, app.now()).await;
+    let marked = store::readers::update_version(&app.db, session.session, &reader_id, version, app.now()).await;
     marked.map_err(store_failure)?;
     view(app, session, &reader_id).await
 }
@@ -176,7 +180,7 @@ fn reader(caller: &Principal, asked: Option<&str>) -> Result<String, Failure> {
 }
 
 async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {
-    let read = store::sessions::get_read_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
+    let read = store::readers::get_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
     let liveness = match session.active_run_id.or(session.last_run_id) {
         None => None,
         Some(run_id) => {

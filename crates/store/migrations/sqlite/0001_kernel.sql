@@ -10,6 +10,7 @@ CREATE TABLE sessions (
     last_seq BIGINT NOT NULL,
     chain_head BLOB NOT NULL,
     version BIGINT NOT NULL,
+    ended_at BIGINT,
     execution_state TEXT NOT NULL,
     active_run_id TEXT,
     active_command_id TEXT,
@@ -22,7 +23,13 @@ CREATE TABLE sessions (
     updated_at BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX sessions_external ON sessions (tenant_id, external_id);
+CREATE INDEX sessions_name ON sessions (external_id) WHERE external_id IS NOT NULL;
 CREATE INDEX sessions_created ON sessions (created_at, session_id);
+CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id);
+-- What a default list looks at: what runs, what has ended anything, and what did so lately.
+CREATE INDEX sessions_running ON sessions (created_at, session_id) WHERE execution_state = 'running';
+CREATE INDEX sessions_used ON sessions (created_at, session_id) WHERE version > 0;
+CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,
@@ -195,7 +202,18 @@ CREATE TABLE session_read_cursors (
     reader_id TEXT NOT NULL,
     version BIGINT NOT NULL,
     read_at BIGINT NOT NULL,
+    -- Of the session, for the order.
+    created_at BIGINT NOT NULL,
+    -- Right for sessions that ended nothing since the reader was settled.
+    unread BIGINT NOT NULL,
     PRIMARY KEY (session_id, reader_id)
+);
+CREATE INDEX session_unread ON session_read_cursors (reader_id, created_at, session_id) WHERE unread = 1;
+
+-- Readers who have marked anything. Every session that last ended something before `settled_until` has a row above.
+CREATE TABLE session_readers (
+    reader_id TEXT PRIMARY KEY,
+    settled_until BIGINT NOT NULL
 );
 
 -- Service tokens: hashed, never shown again.

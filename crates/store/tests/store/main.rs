@@ -13,6 +13,7 @@ mod model;
 mod place;
 mod player;
 mod processes;
+mod readers;
 mod rows;
 mod script;
 mod workshop;

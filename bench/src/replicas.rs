@@ -1,0 +1,46 @@
+//! Two servers on one Postgres against one, with as many clients in all on the same machine: a second server must not cost
+//! what it brings.
+
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::engine::{Bench, Engine};
+use crate::machine::{now, since};
+use crate::report::{Report, median};
+use crate::run::{CLIENTS, Load};
+
+/// Lets the tail of one side's work end before the other side is measured.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
+    let alone = bench.place(Engine::Postgres).await?;
+    let shared = bench.place(Engine::Postgres).await?;
+    let one = bench.serve(&alone)?;
+    let (first, second) = (bench.serve(&shared)?, bench.serve(&bench.beside(&shared))?);
+    let mut sides = [(Load::open(&[&one]).await?, vec![]), (Load::open(&[&first, &second]).await?, vec![])];
+    let runs = CLIENTS * bench.sizes.runs_per_client;
+    // The first round warms up and is not counted.
+    for round in 0..=bench.sizes.run_rounds {
+        for (load, rates) in &mut sides {
+            let started = now();
+            load.run(runs).await?;
+            let per_s = runs as f64 / since(started).as_secs_f64();
+            if round > 0 {
+                rates.push(per_s);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    let [one_per_s, two_per_s] = sides.map(|(_, rates)| median(rates));
+    eprintln!("    replicas: {one_per_s:.0} runs/s with one server, {two_per_s:.0} with two");
+    report.figure("replicas.one.per_s", one_per_s);
+    report.figure("replicas.two.per_s", two_per_s);
+    report.figure("replicas.ratio_two_to_one", two_per_s / one_per_s);
+    report.note(format!(
+        "replicas: {CLIENTS} clients in all, on one server or divided between two, in alternating rounds"
+    ));
+    for server in [one, first, second] {
+        server.stop()?;
+    }
+    Ok(())
+}
