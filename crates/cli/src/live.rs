@@ -8,7 +8,7 @@ use ostler_protocol::{
     events::{EventType, EventView, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
     ids::{CommandId, RunId},
     liveness::Phase,
-    permissions::{AskPermission, PermissionOption},
+    permissions::{AskPermission, Asked, PermissionOption},
     results::RunResult,
     runs::TerminalStatus,
 };
@@ -142,13 +142,14 @@ impl Live {
     }
 
     fn permission(&self, event: &EventView) -> Vec<Piece> {
-        let Some(ask) = AskPermission::read(&event.payload) else {
+        let Asked::Well(ask) = AskPermission::read(&event.payload) else {
             return vec![self.note("a permission request could not be read and counts as denied")];
         };
         let head = format!("permission needed: {}", line(&ask.title, 400));
+        let what = ask.command.map_or_else(String::new, |what| format!("  command: {}\n", line(&what, 2_000)));
         let rest = format!("{} {}", self.run_id, ask.permission_id);
         Vec::from([Piece::Note(format!(
-            "{}\n  digest:  {}\n  options: {}\n  approve: {} approve {rest}\n  deny:    {} deny {rest}\n",
+            "{}\n{what}  digest:  {}\n  options: {}\n  approve: {} approve {rest}\n  deny:    {} deny {rest}\n",
             self.paint.yellow(&head),
             ask.digest,
             options(&ask.options),

@@ -50,6 +50,17 @@ pub fn next(previous: &Hash, link: &Link<'_>) -> Hash {
     hasher.finalize().into()
 }
 
+/// What names the contents of a batch: types, commands and payloads, in order.
+pub fn batch_digest<'a>(events: impl Iterator<Item = (EventType, Option<CommandId>, &'a Hash)>) -> Hash {
+    let mut hasher = Sha256::new();
+    for (event_type, command_id, payload_digest) in events {
+        text(&mut hasher, event_type.as_str());
+        text(&mut hasher, &command_id.map(|id| id.to_string()).unwrap_or_default());
+        hasher.update(payload_digest);
+    }
+    hasher.finalize().into()
+}
+
 fn text(hasher: &mut Sha256, value: &str) {
     hasher.update([value.len() as u8]);
     hasher.update(value.as_bytes());

@@ -119,10 +119,15 @@ impl NewEvent {
         Self::of(event_type, command_id, payload)
     }
 
+    /// What tells it from another in the same place of a batch.
+    pub fn named(&self) -> (EventType, Option<CommandId>, &Hash) {
+        (self.event_type, self.command_id, &self.digest)
+    }
+
     /// The permission request this event makes.
     pub fn asks(&self) -> Option<PermissionId> {
         match &self.facts {
-            Facts::Permission(Some(ask)) => Some(ask.permission_id),
+            Facts::Permission(asked) => asked.permission_id(),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     Failure, FailureKind, RawJson, Timestamp,
     events::{EventType, clip},
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
-    permissions::AskPermission,
+    permissions::{AskPermission, Asked},
     runs::TerminalStatus,
 };
 
@@ -19,28 +19,13 @@ pub enum Facts {
     None,
     Assistant(AssistantFacts),
     Tool(ToolFacts),
-    Output {
-        bytes: i64,
-        truncated: bool,
-    },
-    Usage {
-        tokens: i64,
-        cost_usd: f64,
-    },
-    Phase {
-        phase: String,
-        resume_at: Option<Timestamp>,
-    },
-    Error {
-        failure_kind: Option<FailureKind>,
-        message: String,
-    },
+    Output { bytes: i64, truncated: bool },
+    Usage { tokens: i64, cost_usd: f64 },
+    Phase { phase: String, resume_at: Option<Timestamp> },
+    Error { failure_kind: Option<FailureKind>, message: String },
     Terminal(TerminalFacts),
-    /// `None`: the request made no sense and counts as denied.
-    Permission(Option<Box<AskPermission>>),
-    Thread {
-        thread_id: Option<String>,
-    },
+    Permission(Asked),
+    Thread { thread_id: Option<String> },
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -174,7 +159,7 @@ impl Facts {
                 let message = words(fields.message, BLOCKER_CHARS_MAX);
                 Self::Terminal(TerminalFacts::checked(status.as_deref(), kind.as_deref(), message)?)
             }
-            EventType::PermissionRequest => Self::Permission(AskPermission::read(payload).map(Box::new)),
+            EventType::PermissionRequest => Self::Permission(AskPermission::read(payload)),
             EventType::Session => {
                 let thread_id: Option<String> = read(fields().thread_id);
                 Self::Thread { thread_id: thread_id.filter(|id| (1..=NAME_BYTES_MAX).contains(&id.len())) }

@@ -198,10 +198,15 @@ impl CommandFold {
         };
         match tools.items.iter_mut().find(|known| was_open.is_some() && known.tool_call_id == item.tool_call_id) {
             Some(known) => {
-                let command = item.command.clone().or(known.command.take());
-                let (method, tool_name) =
-                    (item.method.clone().or(known.method.take()), item.tool_name.clone().or(known.tool_name.take()));
-                *known = ToolItem { command, method, tool_name, ..item };
+                // What only the start said still holds.
+                let started = std::mem::take(known);
+                *known = ToolItem {
+                    method: item.method.or(started.method),
+                    tool_name: item.tool_name.or(started.tool_name),
+                    tool_type: item.tool_type.or(started.tool_type),
+                    command: item.command.or(started.command),
+                    ..item
+                };
             }
             None => tools.items.push(item),
         }
@@ -303,6 +308,18 @@ mod tests {
         assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
         assert_eq!(fold.tools.statuses["started"], 1);
         assert_eq!(fold.standing, Standing::AfterTool);
+    }
+
+    #[test]
+    fn what_only_a_call_s_start_said_still_holds_at_its_end() {
+        let start = json!({"toolCallId": "a", "type": "command", "method": "exec", "name": "shell", "command": "ls",
+            "status": "started"});
+        let end = json!({"toolCallId": "a", "status": "completed", "exitCode": 0});
+        let fold = fold(&[(EventType::ToolCall, start), (EventType::ToolCall, end)]);
+        let [item] = &fold.tools.items[..] else { panic!("one call") };
+        assert_eq!(item.status.as_deref(), Some("completed"));
+        let said = [&item.tool_type, &item.method, &item.tool_name, &item.command].map(|field| field.as_deref());
+        assert_eq!(said, [Some("command"), Some("exec"), Some("shell"), Some("ls")]);
     }
 
     #[test]

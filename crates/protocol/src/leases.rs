@@ -24,6 +24,8 @@ pub struct Lease {
     pub expires_at: Timestamp,
     /// Released, or found expired: nobody holds it.
     pub ended: bool,
+    /// It ran out and was not given back: whoever claims next takes over.
+    pub expired: bool,
     /// Runners that asked while it was held, each noted once.
     pub waiters: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! Permission requests: the agent asks, somebody with the right answers once. The digest names exactly what will run.
 
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -66,18 +67,54 @@ pub struct PermissionOption {
 pub struct AskPermission {
     pub permission_id: PermissionId,
     pub title: String,
+    /// What will run, as a person should see it before saying yes.
+    #[serde(default)]
+    pub command: Option<String>,
     #[serde(default)]
     pub tool_call_id: Option<String>,
     pub options: Vec<PermissionOption>,
     /// SHA-256, in hex, of exactly what will run.
     pub digest: String,
+    /// How long an answer is waited for; or until when, in `deadline`.
     #[serde(default)]
     pub wait_ms: Option<i64>,
+    #[serde(default)]
+    pub deadline: Option<Timestamp>,
+}
+
+/// What a `permission_request` event comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    Well(Box<AskPermission>),
+    /// It cannot be parsed or is over-long, and so counts as denied. Whoever asked finds the denial under its id, if the
+    /// id can be read.
+    Badly(Option<PermissionId>),
+}
+
+impl Asked {
+    pub fn permission_id(&self) -> Option<PermissionId> {
+        match self {
+            Self::Well(ask) => Some(ask.permission_id),
+            Self::Badly(id) => *id,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    permission_id: PermissionId,
 }
 
 impl AskPermission {
-    /// Reads a request. `None`: it cannot be parsed or is over-long, and so counts as denied.
-    pub fn read(payload: &RawJson) -> Option<Self> {
+    pub fn read(payload: &RawJson) -> Asked {
+        match Self::well_formed(payload) {
+            Some(ask) => Asked::Well(Box::new(ask)),
+            None => Asked::Badly(payload.view::<Named>().map(|named| named.permission_id)),
+        }
+    }
+
+    fn well_formed(payload: &RawJson) -> Option<Self> {
         if payload.size() > PERMISSION_BYTES_MAX {
             return None;
         }
@@ -88,6 +125,13 @@ impl AskPermission {
         let words_fit = (1..=PERMISSION_TITLE_BYTES_MAX).contains(&ask.title.len())
             && ask.tool_call_id.as_ref().is_none_or(|id| id.len() <= NAME_BYTES_MAX);
         (digest_fits && options_fit && words_fit).then_some(ask)
+    }
+
+    /// Until when an answer is waited for.
+    pub fn waits_until(&self, now: Timestamp) -> Timestamp {
+        let after = |ms: i64| now.checked_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX);
+        let deadline = self.deadline.map(|deadline| deadline.min(after(PERMISSION_WAIT_MS_MAX)));
+        deadline.unwrap_or_else(|| after(self.wait_ms()))
     }
 
     pub fn wait_ms(&self) -> i64 {
@@ -105,6 +149,8 @@ pub struct PermissionRequest {
     pub session: SessionId,
     pub command_id: CommandId,
     pub title: String,
+    /// What will run, as whoever asked put it.
+    pub command: Option<String>,
     pub tool_call_id: Option<String>,
     pub options: Vec<PermissionOption>,
     pub digest: String,

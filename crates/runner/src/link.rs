@@ -16,7 +16,7 @@ use ostler_protocol::{
     events::{EventType, PHASE_STEER_ACCEPTED},
     ids::{CommandId, PermissionId},
     json::canonical_hash,
-    permissions::{AskPermission, PermissionRequest, PermissionStatus},
+    permissions::{self, AskPermission, PermissionRequest, PermissionStatus},
     runs::TerminalStatus,
 };
 use serde::Serialize;
@@ -189,7 +189,7 @@ impl Link {
     /// Asks for permission. The request is on its way when this returns; the answer is awaited on what it returns.
     pub async fn ask(&self, ask: &AskPermission) -> Asked {
         let payload = RawJson::of(ask);
-        let well_formed = AskPermission::read(&payload).is_some();
+        let well_formed = matches!(AskPermission::read(&payload), permissions::Asked::Well(_));
         let (send, answer) = oneshot::channel();
         if well_formed {
             self.shared.state().asked.insert(ask.permission_id, send);

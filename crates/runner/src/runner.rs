@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
-    agent::{self, Agent},
+    agent::{self, Agent, TurnEnd},
     tenure::{Halt, Tenure, insist},
     turn,
 };
@@ -96,6 +96,8 @@ pub struct RunnerOutcome {
     /// Turns it worked on.
     pub turns: u32,
     pub failure: Option<Failure>,
+    /// How the last of them ended.
+    pub last_end: Option<TurnEnd>,
 }
 
 impl RunnerOutcome {
@@ -106,11 +108,12 @@ impl RunnerOutcome {
 
     /// For the job's terminal summary.
     pub fn summary(&self) -> RawJson {
-        let kind = self.failure.as_ref().map(|f| f.kind);
-        let message = self.failure.as_ref().map(|f| &f.message);
-        RawJson::of(
-            &json!({"status": self.status.as_str(), "failureKind": kind, "message": message, "turns": self.turns}),
-        )
+        let (failure, end) = (self.failure.as_ref(), self.last_end.as_ref());
+        let kind = failure.map(|f| f.kind).or(end.and_then(|end| end.failure_kind));
+        let message = failure.map(|f| &f.message).or(end.and_then(|end| end.message.as_ref()));
+        let turn_status = end.map(|end| end.status.as_str());
+        RawJson::of(&json!({"status": self.status.as_str(), "turnStatus": turn_status, "failureKind": kind,
+            "message": message, "turns": self.turns}))
     }
 }
 
@@ -133,17 +136,18 @@ pub async fn run_with(order: RunnerOrder, client: Client, mut agent: Box<dyn Age
     };
     let run_id = claimed.run.run_id;
     let mut tenure = Tenure::new(client, order.runner_id.clone(), order.lease_ms, claimed);
-    match serve(&order, &mut tenure, agent.as_mut(), &mut turns).await {
+    let outcome = match serve(&order, &mut tenure, agent.as_mut(), &mut turns).await {
         Ok(()) => outcome(RunnerStatus::Idle, turns, None),
         Err(halt) => {
             tracing::debug!(%run_id, ?halt, "the runner stops");
             halted(halt, turns)
         }
-    }
+    };
+    RunnerOutcome { last_end: tenure.last_end, ..outcome }
 }
 
 fn outcome(status: RunnerStatus, turns: u32, failure: Option<Failure>) -> RunnerOutcome {
-    RunnerOutcome { status, turns, failure }
+    RunnerOutcome { status, turns, failure, last_end: None }
 }
 
 fn halted(halt: Halt, turns: u32) -> RunnerOutcome {

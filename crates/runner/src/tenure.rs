@@ -15,7 +15,7 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::backlog::Backlog;
+use crate::{agent::TurnEnd, backlog::Backlog};
 
 const RETRY_FIRST_MS: u64 = 50;
 const RETRY_MS_MAX: u64 = 2_000;
@@ -80,6 +80,8 @@ pub struct Tenure {
     pub leaves_when_idle: bool,
     /// That was done.
     pub has_left: bool,
+    /// How the last turn ended, as it was told to the server.
+    pub last_end: Option<TurnEnd>,
     /// When the next heartbeat should go.
     pub beat_due: Instant,
 }
@@ -101,6 +103,7 @@ impl Tenure {
             last_batch_no: 0,
             leaves_when_idle: false,
             has_left: false,
+            last_end: None,
             beat_due: Instant::now(),
         };
         tenure.beaten();

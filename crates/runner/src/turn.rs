@@ -116,6 +116,7 @@ async fn end_at_once(tenure: &mut Tenure, command_id: CommandId, end: &TurnEnd) 
     match tenure.append(vec![event]).await.map_err(Refusal::from) {
         Ok(appended) => {
             tenure.noted(appended);
+            tenure.last_end = Some(end.clone());
             Ok(())
         }
         Err(Refusal::CommandEnded) => Ok(()),
@@ -350,6 +351,7 @@ impl<'a> Watch<'a> {
             None => None,
         };
         let command_id = self.turn.command.command_id.to_string();
+        self.tenure.last_end = Some(end.clone());
         if !matches!(refusal, Some(Refusal::Content(_))) {
             self.end.end(&command_id, &end);
         }
@@ -364,6 +366,7 @@ impl<'a> Watch<'a> {
                     tries += 1;
                     let end = self.refused(failure);
                     self.end.end(&command_id, &end);
+                    self.tenure.last_end = Some(end);
                 }
             }
             let batch = self.end.take();

@@ -79,7 +79,7 @@ async fn second_runner_waits_for_the_lease_to_expire(engine: Engine) {
 }
 
 async fn waiting_and_recovery_are_visible_once_per_waiter(engine: Engine) {
-    // The sweeper would find the expired lease first, and then the run is claimed, not recovered.
+    // Whether the sweeper finds the expired lease first makes no difference to who recovers; here it does not.
     let server = TestServer::with(engine, |setup| setup.config.runner.sweep_interval_ms = 3_600_000).await;
     let run_id = server.create_run().await;
     server.claim(&run_id, "runner-a").await;

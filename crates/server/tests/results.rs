@@ -20,6 +20,7 @@ on_both_engines!(
     output_and_usage_are_summed_up,
     a_failed_commands_blocker_says_why,
     a_long_command_costs_no_more_pages,
+    a_runs_result_is_its_latest_turns,
 );
 
 /// Each field of the envelope, in the state before anything has happened.
@@ -316,4 +317,19 @@ async fn a_long_command_costs_no_more_pages(engine: Engine) {
     assert_eq!((&result["reply"], &result["eventsCapped"]), (&json!("the last word"), &json!(false)));
     assert_eq!(result["lastSeq"], 2 + 1 + 1 + 2_000 + 1 + 1);
     assert_eq!(result["scopedLastSeq"], result["lastSeq"]);
+}
+
+async fn a_runs_result_is_its_latest_turns(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "work").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.say(&turn, "at it").await;
+    server.steer(&run_id, "hurry").await;
+    let path = format!("/api/v1/runs/{run_id}/result");
+    let result = server.get(&path).await.ok();
+    assert_eq!((&result["commandId"], &result["terminalStatus"]), (&json!(turn), &Value::Null));
+    runner.end(&turn, "failed").await;
+    let result = server.get(&path).await.ok();
+    assert_eq!((&result["commandId"], &result["terminalStatus"]), (&json!(turn), &json!("failed")));
 }

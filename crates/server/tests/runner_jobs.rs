@@ -148,6 +148,7 @@ async fn a_job_runs_its_command_and_says_how_it_ended(engine: Engine) {
     let job = finished(&server, &job).await;
     assert_eq!((&job["phase"], &job["attempt"]), (&json!("succeeded"), &json!(1)));
     assert_eq!(job["terminalSummary"]["status"], "idle");
+    assert_eq!(job["terminalSummary"]["turnStatus"], "completed");
     assert_eq!(server.run(&run_id).await["status"], "pending");
 }
 

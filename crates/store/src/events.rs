@@ -157,7 +157,7 @@ async fn page(
 impl crate::record::Record for ostler_protocol::kernel::Batch {
     const TABLE: &'static str = "append_batches";
     const KEY: usize = 3;
-    const FIXED: usize = 6;
+    const FIXED: usize = 7;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", crate::record::Kind::Text),
         ("lease_epoch", crate::record::Kind::Int),
@@ -165,6 +165,7 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
         ("first_seq", crate::record::Kind::Int),
         ("last_seq", crate::record::Kind::Int),
         ("released", crate::record::Kind::Int),
+        ("digest", crate::record::Kind::Bytes),
     ];
 
     fn key(&self) -> Vec<Value> {
@@ -179,6 +180,7 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
             self.first_seq.into(),
             self.last_seq.into(),
             self.released.into(),
+            (&self.digest).into(),
         ]
     }
 
@@ -194,6 +196,7 @@ impl crate::record::Record for ostler_protocol::kernel::Batch {
             first_seq: row.int()?,
             last_seq: row.int()?,
             released: row.flag()?,
+            digest: row.hash()?,
         })
     }
 }

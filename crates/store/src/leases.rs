@@ -26,6 +26,7 @@ impl Record for Lease {
         ("heartbeat_at", Int),
         ("expires_at", Int),
         ("ended", Int),
+        ("expired", Int),
         ("waiters", Text),
     ];
 
@@ -47,6 +48,7 @@ impl Record for Lease {
             self.heartbeat_at.into(),
             self.expires_at.into(),
             self.ended.into(),
+            self.expired.into(),
             json(&self.waiters),
         ]
     }
@@ -63,6 +65,7 @@ impl Record for Lease {
             heartbeat_at: row.time()?,
             expires_at: row.time()?,
             ended: row.flag()?,
+            expired: row.flag()?,
             waiters: row.json()?,
         })
     }

@@ -16,13 +16,14 @@ use crate::{
 impl Record for PermissionRequest {
     const TABLE: &'static str = "permissions";
     const KEY: usize = 2;
-    const FIXED: usize = 10;
+    const FIXED: usize = 11;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", Text),
         ("permission_id", Text),
         ("session_id", Text),
         ("command_id", Text),
         ("title", Text),
+        ("command", Text),
         ("tool_call_id", Text),
         ("options", Text),
         ("digest", Text),
@@ -45,6 +46,7 @@ impl Record for PermissionRequest {
             text(self.session),
             text(self.command_id),
             self.title.as_str().into(),
+            self.command.clone().into(),
             self.tool_call_id.clone().into(),
             json(&self.options),
             self.digest.as_str().into(),
@@ -69,6 +71,7 @@ impl Record for PermissionRequest {
             session: row.id()?,
             command_id: row.id()?,
             title: row.text()?,
+            command: row.opt_text()?,
             tool_call_id: row.opt_text()?,
             options: row.json()?,
             digest: row.text()?,

@@ -13,6 +13,9 @@ use crate::{
     record::{Reader, Record, columns, text},
 };
 
+const LATEST_TURN: &str = "c.seq = (SELECT n.seq FROM commands n WHERE n.run_id = r.run_id AND n.type = 'turn'
+    ORDER BY n.seq DESC LIMIT 1)";
+
 pub struct ResultRow {
     pub run: Run,
     pub lease: Option<Lease>,
@@ -36,12 +39,13 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
     })
 }
 
-/// The run's result row: for the named command, or for the latest one.
+/// The run's result row: for the named command, or for the latest turn. A steer or an interrupt has a result too, but it is
+/// not what became of the run.
 pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Result<Option<ResultRow>, StoreError> {
     // Parameters are numbered by their first use, which SQLite follows.
     let (which, run, args) = match command_id {
         Some(id) => ("c.command_id = $1", "$2", vec![text(id), text(run_id)]),
-        None => ("c.seq = r.command_count", "$1", vec![text(run_id)]),
+        None => (LATEST_TURN, "$1", vec![text(run_id)]),
     };
     let sql = format!(
         "SELECT {}, {}, {}, e.payload, target.fold, s.last_seq, s.chain_head

@@ -9,7 +9,7 @@ use super::{
     run::check_open,
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Timestamp, chain,
     commands::CommandState,
     events::{Appended, EventType, NewEvent, unknown_command},
     facts::Facts,
@@ -31,9 +31,18 @@ pub struct AppendOp {
 
 pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
-    if let Some(batch) = op.batch_no.and_then(|no| find_batch(rows, op.lease_epoch, no)) {
+    let named = op.batch_no.map(|no| (no, chain::batch_digest(op.events.iter().map(NewEvent::named))));
+    if let Some((no, digest)) = named
+        && let Some(batch) = find_batch(rows, op.lease_epoch, no)
+    {
         let same_owner =
             rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
+        if same_owner && batch.digest != digest {
+            let message = "this batch number was used for other events";
+            return Err(Failure::rule(FailureKind::IdempotencyConflict, "batch-payload", message)
+                .detail("firstSeq", batch.first_seq)
+                .detail("lastSeq", batch.last_seq));
+        }
         if same_owner {
             let Batch { first_seq, last_seq, released, .. } = *batch;
             return Ok(Reply::Appended(Appended { first_seq, last_seq, released }));
@@ -56,8 +65,8 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
         give_back(desk, run_id, now);
     }
     let released = op.release_if_idle && has_left(desk.run(run_id)?);
-    if let Some(batch_no) = op.batch_no {
-        let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released };
+    if let Some((batch_no, digest)) = named {
+        let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released, digest };
         let rows = desk.run_mut(run_id);
         rows.batches.push(Tracked::new(batch));
         if let Some((of, high)) = &mut rows.batch_high
@@ -120,9 +129,9 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
                 if event.command_id.is_none() {
                     return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
                 }
-                if let Some(ask) = ask {
-                    check_ask(rows, ask.permission_id, &asked)?;
-                    asked.push(ask.permission_id);
+                if let Some(id) = ask.permission_id() {
+                    check_ask(rows, id, &asked)?;
+                    asked.push(id);
                 }
             }
             _ => {}

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{
     Reply, cancel,
     desk::{Desk, RunDesk, Tracked},
+    permission,
     run::{check_open, session_busy},
 };
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     ids::{AttemptId, CommandId, RunId},
     leases::{Claimed, Lease, LeaseState},
     limits::LEASE_WAITERS_MAX,
+    permissions::PermissionStatus,
 };
 
 #[derive(Clone, Debug)]
@@ -56,8 +58,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
         note_waiter(desk, run_id, &op.runner_id, &held, now);
         return Err(conflict("lease-held", "another runner holds the run", &held, now));
     }
-    let expired =
-        rows.lease.as_deref().filter(|lease| !lease.ended && !lease.is_live(now)).map(|l| l.runner_id.clone());
+    let taken_over = rows.lease.as_deref().filter(|lease| lease.expired || !lease.ended).map(|l| l.runner_id.clone());
     let rows = desk.run_mut(run_id);
     rows.run.lease_epoch += 1;
     let attempt_id = rows.run.offered_attempt_id.take().unwrap_or(op.attempt_id);
@@ -74,6 +75,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
         heartbeat_at: now,
         expires_at: after(now, op.lease_ms),
         ended: false,
+        expired: false,
         waiters: vec![],
     };
     let expires_at = lease.expires_at;
@@ -81,10 +83,12 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     rows.batches.clear();
     rows.batch_high = Some((epoch, i64::MIN));
     rows.forget_batches_before = (epoch > 1).then_some(epoch);
-    let state = if expired.is_some() { "recovered" } else { "claimed" };
+    let state = if taken_over.is_some() { "recovered" } else { "claimed" };
     let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
-        "leaseExpiresAt": expires_at, "previousRunnerId": expired});
+        "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+    // Who asked is not there any more to hear the answer; the next attempt asks anew.
+    permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, "another attempt", now);
     if op.take_up {
         take_up(desk.run_mut(run_id), attempt_id, now);
     }
@@ -218,8 +222,8 @@ pub fn fence(
     if lease.runner_id != runner_id {
         return Err(conflict("lease-owner", "another runner holds the run", lease, now));
     }
-    if lease.ended {
-        return Err(conflict("lease-released", "the lease has ended; claim the run again", lease, now));
+    if lease.ended && !lease.expired {
+        return Err(conflict("lease-released", "the lease was given back; claim the run again", lease, now));
     }
     if !lease.is_live(now) {
         return Err(conflict("lease-expired", "the lease has run out; claim the run again", lease, now));

@@ -6,7 +6,8 @@ use std::{
 };
 
 use crate::{
-    Failure, Timestamp, chain,
+    Failure, Timestamp,
+    chain::{self, Hash},
     commands::Command,
     events::{Event, NewEvent},
     ids::{CommandId, PermissionId, RunId, RunnerJobId},
@@ -81,6 +82,8 @@ pub struct Batch {
     pub first_seq: i64,
     pub last_seq: i64,
     pub released: bool,
+    /// Of what was appended: another batch under the same number is refused.
+    pub digest: Hash,
 }
 
 #[derive(Clone, Debug)]

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{Reply, claim::after, desk::Desk, desk::Tracked};
+use super::{Reply, desk::Desk, desk::Tracked};
 use crate::{
     Failure, FailureKind, Timestamp,
     events::{EventType, NewEvent},
     facts::Facts,
     ids::{CommandId, PermissionId, RunId},
-    permissions::{PermissionRequest, PermissionStatus},
+    permissions::{Asked, PermissionRequest, PermissionStatus},
 };
 
 #[derive(Clone, Debug)]
@@ -21,35 +21,69 @@ pub struct AnswerPermissionOp {
 
 /// Writes the request and, where it makes no sense, its denial.
 pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
-    let Facts::Permission(ask) = event.facts.clone() else { unreachable!("only permission requests ask") };
+    let Facts::Permission(asked) = event.facts.clone() else { unreachable!("only permission requests ask") };
     desk.append(run_id, event, now);
-    let Some(ask) = ask else {
-        let fact = json!({"permissionId": null, "status": PermissionStatus::Denied, "resolvedBy": "manager",
-            "reason": "the request could not be read or is over-long"});
-        desk.append(run_id, NewEvent::written(EventType::PermissionResolved, Some(command_id), &fact), now);
-        return;
+    let ask = match asked {
+        Asked::Well(ask) => *ask,
+        Asked::Badly(permission_id) => return deny_unread(desk, run_id, command_id, permission_id, now),
     };
-    let session = desk.session.session;
-    let deadline = after(now, ask.wait_ms());
-    let rows = desk.run_mut(run_id);
-    rows.run.open_permissions += 1;
     let request = PermissionRequest {
         permission_id: ask.permission_id,
         run_id,
-        session,
+        session: desk.session.session,
         command_id,
+        deadline: ask.waits_until(now),
         title: ask.title,
+        command: ask.command,
         tool_call_id: ask.tool_call_id,
         options: ask.options,
         digest: ask.digest.to_ascii_lowercase(),
-        deadline,
         status: PermissionStatus::Pending,
         option_id: None,
         resolved_by: None,
         resolved_at: None,
         created_at: now,
     };
-    rows.permissions.insert(request.permission_id, Tracked::new(request));
+    let (permission_id, too_late) = (request.permission_id, request.deadline <= now);
+    let rows = desk.run_mut(run_id);
+    rows.run.open_permissions += 1;
+    rows.permissions.insert(permission_id, Tracked::new(request));
+    if too_late {
+        resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, "deadline", now);
+    }
+}
+
+/// What could not be read counts as denied, and is kept under its id where that could be, for the runner that waits for it.
+fn deny_unread(
+    desk: &mut Desk,
+    run_id: RunId,
+    command_id: CommandId,
+    permission_id: Option<PermissionId>,
+    now: Timestamp,
+) {
+    let reason = "the request could not be read or is over-long";
+    let fact = json!({"permissionId": permission_id, "status": PermissionStatus::Denied, "resolvedBy": "manager",
+        "reason": reason});
+    desk.append(run_id, NewEvent::written(EventType::PermissionResolved, Some(command_id), &fact), now);
+    let Some(permission_id) = permission_id else { return };
+    let request = PermissionRequest {
+        permission_id,
+        run_id,
+        session: desk.session.session,
+        command_id,
+        title: reason.into(),
+        command: None,
+        tool_call_id: None,
+        options: vec![],
+        digest: String::new(),
+        deadline: now,
+        status: PermissionStatus::Denied,
+        option_id: None,
+        resolved_by: Some("manager".into()),
+        resolved_at: Some(now),
+        created_at: now,
+    };
+    desk.run_mut(run_id).permissions.insert(permission_id, Tracked::new(request));
 }
 
 pub fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now: Timestamp) -> Result<Reply, Failure> {

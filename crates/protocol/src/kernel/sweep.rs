@@ -23,6 +23,7 @@ pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Res
     if let Some(lease) = over {
         if let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
             lease.ended = true;
+            lease.expired = true;
         }
         let fact = json!({"state": "expired", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch,
             "leaseExpiresAt": lease.expires_at, "orphaned": op.orphaned});

@@ -61,11 +61,11 @@ pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct ResultQuery {
-    /// The latest command when left out.
+    /// The latest turn when left out.
     command_id: Option<String>,
 }
 
-/// What became of a command: of the run's latest unless one is named.
+/// What became of a command: of the run's latest turn unless one is named.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ResultQuery),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]

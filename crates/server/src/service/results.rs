@@ -15,7 +15,7 @@ use crate::{
     auth::Principal,
 };
 
-/// The result of the named command, or of the run's latest.
+/// The result of the named command, or of the run's latest turn.
 pub async fn get(
     app: &App,
     caller: &Principal,

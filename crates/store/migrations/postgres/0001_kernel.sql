@@ -74,6 +74,7 @@ CREATE TABLE leases (
     heartbeat_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     ended BIGINT NOT NULL,
+    expired BIGINT NOT NULL,
     waiters TEXT NOT NULL
 ) WITH (fillfactor = 50);
 CREATE INDEX leases_held ON leases (expires_at) WHERE ended = 0;
@@ -126,6 +127,7 @@ CREATE TABLE append_batches (
     first_seq BIGINT NOT NULL,
     last_seq BIGINT NOT NULL,
     released BIGINT NOT NULL,
+    digest BYTEA NOT NULL,
     PRIMARY KEY (run_id, lease_epoch, batch_no)
 );
 
@@ -136,6 +138,7 @@ CREATE TABLE permissions (
     session_id TEXT NOT NULL,
     command_id TEXT NOT NULL,
     title TEXT NOT NULL,
+    command TEXT,
     tool_call_id TEXT,
     options TEXT NOT NULL,
     digest TEXT NOT NULL,

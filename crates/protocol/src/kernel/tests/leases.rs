@@ -23,6 +23,41 @@ fn a_second_runner_waits_until_the_lease_has_run_out_and_is_noted_once() {
 }
 
 #[test]
+fn a_take_over_is_recovered_whether_the_sweeper_came_first_or_not() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let last = |scene: &Scene| scene.facts(EventType::Lease).pop().unwrap();
+    scene.claim(run, "first");
+    scene.advance_ms(LEASE_MS);
+    scene.sweep(run);
+    assert_eq!(scene.refused(run, Scene::append_op("first", 1, None, vec![says(turn)])), "lease-expired");
+    scene.claim(run, "second");
+    assert_eq!((&last(&scene)["state"], &last(&scene)["previousRunnerId"]), (&json!("recovered"), &json!("first")));
+    // The same runner again, that had not given the lease back: another life of it.
+    scene.claim(run, "second");
+    assert_eq!((&last(&scene)["state"], &last(&scene)["previousRunnerId"]), (&json!("recovered"), &json!("second")));
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    scene.claim(run, "third");
+    assert_eq!((&last(&scene)["state"], &last(&scene)["previousRunnerId"]), (&json!("claimed"), &Value::Null));
+}
+
+#[test]
+fn a_batch_number_stands_for_one_batch() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let epoch = scene.claim(run, "runner");
+    let batch = |events| Scene::append_op("runner", epoch, Some(1), events);
+    scene.apply(run, batch(vec![says(turn)])).unwrap();
+    let events = scene.desk.events.len();
+    assert_eq!(scene.refused(run, batch(vec![says(turn), says(turn)])), "batch-payload");
+    scene.apply(run, batch(vec![says(turn)])).unwrap();
+    assert_eq!(scene.desk.events.len(), events);
+}
+
+#[test]
 fn every_claim_raises_the_epoch_even_by_the_same_runner() {
     let mut scene = Scene::new();
     let run = scene.run();

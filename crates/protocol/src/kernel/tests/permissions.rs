@@ -95,6 +95,45 @@ fn a_request_that_makes_no_sense_counts_as_denied_and_is_never_open() {
 }
 
 #[test]
+fn a_denial_of_what_could_not_be_read_is_found_under_its_id() {
+    let (mut scene, run, turn, _) = asking();
+    let id = PermissionId::new(scene.body());
+    let nonsense = json!({"permissionId": id, "title": "may I?", "digest": "abc", "options": []});
+    scene.append(run, vec![NewEvent::written(EventType::PermissionRequest, Some(turn), &nonsense)]).unwrap();
+    assert_eq!(status(&scene, run, id), PermissionStatus::Denied);
+    assert_eq!(scene.facts(EventType::PermissionResolved)[0]["permissionId"], json!(id));
+    assert_eq!(scene.rows(run).run.open_permissions, 1);
+}
+
+#[test]
+fn a_question_does_not_outlive_the_attempt_that_asked_it() {
+    let (mut scene, run, _, permission) = asking();
+    scene.advance_ms(LEASE_MS);
+    scene.claim(run, "another");
+    assert_eq!(status(&scene, run, permission), PermissionStatus::Cancelled);
+    assert_eq!(scene.refused(run, answer(permission, "yes", &digest())), "permission-resolved");
+    assert_eq!(scene.rows(run).run.open_permissions, 0);
+}
+
+#[test]
+fn whoever_asks_may_say_until_when() {
+    let (mut scene, run, turn, _) = asking();
+    let mut ask = |scene: &mut Scene, deadline: Timestamp| {
+        let id = PermissionId::new(scene.body());
+        let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
+        let payload = json!({"permissionId": id, "title": "may I?", "digest": digest(), "options": options,
+            "command": "rm -r logs", "deadline": deadline});
+        scene.append(run, vec![NewEvent::written(EventType::PermissionRequest, Some(turn), &payload)]).unwrap();
+        id
+    };
+    let soon = crate::kernel::claim::after(scene.now, 1_000);
+    let (open, late) = (ask(&mut scene, soon), ask(&mut scene, Timestamp::UNIX_EPOCH));
+    assert_eq!(scene.rows(run).permissions[&open].deadline, soon);
+    assert_eq!(scene.rows(run).permissions[&open].command.as_deref(), Some("rm -r logs"));
+    assert_eq!(status(&scene, run, late), PermissionStatus::Cancelled);
+}
+
+#[test]
 fn a_permission_id_is_used_once_also_within_a_batch() {
     let (mut scene, run, turn, permission) = asking();
     let ask = |id| Scene::append_op("runner", 1, None, vec![asks(turn, id)]);

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use ostler_protocol::{
     FailureKind,
-    events::EventType,
+    events::{EventType, clip},
     json::canonical_hash,
+    limits::TOOL_COMMAND_CHARS_MAX,
     permissions::{AskPermission, OptionKind, PermissionOption},
 };
 use serde_json::{Map, Value, json};
@@ -112,6 +113,7 @@ impl Play {
         let request = AskPermission {
             permission_id: self.link.new_permission_id(),
             title: ask.title,
+            command: Some(shown(&ask.command)),
             tool_call_id: None,
             options: vec![
                 option("allow", "Allow", OptionKind::AllowOnce),
@@ -119,6 +121,7 @@ impl Play {
             ],
             digest: canonical_hash(&ask.command),
             wait_ms: ask.wait_ms,
+            deadline: None,
         };
         let answer = self.link.ask(&request).await.answer();
         tokio::pin!(answer);
@@ -212,6 +215,12 @@ fn pieces(text: &str, count: u32) -> impl Iterator<Item = &str> {
         rest = &rest[piece.len()..];
         Some(piece)
     })
+}
+
+/// What would run, as a person reads it.
+fn shown(command: &Value) -> String {
+    let text = command.as_str().map_or_else(|| command.to_string(), str::to_owned);
+    clip(&text, TOOL_COMMAND_CHARS_MAX)
 }
 
 #[cfg(test)]

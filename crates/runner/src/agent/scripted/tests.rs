@@ -5,7 +5,7 @@ use std::{sync::Arc, task::Poll};
 use ostler_protocol::{
     RawJson, Timestamp,
     events::AppendEvent,
-    permissions::{AskPermission, PermissionRequest, PermissionStatus},
+    permissions::{AskPermission, Asked, PermissionRequest, PermissionStatus},
     policy::Budgets,
     runs::TerminalStatus,
 };
@@ -175,6 +175,7 @@ fn resolved(asked: &Value, status: PermissionStatus, digest: &str) -> Permission
         session: turn.run.session,
         command_id: turn.command.command_id,
         title: ask.title,
+        command: ask.command,
         tool_call_id: None,
         options: ask.options,
         digest: digest.to_owned(),
@@ -193,7 +194,8 @@ async fn answered(status: PermissionStatus, digest: impl Fn(&str) -> String) -> 
     assert_eq!(stage.go().await, None);
     let events = stage.emitted();
     assert_eq!(types(&events), ["permission_request"]);
-    assert!(AskPermission::read(&RawJson::of(&events[0].1)).is_some());
+    assert!(matches!(AskPermission::read(&RawJson::of(&events[0].1)), Asked::Well(_)));
+    assert_eq!(events[0].1["command"], "rm -r x");
     let asked = &events[0].1;
     assert!(stage.end.answer(resolved(asked, status, &digest(asked["digest"].as_str().unwrap()))));
     stage.go().await.unwrap().unwrap()
