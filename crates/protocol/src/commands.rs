@@ -122,6 +122,9 @@ pub struct Command {
     pub cancel_requested_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub acked_at: Option<Timestamp>,
+    /// When the server ends it, unless it has ended before.
+    #[serde(skip)]
+    pub deadline_at: Option<Timestamp>,
     /// The attempt that works, or last worked, on it.
     pub attempt_id: Option<AttemptId>,
     pub terminal: Option<Terminal>,

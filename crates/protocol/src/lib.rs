@@ -4,6 +4,7 @@
 //! the state machines; the store persists what they return.
 
 pub mod backends;
+pub mod budgets;
 pub mod capabilities;
 pub mod chain;
 pub mod commands;

@@ -7,6 +7,7 @@
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
+    budgets::Allowance,
     commands::{Command, CommandPage, CommandState, CommandType, PollCommands},
     events::{AppendEvent, Appended, EventType},
     ids::CommandId,
@@ -17,7 +18,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::{
     agent::{AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult},
-    budgets::{Allowance, Meter, Stop},
+    budgets::{Meter, Stop},
     link::{self, RunnerEnd},
     tenure::{Halt, Refusal, Tenure},
 };
@@ -175,7 +176,7 @@ impl<'a> Watch<'a> {
             listen_at: Some(now + Duration::from_millis(LISTEN_AFTER_MS)),
             quiet: Duration::from_millis(QUIET_MS.0),
             time_up_at: now.checked_add(Duration::from_millis(allowance.timeout_ms.unsigned_abs())),
-            time_up: allowance.timed_out(),
+            time_up: Stop::Budget(allowance.timed_out()),
             drop_at: None,
             known_news: String::new(),
         }
@@ -402,9 +403,7 @@ fn stop_end(stop: &Stop) -> TurnEnd {
     match stop {
         Stop::Cancel => TurnEnd::cancelled("cancelled on request"),
         Stop::Interrupt => TurnEnd::cancelled("interrupted"),
-        Stop::Budget { name, value } => {
-            TurnEnd::blocked(FailureKind::BudgetExceeded, format!("the budget {name} of {value} is used up"))
-        }
+        Stop::Budget(used_up) => TurnEnd::blocked(FailureKind::BudgetExceeded, used_up.to_string()),
     }
 }
 

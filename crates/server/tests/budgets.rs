@@ -12,6 +12,7 @@ on_both_engines!(
     a_command_lowers_a_budget_and_never_raises_it,
     a_ceiling_of_the_server_holds_without_being_asked_for,
     what_stays_within_its_budget_completes,
+    a_runner_that_does_not_stop_is_stopped,
 );
 
 async fn blocked(server: &TestServer, policy: Value, budgets: Value, steps: Value, name: &str, value: &str) {
@@ -83,4 +84,18 @@ async fn what_stays_within_its_budget_completes(engine: Engine) {
     // Each command has its budget anew.
     let next = server.turn(&run_id, &steps).await;
     assert_eq!(server.ended(&run_id, &next).await["reply"], "just enough");
+}
+
+/// Runners others write are held to the policy too.
+async fn a_runner_that_does_not_stop_is_stopped(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let command_id = server.turn(&run_id, "work").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    let timeout_ms = server.run(&run_id).await["executionPolicy"]["timeoutMs"].as_i64().unwrap();
+    server.clock.advance_ms(timeout_ms + ostler_protocol::limits::TIMEOUT_GRACE_MS);
+    let result = server.ended(&run_id, &command_id).await;
+    assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("blocked"), &json!("budget-exceeded")));
+    assert!(result["blocker"].as_str().unwrap().contains("timeoutMs"), "{result}");
 }

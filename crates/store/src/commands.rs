@@ -1,8 +1,9 @@
 //! Commands.
 
 use ostler_protocol::{
+    Timestamp,
     commands::{Command, CommandState, CommandType},
-    ids::{CommandId, RunId},
+    ids::{CommandId, RunId, SessionId},
 };
 
 use crate::{
@@ -31,6 +32,7 @@ impl Record for Command {
         ("state", Text),
         ("cancel_requested_at", Int),
         ("acked_at", Int),
+        ("deadline_at", Int),
         ("attempt_id", Text),
         ("terminal", Text),
         ("fold", Text),
@@ -62,6 +64,7 @@ impl Record for Command {
             self.state.as_str().into(),
             self.cancel_requested_at.into(),
             self.acked_at.into(),
+            self.deadline_at.into(),
             opt_text(self.attempt_id),
             Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
             json(&self.fold),
@@ -85,6 +88,7 @@ impl Record for Command {
             state: row.named(CommandState::parse)?,
             cancel_requested_at: row.opt_time()?,
             acked_at: row.opt_time()?,
+            deadline_at: row.opt_time()?,
             attempt_id: row.opt_id()?,
             terminal: row.opt_json()?,
             fold: row.json()?,
@@ -108,4 +112,12 @@ pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreE
 /// Every unfinished command of a run, by number.
 pub async fn list_unfinished(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
     db.select::<Command>(&format!("WHERE t.run_id = $1 AND t.{UNFINISHED} ORDER BY t.seq"), vec![text(run_id)]).await
+}
+
+/// Runs with a command that has run past its time.
+pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    let sql = format!(
+        "SELECT session_id, run_id FROM commands WHERE deadline_at <= $1 AND {UNFINISHED} ORDER BY deadline_at LIMIT $2"
+    );
+    db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
 }

@@ -1,7 +1,7 @@
 //! Appending a runner's events: fenced, de-duplicated, checked whole before anything is written.
 
 use super::{
-    Reply,
+    Reply, budget,
     claim::{fence, give_back},
     desk::{Batch, Desk, RunDesk, Tracked},
     ending::{End, end_command, end_run},
@@ -56,9 +56,11 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
     check(rows, &op.events)?;
     let first_seq = rows.run.last_seq + 1;
+    let overspent = budget::overspent(rows, &op.events);
     for event in op.events {
         take(desk, run_id, event, now);
     }
+    budget::end_overspent(desk, run_id, overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
     let rows = desk.run(run_id)?;
     if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
@@ -199,8 +201,10 @@ fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, now: Timestamp) {
 fn start(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     let attempt_id = rows.run.attempt_id;
+    let rows = &mut *rows;
     let command = rows.commands.get_mut(&command_id).expect("checked before");
     if matches!(command.state, CommandState::Pending | CommandState::Acked) {
+        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
         command.state = CommandState::Running;
         command.acked_at.get_or_insert(now);
         command.attempt_id = attempt_id;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    Reply, cancel,
+    Reply, budget, cancel,
     desk::{Desk, RunDesk, Tracked},
     permission,
     run::{check_open, session_busy},
@@ -113,6 +113,7 @@ fn take_up(rows: &mut RunDesk, attempt_id: AttemptId, now: Timestamp) {
     if let Some(next) = turns.min_by_key(|c| c.seq).filter(|c| c.state == CommandState::Pending) {
         next.state = CommandState::Acked;
         next.acked_at = Some(now);
+        next.deadline_at = next.deadline_at.or_else(|| budget::deadline(&rows.run, next, now));
         next.attempt_id = Some(attempt_id);
         next.updated_at = now;
     }
@@ -189,10 +190,12 @@ pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<
             json!({"phase": PHASE_ATTEMPT_RESTARTED, "attemptId": attempt_id, "previousAttemptId": command.attempt_id});
         desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(op.command_id), &fact), now);
     }
-    let command = desk.run_mut(run_id).commands.get_mut(&op.command_id).expect("found above");
+    let rows = desk.run_mut(run_id);
+    let command = rows.commands.get_mut(&op.command_id).expect("found above");
     if taken_over || command.state == CommandState::Pending {
         command.state = CommandState::Acked;
         command.acked_at = Some(now);
+        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
         command.attempt_id = attempt_id;
         command.updated_at = now;
     }

@@ -3,6 +3,7 @@
 //! changes nothing; the one exception is stated where it is made (`claim-waiting`).
 
 mod append;
+mod budget;
 mod cancel;
 mod claim;
 mod command;

@@ -1,8 +1,8 @@
-//! The sweeper's verb: what time alone changes. Run for a run whose lease or permission deadline has passed.
+//! The sweeper's verb: what time alone changes. Run for a run of which a lease, a permission request or a command is due.
 
 use serde_json::json;
 
-use super::{Reply, cancel, desk::Desk, permission};
+use super::{Reply, budget, cancel, desk::Desk, permission};
 use crate::{
     Failure, Timestamp,
     events::{EventType, NewEvent},
@@ -18,6 +18,7 @@ pub struct SweepOp {
 
 pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Result<Reply, Failure> {
     expire_permissions(desk, run_id, now);
+    budget::end_overdue(desk, run_id, now);
     let rows = desk.run(run_id)?;
     let over = rows.lease.as_deref().filter(|lease| !lease.ended && (op.orphaned || !lease.is_live(now))).cloned();
     if let Some(lease) = over {

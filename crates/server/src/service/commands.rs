@@ -87,6 +87,7 @@ pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<Create
         target_command_id: None,
         cancel_requested_at: None,
         acked_at: None,
+        deadline_at: None,
         attempt_id: None,
         terminal: None,
         fold: CommandFold::default(),

@@ -1,4 +1,4 @@
-//! The sweeper: ends leases and permission requests whose time has passed, and takes up jobs whose launcher is gone.
+//! The sweeper: ends leases, permission requests and commands whose time has passed, and takes up jobs whose launcher is gone.
 //! Every step is an ordinary operation of the kernel, so two sweepers cannot do harm, only work twice.
 
 use std::time::Duration;
@@ -37,6 +37,7 @@ async fn pass(app: &App) -> Result<(), Failure> {
     let now = app.now();
     let mut due = store::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)?;
     due.extend(store::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
+    due.extend(store::commands::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
     sweep_all(app, due, SweepOp::default()).await;
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);

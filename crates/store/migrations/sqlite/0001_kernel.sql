@@ -92,6 +92,7 @@ CREATE TABLE commands (
     target_command_id TEXT,
     cancel_requested_at BIGINT,
     acked_at BIGINT,
+    deadline_at BIGINT,
     attempt_id TEXT,
     terminal TEXT,
     fold TEXT NOT NULL,
@@ -101,6 +102,7 @@ CREATE TABLE commands (
 );
 CREATE UNIQUE INDEX commands_seq ON commands (run_id, seq);
 CREATE UNIQUE INDEX commands_key ON commands (run_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX commands_deadline ON commands (deadline_at) WHERE state IN ('pending', 'acked', 'running');
 CREATE INDEX commands_unfinished ON commands (run_id) WHERE state IN ('pending', 'acked', 'running');
 
 -- Append-only. Every query names the session, so that Postgres can partition by it later.

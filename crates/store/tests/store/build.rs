@@ -104,6 +104,7 @@ impl Mint {
             target_command_id: None,
             cancel_requested_at: None,
             acked_at: None,
+            deadline_at: None,
             attempt_id: None,
             terminal: None,
             fold: CommandFold::default(),

@@ -1,5 +1,6 @@
 //! The kernel's rules, each as a sentence, on a desk without a store.
 
+mod budgets;
 mod cancels;
 mod commands;
 mod jobs;
@@ -122,6 +123,7 @@ impl Scene {
             target_command_id: None,
             cancel_requested_at: None,
             acked_at: None,
+            deadline_at: None,
             attempt_id: None,
             terminal: None,
             fold: CommandFold::default(),

@@ -118,7 +118,7 @@ fn a_question_does_not_outlive_the_attempt_that_asked_it() {
 #[test]
 fn whoever_asks_may_say_until_when() {
     let (mut scene, run, turn, _) = asking();
-    let mut ask = |scene: &mut Scene, deadline: Timestamp| {
+    let ask = |scene: &mut Scene, deadline: Timestamp| {
         let id = PermissionId::new(scene.body());
         let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
         let payload = json!({"permissionId": id, "title": "may I?", "digest": digest(), "options": options,

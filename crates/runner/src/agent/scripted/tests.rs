@@ -4,6 +4,7 @@ use std::{sync::Arc, task::Poll};
 
 use ostler_protocol::{
     RawJson, Timestamp,
+    budgets::UsedUp,
     events::AppendEvent,
     permissions::{AskPermission, Asked, PermissionRequest, PermissionStatus},
     policy::Budgets,
@@ -242,7 +243,7 @@ async fn a_budget_stops_the_script() {
     let steps = script(json!([{"tool": {"name": "a"}}, {"tool": {"name": "b"}}, {"say": "never"}]));
     let mut stage = Stage::with(turn(&steps), budgets);
     assert_eq!(stage.go().await, Some(Err(Left::Stopped)));
-    assert_eq!(stage.end.stop_reason(), Some(Stop::Budget { name: "maxToolCalls", value: "1".into() }));
+    assert_eq!(stage.end.stop_reason(), Some(Stop::Budget(UsedUp { name: "maxToolCalls", value: "1".into() })));
     assert_eq!(types(&stage.emitted()), ["tool_call", "tool_call"]);
 }
 

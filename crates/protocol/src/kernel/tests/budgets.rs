@@ -1,0 +1,65 @@
+//! Budgets that a runner does not keep.
+
+use super::*;
+use crate::limits::TIMEOUT_GRACE_MS;
+
+fn usage(turn: CommandId, tokens: i64) -> NewEvent {
+    NewEvent::written(EventType::Usage, Some(turn), &json!({"totalTokens": tokens}))
+}
+
+fn tool(turn: CommandId, call: &str) -> NewEvent {
+    NewEvent::written(EventType::ToolCall, Some(turn), &json!({"toolCallId": call, "status": "started"}))
+}
+
+/// A turn in hand, of a run with these budgets.
+fn within(budgets: Budgets) -> (Scene, RunId, CommandId) {
+    let mut scene = Scene::new();
+    let mut op = scene.new_run();
+    op.run.execution_policy.budgets = budgets;
+    let run = op.run.run_id;
+    scene.apply(run, Op::CreateRun(Box::new(op))).unwrap();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    (scene, run, turn)
+}
+
+#[test]
+fn a_runner_has_one_batch_to_stop_its_agent_and_then_the_server_does() {
+    let (mut scene, run, turn) = within(Budgets { max_tokens: Some(100), ..Budgets::default() });
+    scene.append(run, vec![usage(turn, 60), usage(turn, 60)]).unwrap();
+    scene.append(run, vec![says(turn)]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Running, "what it says on its way out is heard");
+    scene.append(run, vec![usage(turn, 1)]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Blocked);
+    assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
+    let message = scene.command(run, turn).terminal.as_ref().unwrap().message.clone().unwrap();
+    assert!(message.contains("maxTokens of 100"), "{message}");
+}
+
+#[test]
+fn an_agent_that_calls_tool_after_tool_is_ended() {
+    let (mut scene, run, turn) = within(Budgets { max_tool_calls: Some(1), ..Budgets::default() });
+    scene.append(run, vec![tool(turn, "a")]).unwrap();
+    scene.append(run, vec![tool(turn, "b")]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Running);
+    scene.append(run, vec![tool(turn, "c")]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Blocked);
+}
+
+#[test]
+fn time_runs_on_through_attempts_and_the_server_ends_what_outlives_it() {
+    let (mut scene, run, turn) = within(Budgets::default());
+    scene.append(run, vec![says(turn)]).unwrap();
+    let deadline = scene.command(run, turn).deadline_at.unwrap();
+    scene.advance_ms(LEASE_MS);
+    scene.claim(run, "another");
+    let ack = AckOp { command_id: turn, runner_id: "another".into(), lease_epoch: 2, attempt_id: None };
+    scene.apply(run, Op::Ack(ack)).unwrap();
+    assert_eq!(scene.command(run, turn).deadline_at, Some(deadline));
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Acked);
+    scene.advance_ms(1_000 + TIMEOUT_GRACE_MS);
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Blocked);
+    assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
+}
