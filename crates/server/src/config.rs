@@ -45,6 +45,7 @@ pub struct ServerSection {
     /// Origins of web pages that may call.
     pub allow_origins: Vec<String>,
     /// The directory that clients are told is this server's workspace; the current one when left out.
+    #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
 }
 
