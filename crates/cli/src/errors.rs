@@ -39,12 +39,18 @@ pub fn render(failure: &Failure, paint: Paint) -> String {
     if let Some(cause) = &failure.cause {
         out.push_str(&format!("  cause: {}\n", line(cause, 400)));
     }
-    let hint = detail(HINT).map_or_else(|| hint_for(failure).to_owned(), harmless);
+    let hint = hint_of(failure);
     out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     out
 }
 
-fn hint_for(failure: &Failure) -> &'static str {
+/// What to do about it: its own hint, else its kind's.
+pub fn hint_of(failure: &Failure) -> String {
+    let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
+    own.map_or_else(|| general(failure).to_owned(), harmless)
+}
+
+fn general(failure: &Failure) -> &'static str {
     if ostler_client::is_unreachable(failure) {
         return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
             `ostler doctor` looks closer";

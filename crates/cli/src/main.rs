@@ -1,12 +1,15 @@
 //! The binary `ostler`. Parses the command line, hands over to one file per verb or noun, and turns what comes back into
 //! an exit code. No verb prints an error itself: every failure ends here, in one shape.
 
+mod api;
 mod backends;
 mod cancel;
 mod completions;
+mod config;
 mod confirm;
 mod connect;
 mod contexts;
+mod doctor;
 mod errors;
 mod events;
 mod exit_codes;
@@ -69,9 +72,12 @@ enum Verb {
     Jobs(jobs::Args),
     Backends(backends::Args),
     Context(contexts::Args),
+    Config(config::Args),
+    Api(api::Args),
     Token(tokens::Args),
     Users(users::Args),
     Serve(serve::Args),
+    Doctor(doctor::Args),
     Verify(verify::Args),
     Completions(completions::Args),
 }
@@ -142,9 +148,12 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Jobs(args) => jobs::jobs(connection, args).await,
         Verb::Backends(args) => backends::backends(connection, args).await,
         Verb::Context(args) => contexts::context(connection, args),
+        Verb::Config(args) => config::config(connection, args),
+        Verb::Api(args) => api::api(connection, args).await,
         Verb::Token(args) => tokens::token(connection, args).await,
         Verb::Users(args) => users::users(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
+        Verb::Doctor(args) => doctor::doctor(connection, args).await,
         Verb::Verify(args) => verify::verify(connection, args).await,
         Verb::Completions(args) => completions::completions(args),
     }

@@ -63,8 +63,13 @@ impl Output {
 
 /// Writes data to stdout, at once.
 pub fn data(text: &str) {
+    bytes(text.as_bytes());
+}
+
+/// Data that need not be text.
+pub fn bytes(data: &[u8]) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    if let Err(error) = out.write_all(data).and_then(|()| out.flush()) {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(exit_codes::READER_GONE.into());
         }

@@ -1,7 +1,10 @@
 //! `ostler serve`: the server in the foreground. One JSON line on stdout says that it is ready, logs go to stderr, and
 //! SIGINT or SIGTERM stops it gracefully.
 
-use std::{io::IsTerminal, path::PathBuf};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+};
 
 use clap::ValueEnum;
 use ostler_protocol::Failure;
@@ -22,6 +25,16 @@ const LOG_DEFAULT: &str = "info";
 #[command(after_help = "Examples:\n  ostler serve\n  ostler serve --listen 127.0.0.1:0 --data-dir ./data\n  \
     ostler serve --database-url postgres://ostler@localhost/ostler --log json")]
 pub struct Args {
+    #[command(flatten)]
+    flags: ServerFlags,
+    /// How logs on stderr look; OSTLER_LOG, else RUST_LOG, says what is logged
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    log: LogFormat,
+}
+
+/// What the command line can say about the configuration.
+#[derive(clap::Args, Debug)]
+pub struct ServerFlags {
     /// Where to listen; port 0 takes a free one [default: 127.0.0.1:4747]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
@@ -39,9 +52,6 @@ pub struct Args {
     /// Start even if the store's settings may lose acknowledged writes in a power cut
     #[arg(long)]
     unsafe_durability: bool,
-    /// How logs on stderr look; OSTLER_LOG, else RUST_LOG, says what is logged
-    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    log: LogFormat,
 }
 
 #[derive(clap::Args, Debug)]
@@ -61,11 +71,32 @@ enum LogFormat {
 }
 
 impl StoreArgs {
-    /// The configuration that the file, the environment and the flags give together.
-    pub fn load(&self, connection: &Connection, overrides: Overrides) -> Result<Config, Failure> {
-        let data_dir = connection.data_dir();
+    /// The file, and what these flags say.
+    pub fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
+        let data_dir = connection.data_dir_flag().cloned();
         let database_url = self.database_url.clone().filter(|url| !url.is_empty());
-        Config::load(self.config.as_deref(), Overrides { data_dir, database_url, ..overrides })
+        (self.config.as_deref(), Overrides { data_dir, database_url, ..Overrides::default() })
+    }
+
+    /// The configuration that the file, the environment and the flags give together.
+    pub fn load(&self, connection: &Connection) -> Result<Config, Failure> {
+        let (file, overrides) = self.overrides(connection);
+        Config::load(file, overrides)
+    }
+}
+
+impl ServerFlags {
+    pub fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
+        let (file, of_store) = self.store.overrides(connection);
+        let overrides = Overrides {
+            listen: self.listen.clone(),
+            open_loopback: self.open_loopback,
+            require_auth: self.require_auth,
+            allow_origins: self.allow_origin.clone(),
+            unsafe_durability: self.unsafe_durability,
+            ..of_store
+        };
+        (file, overrides)
     }
 }
 
@@ -82,16 +113,8 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     // Before the server starts, so that no signal finds nobody listening.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
-    let overrides = Overrides {
-        listen: args.listen.clone(),
-        open_loopback: args.open_loopback,
-        require_auth: args.require_auth,
-        allow_origins: args.allow_origin.clone(),
-        unsafe_durability: args.unsafe_durability,
-        ..Overrides::default()
-    };
-    let config = args.store.load(connection, overrides)?;
-    let server = Server::start(config).await?;
+    let (file, overrides) = args.flags.overrides(connection);
+    let server = Server::start(Config::load(file, overrides)?).await?;
     let address = format!("http://{}", server.address());
     output::data(&output::json_line(&Ready {
         address: address.clone(),

@@ -2,7 +2,7 @@
 //! that does not fit.
 
 use ostler_protocol::Failure;
-use ostler_server::{config::Overrides, verify::Report};
+use ostler_server::verify::Report;
 use serde_json::json;
 
 use crate::{
@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 pub async fn verify(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let config = args.store.load(connection, Overrides::default())?;
+    let config = args.store.load(connection)?;
     let report = ostler_server::verify(&config, args.session.as_deref()).await?;
     args.output.one(&as_json(&report), || render(&report, Paint::stdout()));
     Ok(if report.broken.is_empty() { exit_codes::OK } else { exit_codes::BROKEN })

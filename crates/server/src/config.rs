@@ -192,7 +192,8 @@ impl Config {
                 std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()).map(SecretString::from);
         }
         config.server.listen = overrides.listen.unwrap_or(config.server.listen);
-        config.server.data_dir = overrides.data_dir.or(config.server.data_dir);
+        let data_dir = std::env::var_os("OSTLER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        config.server.data_dir = overrides.data_dir.or(data_dir).or(config.server.data_dir);
         config.store.database_url = overrides.database_url.map(SecretString::from).or(config.store.database_url);
         config.server.open_loopback |= overrides.open_loopback;
         config.server.require_auth |= overrides.require_auth;
@@ -241,8 +242,7 @@ impl Config {
                 .or_else(|| Some(absolute("HOME")?.join(".local/share")))
                 .map(|base| base.join("ostler"))
         };
-        let chosen = self.server.data_dir.clone().or_else(|| std::env::var_os("OSTLER_DATA_DIR").map(PathBuf::from));
-        chosen.or_else(from_home).ok_or_else(|| {
+        self.server.data_dir.clone().or_else(from_home).ok_or_else(|| {
             Failure::rule(FailureKind::InfraFailed, "data-dir", "no data directory: give --data-dir or set HOME")
         })
     }

@@ -12,6 +12,7 @@ mod launcher;
 mod listener;
 mod server;
 mod service;
+pub mod settings;
 pub mod verify;
 mod worker;
 

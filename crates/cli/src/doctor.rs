@@ -1,0 +1,303 @@
+//! `ostler doctor`: what is well and what is not between here and an answer, each with what to do about it. It only looks.
+
+use std::path::Path;
+
+use jiff::fmt::rfc2822;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    backends::Backend,
+    health::{Health, Readiness},
+    runs::ListRuns,
+};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::{
+    connect::{self, Connection, Settings},
+    errors, exit_codes,
+    output::{self, Output, count, line},
+    paint::Paint,
+    times::now,
+};
+
+/// A clock that is off by this much makes ages and leases hard to read; by that much, tokens end at the wrong time.
+const SKEW_S_WARN: i64 = 5;
+const SKEW_S_FAIL: i64 = 60;
+const DISK_BYTES_WARN: u64 = 1 << 30;
+const DISK_BYTES_FAIL: u64 = 100 << 20;
+
+/// Check everything between here and an answer, and say what to do about it
+///
+/// Looks at the settings, the server, its version, the token, the store, its durability and migrations, the clocks, the disk
+/// and the agents' programs. The exit code is 1 if a check failed; a warning is no failure.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler doctor\n  ostler --context lab doctor\n  \
+    ostler doctor -o json | jq '.[] | select(.state == \"fail\")'")]
+pub struct Args {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+    /// Could not be looked at from here.
+    Skip,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn of(name: &'static str, state: State, found: impl Into<String>, fix: &str) -> Self {
+        let fix = (state != State::Ok && !fix.is_empty()).then(|| fix.to_owned());
+        Self { name, state, found: found.into(), fix }
+    }
+
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self::of(name, State::Ok, found, "")
+    }
+}
+
+pub async fn doctor(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let checks = examine(connection).await;
+    args.output.many(&checks, || render(&checks, Paint::stdout()));
+    let failed = checks.iter().any(|check| check.state == State::Fail);
+    Ok(if failed { exit_codes::BROKEN } else { exit_codes::OK })
+}
+
+async fn examine(connection: &Connection) -> Vec<Check> {
+    let settings = match connection.settings() {
+        Ok(settings) => settings,
+        Err(failure) => return vec![of_failure("settings", &failure)],
+    };
+    let from = format!("{} (from {})", line(&settings.server.value, 200), settings.server.origin);
+    let mut checks = vec![Check::ok("settings", from)];
+    let client = match connection.client() {
+        Ok(client) => client,
+        Err(failure) => {
+            checks.push(of_failure("token", &failure));
+            return checks;
+        }
+    };
+    let began = Instant::now();
+    match client.health_and_clock().await {
+        Err(failure) => {
+            checks.push(of_failure("server", &failure));
+            checks.push(Check::of("store", State::Skip, "not asked: the server does not answer", ""));
+        }
+        Ok((health, date)) => {
+            checks.push(Check::ok("server", format!("answers in {} ms", began.elapsed().as_millis())));
+            checks.push(version(&health, env!("CARGO_PKG_VERSION")));
+            checks.push(clock(date.as_deref(), now()));
+            checks.push(token(&client, &settings).await);
+            checks.extend(store(client.readiness().await));
+        }
+    }
+    if connect::is_loopback(&settings.server.value) {
+        checks.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
+        checks.extend(agents(client.list_backends().await.map(|all| all.backends).unwrap_or_default(), on_path));
+    } else {
+        let elsewhere = "the server is on another machine; run `ostler doctor` there";
+        checks.push(Check::of("machine", State::Skip, elsewhere, ""));
+    }
+    checks
+}
+
+fn of_failure(name: &'static str, failure: &Failure) -> Check {
+    Check::of(name, State::Fail, line(&failure.message, 400), &errors::hint_of(failure))
+}
+
+fn version(health: &Health, ours: &str) -> Check {
+    let theirs = line(&health.version, 40);
+    if theirs == ours {
+        return Check::ok("version", format!("{ours}, here and there"));
+    }
+    let fix = "install the same version here and there; until then, what only one of them knows is refused";
+    Check::of("version", State::Warn, format!("here {ours}, the server {theirs}"), fix)
+}
+
+/// By the `Date` of an answer, which counts whole seconds.
+fn clock(date: Option<&str>, now: Timestamp) -> Check {
+    let Some(theirs) = date.and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(date).ok()) else {
+        return Check::of("clock", State::Skip, "the server does not tell its time", "");
+    };
+    let skew_s = (now.as_second() - theirs.as_second()).abs();
+    let state = match skew_s {
+        SKEW_S_FAIL.. => State::Fail,
+        SKEW_S_WARN.. => State::Warn,
+        _ => State::Ok,
+    };
+    let found = if skew_s <= 1 { "together with the server's".into() } else { format!("{skew_s} s from the server's") };
+    Check::of("clock", state, found, "set both clocks by NTP (timedatectl set-ntp true)")
+}
+
+async fn token(client: &Client, settings: &Settings) -> Check {
+    let from = settings.token.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+    match client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() }).await {
+        Ok(_) => Check::ok("token", format!("accepted ({from})")),
+        Err(failure) if failure.kind == FailureKind::Forbidden => {
+            Check::of("token", State::Warn, format!("may not list runs ({from})"), errors::hint(failure.kind))
+        }
+        Err(failure) => Check::of(
+            "token",
+            State::Fail,
+            format!("{} ({from})", line(&failure.message, 200)),
+            &errors::hint_of(&failure),
+        ),
+    }
+}
+
+fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
+    let readiness = match readiness {
+        Ok(readiness) => readiness,
+        Err(failure) => return vec![of_failure("store", &failure)],
+    };
+    let engine = line(&readiness.store.engine, 40);
+    let reachable = if readiness.store.reachable { State::Ok } else { State::Fail };
+    let replicas = if readiness.store.multi_replica { "for several servers" } else { "for one server" };
+    let applied = &readiness.migrations.applied;
+    let latest = applied.last().map(|id| format!(", the latest {}", line(id, 80))).unwrap_or_default();
+    let migrated = if readiness.migrations.ready { State::Ok } else { State::Fail };
+    let durable = if readiness.durability.durable { State::Ok } else { State::Fail };
+    let weak = line(&readiness.durability.weak_settings.join(", "), 300);
+    let durability = if readiness.durability.durable { "an answer survives a power cut".into() } else { weak };
+    vec![
+        Check::of("store", reachable, format!("{engine}, {replicas}"), "look at the server's log; is the database up?"),
+        Check::of(
+            "migrations",
+            migrated,
+            format!("{} applied{latest}", applied.len()),
+            "start the server's newest version once; it migrates",
+        ),
+        Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost"),
+        Check::of(
+            "ready",
+            if readiness.status == "ready" { State::Ok } else { State::Fail },
+            line(&readiness.status, 80),
+            "the checks above and the server's log say why",
+        ),
+    ]
+}
+
+/// Room where the server on this machine keeps its data.
+fn disk(dir: &Path) -> Option<Check> {
+    let there = dir.ancestors().find(|path| path.exists())?;
+    let space = rustix::fs::statvfs(there).ok()?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let state = match free {
+        ..DISK_BYTES_FAIL => State::Fail,
+        ..DISK_BYTES_WARN => State::Warn,
+        _ => State::Ok,
+    };
+    let found = format!("{:.1} GiB free at {}", free as f64 / f64::from(1 << 30), dir.display());
+    Some(Check::of("disk", state, found, "make room: a full disk stops every write"))
+}
+
+/// Programs that profiles need on the machine where runners start.
+fn agents(backends: Vec<Backend>, find: impl Fn(&str) -> Option<String>) -> Vec<Check> {
+    let of_codex = |backend: &Backend| backend.backend_kind.starts_with("codex");
+    let profiles: Vec<_> = backends.iter().filter(|b| of_codex(b)).map(|b| line(&b.profile, 63)).collect();
+    let available: Vec<_> = backends.iter().filter(|b| b.available).map(|b| line(&b.profile, 63)).collect();
+    let mut checks = vec![];
+    if !backends.is_empty() {
+        let state = if available.is_empty() { State::Fail } else { State::Ok };
+        let found = format!("{} can run: {}", count(available.len() as i64, "profile"), available.join(", "));
+        checks.push(Check::of("backends", state, found, "switch a profile on in the server's configuration"));
+    }
+    if !profiles.is_empty() {
+        checks.push(match find("codex") {
+            Some(path) => Check::ok("codex", path),
+            None => Check::of(
+                "codex",
+                State::Warn,
+                format!("not on the PATH; needed by {}", profiles.join(", ")),
+                "npm install -g @openai/codex, if you want these profiles",
+            ),
+        });
+    }
+    checks
+}
+
+fn on_path(program: &str) -> Option<String> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());
+    found.map(|file| file.display().to_string())
+}
+
+fn render(checks: &[Check], paint: Paint) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let (word, painted) = match check.state {
+            State::Ok => ("ok", paint.green("ok")),
+            State::Warn => ("warn", paint.yellow("warn")),
+            State::Fail => ("fail", paint.red("fail")),
+            State::Skip => ("skip", paint.dim("skip")),
+        };
+        let gap = " ".repeat(6 - word.len());
+        out.push_str(&format!("{painted}{gap}{:<12}{}\n", check.name, check.found));
+        if let Some(fix) = &check.fix {
+            out.push_str(&format!("{:18}fix: {fix}\n", ""));
+        }
+    }
+    let number = |state| checks.iter().filter(|check| check.state == state).count() as i64;
+    let (failed, warned) = (number(State::Fail), number(State::Warn));
+    let verdict = match (failed, warned) {
+        (0, 0) => "all is well".into(),
+        (0, _) => format!("well, with {}", output::count(warned, "warning")),
+        _ => format!("{} failed, {}", output::count(failed, "check"), output::count(warned, "warning")),
+    };
+    out.push_str(&format!("\n{verdict}\n"));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_judged_by_the_second() {
+        let now: Timestamp = "2026-11-15T05:09:02.9Z".parse().unwrap();
+        let state = |date| clock(Some(date), now).state;
+        assert_eq!(state("Sun, 15 Nov 2026 05:09:02 GMT"), State::Ok);
+        assert_eq!(state("Sun, 15 Nov 2026 05:09:07 GMT"), State::Warn);
+        assert_eq!(state("Sun, 15 Nov 2026 05:08:02 GMT"), State::Fail);
+        assert_eq!(clock(None, now).state, State::Skip);
+    }
+
+    #[test]
+    fn a_missing_agent_is_a_warning_with_a_fix() {
+        let checks = agents(ostler_protocol::backends::built_in(), |_| None);
+        assert_eq!(checks.iter().map(|check| check.state).collect::<Vec<_>>(), [State::Ok, State::Warn]);
+        assert!(checks[1].fix.as_ref().unwrap().contains("@openai/codex"));
+        let found = agents(ostler_protocol::backends::built_in(), |name| Some(format!("/bin/{name}")));
+        assert_eq!(found[1], Check::ok("codex", "/bin/codex"));
+    }
+
+    #[test]
+    fn other_versions_are_said_and_do_not_fail() {
+        let health: Health = serde_json::from_value(serde_json::json!({"serviceId": "ostler", "status": "ok",
+            "version": "9.0.0", "sourceCommit": "x"}))
+        .unwrap();
+        let check = version(&health, "0.1.0");
+        assert_eq!((check.state, check.found.as_str()), (State::Warn, "here 0.1.0, the server 9.0.0"));
+        assert_eq!(version(&health, "9.0.0").state, State::Ok);
+    }
+
+    #[test]
+    fn each_line_says_how_it_stands_and_what_to_do() {
+        let checks = [Check::ok("server", "answers"), Check::of("token", State::Fail, "refused", "set OSTLER_TOKEN")];
+        let text = "ok    server      answers\nfail  token       refused\n                  fix: set OSTLER_TOKEN\n\n1 check failed, 0 warnings\n";
+        assert_eq!(render(&checks, Paint::PLAIN), text);
+    }
+}
