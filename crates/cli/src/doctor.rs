@@ -93,7 +93,8 @@ async fn examine(connection: &Connection) -> Vec<Check> {
     let began = Instant::now();
     match client.health_and_clock().await {
         Err(failure) => {
-            checks.push(of_failure("server", &failure));
+            let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
+            checks.push(Check::of("server", State::Fail, line(&failure.message, 400), fix));
             checks.push(Check::of("store", State::Skip, "not asked: the server does not answer", ""));
         }
         Ok((health, date)) => {
@@ -118,6 +119,14 @@ fn of_failure(name: &'static str, failure: &Failure) -> Check {
     Check::of(name, State::Fail, line(&failure.message, 400), &errors::hint_of(failure))
 }
 
+fn worst(fails: bool, warns: bool) -> State {
+    match (fails, warns) {
+        (true, _) => State::Fail,
+        (false, true) => State::Warn,
+        (false, false) => State::Ok,
+    }
+}
+
 fn version(health: &Health, ours: &str) -> Check {
     let theirs = line(&health.version, 40);
     if theirs == ours {
@@ -133,11 +142,7 @@ fn clock(date: Option<&str>, now: Timestamp) -> Check {
         return Check::of("clock", State::Skip, "the server does not tell its time", "");
     };
     let skew_s = (now.as_second() - theirs.as_second()).abs();
-    let state = match skew_s {
-        SKEW_S_FAIL.. => State::Fail,
-        SKEW_S_WARN.. => State::Warn,
-        _ => State::Ok,
-    };
+    let state = worst(skew_s >= SKEW_S_FAIL, skew_s >= SKEW_S_WARN);
     let found = if skew_s <= 1 { "together with the server's".into() } else { format!("{skew_s} s from the server's") };
     Check::of("clock", state, found, "set both clocks by NTP (timedatectl set-ntp true)")
 }
@@ -195,11 +200,7 @@ fn disk(dir: &Path) -> Option<Check> {
     let there = dir.ancestors().find(|path| path.exists())?;
     let space = rustix::fs::statvfs(there).ok()?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let state = match free {
-        ..DISK_BYTES_FAIL => State::Fail,
-        ..DISK_BYTES_WARN => State::Warn,
-        _ => State::Ok,
-    };
+    let state = worst(free < DISK_BYTES_FAIL, free < DISK_BYTES_WARN);
     let found = format!("{:.1} GiB free at {}", free as f64 / f64::from(1 << 30), dir.display());
     Some(Check::of("disk", state, found, "make room: a full disk stops every write"))
 }

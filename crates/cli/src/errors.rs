@@ -115,13 +115,16 @@ mod tests {
         assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: say what the agent should do\n");
     }
 
+    /// `OSTLER_BLESS=1` writes the page anew.
     #[test]
     fn every_kind_reads_in_full() {
-        for row in FailureKind::ALL {
-            let text = render(&Failure::new(row.kind, "it went wrong"), Paint::PLAIN);
-            assert!(text.starts_with("error: it went wrong\n"), "{text}");
-            assert!(text.contains(&format!("  kind: {}\nhint: ", row.name)) && text.ends_with('\n'), "{text}");
+        let failure = |kind| Failure::new(kind, "it went wrong").detail("traceId", "trc_1");
+        let page: String = FailureKind::ALL.iter().map(|row| render(&failure(row.kind), Paint::PLAIN) + "\n").collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/snapshots/error_kinds.txt");
+        if std::env::var_os("OSTLER_BLESS").is_some() {
+            std::fs::write(path, &page).unwrap();
         }
+        assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "run the test with OSTLER_BLESS=1");
     }
 
     #[test]

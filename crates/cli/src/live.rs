@@ -25,6 +25,8 @@ use crate::{
 pub enum Piece {
     /// A piece of the reply, for stdout.
     Reply(String),
+    /// The reply goes on with another message, on a line of its own.
+    NextMessage,
     /// A whole line or several, for stderr.
     Note(String),
 }
@@ -112,7 +114,8 @@ impl Live {
         self.current = Some(id);
         self.mid_line = !text.ends_with('\n');
         self.replied = true;
-        vec![Piece::Reply(if breaks { format!("\n{text}") } else { text.to_owned() })]
+        let reply = Piece::Reply(text.to_owned());
+        if breaks { vec![Piece::NextMessage, reply] } else { vec![reply] }
     }
 
     /// A line when a call starts, and one when it ends, with how long it took.
@@ -235,6 +238,7 @@ mod tests {
             .into_iter()
             .map(|piece| match piece {
                 Piece::Reply(text) => text,
+                Piece::NextMessage => "\n".into(),
                 Piece::Note(text) => panic!("a note: {text}"),
             })
             .collect()
@@ -245,7 +249,7 @@ mod tests {
             .into_iter()
             .map(|piece| match piece {
                 Piece::Note(text) => text,
-                Piece::Reply(text) => panic!("a reply: {text}"),
+                other => panic!("{other:?}"),
             })
             .collect()
     }
@@ -293,7 +297,7 @@ mod tests {
         };
         let mut told = |call: EventView| match live.apply(&call).remove(0) {
             Piece::Note(text) => text,
-            Piece::Reply(text) => panic!("a reply: {text}"),
+            other => panic!("{other:?}"),
         };
         assert_eq!(told(call("started", None, "2030-01-01T00:00:00Z")), "tool shell started: ls\n");
         let ended = told(call("completed", Some(2), "2030-01-01T00:01:02.34Z"));

@@ -31,7 +31,13 @@ impl Screen {
                     self.reply_open = !text.ends_with('\n');
                     self.mid_line = self.reply_open;
                 }
-                Piece::Reply(_) => {}
+                // A note may have ended the line on the terminal, but never in a pipe.
+                Piece::NextMessage if self.shows_reply && (self.mid_line || !self.is_terminal) => {
+                    self.status.clear();
+                    output::data("\n");
+                    (self.reply_open, self.mid_line) = (false, false);
+                }
+                Piece::NextMessage | Piece::Reply(_) => {}
             }
         }
     }

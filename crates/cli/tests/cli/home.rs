@@ -78,13 +78,22 @@ impl Home {
 
     /// `Err`: it did not start; the log says why.
     pub fn try_serve(&self) -> Result<Server, std::process::ExitStatus> {
+        self.start("127.0.0.1:0")
+    }
+
+    /// A server where another one was: those who follow find it again.
+    pub fn serve_at(&self, address: &str) -> Server {
+        self.start(address).unwrap_or_else(|status| panic!("{status}; the log says:\n{}", self.log()))
+    }
+
+    fn start(&self, address: &str) -> Result<Server, std::process::ExitStatus> {
         let log = File::options().create(true).append(true).open(self.path("server.log")).unwrap();
-        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut command = self.command(&["serve", "--listen", address]);
         command.args(&self.flags).stderr(log);
         Server::start(command)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = ostler(args);
         command.arg("--data-dir").arg(&self.data_dir).envs(self.environment.iter().map(|(k, v)| (k, v)));
         command

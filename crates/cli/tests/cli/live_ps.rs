@@ -1,0 +1,126 @@
+//! `ostler ps` and its like as people see them: what runs and what is unread, in place on a terminal, plain when piped.
+
+use serde_json::{Value, json};
+
+use crate::{
+    home::{Engine, Home},
+    process::{Guarded, Server, eventually},
+    snapshot::{assert_snapshot, piped},
+    terminal::{CTRL_C, Terminal},
+};
+
+/// Two sessions that have ended and one that waits.
+fn scene() -> (Home, Server) {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    for session in ["alpha", "beta"] {
+        assert!(home.cli(Some(&server), &["run", "--session", session, "hello"]).status.success());
+    }
+    waiting(&home, &server, "gamma");
+    (home, server)
+}
+
+/// Starts a run that waits for permission, and waits until it does.
+fn waiting(home: &Home, server: &Server, session: &str) {
+    let script = json!({"script": [{"ask": {"title": "Go on?", "command": "make"}}]}).to_string();
+    assert!(home.cli(Some(server), &["run", "--detach", "--session", session, &script]).status.success());
+    eventually("the agent asks", || {
+        let shown = home.cli(Some(server), &["sessions", "show", session, "-o", "json"]);
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        (shown["liveness"]["phase"] == "waiting-permission").then_some(())
+    });
+}
+
+#[test]
+fn ps_shows_what_runs_and_what_is_unread() {
+    let (home, server) = scene();
+    let ended = Terminal::start(&home, &server, &["ps"], &[]).ends();
+    assert_snapshot("ps_terminal", &home, &ended.screen);
+    assert_snapshot("ps_piped", &home, &piped(&home.cli(Some(&server), &["ps"])));
+    assert_snapshot("ps_iso", &home, &piped(&home.cli(Some(&server), &["ps", "--time", "iso", "-n", "1"])));
+
+    // What was read is gone, for this reader only.
+    assert_snapshot("read_piped", &home, &piped(&home.cli(Some(&server), &["read", "alpha", "beta"])));
+    assert_eq!(sessions(&home, &server, &["ps"]), ["gamma"]);
+    assert_eq!(sessions(&home, &server, &["ps", "--reader", "somebody"]), ["gamma", "beta", "alpha"]);
+    assert_eq!(sessions(&home, &server, &["ps", "--all"]), ["gamma", "beta", "alpha"]);
+    assert_snapshot("ps_nothing", &home, &piped(&home.cli(Some(&server), &["ps", "--profile", "model"])));
+}
+
+fn sessions(home: &Home, server: &Server, args: &[&str]) -> Vec<String> {
+    let output = home.cli(Some(server), &[args, &["-o", "jsonl"]].concat());
+    let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["sessionId"].as_str().unwrap().to_owned();
+    String::from_utf8(output.stdout).unwrap().lines().map(id).collect()
+}
+
+#[test]
+fn a_watched_list_is_refreshed_in_place() {
+    let (home, server) = scene();
+    let terminal = Terminal::start(&home, &server, &["ps", "-w"], &[]);
+    let first = terminal.shows("3 sessions · 1 running");
+    assert_snapshot("ps_watched", &home, &first);
+    assert!(home.cli(Some(&server), &["read", "alpha", "beta"]).status.success());
+    assert!(home.cli(Some(&server), &["deny", "gamma"]).status.success());
+    let second = terminal.shows("1 session · 0 running");
+    assert_eq!(second.matches("SESSION ").count(), 1, "the old list is gone: {second}");
+    assert!(!second.contains("alpha"), "{second}");
+    terminal.types(CTRL_C);
+    assert_eq!(terminal.ends().code, 0);
+}
+
+#[test]
+fn a_watched_list_that_is_piped_is_a_line_per_change() {
+    let (home, server) = scene();
+    let mut command = home.command(&["ps", "-w", "-o", "jsonl"]);
+    let log = std::fs::File::create(home.path("watched")).unwrap();
+    let process = Guarded(command.env("OSTLER_SERVER", server.url()).stdout(log).spawn().unwrap());
+    let lines = || -> Vec<Value> {
+        let text = std::fs::read_to_string(home.path("watched")).unwrap();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    eventually("the first look", || (lines().len() == 3).then_some(()));
+    assert!(home.cli(Some(&server), &["deny", "gamma"]).status.success());
+    let lines = eventually("the change", || Some(lines()).filter(|lines| lines.len() > 3));
+    assert!(lines[3..].iter().all(|line| line["sessionId"] == "gamma"), "only what changed: {lines:?}");
+    drop(process);
+}
+
+#[test]
+fn a_watched_list_outlives_a_server_restart() {
+    let (home, server) = scene();
+    let address = server.address.clone();
+    let terminal = Terminal::start(&home, &server, &["ps", "-w"], &[]);
+    terminal.shows("3 sessions");
+    server.kill();
+    terminal.shows("looking again");
+    let server = home.serve_at(&address);
+    terminal.shows("3 sessions");
+    terminal.types(CTRL_C);
+    assert_eq!(terminal.ends().code, 0);
+    server.stop();
+}
+
+#[test]
+fn a_cancel_asks_first() {
+    let (home, server) = scene();
+    let terminal = Terminal::start(&home, &server, &["cancel", "gamma"], &[]);
+    terminal.shows("cancel this? [y/N]");
+    terminal.types("n\n");
+    let ended = terminal.ends();
+    assert_eq!((ended.code, ended.screen.contains("nothing was done")), (0, true), "{}", ended.screen);
+
+    assert_snapshot("error_cancel_unasked", &home, &piped(&home.cli(Some(&server), &["cancel", "gamma"])));
+    assert_snapshot("cancel_dry", &home, &piped(&home.cli(Some(&server), &["cancel", "gamma", "--dry-run"])));
+    assert_eq!(sessions(&home, &server, &["ps"]).len(), 3);
+    let gamma = |field: &str| {
+        let shown = home.cli(Some(&server), &["result", "gamma", "-o", "json"]);
+        serde_json::from_slice::<Value>(&shown.stdout).unwrap()[field].clone()
+    };
+    assert_eq!(gamma("terminalStatus"), Value::Null, "nothing was cancelled so far");
+
+    let terminal = Terminal::start(&home, &server, &["cancel", "gamma"], &[]);
+    terminal.shows("cancel this? [y/N]");
+    terminal.types("y\n");
+    assert_eq!(terminal.ends().code, 0);
+    eventually("it ends", || (gamma("terminalStatus") == "cancelled").then_some(()));
+}

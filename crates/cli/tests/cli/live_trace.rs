@@ -1,0 +1,117 @@
+//! `ostler trace` as people see it: every event once and in order, of several sessions at once, filtered, and through a
+//! server that is killed in the middle.
+
+use std::{fs::File, process::Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    home::{Engine, Home, on_both_engines},
+    http::Http,
+    process::{Guarded, Server, eventually},
+    snapshot::{assert_snapshot, piped},
+    terminal::{CTRL_C, Terminal},
+};
+
+on_both_engines!(a_followed_session_has_no_gap_and_no_duplicate_through_a_killed_server);
+
+fn run(home: &Home, server: &Server, session: &str, script: Value) {
+    let output = home.cli(Some(server), &["run", "--session", session, &script.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn talk() -> Value {
+    json!({"script": [{"say": "Testing."}, {"tool": {"name": "shell", "command": "cargo test", "output": "ok\n"}},
+        {"tool": {"name": "shell", "command": "cargo build", "exitCode": 101}}, {"say": "Done."}]})
+}
+
+#[test]
+fn a_trace_is_a_line_per_event() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    run(&home, &server, "review", talk());
+    assert_snapshot("trace_piped", &home, &piped(&home.cli(Some(&server), &["trace", "review"])));
+    let ended = Terminal::start(&home, &server, &["trace", "review", "--time", "iso"], &[]).ends();
+    assert_snapshot("trace_terminal", &home, &ended.screen);
+    for (name, args) in [
+        ("trace_kind", &["trace", "review", "--kind", "tool_call"][..]),
+        ("trace_grep", &["trace", "review", "--grep", "cargo (build|bench)"]),
+        ("trace_since", &["trace", "review", "--since", "1h", "--kind", "terminal_status"]),
+        ("trace_nothing", &["trace", "review", "--kind", "error"]),
+        ("output_piped", &["output", "review"]),
+        ("error_trace_kind", &["trace", "review", "--kind", "nonsense"]),
+        ("error_trace_json_follow", &["trace", "review", "-f", "-o", "json"]),
+    ] {
+        assert_snapshot(name, &home, &piped(&home.cli(Some(&server), args)));
+    }
+}
+
+#[test]
+fn several_sessions_are_told_apart() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    run(&home, &server, "red", json!({"script": [{"say": "I am red."}]}));
+    run(&home, &server, "violet", json!({"script": [{"say": "I am violet."}]}));
+    let args = ["trace", "red", "violet", "--kind", "assistant_message,terminal_status"];
+    assert_snapshot("trace_several", &home, &piped(&home.cli(Some(&server), &args)));
+
+    let terminal = Terminal::start(&home, &server, &[&args[..], &["-f"]].concat(), &[]);
+    terminal.shows("I am violet.");
+    run(&home, &server, "red", json!({"script": [{"say": "I am red again."}]}));
+    terminal.shows("red    |     ");
+    terminal.shows("I am red again.");
+    terminal.types(CTRL_C);
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0);
+    let (red, violet) = ("\x1b[36mred    |\x1b[0m", "\x1b[33mviolet |\x1b[0m");
+    assert!(ended.raw.contains(red) && ended.raw.contains(violet), "each has a colour: {:?}", ended.raw);
+}
+
+/// Follows in a process of its own, into a file.
+fn follow(home: &Home, server: &Server, args: &[&str]) -> Guarded {
+    let mut command = home.command(args);
+    let (out, err) = (File::create(home.path("followed")).unwrap(), File::create(home.path("followed.err")).unwrap());
+    command.env("OSTLER_SERVER", server.url()).stdin(Stdio::null()).stdout(out).stderr(err);
+    Guarded(command.spawn().unwrap())
+}
+
+fn followed(home: &Home) -> Vec<i64> {
+    let text = std::fs::read_to_string(home.path("followed")).unwrap();
+    let event = |line: &str| serde_json::from_str::<Value>(line).ok();
+    text.lines().filter_map(event).map(|event| event["sessionSeq"].as_i64().unwrap()).collect()
+}
+
+fn a_followed_session_has_no_gap_and_no_duplicate_through_a_killed_server(engine: Engine) {
+    let mut home = Home::new(engine);
+    if engine == Engine::Postgres {
+        // Others may still hold leases there, so they must run out first.
+        home.set("OSTLER_RUNNER__LEASE_MS", "500");
+        home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+        home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
+    }
+    let mut server = home.serve();
+    let address = server.address.clone();
+    let busy = json!({"script": [{"emit": {"count": 300}}, {"wait": 400}, {"emit": {"count": 300}}, {"wait": 400},
+        {"emit": {"count": 300}}, {"say": "Done."}]});
+    let detached = home.cli(Some(&server), &["run", "--detach", "--session", "busy", &busy.to_string()]);
+    assert!(detached.status.success(), "{detached:?}");
+    let mut follower = follow(&home, &server, &["trace", "-f", "busy", "-o", "jsonl"]);
+    for killed_after in [1, 400] {
+        eventually("events arrive", || (followed(&home).len() > killed_after).then_some(()));
+        server.kill();
+        server = home.serve_at(&address);
+    }
+    let last = eventually("the turn ends", || {
+        let session = Http::new(&server).get("/api/v1/sessions/busy").good();
+        (session["executionState"] != "running").then(|| session["lastSeq"].as_i64().unwrap())
+    });
+    eventually("the follower has all", || (followed(&home).last() >= Some(&last)).then_some(()));
+    let whole: Vec<i64> = (1..=last).collect();
+    assert_eq!(followed(&home), whole);
+    follower.signal(Signal::INT);
+    assert!(follower.wait().success());
+    let said = std::fs::read_to_string(home.path("followed.err")).unwrap();
+    assert!(said.contains("trying again in"), "it was cut off: {said}");
+    server.stop();
+}

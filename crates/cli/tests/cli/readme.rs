@@ -1,0 +1,25 @@
+//! The README's transcript is what really happens.
+
+use crate::{
+    home::{Engine, Home},
+    snapshot::mask,
+    terminal::Terminal,
+};
+
+#[test]
+fn the_readme_shows_what_a_person_sees() {
+    let readme = include_str!("../../../../README.md");
+    let block = readme.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let (typed, shown) = block.split_at(block.find("run run_").unwrap());
+    let prompt = typed.split('\'').nth(1).unwrap();
+
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    let terminal = Terminal::start(&home, &server, &["run", "--session", "disk", prompt], &[]);
+    terminal.shows("waiting for permission ·");
+    assert!(home.cli(Some(&server), &["approve", "disk"]).status.success());
+    let ended = terminal.ends();
+    // A person at the default server sees no flags in the commands that are suggested.
+    let flags = format!(" --server {} --data-dir {}", server.url(), home.data_dir.display());
+    assert_eq!(mask(&home, &ended.screen.replace(&flags, "")), mask(&home, shown));
+}

@@ -1,0 +1,175 @@
+//! The other commands as people see them: short ids, what is wrong and what to do, settings and their origins, contexts,
+//! the raw API, and what a shell is offered.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{
+    home::{Engine, Home},
+    process::{Server, ostler},
+    snapshot::{assert_snapshot, piped},
+};
+
+fn start() -> (Home, Server) {
+    let mut home = Home::new(Engine::Sqlite);
+    let config = home.path("config").display().to_string();
+    home.set("XDG_CONFIG_HOME", &config);
+    let server = home.serve();
+    (home, server)
+}
+
+fn run(home: &Home, server: &Server) -> String {
+    let made = home.cli(Some(server), &["run", "--detach", "hello"]);
+    String::from_utf8(made.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_beginning_of_an_id_is_enough() {
+    let (home, server) = start();
+    let first = run(&home, &server);
+    // All but the last digit is surely its own; its kind may be left out.
+    for word in [&first[..], &first[..35], &first[4..30]] {
+        let shown = home.cli(Some(&server), &["jobs", "list", word, "-o", "json"]);
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        assert_eq!(shown[0]["runId"], first.as_str(), "{word}");
+    }
+    run(&home, &server);
+    let ambiguous = home.cli(Some(&server), &["result", "run_0"]);
+    let text = piped(&ambiguous)
+        .replace("pending ·", "STATUS ·")
+        .replace("claimed ·", "STATUS ·")
+        .replace("running ·", "STATUS ·");
+    assert_snapshot("error_ambiguous", &home, &text);
+    for (name, word) in
+        [("error_unknown_run", "run_ffff"), ("error_unknown_session", "ses_ffff"), ("error_unknown_word", "nobody")]
+    {
+        assert_snapshot(name, &home, &piped(&home.cli(Some(&server), &["result", word])));
+    }
+}
+
+#[test]
+fn a_doctor_says_what_is_well_and_what_to_do() {
+    let (home, server) = start();
+    assert_snapshot("doctor_piped", &home, &piped(&home.cli(Some(&server), &["doctor"])));
+    let mut refused = home.command(&["doctor"]);
+    refused.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", "ost_wrong");
+    assert_snapshot("doctor_refused", &home, &piped(&refused.output().unwrap()));
+    let checks = home.cli(Some(&server), &["doctor", "-o", "json"]);
+    let checks: Vec<Value> = serde_json::from_slice(&checks.stdout).unwrap();
+    assert!(checks.iter().all(|check| check["state"] != "fail"), "{checks:?}");
+    let address = server.address.clone();
+    server.stop();
+    let mut gone = home.command(&["doctor"]);
+    assert_snapshot(
+        "doctor_gone",
+        &home,
+        &piped(&gone.env("OSTLER_SERVER", format!("http://{address}")).output().unwrap()),
+    );
+    let mut ps = home.command(&["ps"]);
+    assert_snapshot(
+        "error_unreachable",
+        &home,
+        &piped(&ps.env("OSTLER_SERVER", format!("http://{address}")).output().unwrap()),
+    );
+}
+
+#[test]
+fn settings_say_where_they_come_from_and_hide_secrets() {
+    let (home, server) = start();
+    let file = home.path("ostler.toml");
+    std::fs::write(&file, "[runner]\nlease_ms = 1500\n").unwrap();
+    let mut command = home.command(&["config", "show", "--config", file.to_str().unwrap(), "--listen", "127.0.0.1:1"]);
+    command.env("OSTLER_LIMITS__FOLLOWERS_MAX", "7").env("DATABASE_URL", "postgres://me:planted@localhost/x");
+    command.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", "ost_planted");
+    let output = command.output().unwrap();
+    let text = piped(&output);
+    assert!(!text.contains("planted"), "{text}");
+    // Keys come and go with features; these stay.
+    let kept =
+        ["cli.", "runner.lease_ms", "limits.followers_max", "server.listen", "server.data_dir", "store.database_url"];
+    let lines = text.lines().filter(|line| kept.iter().any(|key| line.starts_with(key)));
+    let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n");
+    assert_snapshot("config_show", &home, &words.collect::<String>());
+}
+
+#[test]
+fn contexts_name_servers() {
+    let (home, server) = start();
+    let url = server.url();
+    let token = home.data_dir.join("token").display().to_string();
+    let at = |args: &[&str]| {
+        let mut command = ostler(args);
+        command.env("XDG_CONFIG_HOME", home.path("config"));
+        piped(&command.output().unwrap())
+    };
+    assert_snapshot("context_none", &home, &at(&["context", "list"]));
+    assert_snapshot("context_add", &home, &at(&["context", "add", "lab", "--server", &url, "--token-file", &token]));
+    at(&["context", "add", "prod", "--server", "https://ostler.example.org", "--tenant", "hwlab"]);
+    assert_snapshot("context_list", &home, &at(&["context", "list"]));
+    assert!(at(&["ps"]).starts_with("exit code 0\n"), "the current context's server and token are used");
+    assert!(at(&["--context", "lab", "backends", "list"]).contains("scripted"));
+    assert_snapshot("error_context_unknown", &home, &at(&["--context", "nowhere", "ps"]));
+    assert_snapshot("error_context_and_server", &home, &at(&["--context", "lab", "--server", &url, "ps"]));
+    assert_snapshot("context_use", &home, &at(&["context", "use", "prod"]));
+    assert_snapshot("error_context_remove_unasked", &home, &at(&["context", "remove", "prod"]));
+    assert_snapshot("context_remove", &home, &at(&["context", "remove", "prod", "--yes"]));
+}
+
+#[test]
+fn the_api_is_called_with_the_token_applied() {
+    let (home, server) = start();
+    let run = run(&home, &server);
+    let got = home.cli(Some(&server), &["api", "GET", &format!("runs/{run}")]);
+    assert_eq!(serde_json::from_slice::<Value>(&got.stdout).unwrap()["runId"], run.as_str());
+    let body = home.path("body.json");
+    std::fs::write(&body, "{\"reason\": \"enough\"}").unwrap();
+    let data = format!("@{}", body.display());
+    let cancelled = home.cli(Some(&server), &["api", "post", &format!("/api/v1/runs/{run}/cancel"), "-d", &data]);
+    assert_eq!(serde_json::from_slice::<Value>(&cancelled.stdout).unwrap()["runId"], run.as_str(), "{cancelled:?}");
+    let stream =
+        home.cli(Some(&server), &["api", "GET", &format!("runs/{run}/events"), "-H", "Accept: text/event-stream"]);
+    assert!(String::from_utf8(stream.stdout).unwrap().contains("id: 1\n"), "a stream is printed as it comes");
+    let refused = home.cli(Some(&server), &["api", "GET", "runs/run_1"]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert_eq!(serde_json::from_slice::<Value>(&refused.stdout).unwrap()["failureKind"], "not-found");
+    let mut foreign = home.command(&["api", "GET", "runs"]);
+    foreign.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", "ost_wrong");
+    assert_snapshot("error_unauthenticated", &home, &piped(&foreign.output().unwrap()));
+}
+
+/// Asks a real bash what it would offer after these words.
+fn offered(home: &Home, server: &Server, words: &[&str]) -> Vec<String> {
+    let script = r#"
+        source <(ostler completions bash)
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
+        _clap_complete_ostler ostler "${@: -1}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_ostler"));
+    let output = Command::new("bash")
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", program.parent().unwrap().display()))
+        .env("OSTLER_SERVER", server.url())
+        .env("OSTLER_DATA_DIR", &home.data_dir)
+        .args(["--norc", "-c", script, "bash"])
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_and_ids() {
+    let (home, server) = start();
+    let run = run(&home, &server);
+    assert!(offered(&home, &server, &["ostler", "tra"]).contains(&"trace".to_owned()));
+    assert_eq!(offered(&home, &server, &["ostler", "result", &run[..20]]), [run.as_str()]);
+    assert!(offered(&home, &server, &["ostler", "jobs", "li"]).contains(&"list".to_owned()));
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let script = home.cli(None, &["completions", shell]);
+        assert!(script.status.success() && !script.stdout.is_empty(), "{shell}");
+    }
+}
