@@ -93,7 +93,10 @@ fn at<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 fn shown(value: Value) -> Value {
     match value {
         Value::String(text) => Redactor::new(&[]).redact(&text).into_owned().into(),
-        other => other,
+        other => {
+            let text = Redactor::new(&[]).redact_json(&other.to_string()).into_owned();
+            serde_json::from_str(&text).unwrap_or_default()
+        }
     }
 }
 
