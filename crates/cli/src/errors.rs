@@ -1,7 +1,7 @@
 //! How a failure reads: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure made here may bring its own hint; every kind has one.
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
 
 use crate::{
     output::{harmless, line},
@@ -28,7 +28,9 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
 
 pub fn render(failure: &Failure, paint: Paint) -> String {
     let detail = |key: &str| failure.details.as_ref().and_then(|d| d.get(key)).and_then(|value| value.as_str());
-    let mut out = format!("{} {}\n", paint.red("error:"), harmless(&failure.message));
+    // What was typed may be quoted in it, and somebody may have typed a token where an id belongs.
+    let message = Redactor::new(&[]).redact(&failure.message).into_owned();
+    let mut out = format!("{} {}\n", paint.red("error:"), harmless(&message));
     out.push_str(&format!("  kind: {}\n", failure.kind));
     for (key, label) in [("rule", "rule"), ("traceId", "trace")] {
         if let Some(value) = detail(key) {
