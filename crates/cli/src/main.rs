@@ -108,10 +108,14 @@ fn runtime(verb: &Verb) -> tokio::runtime::Runtime {
 }
 
 impl Verb {
-    /// The capabilities of a server that this verb cannot do without. `None`: it does not talk to one.
+    /// The capabilities of a server that this verb cannot do without. `None`: it does not talk to one, or to whatever is
+    /// there.
     fn needs(&self) -> Option<&'static [&'static str]> {
         Some(match self {
-            Self::Serve(_) | Self::Verify(_) | Self::Context(_) | Self::Completions(_) => return None,
+            Self::Serve(_) | Self::Verify(_) | Self::Context(_) | Self::Config(_) | Self::Completions(_) => {
+                return None;
+            }
+            Self::Api(_) | Self::Doctor(_) => return None,
             Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],

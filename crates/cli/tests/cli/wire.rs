@@ -283,7 +283,11 @@ fn a_second_ctrl_c_leaves_the_run_to_itself() {
 #[test]
 fn a_refusal_says_what_kind_trace_and_hint() {
     let refusal = json!({"failureKind": "not-found", "message": "no such session", "traceId": "trc_1", "details": {}});
-    let server = Canned::start(move |_, _| (404, refusal.to_string()));
+    let server = Canned::start(move |seen, _| match seen.line.contains("/capabilities") {
+        // A server that cannot say now what it can do is taken at its answers.
+        true => (503, String::new()),
+        false => (404, refusal.to_string()),
+    });
     for args in
         [&["trace", "nonsense"][..], &["trace", "-f", "nonsense"], &["cancel", "nonsense"], &["result", "nonsense"]]
     {
