@@ -33,7 +33,7 @@ pub struct Config {
 pub struct ServerSection {
     /// Where to listen: an address and a port; port 0 picks a free one.
     pub listen: String,
-    /// The operator's token and the SQLite store; unless set, `OSTLER_DATA_DIR`, else `~/.local/share/ostler`.
+    /// The operator's token and the SQLite store. `OSTLER_DATA_DIR` sets it too; else `~/.local/share/ostler`.
     #[schema(value_type = Option<String>)]
     pub data_dir: Option<PathBuf>,
     /// Lets loopback callers in without a token. For experiments.
