@@ -2,6 +2,8 @@
 //! installs the tools it needs, and keeps no state in the checkout besides cargo's target directory.
 
 mod bench;
+mod chromium;
+mod debian;
 mod postgres;
 mod process;
 mod test;

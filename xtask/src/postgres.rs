@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::debian::{self, we_are_root};
 use crate::process::{find_on_path, in_workspace, interrupted, now, run};
 
 pub const URL_VARIABLE: &str = "OSTLER_TEST_POSTGRES_URL";
@@ -134,10 +135,6 @@ impl Owner {
     }
 }
 
-fn we_are_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 fn data_dir(scratch: &Path) -> PathBuf {
     scratch.join("data")
 }
@@ -227,7 +224,7 @@ fn find_or_install_binaries() -> Result<PathBuf, String> {
     if let Some(binaries) = find_binaries() {
         return Ok(binaries);
     }
-    install_package().map_err(|reason| {
+    debian::install("postgresql", INSTALL_SCRIPT).map_err(|reason| {
         format!(
             "the tests need a Postgres server, and none can be had: {reason}\n\
              hint: install one (on Debian: `apt-get install postgresql`), or put its `bin` directory on PATH"
@@ -264,26 +261,3 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update -q
 apt-get install -q -y --no-install-recommends postgresql
 ";
-
-fn install_package() -> Result<(), String> {
-    if find_on_path("apt-get").is_none() {
-        return Err("no server binary was found, and this is not a Debian system".to_owned());
-    }
-    let mut command = if we_are_root() {
-        Command::new("sh")
-    } else if may_become_root() {
-        let mut command = Command::new("sudo");
-        command.args(["-n", "sh"]);
-        command
-    } else {
-        return Err("no server binary was found, and we may not install packages".to_owned());
-    };
-    eprintln!("    no Postgres server found: installing Debian's postgresql");
-    run(command.args(["-c", INSTALL_SCRIPT]).stdin(Stdio::null()))
-}
-
-fn may_become_root() -> bool {
-    let mut command = Command::new("sudo");
-    command.args(["-n", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}

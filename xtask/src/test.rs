@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::chromium;
 use crate::postgres::{self, Cluster};
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::tools::{DENY, NEXTEST, find_or_install};
@@ -34,8 +35,9 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
         step("dependencies", || check_dependencies(&deny))?;
     }
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
+    let browser = step("chromium", chromium::find_or_install)?;
     let cluster = step("private Postgres", Cluster::start)?;
-    step("tests on both engines", || run_tests(&nextest, &cluster, for_nextest))?;
+    step("tests on both engines", || run_tests(&nextest, &cluster, &browser, for_nextest))?;
     drop(cluster);
     eprintln!("==> everything passed in {}", seconds_since(started));
     Ok(())
@@ -84,10 +86,10 @@ fn has_advisory_database() -> bool {
     databases.into_iter().flatten().flatten().any(|database| database.path().join(".git").exists())
 }
 
-fn run_tests(nextest: &Path, cluster: &Cluster, arguments: &[String]) -> Result<(), String> {
+fn run_tests(nextest: &Path, cluster: &Cluster, browser: &Path, arguments: &[String]) -> Result<(), String> {
     // Called by its path, because a copy in our cache is not on cargo's.
     let mut command = in_workspace(nextest)?;
-    command.env(postgres::URL_VARIABLE, cluster.url());
+    command.env(postgres::URL_VARIABLE, cluster.url()).env(chromium::VARIABLE, browser);
     command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
     run(command.args(arguments))
 }
