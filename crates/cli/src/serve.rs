@@ -49,6 +49,9 @@ pub struct ServerFlags {
     /// Let web pages of this origin call, for example https://console.example; can be given several times
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
+    /// Limit how often one caller may come; the rates are in the configuration's [rate_limit]
+    #[arg(long)]
+    rate_limit: bool,
     /// Start even if the store's settings may lose acknowledged writes in a power cut
     #[arg(long)]
     unsafe_durability: bool,
@@ -93,6 +96,7 @@ impl ServerFlags {
             open_loopback: self.open_loopback,
             require_auth: self.require_auth,
             allow_origins: self.allow_origin.clone(),
+            rate_limit: self.rate_limit,
             unsafe_durability: self.unsafe_durability,
             ..of_store
         };

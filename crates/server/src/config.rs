@@ -14,6 +14,8 @@ use utoipa::ToSchema;
 
 pub use keys::{Key, keys};
 
+use crate::rates::Rates;
+
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
@@ -26,6 +28,8 @@ pub struct Config {
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub limits: LimitsSection,
+    /// How often one caller may come, by what it comes for.
+    pub rate_limit: Rates,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -176,6 +180,7 @@ pub struct Overrides {
     pub open_loopback: bool,
     pub require_auth: bool,
     pub allow_origins: Vec<String>,
+    pub rate_limit: bool,
     pub unsafe_durability: bool,
 }
 
@@ -198,6 +203,7 @@ impl Config {
         config.server.open_loopback |= overrides.open_loopback;
         config.server.require_auth |= overrides.require_auth;
         config.server.allow_origins.extend(overrides.allow_origins);
+        config.rate_limit.on |= overrides.rate_limit;
         config.check()?;
         config.store.unsafe_durability |= overrides.unsafe_durability;
         Ok(config)
@@ -209,6 +215,7 @@ impl Config {
             let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
             return Err(Failure::invalid("config", message));
         }
+        self.rate_limit.check()?;
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 

@@ -1,7 +1,7 @@
-//! Who may do what: nobody without a token, a service only in its tenants and its role, no page of a foreign origin.
+//! How callers show who they are, and where they may come from. Who may do what is in `matrix.rs`.
 
 use ostler_protocol::FailureKind::*;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
@@ -10,11 +10,10 @@ use crate::{
 };
 
 on_both_engines!(
-    nothing_answers_without_a_token,
-    a_foreign_tenants_token_reaches_nothing,
+    only_a_bearer_token_will_do,
+    a_service_leaves_its_name_behind,
+    only_a_pool_of_runners_registers_without_a_run,
     lists_show_only_the_callers_tenants,
-    a_client_is_no_runner,
-    a_runner_is_no_client,
     a_foreign_host_or_origin_is_refused,
     configured_hosts_and_origins_are_let_in,
     open_loopback_lifts_the_token_and_nothing_else,
@@ -26,122 +25,37 @@ fn tokens(setup: &mut crate::harness::Setup) {
     setup.token("unidesk", "client", &["unidesk"]);
     setup.token("both", "client", &["unidesk", "hwlab"]);
     setup.token("runner", "runner", &["hwlab"]);
-    setup.token("foreign-runner", "runner", &["unidesk"]);
 }
 
-const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
-
-type Call = (&'static str, String, Value);
-
-fn reads(run: &str, command: &str, job: &str) -> Vec<Call> {
-    [
-        format!("/api/v1/runs/{run}"),
-        format!("/api/v1/runs/{run}/result"),
-        format!("/api/v1/runs/{run}/events"),
-        format!("/api/v1/runs/{run}/commands/{command}"),
-        format!("/api/v1/runs/{run}/commands/{command}/result"),
-        format!("/api/v1/runs/{run}/permissions"),
-        format!("/api/v1/runs/{run}/runner-jobs"),
-        format!("/api/v1/runs/{run}/runner-jobs/{job}"),
-    ]
-    .map(|path| ("GET", path, Value::Null))
-    .to_vec()
-}
-
-fn controls(run: &str, command: &str) -> Vec<Call> {
-    let answer = json!({"optionId": "yes", "digest": "0"});
-    vec![
-        ("POST", "/api/v1/runs".into(), run_body()),
-        ("POST", format!("/api/v1/runs/{run}/commands"), json!({"type": "turn", "payload": {"prompt": "x"}})),
-        ("POST", format!("/api/v1/runs/{run}/runner-jobs"), json!({"commandId": command})),
-        ("POST", format!("/api/v1/runs/{run}/permissions/{PERMISSION_ID}/answer"), answer),
-        ("POST", format!("/api/v1/commands/{command}/cancel"), json!({})),
-        ("POST", format!("/api/v1/runs/{run}/cancel"), json!({})),
-    ]
-}
-
-fn runner_writes(run: &str, command: &str) -> Vec<Call> {
-    let signed = json!({"runnerId": "runner-a", "leaseEpoch": 1});
-    let status = json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "completed"});
-    let events = json!({"runnerId": "runner-a", "leaseEpoch": 1, "events": [{"type": "custom", "payload": {}}]});
-    vec![
-        ("POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a"})),
-        ("PATCH", format!("/api/v1/runs/{run}/lease"), signed.clone()),
-        ("GET", format!("/api/v1/runs/{run}/commands"), Value::Null),
-        ("POST", format!("/api/v1/commands/{command}/ack"), signed),
-        ("POST", format!("/api/v1/runs/{run}/events"), events),
-        ("PATCH", format!("/api/v1/commands/{command}/status"), status.clone()),
-        ("PATCH", format!("/api/v1/runs/{run}/status"), status),
-        (
-            "POST",
-            "/api/v1/runners/register".into(),
-            json!({"runnerId": "r", "runId": run, "backendProfile": "scripted"}),
-        ),
-    ]
-}
-
-async fn call(caller: &Caller, (method, path, body): &Call) -> crate::harness::Answer {
-    match body {
-        Value::Null => caller.send(caller.request(method, path)).await,
-        body => caller.call(method, path, body).await,
-    }
-}
-
-/// A run with a command and a job: run, command, job.
-async fn scene(server: &TestServer) -> (String, String, String) {
-    let run = server.create_run().await;
-    let command = server.turn(&run, "hi").await;
-    let job = server.create_job(&run, &json!({"commandId": command})).await.with_status(201);
-    (run, command, id(&job, "runnerJobId"))
-}
-
-async fn nothing_answers_without_a_token(engine: Engine) {
+async fn only_a_bearer_token_will_do(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (run, command, job) = scene(&server).await;
-    let before = server.events(&run).await;
-    let mut calls = [reads(&run, &command, &job), controls(&run, &command), runner_writes(&run, &command)].concat();
-    for path in ["/api/v1/runs", "/api/v1/backends", "/openapi.json", "/nowhere"] {
-        calls.push(("GET", path.into(), Value::Null));
-    }
     let nobody = server.with_token(None);
-    let stranger = server.with_token(Some("ost_svc_0123456789abcdef0123456789abcdef"));
-    let almost = server.with_token(Some(&format!("{}0", server.operator_token())));
-    for wanted in &calls {
-        for caller in [&nobody, &stranger, &almost] {
-            let answer = call(caller, wanted).await;
-            assert_eq!(answer.headers["www-authenticate"], "Bearer", "{wanted:?}");
-            answer.refused(Unauthenticated);
+    for path in ["/api/v1/runs", "/openapi.json", "/nowhere"] {
+        let answer = nobody.get(path).await;
+        assert_eq!(answer.headers["www-authenticate"], "Bearer", "{path}");
+        answer.refused(Unauthenticated);
+        for header in ["Bearer", "Bearer ", "Basic b3BlcmF0b3I6eA==", &server.operator_token()] {
+            nobody.send(nobody.request("GET", path).header("authorization", header)).await.refused(Unauthenticated);
         }
     }
-    for header in ["Bearer", "Bearer ", "Basic b3BlcmF0b3I6eA==", &server.operator_token()] {
-        let request = nobody.request("GET", "/api/v1/runs").header("authorization", header);
-        nobody.send(request).await.refused(Unauthenticated);
-    }
-    assert_eq!(server.events(&run).await, before);
+    let request = nobody.request("GET", "/api/v1/runs");
+    let spelt = request.header("authorization", format!("bEARER  {}", server.operator_token()));
+    nobody.send(spelt).await.with_status(200);
 }
 
-async fn a_foreign_tenants_token_reaches_nothing(engine: Engine) {
+async fn a_service_leaves_its_name_behind(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
-    let (run, command, job) = scene(&server).await;
-    let before = server.events(&run).await;
-    let foreign = server.caller("unidesk");
-    for wanted in [reads(&run, &command, &job), controls(&run, &command)].concat() {
-        call(foreign, &wanted).await.refused_by(Forbidden, "tenant");
-    }
-    for wanted in runner_writes(&run, &command) {
-        call(foreign, &wanted).await.refused(Forbidden);
-        call(server.caller("foreign-runner"), &wanted).await.refused_by(Forbidden, "tenant");
-    }
-    let request = foreign.request("GET", &format!("/api/v1/runs/{run}/events")).header("accept", "text/event-stream");
-    foreign.send(request).await.refused_by(Forbidden, "tenant");
-    assert_eq!(server.events(&run).await, before);
-    // Its own tenant's token reaches all of it, and leaves its name behind.
-    for wanted in [reads(&run, &command, &job), controls(&run, &command)].concat() {
-        let answer = call(server.caller("hwlab"), &wanted).await;
-        assert!(answer.status < 300 || wanted.1.ends_with("/answer"), "{wanted:?}: {}", answer.text);
-    }
+    let run = server.caller("hwlab").create_run().await;
+    server.caller("hwlab").cancel_run(&run).await;
     let audit = server.events_of(&run, "audit").await;
     assert!(audit.last().unwrap()["payload"]["by"].as_str().unwrap().starts_with("service:tok_"));
+}
+
+async fn only_a_pool_of_runners_registers_without_a_run(engine: Engine) {
+    let server = TestServer::with(engine, tokens).await;
+    let alone = json!({"runnerId": "alone", "backendProfile": "scripted"});
+    server.caller("hwlab").post("/api/v1/runners/register", &alone).await.refused_by(Forbidden, "role");
+    server.caller("runner").post("/api/v1/runners/register", &alone).await.with_status(200);
 }
 
 async fn lists_show_only_the_callers_tenants(engine: Engine) {
@@ -172,34 +86,6 @@ async fn lists_show_only_the_callers_tenants(engine: Engine) {
     stolen.refused_by(SchemaInvalid, "cursor-unknown");
 }
 
-async fn a_client_is_no_runner(engine: Engine) {
-    let server = TestServer::with(engine, tokens).await;
-    let (run, command, _) = scene(&server).await;
-    let before = server.events(&run).await;
-    for wanted in runner_writes(&run, &command) {
-        call(server.caller("hwlab"), &wanted).await.refused_by(Forbidden, "role");
-    }
-    let alone = json!({"runnerId": "r", "backendProfile": "scripted"});
-    server.caller("hwlab").post("/api/v1/runners/register", &alone).await.refused_by(Forbidden, "role");
-    assert_eq!(server.events(&run).await, before);
-}
-
-async fn a_runner_is_no_client(engine: Engine) {
-    let server = TestServer::with(engine, tokens).await;
-    let (run, command, job) = scene(&server).await;
-    let runner = server.caller("runner");
-    for wanted in controls(&run, &command) {
-        call(runner, &wanted).await.refused_by(Forbidden, "role");
-    }
-    for wanted in [reads(&run, &command, &job), runner_writes(&run, &command)].concat() {
-        let answer = call(runner, &wanted).await;
-        assert!(answer.status < 300, "{wanted:?}: {}", answer.text);
-    }
-    assert_eq!(server.command(&run, &command).await["state"], "completed");
-    let alone = json!({"runnerId": "alone", "backendProfile": "scripted"});
-    runner.post("/api/v1/runners/register", &alone).await.with_status(200);
-}
-
 async fn with_header(caller: &Caller, path: &str, name: &str, value: &str) -> crate::harness::Answer {
     caller.send(caller.request("GET", path).header(name, value)).await
 }
@@ -215,6 +101,15 @@ async fn a_foreign_host_or_origin_is_refused(engine: Engine) {
         }
         for host in ["localhost", "127.0.0.1:9", "[::1]:80"] {
             with_header(&server, path, "host", host).await.with_status(200);
+        }
+        // What a page asks for without naming its origin, the browser gives away.
+        for site in ["cross-site", "same-site"] {
+            with_header(&server, path, "sec-fetch-site", site).await.refused_by(OriginDenied, "origin");
+            let link = server.request("GET", path).header("sec-fetch-site", site).header("sec-fetch-dest", "document");
+            server.send(link).await.with_status(200);
+        }
+        for site in ["same-origin", "none"] {
+            with_header(&server, path, "sec-fetch-site", site).await.with_status(200);
         }
     }
     // A request without a host at all.

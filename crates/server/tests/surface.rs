@@ -15,19 +15,17 @@ use crate::{
 on_both_engines!(every_operation_of_the_document_succeeds, the_served_document_is_the_handlers_own);
 
 /// What the calls of the table can name.
-struct Scene {
-    run_id: String,
-    session_id: String,
-    command_id: String,
-    job_id: String,
-    permission_id: String,
+pub struct Scene {
+    pub run_id: String,
+    pub session_id: String,
+    pub command_id: String,
+    pub job_id: String,
+    pub permission_id: String,
     token_id: String,
+    user_name: String,
 }
 
-const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
-
-const USER: &str = "ada";
+pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 type Row = (&'static str, &'static str, fn(&Scene) -> Value);
 
@@ -40,7 +38,7 @@ fn signed(_: &Scene) -> Value {
 }
 
 /// In an order in which each call can succeed: the ends come last.
-const OPERATIONS: &[Row] = &[
+pub const OPERATIONS: &[Row] = &[
     ("GET", "/health", none),
     ("GET", "/health/live", none),
     ("GET", "/health/readiness", none),
@@ -66,7 +64,7 @@ const OPERATIONS: &[Row] = &[
     ("PATCH", "/api/v1/runs/{runId}/lease", signed),
     ("POST", "/api/v1/commands/{commandId}/ack", signed),
     ("POST", "/api/v1/runs/{runId}/events", |scene| {
-        let ask = json!({"permissionId": PERMISSION_ID, "title": "?", "digest": DIGEST,
+        let ask = json!({"permissionId": scene.permission_id, "title": "?", "digest": DIGEST,
             "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]});
         let event = json!({"type": "permission_request", "commandId": scene.command_id, "payload": ask});
         json!({"runnerId": "runner-a", "leaseEpoch": 1, "events": [event]})
@@ -78,7 +76,7 @@ const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/sessions/{sessionId}", none),
     ("GET", "/api/v1/sessions/{sessionId}/trace", none),
     ("GET", "/api/v1/sessions/{sessionId}/output", none),
-    ("POST", "/api/v1/sessions/{sessionId}/read", |_| json!({"readerId": "console"})),
+    ("POST", "/api/v1/sessions/{sessionId}/read", |_| json!({})),
     (
         "POST",
         "/api/v1/runs/{runId}/permissions/{permissionId}/answer",
@@ -126,15 +124,7 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let listed: BTreeSet<_> =
         OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
     assert_eq!(listed, documented(), "the table here and the document name the same operations");
-    let run_id = server.create_run().await;
-    let command_id = server.turn(&run_id, "hi").await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-    let session_id = id(&server.run(&run_id).await, "sessionId");
-    let (job_id, permission_id) = (id(&job, "runnerJobId"), PERMISSION_ID.into());
-    let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
-    let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
-    server.post("/api/v1/users", &json!({"name": USER, "timezone": "UTC"})).await.with_status(201);
-    let scene = Scene { run_id, session_id, command_id, job_id, permission_id, token_id };
+    let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
         let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
         assert!((200..300).contains(&answer.0), "{method} {path}: {answer:?}");
@@ -152,7 +142,21 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
 }
 
 impl Scene {
-    fn path(&self, template: &str) -> String {
+    /// A run with a command and a job, a token, and a user of this name.
+    pub async fn set(server: &TestServer, user_name: &str) -> Self {
+        let run_id = server.create_run().await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+        let session_id = id(&server.run(&run_id).await, "sessionId");
+        let job_id = id(&job, "runnerJobId");
+        let permission_id = job_id.replace("job_", "prm_");
+        let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
+        let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
+        server.post("/api/v1/users", &json!({"name": user_name, "timezone": "UTC"})).await.ok();
+        Self { run_id, session_id, command_id, job_id, permission_id, token_id, user_name: user_name.to_owned() }
+    }
+
+    pub fn path(&self, template: &str) -> String {
         template
             .replace("{runId}", &self.run_id)
             .replace("{sessionId}", &self.session_id)
@@ -160,7 +164,7 @@ impl Scene {
             .replace("{runnerJobId}", &self.job_id)
             .replace("{permissionId}", &self.permission_id)
             .replace("{tokenId}", &self.token_id)
-            .replace("{userName}", USER)
+            .replace("{userName}", &self.user_name)
     }
 }
 

@@ -2,7 +2,10 @@
 //! may knock at this door at all. Closed by default; a web page in the same browser must not be able to start an agent or
 //! read a stream. Which run or tenant it is about is the service's question.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::{
     extract::{ConnectInfo, MatchedPath, Request, State},
@@ -10,15 +13,17 @@ use axum::{
     response::Response,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, ids::TraceId};
+use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
 
 use super::{
     doors::{Door, Doors},
+    events::wants_stream,
     problem,
 };
 use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
+    rates::{Limiter, Standing, Tier, Whose},
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -36,9 +41,10 @@ const TRACE_HEADER: &str = "x-trace-id";
 pub struct Gate {
     pub app: App,
     pub doors: Arc<Doors>,
+    pub limiter: Arc<Limiter>,
 }
 
-pub async fn gate(State(Gate { app, doors }): State<Gate>, mut request: Request, next: Next) -> Response {
+pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request: Request, next: Next) -> Response {
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
     let origin = allowed_origin(&app, request.headers());
@@ -50,8 +56,11 @@ pub async fn gate(State(Gate { app, doors }): State<Gate>, mut request: Request,
         return response;
     }
     let door = request.extensions().get::<MatchedPath>().map(|path| doors.find(request.method(), path.as_str()));
-    let entry = entry(&app, &request, door);
-    let mut response = match admit(&app, entry, door).await {
+    let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
+    let admitted = admit(&app, entry, door).await;
+    let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
+    let admitted = standing.and_then(|standing| standing.refusal()).map_or(admitted, Err);
+    let mut response = match admitted {
         Ok(principal) => {
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
@@ -63,6 +72,9 @@ pub async fn gate(State(Gate { app, doors }): State<Gate>, mut request: Request,
     response = problem::encode(response, trace_id, &path, &app.redactor);
     if let Some(origin) = origin {
         share(response.headers_mut(), origin);
+    }
+    if let Some(standing) = standing {
+        tell(response.headers_mut(), standing);
     }
     if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
         response.headers_mut().insert(TRACE_HEADER, value);
@@ -85,6 +97,51 @@ async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> 
     }
 }
 
+/// What a request from a socket comes for, and from where.
+struct Errand {
+    peer: IpAddr,
+    tier: Tier,
+}
+
+impl Errand {
+    /// `None`: it was made inside this process, where nobody is counted.
+    fn of(request: &Request, door: Option<Door>) -> Option<Self> {
+        let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<Peer>>()?;
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let tier = match door {
+            Some(Door::Leads(Access::Run)) => Tier::Run,
+            _ if !reads => Tier::Submit,
+            _ if wants_stream(request.headers()) => Tier::Stream,
+            _ => Tier::Read,
+        };
+        Some(Self { peer: peer.0.ip(), tier })
+    }
+
+    /// Counts it against whoever made it; before that is known, against where it comes from.
+    fn count(
+        self,
+        limiter: &Limiter,
+        admitted: &Result<Option<Principal>, Failure>,
+        now: Timestamp,
+    ) -> Option<Standing> {
+        let (whose, tier) = match admitted {
+            Ok(Some(principal)) => (Whose::caller(principal), self.tier),
+            Ok(None) => (Whose::peer(self.peer), self.tier),
+            // Our own trouble is not the caller's.
+            Err(failure) if failure.kind.row().retry => return None,
+            Err(_) => (Whose::peer(self.peer), Tier::Stranger),
+        };
+        limiter.take(whose, tier, now)
+    }
+}
+
+fn tell(headers: &mut HeaderMap, standing: Standing) {
+    let reset_s = (standing.reset_ms.max(0) as u64).div_ceil(1_000);
+    headers.insert("ratelimit-limit", HeaderValue::from(standing.limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(standing.remaining));
+    headers.insert("ratelimit-reset", HeaderValue::from(reset_s));
+}
+
 /// How a request wants to come in.
 enum Entry {
     Token(String),
@@ -95,7 +152,7 @@ enum Entry {
 fn comes_rightly(app: &App, request: &Request) -> Result<(), Failure> {
     if request.extensions().get::<InProcess>().is_none() {
         check_host(app, request)?;
-        check_origin(app, request.headers())?;
+        check_origin(app, request)?;
     }
     Ok(())
 }
@@ -165,9 +222,16 @@ fn is_loopback_name(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// A page's origin must be allowed by name; there is no same-origin page yet.
-fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Failure> {
-    if headers.contains_key(header::ORIGIN) && allowed_origin(app, headers).is_none() {
+/// A page's origin must be allowed by name; there is no same-origin page that writes. Some of a page's requests name no
+/// origin (images, scripts, blind reads), but then the browser says that they come from elsewhere.
+fn check_origin(app: &App, request: &Request) -> Result<(), Failure> {
+    let headers = request.headers();
+    let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    let from_elsewhere = says("sec-fetch-site", "cross-site") || says("sec-fetch-site", "same-site");
+    // Somebody follows a link: no page sees the answer.
+    let is_visit = request.method() == Method::GET && says("sec-fetch-dest", "document");
+    let suspicious = headers.contains_key(header::ORIGIN) || (from_elsewhere && !is_visit);
+    if suspicious && allowed_origin(app, headers).is_none() {
         return Err(denied("origin", "pages of this origin may not call"));
     }
     Ok(())
@@ -187,7 +251,10 @@ fn share(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
     let asked = list("authorization, content-type, idempotency-key, last-event-id");
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, list("x-trace-id, retry-after"));
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        list("x-trace-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset"),
+    );
 }
 
 fn denied(rule: &'static str, message: &str) -> Failure {

@@ -27,7 +27,7 @@ use ostler_protocol::{Failure, FailureKind};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{doors::Doors, gate::Gate};
-use crate::{app::App, auth::Access};
+use crate::{app::App, auth::Access, rates::Limiter};
 
 pub use gate::{InProcess, Peer};
 
@@ -86,6 +86,8 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 pub fn router(app: App) -> Router {
     let document = openapi();
     let doors = Doors::of(&document).with(Method::GET, DOCUMENT_PATH, Access::Browse);
+    let limiter = Arc::new(Limiter::new(app.config.rate_limit));
+    let gate = Gate { app: app.clone(), doors: Arc::new(doors), limiter };
     let (router, _) = documented().split_for_parts();
     router
         .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
@@ -93,6 +95,6 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
         })
-        .layer(middleware::from_fn_with_state(Gate { app: app.clone(), doors: Arc::new(doors) }, gate::gate))
+        .layer(middleware::from_fn_with_state(gate, gate::gate))
         .with_state(app)
 }

@@ -1,0 +1,265 @@
+//! The authorisation matrix: every operation of the document, on every transport it speaks, with every caller who is wrong
+//! for it. Who is wrong follows from what the operation itself declares; an operation that declares nothing, or that
+//! nobody knows how to call, fails here.
+
+use std::collections::BTreeMap;
+
+use ostler_protocol::json::hex;
+use ostler_server::clock::Clock;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Caller, Engine, Key, TestServer, id, signed_by},
+    on_both_engines,
+    surface::{OPERATIONS, Scene},
+};
+
+on_both_engines!(whoever_is_wrong_gets_nowhere, whoever_is_right_gets_in);
+
+/// Stands in what the scene holds; no answer to a wrong caller may show it.
+const MARKER: &str = "marker-7f3a";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Client,
+    ServiceRunner,
+    User,
+    RunsRunner,
+}
+
+const KINDS: [Kind; 4] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::RunsRunner];
+
+/// Which kinds of caller what is declared admits: the table of `docs/callers.md`. The operator is always admitted.
+fn admitted(access: &str) -> &'static [Kind] {
+    use Kind::*;
+    match access {
+        "public" | "read" => &KINDS,
+        "browse" => &[Client, ServiceRunner, User],
+        "submit" => &[Client, User],
+        "run" => &[ServiceRunner, RunsRunner],
+        "operate" => &[],
+        other => panic!("nobody knows what {other:?} admits"),
+    }
+}
+
+/// One operation, as it can be called.
+struct Operation {
+    method: &'static str,
+    template: &'static str,
+    body: fn(&Scene) -> Value,
+    access: String,
+    streams: bool,
+}
+
+/// Every operation of the document with what it declares, from the rows of the surface test.
+fn operations() -> Vec<Operation> {
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let mut declared = BTreeMap::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            declared.insert((method.to_uppercase(), path.clone()), operation.clone());
+        }
+    }
+    let operations: Vec<_> = OPERATIONS
+        .iter()
+        .map(|(method, template, body)| {
+            let operation = declared.remove(&(method.to_string(), template.to_string())).unwrap();
+            let requirements =
+                operation["security"].as_array().unwrap_or_else(|| panic!("{method} {template}: no security"));
+            let access = match requirements[0].as_object().unwrap().get("token") {
+                None => "public".to_owned(),
+                Some(names) => names[0].as_str().unwrap().to_owned(),
+            };
+            let streams = operation["responses"]["200"]["content"]["text/event-stream"].is_object();
+            Operation { method, template, body: *body, access, streams }
+        })
+        .collect();
+    assert!(declared.is_empty(), "nobody knows how to call {:?}", declared.keys());
+    operations
+}
+
+impl Operation {
+    fn name(&self) -> String {
+        format!("{} {}", self.method, self.template)
+    }
+
+    /// Calls it over a socket: plainly, and as a stream where it can be one. Status and text of each; a stream that opens is
+    /// not read.
+    async fn call(&self, caller: &Caller, scene: &Scene) -> Vec<(u16, String)> {
+        let mut answers = vec![];
+        for accept in ["application/json", "text/event-stream"].into_iter().take(1 + usize::from(self.streams)) {
+            let mut request = caller.request(self.method, &scene.path(self.template)).header("accept", accept);
+            let body = (self.body)(scene);
+            if !body.is_null() {
+                request = request.header("content-type", "application/json").body(body.to_string());
+            }
+            let response = request.send().await.unwrap();
+            let status = response.status().as_u16();
+            let opened = status == 200 && accept == "text/event-stream";
+            answers.push((status, if opened { String::new() } else { response.text().await.unwrap() }));
+        }
+        answers
+    }
+
+    /// About everything the caller may see, and not about one thing.
+    fn is_list(&self) -> bool {
+        self.method == "GET" && !self.template.contains('{')
+    }
+}
+
+/// A run of the tenant with everything an operation could be about, marked.
+async fn scene(server: &TestServer, name: &str) -> Scene {
+    let scene = Scene::set(server, name).await;
+    let runner = server.claim(&scene.run_id, "runner-a").await;
+    runner.ack(&scene.command_id).await;
+    runner.tell(&scene.command_id, "custom", json!({"name": MARKER})).await;
+    runner.ask(&scene.command_id, &scene.permission_id, crate::surface::DIGEST).await;
+    scene
+}
+
+/// A token of the scene's own runner, as a launcher would have made it.
+async fn runs_token(server: &TestServer, scene: &Scene, phase: &str) -> Caller {
+    let token = format!("ost_run_{}", scene.job_id);
+    let hash = hex(&ostler_crypto::sha256(token.as_bytes()));
+    let now = server.clock.now().as_microsecond();
+    let sql = format!(
+        "UPDATE runner_jobs SET token_hash = '{hash}', phase = '{phase}', owner = 'test', heartbeat_at = {now} \
+         WHERE runner_job_id = '{}'",
+        scene.job_id
+    );
+    server.store(&sql).await;
+    server.with_token(Some(&token))
+}
+
+async fn service(server: &TestServer, role: &str, tenant: &str, expires_in_ms: Option<i64>) -> (Caller, String) {
+    let mut body = json!({"name": MARKER, "role": role, "tenants": [tenant]});
+    if let Some(ms) = expires_in_ms {
+        body["expiresInMs"] = ms.into();
+    }
+    let made = server.post("/api/v1/tokens", &body).await.with_status(201);
+    (server.with_token(Some(&id(&made, "token"))), id(&made, "tokenId"))
+}
+
+async fn user(server: &TestServer, name: &str, tenant: &str) -> Caller {
+    let body = json!({"name": name, "timezone": "UTC", "tenants": [tenant]});
+    server.post("/api/v1/users", &body).await.with_status(201);
+    let made = server.post(&format!("/api/v1/users/{name}/token"), &json!({"expiresInMs": 60_000})).await;
+    server.with_token(Some(&id(&made.with_status(201), "token")))
+}
+
+/// Callers that nothing lets in.
+async fn strangers(server: &TestServer) -> Vec<(&'static str, Caller)> {
+    let (revoked, token_id) = service(server, "client", "hwlab", None).await;
+    server.send(server.request("DELETE", &format!("/api/v1/tokens/{token_id}"))).await.with_status(200);
+    let (expired, _) = service(server, "runner", "hwlab", Some(1)).await;
+    let expired_user = user(server, "expired", "hwlab").await;
+    server.clock.advance_ms(91_000);
+    let now = server.clock.now().as_microsecond() / 1_000_000;
+    let claims = json!({"iss": "ostler", "aud": "ostler", "sub": format!("usr_{:032x}", 0), "exp": now + 3_600});
+    let forged = Key::ed25519();
+    let keys = server.get("/.well-known/jwks.json").await.ok();
+    let kid = keys["keys"][0]["kid"].clone();
+    let none = signed_by(&json!({"alg": "none", "kid": kid}), &claims, |_| vec![]);
+    let finished = runs_token(server, &Scene::set(server, "finished").await, "succeeded").await;
+    let almost = format!("{}0", server.operator_token());
+    vec![
+        ("nobody", server.with_token(None)),
+        ("garbage", server.with_token(Some("garbage"))),
+        ("a token of nobody", server.with_token(Some("ost_svc_0123456789abcdef0123456789abcdef"))),
+        ("almost the operator", server.with_token(Some(&almost))),
+        ("a revoked service", revoked),
+        ("an expired service", expired),
+        ("an expired user", expired_user),
+        ("an unsigned user", server.with_token(Some(&none))),
+        ("a forged user", server.with_token(Some(&forged.token(&json!({"alg": "EdDSA", "kid": kid}), &claims)))),
+        ("a runner whose job has ended", finished),
+    ]
+}
+
+/// Good callers of every kind, in one tenant, or for one run.
+async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Caller)> {
+    vec![
+        (Kind::Client, service(server, "client", tenant, None).await.0),
+        (Kind::ServiceRunner, service(server, "runner", tenant, None).await.0),
+        (Kind::User, user(server, &format!("user-{tenant}-{}", of.job_id), tenant).await),
+        (Kind::RunsRunner, runs_token(server, of, "running").await),
+    ]
+}
+
+/// All that is kept, as far as it can be told: what operations show, and how much every table holds.
+async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value> {
+    let tables = match engine {
+        Engine::Sqlite => "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
+        Engine::Postgres => "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename",
+    };
+    let mut state = server.events(&scene.run_id).await;
+    for table in server.store(tables).await {
+        let count = server.store(&format!("SELECT CAST(COUNT(*) AS TEXT) FROM {table}")).await;
+        state.push(json!([table, count]));
+    }
+    let run = format!("/api/v1/runs/{}", scene.run_id);
+    for path in [
+        &format!("{run}/result"),
+        &format!("{run}/runner-jobs"),
+        &format!("{run}/permissions"),
+        "/api/v1/runs",
+        "/api/v1/sessions?state=all",
+        "/api/v1/tokens",
+        "/api/v1/users",
+    ] {
+        state.push(server.get(path).await.ok());
+    }
+    state
+}
+
+async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let strangers = strangers(&server).await;
+    let scene = scene(&server, MARKER).await;
+    let elsewhere = Scene::set(&server, "elsewhere").await;
+    let here = callers(&server, "hwlab", &scene).await;
+    let there = callers(&server, "unidesk", &elsewhere).await;
+    let before = state(&server, engine, &scene).await;
+    for operation in operations() {
+        let name = operation.name();
+        let admitted = admitted(&operation.access);
+        for (who, caller) in &strangers {
+            for (status, text) in operation.call(caller, &scene).await {
+                let expected = if operation.access == "public" && caller.token().is_none() { 200 } else { 401 };
+                assert_eq!(status, expected, "{name} by {who}: {text}");
+                assert!(!text.contains(MARKER), "{name} by {who}: {text}");
+            }
+        }
+        for (kind, caller) in here.iter().chain(&there).filter(|(kind, _)| !admitted.contains(kind)) {
+            for (status, text) in operation.call(caller, &scene).await {
+                assert_eq!(status, 403, "{name} by {kind:?}: {text}");
+                assert!(text.contains("\"role\"") && !text.contains(MARKER), "{name} by {kind:?}: {text}");
+            }
+        }
+        for (kind, caller) in there.iter().filter(|(kind, _)| admitted.contains(kind)) {
+            for (status, text) in operation.call(caller, &scene).await {
+                let fits = if operation.is_list() { status == 200 } else { [403, 404].contains(&status) };
+                assert!(fits, "{name} by {kind:?} from elsewhere: {status} {text}");
+                for ours in [MARKER, &scene.run_id, &scene.session_id, &scene.job_id, &scene.command_id] {
+                    assert!(!text.contains(ours), "{name} by {kind:?} from elsewhere: {text}");
+                }
+            }
+        }
+    }
+    assert_eq!(state(&server, engine, &scene).await, before, "something was written");
+}
+
+/// The other half: were everybody refused everywhere, the first half would pass.
+async fn whoever_is_right_gets_in(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for kind in KINDS {
+        let scene = scene(&server, MARKER).await;
+        let callers = callers(&server, "hwlab", &scene).await;
+        let (_, caller) = callers.iter().find(|(known, _)| *known == kind).unwrap();
+        for operation in operations().iter().filter(|operation| admitted(&operation.access).contains(&kind)) {
+            for (status, text) in operation.call(caller, &scene).await {
+                assert!(![401, 403, 404].contains(&status), "{} by {kind:?}: {status} {text}", operation.name());
+            }
+        }
+    }
+}

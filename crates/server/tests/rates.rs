@@ -1,0 +1,134 @@
+//! Rate limits: off by default; each caller's own, by what it comes for; a refusal says when to come again.
+
+use ostler_protocol::FailureKind::*;
+use ostler_server::rates::Rate;
+use serde_json::json;
+
+use crate::{
+    harness::{Answer, Caller, Engine, TestServer},
+    on_both_engines,
+};
+
+on_both_engines!(
+    nothing_is_limited_by_default,
+    whoever_comes_too_often_is_told_when_to_come_again,
+    tiers_and_callers_do_not_share,
+    strangers_are_counted_by_where_they_come_from,
+    the_runner_inside_is_never_limited,
+);
+
+const THREE: Rate = Rate { per_second: 1, burst: 3 };
+
+async fn limited(engine: Engine) -> TestServer {
+    TestServer::with(engine, |setup| {
+        setup.token("a", "client", &["hwlab"]);
+        setup.token("b", "client", &["hwlab"]);
+        setup.token("runner", "runner", &["hwlab"]);
+        let rates = &mut setup.config.rate_limit;
+        rates.on = true;
+        (rates.read, rates.submit, rates.stream, rates.stranger, rates.run) = (THREE, THREE, THREE, THREE, THREE);
+    })
+    .await
+}
+
+async fn list(caller: &Caller) -> Answer {
+    caller.get("/api/v1/runs").await
+}
+
+async fn nothing_is_limited_by_default(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for _ in 0..300 {
+        let answer = server.get("/api/v1/runs?limit=1").await;
+        assert!(!answer.headers.contains_key("ratelimit-limit"));
+        answer.with_status(200);
+    }
+}
+
+async fn whoever_comes_too_often_is_told_when_to_come_again(engine: Engine) {
+    let server = limited(engine).await;
+    let a = server.caller("a");
+    for remaining in ["2", "1", "0"] {
+        let answer = list(a).await;
+        assert_eq!(
+            (&answer.headers["ratelimit-limit"], &answer.headers["ratelimit-remaining"]),
+            (&"3".parse().unwrap(), &remaining.parse().unwrap())
+        );
+        answer.with_status(200);
+    }
+    for _ in 0..5 {
+        let answer = list(a).await;
+        assert_eq!(answer.headers["retry-after"], "1");
+        assert_eq!(answer.headers["ratelimit-remaining"], "0");
+        let refused = answer.refused_by(RateLimited, "rate-limit");
+        assert_eq!((&refused.details["tier"], &refused.details["retryAfterMs"]), (&json!("read"), &json!(1_000)));
+    }
+    // What was refused did not count, and time alone fills the bucket.
+    server.clock.advance_ms(999);
+    list(a).await.refused(RateLimited);
+    server.clock.advance_ms(1);
+    list(a).await.with_status(200);
+    list(a).await.refused(RateLimited);
+    server.clock.advance_ms(60_000);
+    for _ in 0..3 {
+        list(a).await.with_status(200);
+    }
+    list(a).await.refused(RateLimited);
+}
+
+async fn tiers_and_callers_do_not_share(engine: Engine) {
+    let server = limited(engine).await;
+    let (a, b, runner) = (server.caller("a"), server.caller("b"), server.caller("runner"));
+    let run_id = a.create_run().await;
+    for _ in 0..3 {
+        list(a).await.with_status(200);
+    }
+    list(a).await.refused(RateLimited);
+    list(b).await.with_status(200);
+    let command_id = a.turn(&run_id, "hi").await;
+    a.cancel_command(&command_id).await;
+    // The third tier: a write that is refused writes nothing.
+    let before = server.events(&run_id).await;
+    a.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await.refused(RateLimited);
+    server.clock.advance_ms(3_000);
+    assert_eq!(server.events(&run_id).await, before);
+    for _ in 0..3 {
+        let request = b.request("GET", &format!("/api/v1/runs/{run_id}/events")).header("accept", "text/event-stream");
+        assert_eq!(request.send().await.unwrap().status().as_u16(), 200);
+    }
+    let request = b.request("GET", &format!("/api/v1/runs/{run_id}/events")).header("accept", "text/event-stream");
+    assert_eq!(b.send(request).await.refused(RateLimited).details["tier"], "stream");
+    for _ in 0..3 {
+        runner.try_claim(&run_id, "runner-a", 60_000).await.with_status(200);
+    }
+    let refused = runner.try_claim(&run_id, "runner-a", 60_000).await.refused(RateLimited);
+    assert_eq!(refused.details["tier"], "run");
+    list(runner).await.with_status(200);
+}
+
+async fn strangers_are_counted_by_where_they_come_from(engine: Engine) {
+    let server = limited(engine).await;
+    for guess in 0..3 {
+        list(&server.with_token(Some(&format!("ost_svc_{guess}")))).await.refused(Unauthenticated);
+    }
+    let refused = list(&server.with_token(Some("ost_svc_3"))).await.refused(RateLimited);
+    assert_eq!(refused.details["tier"], "stranger");
+    list(&server.with_token(None)).await.refused(RateLimited);
+    // A good caller from the same place is not held up, and health has a bucket of its own.
+    list(server.caller("a")).await.with_status(200);
+    for _ in 0..3 {
+        server.with_token(None).get("/health").await.with_status(200);
+    }
+    server.with_token(None).get("/health").await.refused(RateLimited);
+}
+
+async fn the_runner_inside_is_never_limited(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.resident = true;
+        setup.config.rate_limit.on = true;
+        setup.config.rate_limit.run = Rate { per_second: 1, burst: 1 };
+        setup.config.rate_limit.read = Rate { per_second: 1_000, burst: 1_000_000 };
+    })
+    .await;
+    let (run_id, command_id) = server.start("hello").await;
+    assert_eq!(server.ended(&run_id, &command_id).await["terminalStatus"], "completed");
+}
