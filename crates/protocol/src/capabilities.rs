@@ -36,21 +36,24 @@ impl ProtocolVersion {
 pub struct Toggles {
     pub require_auth: bool,
     pub allow_origin: bool,
+    pub rate_limit: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toggle {
     RequireAuth,
     AllowOrigin,
+    RateLimit,
 }
 
 impl Toggle {
-    pub const ALL: &'static [Self] = &[Self::RequireAuth, Self::AllowOrigin];
+    pub const ALL: &'static [Self] = &[Self::RequireAuth, Self::AllowOrigin, Self::RateLimit];
 
     pub fn is_on(self, toggles: Toggles) -> bool {
         match self {
             Self::RequireAuth => toggles.require_auth,
             Self::AllowOrigin => toggles.allow_origin,
+            Self::RateLimit => toggles.rate_limit,
         }
     }
 
@@ -59,6 +62,7 @@ impl Toggle {
         match self {
             Self::RequireAuth => "--require-auth",
             Self::AllowOrigin => "--allow-origin",
+            Self::RateLimit => "--rate-limit",
         }
     }
 }
@@ -108,6 +112,12 @@ pub const REGISTRY: &[Capability] = &[
         .when(Toggle::RequireAuth),
     tag("allow_origin", &["GET /health"], "Web pages of the configured origins may call, and read the answers.")
         .when(Toggle::AllowOrigin),
+    tag(
+        "rate_limit",
+        &["GET /health"],
+        "Answers say how often one may still come, and whoever comes too often when again.",
+    )
+    .when(Toggle::RateLimit),
     tag("ostler_backends", &["GET /api/v1/backends"], "Lists the backend profiles and what each needs."),
     tag(
         "ostler_runs",
@@ -284,7 +294,11 @@ mod tests {
     use super::*;
 
     fn with(toggle: Toggle) -> Toggles {
-        Toggles { require_auth: toggle == Toggle::RequireAuth, allow_origin: toggle == Toggle::AllowOrigin }
+        Toggles {
+            require_auth: toggle == Toggle::RequireAuth,
+            allow_origin: toggle == Toggle::AllowOrigin,
+            rate_limit: toggle == Toggle::RateLimit,
+        }
     }
 
     #[test]

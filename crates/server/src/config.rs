@@ -239,7 +239,11 @@ impl Config {
 
     /// What clients can tell of this configuration.
     pub fn toggles(&self) -> Toggles {
-        Toggles { require_auth: self.server.require_auth, allow_origin: !self.server.allow_origins.is_empty() }
+        Toggles {
+            require_auth: self.server.require_auth,
+            allow_origin: !self.server.allow_origins.is_empty(),
+            rate_limit: self.rate_limit.on,
+        }
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, Failure> {

@@ -12,6 +12,7 @@ use ostler_protocol::{
     chain::{self, Link},
     json::hex,
 };
+use ostler_server::rates::{Rate, Rates};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{DIGEST, documented};
@@ -31,6 +32,11 @@ fn switch_on(setup: &mut Setup, toggle: Toggle) {
     match toggle {
         Toggle::RequireAuth => setup.config.server.require_auth = true,
         Toggle::AllowOrigin => setup.config.server.allow_origins = vec![PAGE_ORIGIN.into()],
+        Toggle::RateLimit => {
+            // The clock stands still here, so no bucket refills.
+            let plenty = Rate { per_second: 1_000, burst: 10_000 };
+            setup.config.rate_limit = Rates { on: true, submit: plenty, read: plenty, ..Rates::default() };
+        }
     }
 }
 
@@ -54,6 +60,7 @@ async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: En
 async fn is_there(server: &TestServer, tag: &str) -> bool {
     match tag {
         "require_auth" => return asks_everybody_for_a_token(server).await,
+        "rate_limit" => return server.get("/health").await.headers.contains_key("ratelimit-remaining"),
         "allow_origin" => return shares_answers_with_pages(server).await,
         "health" => assert_eq!(server.get("/health").await.with_status(200)["status"], "ok"),
         "capabilities" => assert_eq!(server.get("/capabilities").await.with_status(200)["v"], 1),
