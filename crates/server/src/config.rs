@@ -28,7 +28,6 @@ pub struct Config {
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub limits: LimitsSection,
-    /// How often one caller may come, by what it comes for.
     pub rate_limit: Rates,
 }
 

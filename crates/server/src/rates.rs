@@ -15,7 +15,8 @@ use std::{
 
 use ostler_protocol::{Failure, FailureKind, Timestamp};
 use quick_cache::sync::Cache;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::auth::Principal;
 
@@ -37,6 +38,8 @@ pub enum Tier {
 }
 
 impl Tier {
+    const ALL: [Self; 5] = [Self::Read, Self::Stream, Self::Submit, Self::Run, Self::Stranger];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -48,69 +51,88 @@ impl Tier {
     }
 }
 
-/// A steady rate, and how much may come at once.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rate {
-    pub per_second: u32,
-    pub burst: u32,
-}
-
-impl Rate {
-    const fn new(per_second: u32, burst: u32) -> Self {
-        Self { per_second, burst }
-    }
-
-    fn is_possible(self) -> bool {
-        (1..=SECOND_US as u32).contains(&self.per_second) && (1..=SECOND_US as u32).contains(&self.burst)
-    }
-
-    fn interval_us(self) -> i64 {
-        SECOND_US / i64::from(self.per_second)
-    }
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// How often one caller may come, by what it comes for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rates {
+    /// Limits how often one caller may come.
     pub on: bool,
-    pub read: Rate,
-    pub stream: Rate,
-    pub submit: Rate,
-    pub run: Rate,
-    pub stranger: Rate,
+    /// Reads of one caller, steadily.
+    pub read_per_second: u32,
+    /// Reads of one caller at once.
+    pub read_burst: u32,
+    /// Event streams that one caller opens, steadily.
+    pub stream_per_second: u32,
+    /// Event streams that one caller opens at once.
+    pub stream_burst: u32,
+    /// Writes of one caller that is no runner, steadily.
+    pub submit_per_second: u32,
+    /// Writes of one caller that is no runner, at once.
+    pub submit_burst: u32,
+    /// What one runner calls, steadily.
+    pub run_per_second: u32,
+    /// What one runner calls at once.
+    pub run_burst: u32,
+    /// Requests from one address that were not let in, steadily.
+    pub stranger_per_second: u32,
+    /// Requests from one address that were not let in, at once.
+    pub stranger_burst: u32,
 }
 
 impl Default for Rates {
     fn default() -> Self {
         Self {
             on: false,
-            read: Rate::new(50, 200),
-            stream: Rate::new(2, 20),
-            submit: Rate::new(5, 50),
+            read_per_second: 50,
+            read_burst: 200,
+            stream_per_second: 2,
+            stream_burst: 20,
+            submit_per_second: 5,
+            submit_burst: 50,
             // A runner appends once in 20 ms at most, for each run it carries out.
-            run: Rate::new(500, 1_000),
-            stranger: Rate::new(2, 20),
+            run_per_second: 500,
+            run_burst: 1_000,
+            stranger_per_second: 2,
+            stranger_burst: 20,
         }
     }
 }
 
 impl Rates {
     pub fn check(&self) -> Result<(), Failure> {
-        if [self.read, self.stream, self.submit, self.run, self.stranger].into_iter().all(Rate::is_possible) {
+        if Tier::ALL.into_iter().all(|tier| self.of(tier).is_possible()) {
             return Ok(());
         }
-        Err(Failure::invalid("rate-limit", format!("per_second and burst of every tier must be 1 to {SECOND_US}")))
+        Err(Failure::invalid("rate-limit", format!("rates and bursts of every tier must be 1 to {SECOND_US}")))
     }
 
     fn of(&self, tier: Tier) -> Rate {
-        match tier {
-            Tier::Read => self.read,
-            Tier::Stream => self.stream,
-            Tier::Submit => self.submit,
-            Tier::Run => self.run,
-            Tier::Stranger => self.stranger,
-        }
+        let (per_second, burst) = match tier {
+            Tier::Read => (self.read_per_second, self.read_burst),
+            Tier::Stream => (self.stream_per_second, self.stream_burst),
+            Tier::Submit => (self.submit_per_second, self.submit_burst),
+            Tier::Run => (self.run_per_second, self.run_burst),
+            Tier::Stranger => (self.stranger_per_second, self.stranger_burst),
+        };
+        Rate { per_second, burst }
+    }
+}
+
+/// A steady rate, and how much may come at once.
+#[derive(Clone, Copy)]
+struct Rate {
+    per_second: u32,
+    burst: u32,
+}
+
+impl Rate {
+    fn is_possible(self) -> bool {
+        let possible = 1..=SECOND_US as u32;
+        possible.contains(&self.per_second) && possible.contains(&self.burst)
+    }
+
+    fn interval_us(self) -> i64 {
+        SECOND_US / i64::from(self.per_second)
     }
 }
 
@@ -206,7 +228,7 @@ fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> Standing {
 mod tests {
     use super::*;
 
-    const RATE: Rate = Rate::new(10, 3);
+    const RATE: Rate = Rate { per_second: 10, burst: 3 };
 
     #[test]
     fn a_bucket_empties_at_once_and_refills_steadily() {
@@ -224,7 +246,8 @@ mod tests {
 
     #[test]
     fn each_caller_and_tier_has_a_bucket_of_its_own() {
-        let limiter = Limiter::new(Rates { on: true, read: RATE, submit: RATE, ..Rates::default() });
+        let rates = Rates { on: true, read_per_second: 10, read_burst: 3, submit_burst: 3, ..Rates::default() };
+        let limiter = Limiter::new(rates);
         let (a, b) = (Whose::Caller("a".into()), Whose::peer("10.0.0.1".parse().unwrap()));
         let take = |whose: &Whose, tier| limiter.take(whose.clone(), tier, Timestamp::UNIX_EPOCH).unwrap();
         for _ in 0..3 {

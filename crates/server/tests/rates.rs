@@ -1,7 +1,7 @@
 //! Rate limits: off by default; each caller's own, by what it comes for; a refusal says when to come again.
 
 use ostler_protocol::FailureKind::*;
-use ostler_server::rates::Rate;
+use ostler_server::rates::Rates;
 use serde_json::json;
 
 use crate::{
@@ -17,16 +17,27 @@ on_both_engines!(
     the_runner_inside_is_never_limited,
 );
 
-const THREE: Rate = Rate { per_second: 1, burst: 3 };
+/// Three at once, and one a second, of everything.
+const THREE: Rates = Rates {
+    on: true,
+    read_per_second: 1,
+    read_burst: 3,
+    stream_per_second: 1,
+    stream_burst: 3,
+    submit_per_second: 1,
+    submit_burst: 3,
+    run_per_second: 1,
+    run_burst: 3,
+    stranger_per_second: 1,
+    stranger_burst: 3,
+};
 
 async fn limited(engine: Engine) -> TestServer {
     TestServer::with(engine, |setup| {
         setup.token("a", "client", &["hwlab"]);
         setup.token("b", "client", &["hwlab"]);
         setup.token("runner", "runner", &["hwlab"]);
-        let rates = &mut setup.config.rate_limit;
-        rates.on = true;
-        (rates.read, rates.submit, rates.stream, rates.stranger, rates.run) = (THREE, THREE, THREE, THREE, THREE);
+        setup.config.rate_limit = THREE;
     })
     .await
 }
@@ -124,9 +135,7 @@ async fn strangers_are_counted_by_where_they_come_from(engine: Engine) {
 async fn the_runner_inside_is_never_limited(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.resident = true;
-        setup.config.rate_limit.on = true;
-        setup.config.rate_limit.run = Rate { per_second: 1, burst: 1 };
-        setup.config.rate_limit.read = Rate { per_second: 1_000, burst: 1_000_000 };
+        setup.config.rate_limit = Rates { run_burst: 1, read_burst: 1_000_000, ..THREE };
     })
     .await;
     let (run_id, command_id) = server.start("hello").await;

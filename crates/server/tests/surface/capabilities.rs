@@ -12,7 +12,7 @@ use ostler_protocol::{
     chain::{self, Link},
     json::hex,
 };
-use ostler_server::rates::{Rate, Rates};
+use ostler_server::rates::Rates;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{DIGEST, documented};
@@ -34,8 +34,8 @@ fn switch_on(setup: &mut Setup, toggle: Toggle) {
         Toggle::AllowOrigin => setup.config.server.allow_origins = vec![PAGE_ORIGIN.into()],
         Toggle::RateLimit => {
             // The clock stands still here, so no bucket refills.
-            let plenty = Rate { per_second: 1_000, burst: 10_000 };
-            setup.config.rate_limit = Rates { on: true, submit: plenty, read: plenty, ..Rates::default() };
+            let plenty = Rates { submit_burst: 10_000, read_burst: 10_000, ..Rates::default() };
+            setup.config.rate_limit = Rates { on: true, ..plenty };
         }
     }
 }
