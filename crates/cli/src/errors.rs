@@ -93,6 +93,7 @@ pub fn hint(kind: FailureKind) -> &'static str {
         ProviderAuthFailed => "have the operator renew the provider's credential",
         ProviderUnavailable => "try again later, or use another profile",
         InfraFailed => "look at `ostler doctor` and at the server's log, then try again",
+        Draining => "try again; the server is stopping, and another or the next one answers",
         Internal => "look for the trace id in the server's log, and report it",
     }
 }

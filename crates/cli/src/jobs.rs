@@ -77,7 +77,7 @@ async fn list(client: &Client, args: &ListArgs) -> Result<u8, Failure> {
             vec![
                 job.runner_job_id.to_string(),
                 job.phase.as_str().into(),
-                line(&job.launcher, 40),
+                job.launcher.as_str().into(),
                 job.attempt.to_string(),
                 args.times.ago(job.updated_at, now()),
                 ending(job),
@@ -129,7 +129,7 @@ fn render(job: &RunnerJob, times: Times) -> String {
         ("run", job.run_id.to_string()),
         ("command", job.command_id.to_string()),
         ("phase", job.phase.as_str().to_owned()),
-        ("launcher", line(&job.launcher, 80)),
+        ("launcher", job.launcher.as_str().into()),
         ("starts", job.attempt.to_string()),
         ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
         ("runner", line(&job.runner_id, 200)),

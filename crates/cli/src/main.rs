@@ -16,6 +16,7 @@ mod exit_codes;
 mod follow;
 mod jobs;
 mod live;
+mod log;
 mod output;
 mod paint;
 mod permissions;
@@ -24,6 +25,7 @@ mod ps;
 mod repaint;
 mod result;
 mod run;
+mod runner;
 mod runs;
 mod screen;
 mod serve;
@@ -77,6 +79,7 @@ enum Verb {
     Token(tokens::Args),
     Users(users::Args),
     Serve(serve::Args),
+    Runner(runner::Args),
     Doctor(doctor::Args),
     Verify(verify::Args),
     Completions(completions::Args),
@@ -157,6 +160,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Token(args) => tokens::token(connection, args).await,
         Verb::Users(args) => users::users(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
+        Verb::Runner(args) => runner::runner(connection, args).await,
         Verb::Doctor(args) => doctor::doctor(connection, args).await,
         Verb::Verify(args) => verify::verify(connection, args).await,
         Verb::Completions(args) => completions::completions(args),

@@ -6,16 +6,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::ValueEnum;
 use ostler_protocol::Failure;
 use ostler_server::{Config, Server, config::Overrides};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
-use crate::{connect::Connection, errors, exit_codes, output, paint::Paint};
-
-const LOG_DEFAULT: &str = "info";
+use crate::{
+    connect::Connection,
+    exit_codes,
+    log::{self, LogFormat},
+    output,
+};
 
 /// Start the server
 ///
@@ -67,12 +68,6 @@ pub struct StoreArgs {
     config: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 impl StoreArgs {
     /// The file, and what these flags say.
     pub fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
@@ -113,7 +108,7 @@ struct Ready {
 }
 
 pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    init_log(args.log)?;
+    log::init(args.log)?;
     // Before the server starts, so that no signal finds nobody listening.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
@@ -137,23 +132,6 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         _ = interrupt.recv() => Ok(exit_codes::LEFT),
         _ = terminate.recv() => Ok(exit_codes::LEFT),
     }
-}
-
-fn init_log(format: LogFormat) -> Result<(), Failure> {
-    let named =
-        ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
-    let filter = EnvFilter::try_new(named.as_deref().unwrap_or(LOG_DEFAULT)).map_err(|error| {
-        errors::usage(
-            format!("OSTLER_LOG or RUST_LOG cannot be read: {error}"),
-            "for example OSTLER_LOG=info,ostler_server=debug",
-        )
-    })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.with_ansi(Paint::stderr().is_on()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

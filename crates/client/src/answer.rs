@@ -25,7 +25,7 @@ const RULE_INTERRUPTED: &str = "answer-interrupted";
 /// about whether repeating it is safe.
 pub fn is_transient(failure: &Failure) -> bool {
     use FailureKind::*;
-    is_unreachable(failure) || matches!(failure.kind, Overloaded | RateLimited | InfraFailed | Internal)
+    is_unreachable(failure) || matches!(failure.kind, Overloaded | RateLimited | Draining | InfraFailed | Internal)
 }
 
 /// Whether no answer came at all, or none that was whole: nothing is known about what became of the call.

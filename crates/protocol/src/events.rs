@@ -69,6 +69,8 @@ pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
 /// The phase a runner writes when the backend accepted a steer.
 pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
+/// A runner is gone and was not done; the event says how.
+pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
 /// At most `max` characters of a text.

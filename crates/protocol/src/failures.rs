@@ -70,6 +70,7 @@ failure_kinds! {
     ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32050 false 10 "The model asked for a tool call that makes no sense.";
     InfraFailed "infra-failed" 503 -32053 true 10 "Ostler's own machinery failed.";
     Overloaded "overloaded" 503 -32053 true 6 "A queue is full; try again shortly.";
+    Draining "draining" 503 -32053 true 6 "The server is stopping; another replica, or its next start, takes this.";
     Internal "internal" 500 -32603 false 70 "A fault of the server; the log has the cause under the trace id.";
 }
 

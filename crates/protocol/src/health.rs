@@ -18,7 +18,7 @@ pub struct Health {
 #[serde(rename_all = "camelCase")]
 pub struct Readiness {
     pub service_id: String,
-    /// `ready` or `not-ready`.
+    /// `ready`, `not-ready` or `draining`.
     pub status: String,
     pub version: String,
     pub source_commit: String,

@@ -39,6 +39,48 @@ impl JobPhase {
     }
 }
 
+/// What starts a job's runner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Launcher {
+    /// A task inside the server.
+    #[default]
+    Resident,
+    /// A child process of the server.
+    Process,
+}
+
+impl Launcher {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::Process => "process",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Resident, Self::Process].into_iter().find(|launcher| launcher.as_str() == text)
+    }
+
+    /// Whether a runner can go on after the server that started it: then its lease says whether it does.
+    pub fn outlives_server(self) -> bool {
+        matches!(self, Self::Process)
+    }
+}
+
+/// How the runner that a job started has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// It left in order.
+    Succeeded,
+    /// It is gone, and was not done.
+    Failed,
+    /// It was stopped because its server stops: that start does not count, and another launcher goes on.
+    Returned,
+    /// Its launcher is silent; nobody knows about the runner.
+    Lost,
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CreateRunnerJob {
@@ -65,13 +107,15 @@ pub struct RunnerJob {
     pub attempt: i64,
     pub job_name: String,
     pub namespace: String,
-    pub launcher: String,
+    /// What starts its runner; the one that takes the job has the last word.
+    pub launcher: Launcher,
     pub runner_id: String,
     pub pod_name: String,
     pub log_path: String,
     pub standing: bool,
     pub phase: JobPhase,
-    /// How the last runner ended: `status`, `failureKind`, `message`; an empty object before.
+    /// How the last runner ended: `status`, `failureKind`, `message`, and of a process `exitCode` or `signal` and
+    /// `logTail`; an empty object before.
     #[schema(value_type = Object)]
     pub terminal_summary: RawJson,
     #[serde(skip)]

@@ -7,11 +7,13 @@
 pub mod agent;
 mod backlog;
 mod budgets;
+mod launch;
 mod link;
 mod outbox;
 mod runner;
 mod tenure;
 mod turn;
 
+pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};

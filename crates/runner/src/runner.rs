@@ -9,6 +9,7 @@ use ostler_protocol::{
     limits::LEASE_MS_DEFAULT,
     runners::RegisterRunner,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
@@ -26,7 +27,8 @@ const IDLE_POLL_MS_MAX: u64 = 25_000;
 const FRUITLESS_MAX: u32 = 3;
 
 /// What a runner is started for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunnerOrder {
     pub run_id: RunId,
     pub runner_id: String,
@@ -58,6 +60,12 @@ impl RunnerOrder {
             claim_wait_ms: 90_000,
             idle_timeout_ms: 600_000,
         }
+    }
+
+    /// An order for a runner in a process of its own, which makes itself known first.
+    pub fn host_process(run_id: RunId, runner_id: String, backend_profile: String) -> Self {
+        let resident = Self::resident(run_id, runner_id, backend_profile);
+        Self { placement: "host-process".into(), register: true, ..resident }
     }
 }
 

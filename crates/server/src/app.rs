@@ -20,6 +20,8 @@ use crate::{
     worker::wakeups::Tray,
 };
 
+/// When to ask again: by then another replica, or the next start, is likely to answer.
+const DRAINING_RETRY_MS: i64 = 1_000;
 const RUNS_REMEMBERED: usize = 16_384;
 
 #[derive(Clone)]
@@ -37,8 +39,16 @@ pub struct Inner {
     pub followers: Arc<Followers>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
-    /// Ends long waits and streams when the server stops.
-    pub stopping: tokio::sync::watch::Receiver<bool>,
+    stage: tokio::sync::watch::Receiver<Stage>,
+}
+
+/// A server's life, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum Stage {
+    Serving,
+    /// Takes no new work; waits and streams have ended, runners finish.
+    Draining,
+    Stopping,
 }
 
 /// What never changes about a run, so it can be remembered.
@@ -89,7 +99,7 @@ pub struct Parts {
     pub config: Config,
     pub redactor: Redactor,
     pub auth: Authenticator,
-    pub stopping: tokio::sync::watch::Receiver<bool>,
+    pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
 impl std::ops::Deref for App {
@@ -102,7 +112,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, stopping } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, stage } = parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -115,7 +125,7 @@ impl App {
             followers: Arc::default(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
-            stopping,
+            stage,
         }))
     }
 
@@ -183,10 +193,32 @@ impl App {
         }
     }
 
+    /// Resolves when the server takes no new work any more.
+    pub async fn drained(&self) {
+        self.reached(Stage::Draining).await;
+    }
+
     /// Resolves when the server is stopping.
     pub async fn stopped(&self) {
-        let mut stopping = self.stopping.clone();
-        let _ = stopping.wait_for(|stopping| *stopping).await;
+        self.reached(Stage::Stopping).await;
+    }
+
+    async fn reached(&self, stage: Stage) {
+        let mut reached = self.stage.clone();
+        let _ = reached.wait_for(|now| *now >= stage).await;
+    }
+
+    pub fn is_draining(&self) -> bool {
+        *self.stage.borrow() >= Stage::Draining
+    }
+
+    /// New work is for another replica, or for the next start.
+    pub fn accepting(&self) -> Result<(), Failure> {
+        if !self.is_draining() {
+            return Ok(());
+        }
+        let failure = Failure::new(FailureKind::Draining, "this server is stopping and takes no new work");
+        Err(failure.detail("retryAfterMs", DRAINING_RETRY_MS))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
     Failure, FailureKind, capabilities::Toggles, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor,
+    runner_jobs::Launcher,
 };
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
@@ -50,6 +51,8 @@ pub struct ServerSection {
     /// The directory that clients are told is this server's workspace; the current one when left out.
     #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
+    /// How long runners get to finish their turns once the server is told to stop. What is over is handed on.
+    pub drain_ms: u64,
 }
 
 impl Default for ServerSection {
@@ -62,6 +65,7 @@ impl Default for ServerSection {
             hosts: vec![],
             allow_origins: vec![],
             workspace: None,
+            drain_ms: 10_000,
         }
     }
 }
@@ -103,11 +107,15 @@ pub struct StoreSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerSection {
-    /// Run agents inside this process.
-    pub resident: bool,
-    /// Runs worked on at once by the resident launcher.
-    pub resident_slots: usize,
-    /// How long a resident runner's lease lasts without a heartbeat.
+    /// What starts runners: `resident` (inside this process) or `process` (a child process for each).
+    pub launcher: Launcher,
+    /// Runners at once; what comes beyond waits. 0: this server starts none.
+    pub slots: usize,
+    /// Child processes go on when the server stops; the next one finds them by their leases.
+    pub keep_on_stop: bool,
+    /// Variables of the server's environment that child processes get, beside the harmless ones they always get.
+    pub pass_environment: Vec<String>,
+    /// How long a runner's lease lasts without a heartbeat.
     pub lease_ms: i64,
     /// How often the sweeper looks for leases and deadlines that have passed.
     pub sweep_interval_ms: u64,
@@ -120,8 +128,10 @@ pub struct RunnerSection {
 impl Default for RunnerSection {
     fn default() -> Self {
         Self {
-            resident: true,
-            resident_slots: 64,
+            launcher: Launcher::Resident,
+            slots: 64,
+            keep_on_stop: false,
+            pass_environment: vec![],
             lease_ms: LEASE_MS_DEFAULT,
             sweep_interval_ms: 500,
             job_silence_ms: 30_000,

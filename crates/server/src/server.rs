@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
 use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
 use ostler_store::{Db, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 use crate::{
-    app::{App, LaneHost, Parts},
+    app::{App, LaneHost, Parts, Stage},
     auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, SystemClock},
     config::Config,
@@ -24,14 +25,15 @@ use crate::{
     worker::{self, wakeups::Tray},
 };
 
-/// How long open requests get to finish once the server stops.
-const DRAIN: Duration = Duration::from_secs(10);
+/// How long each part of the server gets to end once it stops.
+const STOP: Duration = Duration::from_secs(10);
 
 pub struct Server {
     address: SocketAddr,
     token_file: PathBuf,
     app: App,
-    stop: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+    launcher: JoinHandle<()>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -63,12 +65,14 @@ impl Server {
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let password = password_of(&known);
         let redactor = Redactor::new(&[token.expose_secret(), password]);
-        let (stop, stopping) = watch::channel(false);
+        let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stopping });
+        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stage: reached });
         worker::sweeper::recover(&app).await?;
-        let tasks = spawn(&app, listener, told);
-        Ok(Self { address, token_file, app, stop, tasks })
+        let router = http::router(app.clone());
+        let tasks = spawn(&app, listener, router.clone(), told);
+        let launcher = tokio::spawn(launcher::run(app.clone(), router));
+        Ok(Self { address, token_file, app, stage, launcher, tasks })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -79,12 +83,21 @@ impl Server {
         Some(&self.token_file)
     }
 
-    /// Ends streams and waits, lets open requests finish, stops the runners, closes the store.
-    pub async fn stop(self) {
-        let _ = self.stop.send(true);
+    /// Drains, then stops. Draining ends streams and waits, takes no new work and lets runners finish their turns; it
+    /// answers meanwhile, because they need it. Stopping hands on what is left, lets open requests finish and closes the
+    /// store.
+    pub async fn stop(mut self) {
+        let _ = self.stage.send(Stage::Draining);
+        let grace = Duration::from_millis(self.app.config.server.drain_ms);
+        let drained = tokio::time::timeout(grace, &mut self.launcher).await.is_ok();
+        let _ = self.stage.send(Stage::Stopping);
+        if !drained {
+            tracing::warn!("runners were still at work when the server stopped; their work is handed on");
+            self.tasks.push(self.launcher);
+        }
         for task in self.tasks {
             let abort = task.abort_handle();
-            if tokio::time::timeout(DRAIN, task).await.is_err() {
+            if tokio::time::timeout(STOP, task).await.is_err() {
                 abort.abort();
             }
         }
@@ -92,15 +105,11 @@ impl Server {
     }
 }
 
-fn spawn(app: &App, listener: TcpListener, told: Option<Arc<Tray>>) -> Vec<JoinHandle<()>> {
-    let router = http::router(app.clone());
-    let serving = tokio::spawn(listener::serve(app.clone(), listener, router.clone()));
+fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray>>) -> Vec<JoinHandle<()>> {
+    let serving = tokio::spawn(listener::serve(app.clone(), listener, router));
     let mut tasks = vec![serving, tokio::spawn(worker::sweeper::run(app.clone()))];
     if let Some(told) = told {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
-    }
-    if app.config.runner.resident {
-        tasks.push(tokio::spawn(launcher::resident::run(app.clone(), router)));
     }
     tasks
 }

@@ -104,8 +104,7 @@ async fn waits_at_one_server_end_by_what_happens_at_the_other() {
 async fn a_job_made_through_a_full_server_is_launched_by_the_other() {
     let full = TestServer::with(Engine::Postgres, |setup| {
         setup.config.limits.recheck_ms = NEVER_MS;
-        setup.config.runner.resident = true;
-        setup.config.runner.resident_slots = 1;
+        setup.config.runner.slots = 1;
     })
     .await;
     let (waiting, _) = full.start(r#"{"script": [{"say": "here"}, {"wait": 3600000}]}"#).await;
@@ -113,7 +112,7 @@ async fn a_job_made_through_a_full_server_is_launched_by_the_other() {
         (!full.events_of(&waiting, "assistant_message").await.is_empty()).then_some(())
     })
     .await;
-    let other = full.beside(|config| config.runner.resident_slots = 4).await;
+    let other = full.beside(|config| config.runner.slots = 4).await;
     let (run_id, command_id) = full.start("hello").await;
     assert_eq!(full.ended(&run_id, &command_id).await["reply"], "hello");
     let at_work = full.run(&waiting).await;
@@ -148,7 +147,7 @@ async fn a_server_that_lost_the_others_reads_everything_again() {
 }
 
 async fn jobs_are_consumed_once() {
-    let (here, there) = pair(|config| config.runner.resident = true).await;
+    let (here, there) = pair(|config| config.runner.slots = 64).await;
     let (here, there) = (&here, &there);
     let started = join_all((0..40).map(|n| async move {
         let caller = if n % 2 == 0 { here } else { there };
@@ -201,7 +200,7 @@ async fn servers_that_start_together_on_an_empty_database_all_start() {
         config.server.listen = "127.0.0.1:0".into();
         config.server.data_dir = Some(data_dir.path().to_owned());
         config.store.database_url = Some(database.url.clone().into());
-        config.runner.resident = false;
+        config.runner.slots = 0;
         Server::start_with(config, clock.clone())
     };
     let homes: Vec<_> = (0..4).map(|_| TempDir::new().unwrap()).collect();

@@ -181,7 +181,7 @@ async fn a_denied_question_blocks_the_turn(engine: Engine) {
 
 async fn an_unanswered_question_blocks_the_turn(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.runner.resident = true;
+        setup.config.runner.slots = 64;
         setup.config.runner.lease_ms = 600_000;
         setup.config.runner.job_silence_ms = 3_600_000;
     })
@@ -250,11 +250,21 @@ async fn a_crashed_turn_is_run_again_as_the_next_attempt(engine: Engine) {
 async fn a_turn_that_always_crashes_is_given_up(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "again"}, {"crash": true}]))).await;
+    let jobs_path = format!("/api/v1/runs/{run_id}/runner-jobs");
+    // The first restart comes at once; each later one waits longer than the one before.
+    for (attempt, pause_ms) in [(2, 1_000), (3, 4_000), (4, 9_000)] {
+        eventually("the job waits", async || {
+            let job = server.get(&jobs_path).await.ok()["runnerJobs"][0].clone();
+            (job["attempt"] == attempt && job["phase"] == "pending").then_some(())
+        })
+        .await;
+        server.clock.advance_ms(pause_ms);
+    }
     let result = server.ended(&run_id, &command_id).await;
     assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("failed"), &json!("infra-failed")));
     assert_eq!(server.command(&run_id, &command_id).await["terminal"]["source"], "manager");
     assert_eq!(result["reply"], Value::Null);
-    let jobs = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+    let jobs = server.get(&jobs_path).await.ok();
     let job = &jobs["runnerJobs"][0];
     assert_eq!((&job["phase"], &job["attempt"]), (&json!("failed"), &json!(5)));
     assert_eq!(job["terminalSummary"]["status"], "crashed");
@@ -263,7 +273,7 @@ async fn a_turn_that_always_crashes_is_given_up(engine: Engine) {
 
 async fn a_runner_that_lost_its_lease_is_replaced(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.runner.resident = true;
+        setup.config.runner.slots = 64;
         setup.config.runner.lease_ms = 300;
         setup.config.runner.job_silence_ms = 3_600_000;
     })

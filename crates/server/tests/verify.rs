@@ -60,7 +60,7 @@ impl Left {
         config.server.listen = "127.0.0.1:0".into();
         config.server.data_dir = Some(data_dir.path().to_owned());
         config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
-        config.runner.resident = false;
+        config.runner.slots = 0;
         let clock = Arc::new(TestClock::default());
         let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
         play(&Caller::new(&server), &clock).await;

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
     ids::{CommandId, RunId, RunnerJobId},
-    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+    runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
 };
 
 use crate::{
@@ -88,7 +88,7 @@ impl Record for RunnerJob {
             attempt_id: row.id()?,
             job_name: row.text()?,
             namespace: row.text()?,
-            launcher: row.text()?,
+            launcher: row.named(Launcher::parse)?,
             runner_id: row.text()?,
             pod_name: row.text()?,
             log_path: row.text()?,
@@ -141,10 +141,14 @@ pub async fn list(
     db.select(&sql, args).await
 }
 
+/// How long a job that was started before waits for its next start, in microseconds, times the square of the starts
+/// beyond the first: none, 1 s, 4 s, 9 s. The second start comes at once, because most runners that are lost are lost once.
+const RESTART_PAUSE_US: i64 = 1_000_000;
+
 /// A launcher takes pending jobs, oldest first. No two launchers get the same one.
 pub async fn claim(
     db: &Db,
-    launcher: &str,
+    launcher: Launcher,
     owner: &str,
     now: Timestamp,
     limit: u32,
@@ -156,13 +160,24 @@ pub async fn claim(
     };
     let order = db.byte_order();
     let sql = format!(
-        "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, attempt = attempt + 1
-         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE phase = 'pending' AND launcher = $3
+        "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, launcher = $3,
+             attempt = attempt + 1
+         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE phase = 'pending'
+             AND (attempt <= 1 OR updated_at <= $2 - (attempt - 1) * (attempt - 1) * {RESTART_PAUSE_US})
              ORDER BY created_at, runner_job_id{order} LIMIT $4 {skip})
          RETURNING {}",
         columns::<RunnerJob>("t").replace("t.", "")
     );
-    db.write(sql, vec![owner.into(), now.into(), launcher.into(), i64::from(limit).into()], RunnerJob::decode).await
+    let args = vec![owner.into(), now.into(), launcher.as_str().into(), i64::from(limit).into()];
+    db.write(sql, args, RunnerJob::decode).await
+}
+
+/// The runner that this owner starts for the job will come with this token. False: the job is another's by now.
+pub async fn update_token(db: &Db, job_id: RunnerJobId, owner: &str, token_hash: &str) -> Result<bool, StoreError> {
+    let sql = "UPDATE runner_jobs SET token_hash = $1 WHERE runner_job_id = $2 AND owner = $3 AND phase = 'running'
+         RETURNING runner_job_id";
+    let args = vec![token_hash.into(), text(job_id), owner.into()];
+    Ok(!db.write(sql.to_owned(), args, |row| row.text()).await?.is_empty())
 }
 
 /// The owner of these jobs is alive.

@@ -40,7 +40,13 @@ impl Home {
     pub fn new(engine: Engine) -> Self {
         let scratch = tempfile::Builder::new().prefix("ostler-cli-").tempdir().unwrap();
         let data_dir = scratch.path().join("data");
-        let mut home = Self { scratch, data_dir, database: None, environment: vec![], flags: vec![] };
+        let mut home = Self {
+            scratch,
+            data_dir,
+            database: None,
+            environment: vec![],
+            flags: vec![],
+            };
         if engine == Engine::Postgres {
             let database = Database::create();
             home.set("DATABASE_URL", &database.url);
@@ -55,7 +61,7 @@ impl Home {
 
     /// Without a resident runner: the test plays it.
     pub fn without_runner(mut self) -> Self {
-        self.set("OSTLER_RUNNER__RESIDENT", "false");
+        self.set("OSTLER_RUNNER__SLOTS", "0");
         self
     }
 

@@ -11,6 +11,7 @@ mod killed_replica;
 mod killed_runner;
 mod killed_server;
 mod killed_turn;
+mod launcher;
 mod live_ps;
 mod live_run;
 mod live_trace;

@@ -1,17 +1,21 @@
 //! Runner jobs: created once per key, finished by the launcher that owns them, started again while work is left.
 
+use serde_json::json;
+
 use super::{
-    Reply,
+    Reply, claim,
     desk::{Desk, RunDesk, Tracked},
     ending::{End, end_command},
     run::check_accepting,
+    sweep,
 };
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
     commands::{Command, CommandState},
+    events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
     ids::{CommandId, RunId, RunnerJobId},
     limits::JOB_ATTEMPTS_MAX,
-    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+    runner_jobs::{JobEnd, JobPhase, JobPoll, RunnerJob},
     runs::TerminalStatus,
 };
 
@@ -29,7 +33,7 @@ pub struct FinishJobOp {
     pub runner_job_id: RunnerJobId,
     /// Who held the job when it was found; another owner means somebody else has taken it since.
     pub owner: String,
-    pub succeeded: bool,
+    pub end: JobEnd,
     pub summary: RawJson,
 }
 
@@ -79,42 +83,82 @@ fn check_startable(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends a job's start. Work that is left after a failure is tried again a bounded number of times, then given up.
+/// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
+/// a command behind that it was started for has not succeeded, whatever it says: otherwise it would be started for ever.
 pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
     if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
         return Ok(Reply::Done);
     }
+    let holder = rows.live_lease(now).map(|lease| lease.runner_id == job.runner_id);
+    if op.end == JobEnd::Lost && holder == Some(true) && job.launcher.outlives_server() {
+        // Only its launcher is gone; the runner itself renews its lease. Look again after the next silence.
+        desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above").heartbeat_at = Some(now);
+        return Ok(Reply::Done);
+    }
     // Work that another runner has in hand is not left over, and not this job's to give up.
-    let in_hand = rows.live_lease(now).is_some_and(|lease| lease.runner_id != job.runner_id);
-    let left = if in_hand { vec![] } else { rows.unfinished_ids() };
-    let again = !op.succeeded && !left.is_empty() && job.attempt < JOB_ATTEMPTS_MAX;
-    let cancelled = rows.run.cancel_requested_at.is_some();
-    let rows = desk.run_mut(run_id);
-    let job = rows.jobs.get_mut(&op.runner_job_id).expect("found above");
-    job.phase = match (op.succeeded, again, cancelled) {
+    let left = if holder == Some(false) { vec![] } else { rows.unfinished_ids() };
+    let left_behind = left.iter().any(|id| rows.commands[id].created_at < job.updated_at);
+    let succeeded = match op.end {
+        JobEnd::Succeeded => !left_behind,
+        JobEnd::Returned | JobEnd::Lost => rows.unfinished().next().is_none(),
+        JobEnd::Failed => false,
+    };
+    let starts = job.attempt - i64::from(op.end == JobEnd::Returned);
+    let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
+    if holder == Some(true) {
+        match op.end {
+            JobEnd::Failed => sweep::end_lease(desk, run_id, true, now),
+            JobEnd::Returned => claim::give_back(desk, run_id, now),
+            JobEnd::Succeeded | JobEnd::Lost => {}
+        }
+    }
+    if !succeeded && op.end != JobEnd::Returned {
+        note_end(desk, run_id, op.runner_job_id, &op.summary, now);
+    }
+    let cancelled = desk.run(run_id)?.run.cancel_requested_at.is_some();
+    let job = desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above");
+    job.phase = match (succeeded, again, cancelled) {
         (_, true, _) => JobPhase::Pending,
         (_, _, true) => JobPhase::Cancelled,
         (true, ..) => JobPhase::Succeeded,
         (false, ..) => JobPhase::Failed,
     };
+    job.attempt = starts;
     job.owner = None;
     job.heartbeat_at = None;
+    job.token_hash = None;
     job.terminal_summary = op.summary;
     job.updated_at = now;
     desk.jobs_waiting |= again;
-    if !op.succeeded && !again {
-        for command_id in left {
-            if desk.run(run_id)?.commands[&command_id].is_unfinished() {
-                let message = "no runner could finish it";
-                let end = End::manager(TerminalStatus::Failed, FailureKind::InfraFailed, message);
-                end_command(desk, run_id, command_id, end, now);
-            }
-        }
+    if !succeeded && !again {
+        give_up(desk, run_id, &left, now);
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)
+}
+
+/// A runner's bad end is a fact of its run, as long as the run has no end of its own.
+fn note_end(desk: &mut Desk, run_id: RunId, runner_job_id: RunnerJobId, summary: &RawJson, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    if rows.run.status.is_terminal() {
+        return;
+    }
+    let job = &rows.jobs[&runner_job_id];
+    let fact = json!({"phase": PHASE_RUNNER_ENDED, "runnerJobId": runner_job_id, "runnerId": job.runner_id,
+        "launcher": job.launcher, "attempt": job.attempt, "end": summary});
+    desk.append(run_id, NewEvent::written(EventType::BackendStatus, None, &fact), now);
+}
+
+fn give_up(desk: &mut Desk, run_id: RunId, left: &[CommandId], now: Timestamp) {
+    for command_id in left {
+        if desk.run_mut(run_id).commands[command_id].is_unfinished() {
+            let message = "no runner could finish it";
+            let end = End::manager(TerminalStatus::Failed, FailureKind::InfraFailed, message);
+            end_command(desk, run_id, *command_id, end, now);
+        }
+    }
 }
 
 /// A standing job starts a runner again. True: a launcher should look.

@@ -115,9 +115,9 @@ impl Authenticator {
 async fn look_up(db: &Db, rest: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
     if rest.starts_with(RUN) {
         let job = store::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
-        // Good while its job runs, and no longer.
+        // Good while its job runs, and no longer: it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
-        return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, None));
+        return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
     }
     let found = store::tokens::find_by_hash(db, hash).await.map_err(store_failure)?;
     let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;

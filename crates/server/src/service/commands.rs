@@ -37,6 +37,7 @@ pub async fn create(
     run_id: RunId,
     asked: CreateCommand,
 ) -> Result<(Command, bool), Failure> {
+    app.accepting()?;
     let known = app.run_ref(run_id).await?;
     caller.may_control(&known)?;
     let op = create_op(app, &known, asked)?;

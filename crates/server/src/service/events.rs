@@ -76,7 +76,7 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
                     None => read().await?,
                 },
                 () = tokio::time::sleep_until(recheck) => read().await?,
-                () = app.stopped() => break,
+                () = app.drained() => break,
             };
         }
     }

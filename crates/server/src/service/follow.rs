@@ -60,6 +60,7 @@ pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> 
 
 impl Follower {
     fn start(app: &App, caller: &Principal, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
+        app.accepting()?;
         let after = ostler_protocol::cursors::after_seq(after)?;
         let place = app.followers.admit(caller, &app.config.limits)?;
         Ok(Self {
@@ -150,7 +151,7 @@ impl Follower {
                 }
             },
             () = tokio::time::sleep_until(self.recheck_at) => self.behind = true,
-            () = self.app.stopped() => return false,
+            () = self.app.drained() => return false,
         }
         true
     }

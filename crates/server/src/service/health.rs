@@ -27,9 +27,14 @@ pub async fn readiness(app: &App) -> Readiness {
     let weak_settings = durability.map(|d| d.weak_settings).unwrap_or_default();
     let durable = reachable && weak_settings.is_empty();
     let ready = reachable && (durable || app.config.store.unsafe_durability);
+    let status = match (app.is_draining(), ready) {
+        (true, _) => "draining",
+        (false, true) => "ready",
+        (false, false) => "not-ready",
+    };
     Readiness {
         service_id: SERVICE_ID.into(),
-        status: if ready { "ready" } else { "not-ready" }.into(),
+        status: status.into(),
         version: version(),
         source_commit: source_commit(),
         store: StoreReadiness { engine: app.db.engine_name().into(), reachable, multi_replica: app.db.multi_replica() },

@@ -14,6 +14,10 @@ use crate::{app::App, auth::Principal};
 pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {
     let known = app.run_ref(run_id).await?;
     caller.may_run(&known)?;
+    // A runner that was started for a job comes for work that was taken before.
+    if !matches!(caller, Principal::Runner { .. }) {
+        app.accepting()?;
+    }
     name("runnerId", &asked.runner_id)?;
     let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
     let attempt_id = AttemptId::new(app.ids.body());

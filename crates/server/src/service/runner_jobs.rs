@@ -15,7 +15,6 @@ use super::runs::{check_key, unexpected};
 use crate::{
     app::{App, RunRef, store_failure},
     auth::Principal,
-    launcher,
 };
 
 /// Orders a runner for the run. Answers at once; the runner starts in its own time.
@@ -25,6 +24,7 @@ pub async fn create(
     run_id: RunId,
     asked: CreateRunnerJob,
 ) -> Result<(RunnerJob, bool), Failure> {
+    app.accepting()?;
     let known = app.run_ref(run_id).await?;
     caller.may_control(&known)?;
     let op = create_op(app, &known, &asked)?;
@@ -56,9 +56,9 @@ pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<Cre
         attempt: 0,
         job_name: format!("ostler-runner-{short}"),
         namespace: app.config.runner.namespace.clone(),
-        launcher: launcher::RESIDENT.into(),
-        runner_id: format!("resident-{short}"),
-        pod_name: format!("ostler-resident-{short}"),
+        launcher: app.config.runner.launcher,
+        runner_id: format!("runner-{short}"),
+        pod_name: format!("ostler-runner-{short}"),
         log_path: format!("/api/v1/runs/{}/events", run.run_id),
         standing: asked.standing,
         phase: JobPhase::Pending,

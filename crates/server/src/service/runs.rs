@@ -28,6 +28,7 @@ const RACES_MAX: usize = 3;
 
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
+    app.accepting()?;
     let admitted = redacted(app, app.config.policy.admit(&asked)?)?;
     caller.may_submit(&admitted.tenant_id)?;
     let key = asked.idempotency_key.as_deref().map(check_key).transpose()?;

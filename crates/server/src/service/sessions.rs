@@ -26,6 +26,7 @@ use crate::{
 
 /// Makes a session before its first run. The same id again answers with the same session.
 pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Result<(SessionView, bool), Failure> {
+    app.accepting()?;
     let tenant_id = asked.tenant_id.as_deref();
     let tenant_id = tenant_id.ok_or_else(|| Failure::invalid("tenant-id-required", "tenantId is required"))?;
     app.config.policy.tenant(tenant_id)?;

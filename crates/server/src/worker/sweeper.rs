@@ -9,7 +9,7 @@ use ostler_protocol::{
     Failure, RawJson, Timestamp,
     ids::{RunId, SessionId},
     kernel::{FinishJobOp, Op, SweepOp},
-    runner_jobs::RunnerJob,
+    runner_jobs::{JobEnd, RunnerJob},
 };
 use ostler_store as store;
 use serde_json::json;
@@ -52,6 +52,10 @@ pub async fn recover(app: &App) -> Result<(), Failure> {
     if app.db.multi_replica() {
         return Ok(());
     }
+    if app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server() {
+        // Its runners may be at work; whoever is not lets its lease run out.
+        return Ok(());
+    }
     let held = store::leases::list_held(&app.db).await.map_err(store_failure)?;
     sweep_all(app, held, SweepOp { orphaned: true }).await;
     // One pass; what a later one finds again has not gone away by being tried in a loop.
@@ -76,7 +80,7 @@ async fn abandon(app: &App, job: RunnerJob) {
     let Some(owner) = job.owner else { return };
     let summary =
         RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": "the launcher is gone"}));
-    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, succeeded: false, summary };
+    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end: JobEnd::Lost, summary };
     if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
         tracing::warn!(%failure, job = %job.runner_job_id, "reconciling a job failed");
     }

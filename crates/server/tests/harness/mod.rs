@@ -135,7 +135,7 @@ impl TestServer {
 
     /// With the resident runner.
     pub async fn with_runner(engine: Engine) -> Self {
-        Self::with(engine, |setup| setup.config.runner.resident = true).await
+        Self::with(engine, |setup| setup.config.runner.slots = 64).await
     }
 
     pub async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
@@ -148,7 +148,7 @@ impl TestServer {
         setup.config.server.listen = "127.0.0.1:0".into();
         setup.config.server.data_dir = Some(data_dir.path().join("data"));
         setup.config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
-        setup.config.runner.resident = false;
+        setup.config.runner.slots = 0;
         setup.config.runner.sweep_interval_ms = 20;
         choose(&mut setup);
         let clock = Arc::new(TestClock::default());

@@ -9,7 +9,7 @@ use ostler_protocol::{
     json::canonical_hash,
     kernel::{AppendOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, Op, Request},
     policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
-    runner_jobs::{JobPhase, JobPoll, RunnerJob},
+    runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
     runs::{Run, RunStatus},
     sessions::Session,
 };
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub const TENANT: &str = "local";
-pub const LAUNCHER: &str = "test";
+pub const LAUNCHER: Launcher = Launcher::Resident;
 
 /// Mints ids that rise.
 #[derive(Default)]
@@ -133,7 +133,7 @@ impl Mint {
             attempt: 0,
             job_name: "job".into(),
             namespace: "test".into(),
-            launcher: LAUNCHER.into(),
+            launcher: LAUNCHER,
             runner_id: format!("runner-of-{runner_job_id}"),
             pod_name: "pod".into(),
             log_path: "log".into(),

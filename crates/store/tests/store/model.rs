@@ -151,12 +151,12 @@ impl Model {
             Ask::ClaimJobs { owner, limit } => {
                 Some(Prepared::ClaimJobs { owner: format!("launcher-{owner}"), limit: u32::from(*limit) })
             }
-            Ask::FinishJob { job, wrong_owner, succeeded } => {
+            Ask::FinishJob { job, wrong_owner, end } => {
                 let (run, runner_job_id) = *pick(&self.jobs, *job)?;
                 let owner = self.owners.get(&runner_job_id).filter(|_| !wrong_owner);
                 let owner = owner.cloned().unwrap_or_else(|| "somebody".into());
                 let summary = ostler_protocol::RawJson::of(&json!({"status": "over"}));
-                let op = FinishJobOp { runner_job_id, owner, succeeded: *succeeded, summary };
+                let op = FinishJobOp { runner_job_id, owner, end: *end, summary };
                 submit(run, Op::FinishJob(op), Memo::Other("finish job"))
             }
             Ask::Claim { run, runner: number, lease_ms } => {

@@ -1,6 +1,7 @@
 //! What may happen to a store, as a list that proptest can shrink: every reference is a small number that picks from what
 //! exists when its turn comes, so that any part of a script is a script.
 
+use ostler_protocol::runner_jobs::JobEnd;
 use proptest::{collection::vec, prelude::*};
 
 /// A reference: counted back from the newest, around and around.
@@ -43,7 +44,7 @@ pub enum Ask {
     FinishJob {
         job: Pick,
         wrong_owner: bool,
-        succeeded: bool,
+        end: JobEnd,
     },
     Claim {
         run: Pick,
@@ -150,6 +151,11 @@ fn who() -> impl Strategy<Value = Who> {
     prop_oneof![12 => Just(Who::Owner), 1 => Just(Who::Stale), 1 => (0_u8..3).prop_map(Who::Runner)]
 }
 
+fn job_end() -> impl Strategy<Value = JobEnd> {
+    use JobEnd::*;
+    prop_oneof![2 => Just(Succeeded), 1 => Just(Failed), 1 => Just(Returned), 1 => Just(Lost)]
+}
+
 fn lease_ms() -> impl Strategy<Value = i64> {
     prop_oneof![1 => 10_i64..100, 3 => 500_i64..2_000]
 }
@@ -164,8 +170,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         3 => (run(), proptest::option::of(command()), proptest::option::weighted(0.7, 0_u8..2), any::<bool>())
             .prop_map(|(run, command, key, standing)| Ask::CreateJob { run, command, key, standing }),
         2 => (0_u8..2, 1_u8..4).prop_map(|(owner, limit)| Ask::ClaimJobs { owner, limit }),
-        2 => (0_u8..3, proptest::bool::weighted(0.2), any::<bool>())
-            .prop_map(|(job, wrong_owner, succeeded)| Ask::FinishJob { job, wrong_owner, succeeded }),
+        2 => (0_u8..3, proptest::bool::weighted(0.2), job_end())
+            .prop_map(|(job, wrong_owner, end)| Ask::FinishJob { job, wrong_owner, end }),
         4 => (run(), 0_u8..3, lease_ms()).prop_map(|(run, runner, lease_ms)| Ask::Claim { run, runner, lease_ms }),
         2 => (run(), who(), proptest::option::of(lease_ms()))
             .prop_map(|(run, who, lease_ms)| Ask::Heartbeat { run, who, lease_ms }),

@@ -10,11 +10,11 @@ fn a_job_that_keeps_failing_is_given_up_with_its_work() {
     let (turn, next) = (scene.turn(run), scene.turn(run));
     let job = scene.running_job(run, false);
     for _ in 1..JOB_ATTEMPTS_MAX {
-        assert_eq!(scene.finish_job(run, job, false), JobPhase::Pending);
+        assert_eq!(scene.finish_job(run, job, JobEnd::Failed), JobPhase::Pending);
         assert_eq!(scene.state(run, turn), CommandState::Pending);
         scene.take_job(run, job);
     }
-    assert_eq!(scene.finish_job(run, job, false), JobPhase::Failed);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Failed), JobPhase::Failed);
     for command in [turn, next] {
         assert_eq!(scene.state(run, command), CommandState::Failed);
         assert_eq!(scene.failure_kind(run, command), Some(FailureKind::InfraFailed));
@@ -30,7 +30,7 @@ fn a_job_that_fails_with_nothing_left_to_do_is_not_tried_again() {
     let job = scene.running_job(run, false);
     scene.claim(run, "runner");
     scene.append(run, vec![ends(turn, "completed")]).unwrap();
-    assert_eq!(scene.finish_job(run, job, false), JobPhase::Failed);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Failed), JobPhase::Failed);
 }
 
 #[test]
@@ -39,8 +39,12 @@ fn who_no_longer_owns_a_job_cannot_finish_it() {
     let run = scene.run();
     scene.turn(run);
     let job = scene.running_job(run, false);
-    let op =
-        FinishJobOp { runner_job_id: job, owner: "somebody else".into(), succeeded: true, summary: RawJson::null() };
+    let op = FinishJobOp {
+        runner_job_id: job,
+        owner: "somebody else".into(),
+        end: JobEnd::Succeeded,
+        summary: RawJson::null(),
+    };
     scene.apply(run, Op::FinishJob(op)).unwrap();
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
 }
@@ -53,7 +57,7 @@ fn a_job_does_not_give_up_what_another_runner_has_in_hand() {
     let job = scene.running_job(run, false);
     scene.claim(run, "another runner");
     scene.work(run, turn);
-    scene.finish_job(run, job, false);
+    scene.finish_job(run, job, JobEnd::Failed);
     assert_eq!(scene.state(run, turn), CommandState::Running);
 }
 
@@ -72,7 +76,7 @@ fn the_first_claim_takes_the_attempt_its_job_minted_and_a_later_one_its_own() {
 
 #[test]
 fn a_standing_job_starts_again_for_a_new_command_whether_it_went_well_or_not() {
-    for succeeded in [true, false] {
+    for end in [JobEnd::Succeeded, JobEnd::Failed] {
         let mut scene = Scene::new();
         let run = scene.run();
         let turn = scene.turn(run);
@@ -81,9 +85,9 @@ fn a_standing_job_starts_again_for_a_new_command_whether_it_went_well_or_not() {
         scene.append(run, vec![ends(turn, "completed")]).unwrap();
         let release = scene.patch(run, true, false);
         scene.apply(run, release).unwrap();
-        assert!(scene.finish_job(run, job, succeeded).is_finished());
+        assert!(scene.finish_job(run, job, end).is_finished());
         scene.turn(run);
-        assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending, "succeeded: {succeeded}");
+        assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending, "{end:?}");
         assert!(scene.desk.jobs_waiting);
     }
 }
@@ -96,7 +100,7 @@ fn a_standing_job_waits_while_a_runner_is_live_and_starts_when_it_is_gone() {
     let job = scene.running_job(run, true);
     scene.claim(run, "runner");
     scene.append(run, vec![ends(turn, "completed")]).unwrap();
-    assert_eq!(scene.finish_job(run, job, true), JobPhase::Succeeded);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Succeeded);
     scene.turn(run);
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Succeeded, "the live runner will poll it");
     scene.advance_ms(LEASE_MS);
@@ -114,7 +118,98 @@ fn another_jobs_new_commands_wait_for_a_new_job() {
     scene.append(run, vec![ends(turn, "completed")]).unwrap();
     let release = scene.patch(run, true, false);
     scene.apply(run, release).unwrap();
-    scene.finish_job(run, job, true);
+    scene.finish_job(run, job, JobEnd::Succeeded);
     scene.turn(run);
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Succeeded);
+}
+
+#[test]
+fn a_standing_job_whose_runner_leaves_its_command_behind_is_given_up_in_the_end() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.advance_ms(1);
+    let job = scene.running_job(run, true);
+    for _ in 1..JOB_ATTEMPTS_MAX {
+        assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Pending);
+        scene.advance_ms(1);
+        scene.take_job(run, job);
+    }
+    assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Failed);
+    assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::InfraFailed));
+}
+
+#[test]
+fn a_command_that_comes_while_the_runner_leaves_is_a_new_start_not_a_failed_one() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.advance_ms(1);
+    let job = scene.running_job(run, true);
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    scene.advance_ms(1);
+    scene.turn(run);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Pending);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 0, "the starts are counted anew");
+}
+
+#[test]
+fn a_runner_whose_end_was_seen_holds_its_run_no_longer() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Failed), JobPhase::Pending);
+    let leases = scene.facts(EventType::Lease);
+    assert!(leases.iter().any(|fact| fact["state"] == "expired" && fact["orphaned"] == true), "{leases:?}");
+    assert_eq!(scene.facts(EventType::BackendStatus)[0]["phase"], "runner-ended");
+    scene.claim(run, "somebody else");
+}
+
+#[test]
+fn a_start_that_a_stopping_server_gives_back_does_not_count() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Returned), JobPhase::Pending);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 0);
+    assert_eq!(scene.state(run, turn), CommandState::Running);
+    assert!(scene.facts(EventType::Lease).iter().any(|fact| fact["state"] == "released"));
+    assert_eq!(scene.facts(EventType::BackendStatus), Vec::<Value>::new());
+}
+
+#[test]
+fn a_process_that_renews_its_lease_is_not_given_up_with_its_launcher() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::Process;
+    scene.claim(run, "runner");
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Running);
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Succeeded, "its work is done");
+}
+
+#[test]
+fn a_process_that_is_lost_with_its_launcher_is_started_again_when_its_lease_runs_out() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::Process;
+    scene.claim(run, "runner");
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Running);
+    scene.advance_ms(LEASE_MS);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Pending);
 }

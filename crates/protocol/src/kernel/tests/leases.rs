@@ -175,7 +175,7 @@ fn a_lease_that_ran_out_unswept_does_not_push_aside_the_run_that_became_active_s
     scene.append(old, vec![ends(turn, "completed")]).unwrap();
     scene.advance_ms(LEASE_MS);
     scene.turn(new);
-    scene.finish_job(old, job, false);
+    scene.finish_job(old, job, JobEnd::Failed);
     assert_eq!(scene.desk.session.active_run_id, Some(new));
     assert_eq!(scene.desk.session.active_unfinished, 1);
     scene.sweep(old);

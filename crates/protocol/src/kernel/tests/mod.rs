@@ -18,7 +18,7 @@ use crate::{
     fold::CommandFold,
     ids::{AttemptId, PermissionId},
     policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
-    runner_jobs::{JobPhase, JobPoll},
+    runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher},
     runs::RunStatus,
     sessions::Session,
 };
@@ -215,7 +215,7 @@ impl Scene {
             attempt: 0,
             job_name: String::new(),
             namespace: String::new(),
-            launcher: "test".into(),
+            launcher: Launcher::Resident,
             runner_id: "runner".into(),
             pod_name: String::new(),
             log_path: String::new(),
@@ -238,16 +238,18 @@ impl Scene {
 
     /// What `runner_jobs::claim` does in the store.
     pub fn take_job(&mut self, run_id: RunId, job_id: RunnerJobId) {
+        let now = self.now;
         let job = self.desk.run_mut(run_id).jobs.get_mut(&job_id).unwrap();
         assert_eq!(job.phase, JobPhase::Pending);
         job.phase = JobPhase::Running;
         job.attempt += 1;
         job.owner = Some("launcher".into());
+        job.updated_at = now;
     }
 
-    pub fn finish_job(&mut self, run_id: RunId, runner_job_id: RunnerJobId, succeeded: bool) -> JobPhase {
+    pub fn finish_job(&mut self, run_id: RunId, runner_job_id: RunnerJobId, end: JobEnd) -> JobPhase {
         let owner = "launcher".to_owned();
-        let op = FinishJobOp { runner_job_id, owner, succeeded, summary: RawJson::null() };
+        let op = FinishJobOp { runner_job_id, owner, end, summary: RawJson::null() };
         self.apply(run_id, Op::FinishJob(op)).unwrap();
         self.rows(run_id).jobs[&runner_job_id].phase
     }

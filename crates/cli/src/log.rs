@@ -1,0 +1,32 @@
+//! The log on stderr, of the programs that run for long: the server and the runner.
+
+use clap::ValueEnum;
+use ostler_protocol::Failure;
+use tracing_subscriber::EnvFilter;
+
+use crate::{errors, paint::Paint};
+
+const LOG_DEFAULT: &str = "info";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+pub fn init(format: LogFormat) -> Result<(), Failure> {
+    let named =
+        ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    let filter = EnvFilter::try_new(named.as_deref().unwrap_or(LOG_DEFAULT)).map_err(|error| {
+        errors::usage(
+            format!("OSTLER_LOG or RUST_LOG cannot be read: {error}"),
+            "for example OSTLER_LOG=info,ostler_server=debug",
+        )
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(Paint::stderr().is_on()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! `ostler runner`: claims one run over HTTP, drives its agent and leaves. A server with the process launcher starts it
+//! with its order and its token on stdin, which stays open while that server lives; people start it with a run's id.
+
+use std::io::{BufRead, BufReader, Read, sink, stdin};
+
+use ostler_client::Client;
+use ostler_protocol::Failure;
+use ostler_runner::{LAUNCH_BYTES_MAX, Launch, RunnerOrder};
+use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
+use tokio::sync::oneshot;
+
+use crate::{
+    connect::Connection,
+    errors, exit_codes,
+    log::{self, LogFormat},
+    output,
+};
+
+/// Claim a run and drive its agent
+///
+/// Leaves when nothing is left to do, and prints how it went as one JSON object. Logs go to stderr. The token is
+/// OSTLER_TOKEN, of a service with the role `runner`, or the operator's.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler runner run_0198…\n  OSTLER_TOKEN=… ostler --server https://ostler.example.org runner run_0198…"
+)]
+pub struct Args {
+    #[arg(value_name = "RUN", help = "The run to claim", required_unless_present = "launched")]
+    run: Option<String>,
+    /// The runner's name; the same name takes its own lease up again
+    #[arg(long, value_name = "NAME")]
+    runner_id: Option<String>,
+    /// Read the order from stdin and end with it, as the process launcher wants it
+    #[arg(long, conflicts_with_all = ["run", "runner_id"])]
+    launched: bool,
+}
+
+pub async fn runner(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    log::init(LogFormat::Text)?;
+    let (order, client) = match &args.run {
+        Some(run) => by_hand(connection, run, args.runner_id.clone()).await?,
+        None => launched().await?,
+    };
+    let outcome = ostler_runner::run(order, client).await;
+    output::data(&format!("{}\n", outcome.summary().as_str()));
+    Ok(match &outcome.failure {
+        _ if outcome.succeeded() => exit_codes::OK,
+        Some(failure) => failure.kind.row().exit_code,
+        None => exit_codes::FAILED,
+    })
+}
+
+async fn by_hand(connection: &Connection, run: &str, name: Option<String>) -> Result<(RunnerOrder, Client), Failure> {
+    let client = connection.client()?;
+    let run = client.get_run(run).await?;
+    let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
+    Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile), client))
+}
+
+async fn launched() -> Result<(RunnerOrder, Client), Failure> {
+    let (sender, read) = oneshot::channel();
+    // A thread of its own, so that a runner that hangs is ended with its server too.
+    std::thread::spawn(|| attend(sender));
+    let launch = read.await.map_err(Failure::internal)??;
+    let client = Client::http(&launch.server, Some(launch.token))?;
+    Ok((launch.order, client))
+}
+
+/// Reads the order, then waits for the pipe to close.
+fn attend(order: oneshot::Sender<Result<Launch, Failure>>) {
+    let mut pipe = BufReader::new(stdin());
+    let mut line = String::new();
+    let read = pipe.by_ref().take(LAUNCH_BYTES_MAX).read_line(&mut line);
+    let launch = read.ok().and_then(|_| serde_json::from_str::<Launch>(&line).ok());
+    let Some(launch) = launch else {
+        let _ =
+            order.send(Err(errors::usage("there is no order on stdin", "`--launched` is for the process launcher")));
+        return;
+    };
+    let outlives = launch.outlive_server;
+    if order.send(Ok(launch)).is_ok() && !outlives {
+        let _ = std::io::copy(&mut pipe, &mut sink());
+        end_with_server();
+    }
+}
+
+/// The server is gone: so is everybody it has started.
+fn end_with_server() {
+    output::words("the server is gone; the runner ends with it\n");
+    if getpgrp() == getpid() {
+        let _ = kill_process_group(getpid(), Signal::KILL);
+    }
+    std::process::exit(exit_codes::LEFT.into());
+}

@@ -1,0 +1,232 @@
+//! The process launcher: a child `ostler runner` for each job, in a process group of its own, with a token that is good
+//! for its run only and for as long as its job runs. The order and the token go through its standard input, which stays
+//! open while we live: when it closes the child knows that its server is gone, and goes too.
+
+use std::{
+    net::SocketAddr,
+    os::unix::process::ExitStatusExt,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    runner_jobs::{JobEnd, RunnerJob},
+};
+use ostler_runner::{Launch, RunnerOrder};
+use ostler_store as store;
+use rustix::process::{Pid, Signal, kill_process_group};
+use secrecy::ExposeSecret;
+use serde_json::{Map, Value, json};
+use tokio::{
+    io::AsyncWriteExt,
+    process::{Child, ChildStdin, Command},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+use super::{Ending, tail::Tail};
+use crate::{
+    app::{App, store_failure},
+    auth,
+};
+
+/// What a child gets of our environment: nothing that could hold a secret.
+const ENVIRONMENT: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "OSTLER_LOG",
+];
+/// Between being asked to end and being made to.
+const TERMINATE: Duration = Duration::from_secs(2);
+/// After its end, for the rest of its log: a process that left our group may hold the pipe open.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
+    match launch(app, owner, job).await {
+        Ok(runner) => runner.attend(app, job).await,
+        Err(failure) => Some(super::not_started(&failure)),
+    }
+}
+
+/// A runner in a process of its own.
+struct Runner {
+    child: Child,
+    group: Pid,
+    /// Held, not used: its end is what tells the child that we are gone.
+    _stdin: ChildStdin,
+    said: JoinHandle<Tail>,
+    log: JoinHandle<Tail>,
+    /// How long it may be without a lease before it counts as stuck.
+    patience: Duration,
+}
+
+async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failure> {
+    let run = app.run_ref(job.run_id).await?;
+    let token = auth::mint(auth::RUN);
+    let token_hash = auth::token_hash(token.expose_secret());
+    let ours = store::runner_jobs::update_token(&app.db, job.runner_job_id, owner, &token_hash).await;
+    if !ours.map_err(store_failure)? {
+        return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
+    }
+    let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string());
+    let order = RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order };
+    let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
+    let server = reachable(&app.config.server.listen);
+    let launch = Launch { order, server, token, outlive_server: app.config.runner.keep_on_stop };
+    let mut child = command(&app.config.runner.pass_environment).spawn().map_err(spawn_failed)?;
+    let group = child.id().and_then(|id| Pid::from_raw(id as i32)).ok_or_else(|| Failure::internal("no process id"))?;
+    let (mut stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+        (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
+        _ => return Err(Failure::internal("the pipes were asked for")),
+    };
+    let line = serde_json::to_string(&launch).map_err(Failure::internal)? + "\n";
+    if let Err(error) = stdin.write_all(line.as_bytes()).await {
+        // It has died already; its end says why.
+        tracing::debug!(%error, job = %job.runner_job_id, "the order was not read");
+    }
+    let (said, log) = (tokio::spawn(Tail::read(stdout)), tokio::spawn(Tail::read(stderr)));
+    tracing::debug!(job = %job.runner_job_id, pid = group.as_raw_nonzero(), "a runner process was started");
+    Ok(Runner { child, group, _stdin: stdin, said, log, patience })
+}
+
+/// This program, in the version that runs, even when another one has been installed over it.
+fn command(more: &[String]) -> Command {
+    let program = match std::env::current_exe() {
+        Ok(path) if !cfg!(target_os = "linux") => path,
+        _ => "/proc/self/exe".into(),
+    };
+    let mut command = Command::new(program);
+    let passed = ENVIRONMENT.iter().copied().chain(more.iter().map(String::as_str));
+    let known = passed.filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.arg0("ostler").args(["runner", "--launched"]).env_clear().envs(known).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn spawn_failed(error: std::io::Error) -> Failure {
+    Failure::rule(FailureKind::InfraFailed, "runner-spawn", format!("the runner process did not start: {error}"))
+}
+
+/// The address a process of this machine reaches us at.
+fn reachable(listen: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => format!("http://[::1]:{}", address.port()),
+        Ok(address) if address.ip().is_unspecified() => format!("http://127.0.0.1:{}", address.port()),
+        _ => format!("http://{listen}"),
+    }
+}
+
+impl Runner {
+    async fn attend(mut self, app: &App, job: &RunnerJob) -> Ending {
+        tokio::select! {
+            _ = self.child.wait() => {}
+            () = stuck(app, job, self.patience) => self.signal(Signal::KILL),
+            () = app.stopped() => {
+                if app.config.runner.keep_on_stop {
+                    return None;
+                }
+                self.end().await;
+                return Some(super::returned());
+            }
+        }
+        let status = self.child.wait().await;
+        // Whatever the agent has started goes with its runner.
+        self.signal(Signal::KILL);
+        let log = last_words(self.log).await.shown(&app.redactor);
+        let said = last_words(self.said).await.shown(&app.redactor);
+        Some(ending(status.ok(), &said, log))
+    }
+
+    async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        let _ = timeout(TERMINATE, self.child.wait()).await;
+        self.signal(Signal::KILL);
+        let _ = self.child.wait().await;
+    }
+
+    /// To the whole group. That nobody is left in it is as good.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+}
+
+async fn last_words(reading: JoinHandle<Tail>) -> Tail {
+    let abort = reading.abort_handle();
+    let read = timeout(LAST_WORDS, reading).await;
+    abort.abort();
+    read.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// Resolves when the process has gone without its lease for too long: it lives, but does nothing.
+async fn stuck(app: &App, job: &RunnerJob, patience: Duration) {
+    let mut last_seen = Instant::now();
+    while last_seen.elapsed() < patience {
+        tokio::time::sleep(patience / 4).await;
+        let lease = store::leases::get(&app.db, job.run_id).await;
+        // A store that does not answer says nothing about the runner.
+        if lease.map_or(true, |lease| lease.is_some_and(|lease| !lease.ended && lease.runner_id == job.runner_id)) {
+            last_seen = Instant::now();
+        }
+    }
+    tracing::warn!(job = %job.runner_job_id, "a runner process without a lease is killed");
+}
+
+/// What the process left behind: its own account, if it gave one, and how it went.
+fn ending(status: Option<ExitStatus>, said: &str, log_tail: String) -> (JobEnd, RawJson) {
+    let (code, signal) = (status.and_then(|status| status.code()), status.and_then(|status| status.signal()));
+    let account = said.lines().next_back().and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    let mut summary = account.unwrap_or_else(|| {
+        let message = match (code, signal) {
+            (Some(code), _) => format!("the runner process ended with code {code}"),
+            (_, Some(signal)) => format!("the runner process was killed by signal {signal}"),
+            _ => "the runner process is gone".into(),
+        };
+        let fields = [("status", json!("exited")), ("failureKind", json!("infra-failed")), ("message", json!(message))];
+        fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    });
+    summary.insert("exitCode".into(), json!(code));
+    summary.insert("signal".into(), json!(signal));
+    summary.insert("logTail".into(), log_tail.into());
+    let end = if code == Some(0) { JobEnd::Succeeded } else { JobEnd::Failed };
+    (end, RawJson::of(&summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_reaches_a_server_that_listens_everywhere_on_loopback() {
+        assert_eq!(reachable("0.0.0.0:47"), "http://127.0.0.1:47");
+        assert_eq!(reachable("[::]:47"), "http://[::1]:47");
+        assert_eq!(reachable("10.0.0.1:47"), "http://10.0.0.1:47");
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_described_by_how_it_went() {
+        let killed = ending(Some(ExitStatus::from_raw(9)), "", "last line".into());
+        let fields: Value = serde_json::from_str(killed.1.as_str()).unwrap();
+        assert_eq!((killed.0, &fields["signal"], &fields["exitCode"]), (JobEnd::Failed, &json!(9), &Value::Null));
+        assert_eq!((&fields["status"], &fields["logTail"]), (&json!("exited"), &json!("last line")));
+    }
+
+    #[test]
+    fn a_process_that_gives_an_account_is_described_by_it() {
+        let idle = ending(Some(ExitStatus::from_raw(0)), "noise\n{\"status\":\"idle\",\"turns\":2}", String::new());
+        let fields: Value = serde_json::from_str(idle.1.as_str()).unwrap();
+        assert_eq!((idle.0, &fields["status"], &fields["turns"]), (JobEnd::Succeeded, &json!("idle"), &json!(2)));
+    }
+}
