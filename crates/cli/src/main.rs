@@ -119,6 +119,9 @@ impl Verb {
                 return None;
             }
             Self::Api(_) | Self::Doctor(_) => return None,
+            // Its launcher is of the same build, and started it from its own program.
+            Self::Runner(args) if args.is_launched() => return None,
+            Self::Runner(_) => &["ostler_runners"],
             Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],

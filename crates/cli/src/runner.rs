@@ -35,6 +35,12 @@ pub struct Args {
     launched: bool,
 }
 
+impl Args {
+    pub fn is_launched(&self) -> bool {
+        self.launched
+    }
+}
+
 pub async fn runner(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     log::init(LogFormat::Text)?;
     let (order, client) = match &args.run {

@@ -108,6 +108,7 @@ pub const REGISTRY: &[Capability] = &[
         "Says that the server lives, and whether it can be trusted with work.",
     ),
     tag("capabilities", &["GET /capabilities"], "Says what a client may rely on."),
+    tag("ostler_metrics", &["GET /metrics"], "Counts what happens, as Prometheus reads it."),
     tag("require_auth", &["GET /health", "GET /capabilities"], "Nothing answers without a token, not even health.")
         .when(Toggle::RequireAuth),
     tag("allow_origin", &["GET /health"], "Web pages of the configured origins may call, and read the answers.")

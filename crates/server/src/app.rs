@@ -4,19 +4,21 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
+    events::{Event, EventType},
     ids::{CommandId, RunId, SessionId},
     kernel::{Op, Reply, Request},
     redaction::Redactor,
-    runs::Run,
+    runs::{Run, TerminalStatus},
 };
 use ostler_store::{
     Db, StoreError,
     lane::{Committed, Host, LaneError, Lanes},
 };
 use quick_cache::sync::Cache;
+use serde::Deserialize;
 
 use crate::{
-    auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub,
+    auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub, metrics::Metrics,
     worker::wakeups::Tray,
 };
 
@@ -37,6 +39,7 @@ pub struct Inner {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub followers: Arc<Followers>,
+    pub metrics: Arc<Metrics>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -73,6 +76,7 @@ pub struct LaneHost {
     pub hub: Arc<Hub>,
     /// What the other servers are to be told, where there can be others.
     pub told: Option<Arc<Tray>>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Host for LaneHost {
@@ -81,6 +85,9 @@ impl Host for LaneHost {
     }
 
     fn committed(&self, committed: Committed) {
+        let took = self.clock.now().duration_since(committed.began_at);
+        self.metrics.flushed(committed.requests, committed.events.len(), took.as_micros() as i64);
+        committed.events.iter().filter_map(outcome).for_each(|(status, is_run)| self.metrics.ended(status, is_run));
         if let Some(told) = &self.told {
             told.put_committed(&committed);
         }
@@ -91,6 +98,19 @@ impl Host for LaneHost {
     }
 }
 
+/// How a command or a run has ended, if that is what the event says.
+fn outcome(event: &Event) -> Option<(TerminalStatus, bool)> {
+    #[derive(Deserialize)]
+    struct End {
+        status: TerminalStatus,
+    }
+    if event.event_type != EventType::TerminalStatus {
+        return None;
+    }
+    let end: End = serde_json::from_str(event.payload.as_deref()?).ok()?;
+    Some((end.status, event.command_id.is_none()))
+}
+
 pub struct Parts {
     pub db: Db,
     pub lanes: Lanes,
@@ -99,6 +119,7 @@ pub struct Parts {
     pub config: Config,
     pub redactor: Redactor,
     pub auth: Authenticator,
+    pub metrics: Arc<Metrics>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -112,7 +133,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, stage } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, metrics, stage } = parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -123,6 +144,7 @@ impl App {
             redactor,
             auth,
             followers: Arc::default(),
+            metrics,
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

@@ -51,6 +51,8 @@ pub struct ServerSection {
     /// The directory that clients are told is this server's workspace; the current one when left out.
     #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
+    /// Lets everybody read `/metrics`, which is the operator's otherwise.
+    pub open_metrics: bool,
     /// How long runners get to finish their turns once the server is told to stop. What is over is handed on.
     pub drain_ms: u64,
 }
@@ -65,6 +67,7 @@ impl Default for ServerSection {
             hosts: vec![],
             allow_origins: vec![],
             workspace: None,
+            open_metrics: false,
             drain_ms: 10_000,
         }
     }

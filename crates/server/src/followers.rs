@@ -31,6 +31,10 @@ pub struct Place {
 }
 
 impl Followers {
+    pub fn count(&self) -> usize {
+        self.open.lock().expect("never poisoned").all
+    }
+
     pub fn admit(self: &Arc<Self>, caller: &Principal, limits: &LimitsSection) -> Result<Place, Failure> {
         let caller = caller.name();
         let mut open = self.open.lock().expect("never poisoned");

@@ -10,6 +10,7 @@ mod http;
 mod hub;
 mod launcher;
 mod listener;
+mod metrics;
 pub mod rates;
 mod server;
 mod service;

@@ -53,8 +53,10 @@ pub async fn serve(app: App, listener: TcpListener, router: Router) {
             async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
         });
         let served = open.watch(http.serve_connection(TokioIo::new(connection), service));
+        let metrics = app.metrics.clone();
         tokio::spawn(async move {
             if let Err(error) = served.await {
+                metrics.connection_dropped(reason(&error));
                 tracing::debug!(%error, "a connection ended early");
             }
         });
@@ -79,6 +81,16 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
                 sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// Which of our patience it was that ran out, if it was ours.
+fn reason(error: &hyper::Error) -> &'static str {
+    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match io {
+        Some(io) if io.kind() == io::ErrorKind::TimedOut => "slow-reader",
+        _ if error.is_timeout() => "slow-head",
+        _ => "other",
     }
 }
 

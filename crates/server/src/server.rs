@@ -21,7 +21,9 @@ use crate::{
     config::Config,
     http,
     hub::Hub,
-    launcher, listener, service,
+    launcher, listener,
+    metrics::Metrics,
+    service,
     worker::{self, wakeups::Tray},
 };
 
@@ -60,14 +62,15 @@ impl Server {
         config.server.listen = address.to_string();
         let hub = Arc::new(Hub::default());
         let told = db.multi_replica().then(Arc::<Tray>::default);
-        let host = LaneHost { clock: clock.clone(), hub: hub.clone(), told: told.clone() };
+        let metrics = Arc::<Metrics>::default();
+        let host = LaneHost { clock: clock.clone(), hub: hub.clone(), told: told.clone(), metrics: metrics.clone() };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let password = password_of(&known);
         let redactor = Redactor::new(&[token.expose_secret(), password]);
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, stage: reached });
+        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, metrics, stage: reached });
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
         let tasks = spawn(&app, listener, router.clone(), told);

@@ -19,6 +19,7 @@ mod limits;
 mod listing;
 mod liveness;
 mod matrix;
+mod metrics;
 mod patience;
 mod permissions;
 mod rates;

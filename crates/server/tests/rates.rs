@@ -134,7 +134,7 @@ async fn strangers_are_counted_by_where_they_come_from(engine: Engine) {
 
 async fn the_runner_inside_is_never_limited(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.runner.resident = true;
+        setup.config.runner.slots = 64;
         setup.config.rate_limit = Rates { run_burst: 1, read_burst: 1_000_000, ..THREE };
     })
     .await;

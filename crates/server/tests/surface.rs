@@ -43,6 +43,7 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/health/live", none),
     ("GET", "/health/readiness", none),
     ("GET", "/capabilities", none),
+    ("GET", "/metrics", none),
     ("GET", "/api/v1/backends", none),
     ("POST", "/api/v1/runs", |_| run_body()),
     ("GET", "/api/v1/runs", none),
@@ -136,7 +137,8 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
         Value::Null => caller.send(caller.request(method, path)).await,
         body => caller.call(method, path, body).await,
     };
-    assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/json"), "{method} {path}");
+    let content_type = if path == "/metrics" { "text/plain" } else { "application/json" };
+    assert!(answer.headers["content-type"].to_str().unwrap().starts_with(content_type), "{method} {path}");
     assert!(answer.headers["x-trace-id"].to_str().unwrap().starts_with("trc_"));
     (answer.status, answer.text)
 }

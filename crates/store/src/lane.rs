@@ -58,6 +58,8 @@ pub struct Committed {
     pub events: Vec<Event>,
     pub jobs_waiting: bool,
     pub requests: usize,
+    /// When the flush was taken up.
+    pub began_at: Timestamp,
 }
 
 #[derive(Debug)]
@@ -85,7 +87,14 @@ pub(crate) struct Job {
 /// The way in. Dropping it lets the lanes finish what they hold and end.
 pub struct Lanes {
     way: Way,
-    queued_bytes: AtomicUsize,
+    queued: Queued,
+}
+
+/// What waits for the lanes, or is in one.
+#[derive(Default)]
+struct Queued {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 enum Way {
@@ -110,12 +119,17 @@ impl Lanes {
                 Way::Postgres(senders)
             }
         };
-        Ok(Self { way, queued_bytes: AtomicUsize::new(0) })
+        Ok(Self { way, queued: Queued::default() })
+    }
+
+    /// How many requests wait or are being flushed, and what they weigh.
+    pub fn waiting(&self) -> (usize, usize) {
+        (self.queued.requests.load(Ordering::Relaxed), self.queued.bytes.load(Ordering::Relaxed))
     }
 
     /// Submits a request and waits until it is durable, or refused.
     pub async fn submit(&self, request: Request) -> Answer {
-        let weight = Weight::take(&self.queued_bytes, request.bytes());
+        let weight = Weight::take(&self.queued, request.bytes());
         if weight.total > QUEUE_BYTES_MAX {
             return Err(overloaded());
         }
@@ -136,20 +150,22 @@ impl Lanes {
 
 /// A request's share of what waits, given back when it is answered or its caller has gone.
 struct Weight<'a> {
-    counter: &'a AtomicUsize,
+    queued: &'a Queued,
     bytes: usize,
     total: usize,
 }
 
 impl<'a> Weight<'a> {
-    fn take(counter: &'a AtomicUsize, bytes: usize) -> Self {
-        Self { counter, bytes, total: counter.fetch_add(bytes, Ordering::Relaxed) + bytes }
+    fn take(queued: &'a Queued, bytes: usize) -> Self {
+        queued.requests.fetch_add(1, Ordering::Relaxed);
+        Self { queued, bytes, total: queued.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes }
     }
 }
 
 impl Drop for Weight<'_> {
     fn drop(&mut self) {
-        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.queued.requests.fetch_sub(1, Ordering::Relaxed);
+        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -261,13 +277,13 @@ impl Warm {
     }
 
     /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
-    pub fn keep(&mut self, mut desks: Desks, requests: usize) -> Committed {
+    pub fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
         let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
         let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
         if self.0.len() > WARM_SESSIONS_MAX {
             self.0.clear();
         }
         self.0.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
-        Committed { events, jobs_waiting, requests }
+        Committed { events, jobs_waiting, requests, began_at }
     }
 }

@@ -85,3 +85,8 @@ pub async fn list_expired(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
 pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     db.read("SELECT session_id, run_id FROM leases WHERE ended = 0", vec![], |row| Ok((row.id()?, row.id()?))).await
 }
+
+pub async fn count_held(db: &Db) -> Result<i64, StoreError> {
+    let sql = "SELECT COUNT(*) FROM leases WHERE ended = 0";
+    Ok(db.read_one(sql, vec![], |row| row.int()).await?.unwrap_or_default())
+}

@@ -117,9 +117,10 @@ impl Lane {
 
     async fn flush(&mut self, jobs: Vec<Job>, host: &dyn Host) {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
-        let error = match self.flush_once(&requests, host.now()).await {
+        let now = host.now();
+        let error = match self.flush_once(&requests, now).await {
             Ok((replies, desks)) => {
-                host.committed(self.warm.keep(desks, requests.len()));
+                host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
                 return;
             }
@@ -127,10 +128,11 @@ impl Lane {
         };
         if lane::apart(&requests, &error) {
             for (request, answer) in requests.into_iter().zip(answers) {
-                let outcome = self.flush_once(std::slice::from_ref(&request), host.now()).await;
+                let now = host.now();
+                let outcome = self.flush_once(std::slice::from_ref(&request), now).await;
                 let reply = match outcome {
                     Ok((mut replies, desks)) => {
-                        host.committed(self.warm.keep(desks, 1));
+                        host.committed(self.warm.keep(desks, 1, now));
                         replies.pop().expect("one request, one reply")
                     }
                     Err(error) => Err(LaneError::from(error)),

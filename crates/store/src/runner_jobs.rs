@@ -195,9 +195,9 @@ pub async fn list_abandoned(db: &Db, before: Timestamp, limit: u32) -> Result<Ve
     db.select(rest, vec![before.into(), i64::from(limit).into()]).await
 }
 
-pub async fn count_by_phase(db: &Db) -> Result<Vec<(String, i64)>, StoreError> {
-    db.read("SELECT phase, COUNT(*) FROM runner_jobs GROUP BY phase ORDER BY phase", vec![], |row| {
-        Ok((row.text()?, row.int()?))
-    })
-    .await
+/// Jobs that wait, and jobs that run. Finished ones are not counted: there may be very many.
+pub async fn count_open(db: &Db) -> Result<(i64, i64), StoreError> {
+    let sql = "SELECT (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'pending'),
+        (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'running')";
+    Ok(db.read_one(sql, vec![], |row| Ok((row.int()?, row.int()?))).await?.unwrap_or_default())
 }

@@ -276,7 +276,7 @@ impl Lane {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         match self.flush_once(&requests, writes, now) {
             Ok((replies, desks)) => {
-                host.committed(self.warm.keep(desks, requests.len()));
+                host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
             Err(error) if lane::apart(&requests, &error) => {

@@ -40,13 +40,7 @@ impl Home {
     pub fn new(engine: Engine) -> Self {
         let scratch = tempfile::Builder::new().prefix("ostler-cli-").tempdir().unwrap();
         let data_dir = scratch.path().join("data");
-        let mut home = Self {
-            scratch,
-            data_dir,
-            database: None,
-            environment: vec![],
-            flags: vec![],
-            };
+        let mut home = Self { scratch, data_dir, database: None, environment: vec![], flags: vec![] };
         if engine == Engine::Postgres {
             let database = Database::create();
             home.set("DATABASE_URL", &database.url);

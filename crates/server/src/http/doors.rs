@@ -42,14 +42,16 @@ impl Doors {
         doors
     }
 
-    /// For a path that is no operation of the document.
+    /// For a path that is no operation of the document, or that was told to ask for less.
     pub fn with(mut self, method: Method, path: &str, access: Access) -> Self {
         self.add(method, path, access);
         self
     }
 
     fn add(&mut self, method: Method, path: &str, access: Access) {
-        self.0.entry(path.to_owned()).or_default().push((method, access));
+        let methods = self.0.entry(path.to_owned()).or_default();
+        methods.retain(|(known, _)| *known != method);
+        methods.push((method, access));
     }
 
     pub fn find(&self, method: &Method, path: &str) -> Door {

@@ -45,6 +45,7 @@ pub struct Gate {
 }
 
 pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request: Request, next: Next) -> Response {
+    let began_at = app.now();
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
     let origin = allowed_origin(&app, request.headers());
@@ -55,7 +56,9 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
         origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
         return response;
     }
-    let door = request.extensions().get::<MatchedPath>().map(|path| doors.find(request.method(), path.as_str()));
+    let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
+    let matched = matched.as_ref().map(MatchedPath::as_str);
+    let door = matched.map(|path| doors.find(&method, path));
     let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
     let admitted = admit(&app, entry, door).await;
     let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
@@ -69,7 +72,9 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
         }
         Err(failure) => problem::response(failure),
     };
-    response = problem::encode(response, trace_id, &path, &app.redactor);
+    response = problem::encode(&app, response, trace_id, &path);
+    let took = app.now().duration_since(began_at).as_micros() as i64;
+    app.metrics.answered(&method, matched, response.status(), took);
     if let Some(origin) = origin {
         share(response.headers_mut(), origin);
     }

@@ -10,6 +10,7 @@ mod extract;
 mod gate;
 mod health;
 mod leases;
+mod metrics;
 mod permissions;
 mod problem;
 mod runner_jobs;
@@ -39,6 +40,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(health::live))
         .routes(routes!(health::readiness))
         .routes(routes!(capabilities::capabilities))
+        .routes(routes!(metrics::metrics))
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::result))
@@ -85,7 +87,10 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 pub fn router(app: App) -> Router {
     let document = openapi();
-    let doors = Doors::of(&document).with(Method::GET, DOCUMENT_PATH, Access::Browse);
+    let mut doors = Doors::of(&document).with(Method::GET, DOCUMENT_PATH, Access::Browse);
+    if app.config.server.open_metrics {
+        doors = doors.with(Method::GET, metrics::PATH, Access::Public);
+    }
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
     let gate = Gate { app: app.clone(), doors: Arc::new(doors), limiter };
     let (router, _) = documented().split_for_parts();

@@ -7,6 +7,8 @@ use axum::{
 use http::{HeaderValue, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, events::clip, failures::Problem, ids::TraceId, redaction::Redactor};
 
+use crate::app::App;
+
 /// Callers' words in a failure are bounded in the log.
 const LOGGED_CHARS_MAX: usize = 500;
 
@@ -37,8 +39,10 @@ fn status(kind: FailureKind) -> StatusCode {
 }
 
 /// Writes the failure a response carries, if it carries one.
-pub fn encode(mut response: Response, trace_id: TraceId, path: &str, redactor: &Redactor) -> Response {
+pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) -> Response {
     let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
+    let redactor = &app.redactor;
+    app.metrics.refused(&failure);
     log(&failure, trace_id, path, redactor);
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
     let problem = Problem {

@@ -115,6 +115,7 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
 /// Runs one job to its end and says how it ended.
 async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob) {
     let Some((end, summary)) = stable.run(app, &owner, &job).await else { return };
+    app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, summary };
     if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {

@@ -7,6 +7,7 @@ pub mod events;
 pub mod follow;
 pub mod health;
 pub mod leases;
+pub mod metrics;
 pub mod permissions;
 pub mod results;
 pub mod runner_jobs;

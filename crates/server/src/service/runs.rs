@@ -45,6 +45,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         let (run_id, session_id) = (op.run.run_id, op.run.session);
         let reply = app.try_submit(session_id, run_id, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
+            app.metrics.run_started();
             let known = app.remember_run(&created.run);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &known);

@@ -64,6 +64,10 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "allow_origin" => return shares_answers_with_pages(server).await,
         "health" => assert_eq!(server.get("/health").await.with_status(200)["status"], "ok"),
         "capabilities" => assert_eq!(server.get("/capabilities").await.with_status(200)["v"], 1),
+        "ostler_metrics" => {
+            let page = server.send(server.request("GET", "/metrics")).await.text;
+            assert!(page.contains("\nostler_http_requests_total{"), "{page}");
+        }
         "ostler_backends" => {
             let list = server.get("/api/v1/backends").await.with_status(200);
             assert!(list["backends"].as_array().unwrap().iter().any(|backend| backend["profile"] == "scripted"));

@@ -1,0 +1,169 @@
+//! What this server counts, and how Prometheus reads it. Counting is a few atomic additions; everything that costs more
+//! is done when somebody asks. Labels come from closed lists (operations, failure kinds, rules), never from callers.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use http::{Method, StatusCode};
+use ostler_protocol::{Failure, runner_jobs::JobEnd, runs::TerminalStatus};
+
+mod page;
+
+pub use page::{Gauges, page};
+
+/// Where the buckets of a time end, in microseconds.
+const TIMES_US: [u64; 12] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000, 2_500_000, 30_000_000];
+/// Where the buckets of a size end.
+const SIZES: [u64; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512];
+/// Statuses counted apart; the rest is `0`.
+const STATUSES: [u16; 21] =
+    [0, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
+/// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
+const RULES_MAX: usize = 512;
+/// Why a connection was dropped: its reader takes nothing, its request's head does not come, anything else.
+pub const DROPS: [&str; 3] = ["slow-reader", "slow-head", "other"];
+const OUTCOMES: [TerminalStatus; 4] =
+    [TerminalStatus::Completed, TerminalStatus::Failed, TerminalStatus::Blocked, TerminalStatus::Cancelled];
+const JOB_ENDS: [(JobEnd, &str); 3] =
+    [(JobEnd::Succeeded, "succeeded"), (JobEnd::Failed, "failed"), (JobEnd::Returned, "returned")];
+
+#[derive(Default)]
+pub struct Metrics {
+    operations: RwLock<HashMap<String, HashMap<Method, Arc<Operation>>>>,
+    refusals: Mutex<BTreeMap<(&'static str, String), u64>>,
+    flush_us: Histogram,
+    flush_requests: Histogram,
+    events: AtomicU64,
+    runs_started: AtomicU64,
+    runs_ended: [AtomicU64; OUTCOMES.len()],
+    commands_ended: [AtomicU64; OUTCOMES.len()],
+    jobs_ended: [AtomicU64; JOB_ENDS.len()],
+    dropped: [AtomicU64; DROPS.len()],
+}
+
+#[derive(Default)]
+struct Operation {
+    statuses: [AtomicU64; STATUSES.len()],
+    took_us: Histogram,
+}
+
+/// Counts per bucket, and beyond the last one; the sum of what was counted.
+#[derive(Default)]
+struct Histogram {
+    buckets: [AtomicU64; 13],
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    fn add(&self, value: u64, ends: &[u64; 12]) {
+        let bucket = ends.partition_point(|end| *end < value);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+}
+
+impl Metrics {
+    /// A request was answered: the head of a stream counts, not its length.
+    pub fn answered(&self, method: &Method, path: Option<&str>, status: StatusCode, took_us: i64) {
+        let operation = self.operation(known(method), path.unwrap_or("other"));
+        let at = STATUSES.iter().position(|known| *known == status.as_u16()).unwrap_or(0);
+        operation.statuses[at].fetch_add(1, Relaxed);
+        operation.took_us.add(took_us.max(0).unsigned_abs(), &TIMES_US);
+    }
+
+    fn operation(&self, method: &Method, path: &str) -> Arc<Operation> {
+        let found = |of: &HashMap<String, HashMap<Method, Arc<Operation>>>| of.get(path)?.get(method).cloned();
+        if let Some(operation) = found(&self.operations.read().expect("never poisoned")) {
+            return operation;
+        }
+        let mut operations = self.operations.write().expect("never poisoned");
+        operations.entry(path.to_owned()).or_default().entry(method.clone()).or_default().clone()
+    }
+
+    /// A request was refused. Every limit says no with a failure that names its rule, so this counts them all.
+    pub fn refused(&self, failure: &Failure) {
+        let key = (failure.kind.as_str(), failure.rule_name().unwrap_or_default().to_owned());
+        let mut refusals = self.refusals.lock().expect("never poisoned");
+        if refusals.len() < RULES_MAX || refusals.contains_key(&key) {
+            *refusals.entry(key).or_default() += 1;
+        }
+    }
+
+    pub fn flushed(&self, requests: usize, events: usize, took_us: i64) {
+        self.flush_requests.add(requests as u64, &SIZES);
+        self.flush_us.add(took_us.max(0).unsigned_abs(), &TIMES_US);
+        self.events.fetch_add(events as u64, Relaxed);
+    }
+
+    pub fn run_started(&self) {
+        self.runs_started.fetch_add(1, Relaxed);
+    }
+
+    pub fn ended(&self, outcome: TerminalStatus, is_run: bool) {
+        let counters = if is_run { &self.runs_ended } else { &self.commands_ended };
+        if let Some(at) = OUTCOMES.iter().position(|known| *known == outcome) {
+            counters[at].fetch_add(1, Relaxed);
+        }
+    }
+
+    pub fn job_ended(&self, end: JobEnd) {
+        if let Some(at) = JOB_ENDS.iter().position(|(known, _)| *known == end) {
+            self.jobs_ended[at].fetch_add(1, Relaxed);
+        }
+    }
+
+    pub fn connection_dropped(&self, reason: &str) {
+        let at = DROPS.iter().position(|known| *known == reason).unwrap_or(DROPS.len() - 1);
+        self.dropped[at].fetch_add(1, Relaxed);
+    }
+}
+
+/// A caller may call its method as it likes; a label may not.
+fn known(method: &Method) -> &Method {
+    static OTHER: std::sync::LazyLock<Method> =
+        std::sync::LazyLock::new(|| Method::from_bytes(b"OTHER").expect("a token"));
+    let ours = [Method::GET, Method::POST, Method::PATCH, Method::PUT, Method::DELETE, Method::HEAD, Method::OPTIONS];
+    if ours.contains(method) { method } else { &OTHER }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn a_value_on_a_buckets_end_belongs_to_it() {
+        let histogram = Histogram::default();
+        for value in [0, 100, 101, 40_000_000] {
+            histogram.add(value, &TIMES_US);
+        }
+        let counts: Vec<_> = histogram.buckets.iter().map(|count| count.load(Relaxed)).collect();
+        assert_eq!((counts[0], counts[1], counts[12]), (2, 1, 1));
+    }
+
+    #[test]
+    fn what_callers_choose_does_not_grow_the_labels() {
+        let metrics = Metrics::default();
+        for n in 0..1_000 {
+            let method = Method::from_bytes(format!("M{n}").as_bytes()).unwrap();
+            metrics.answered(&method, None, StatusCode::from_u16(100 + n % 500).unwrap(), 1);
+        }
+        assert_eq!(metrics.operations.read().unwrap()["other"].len(), 1);
+    }
+
+    #[test]
+    fn refusals_are_counted_by_kind_and_rule() {
+        let metrics = Metrics::default();
+        metrics.refused(&Failure::rule(FailureKind::RateLimited, "followers", ""));
+        metrics.refused(&Failure::rule(FailureKind::RateLimited, "followers-per-caller", ""));
+        let refusals = metrics.refusals.lock().unwrap();
+        assert_eq!(refusals.keys().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["rate-limited"; 2]);
+    }
+}

@@ -1,0 +1,24 @@
+//! The metrics page: what was counted, and what has to be looked up.
+
+use ostler_protocol::Failure;
+use ostler_store as store;
+
+use crate::{
+    app::{App, store_failure},
+    metrics::{self, Gauges},
+};
+
+pub async fn page(app: &App) -> Result<String, Failure> {
+    let (waiting_requests, waiting_bytes) = app.lanes.waiting();
+    let (jobs_pending, jobs_running) = store::runner_jobs::count_open(&app.db).await.map_err(store_failure)?;
+    let gauges = Gauges {
+        draining: app.is_draining(),
+        waiting_requests,
+        waiting_bytes,
+        followers: app.followers.count(),
+        leases: store::leases::count_held(&app.db).await.map_err(store_failure)?,
+        jobs_pending,
+        jobs_running,
+    };
+    Ok(metrics::page(&app.metrics, &gauges))
+}
