@@ -124,7 +124,7 @@ async fn a_stale_epoch_writes_nothing(engine: Engine) {
         (server.events_of(&run_id, "lease").await.len() > expired || expired > 1).then_some(())
     })
     .await;
-    all_refused(&old, &command_id, "lease-released").await;
+    all_refused(&old, &command_id, "lease-expired").await;
     let new = server.claim(&run_id, "runner-b").await;
     let (before, run) = (server.events(&run_id).await, server.run(&run_id).await);
     all_refused(&old, &command_id, "lease-epoch-stale").await;

@@ -68,7 +68,7 @@ fn take_up(writer: &mut Writer, http: &mut Http, engine: Engine) {
         Engine::Sqlite => {
             assert_eq!(answer.status == 200, there, "{answer:?}");
             if !there {
-                assert_eq!(answer.refusal(), (409, "runner-lease-conflict".into(), "lease-released".into()));
+                assert_eq!(answer.refusal(), (409, "runner-lease-conflict".into(), "lease-expired".into()));
             }
             writer.claim(http);
         }
