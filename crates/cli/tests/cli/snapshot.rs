@@ -32,7 +32,7 @@ pub fn mask(home: &Home, text: &str) -> String {
     let text = text.replace(scratch.trim_end_matches('/'), "SCRATCH");
     let masks = [
         (r"\b(run|ses|cmd|prm|job|att|tok|trc)_[0-9a-f]{32}\b", "${1}_ID"),
-        (r"\bresident-[0-9a-f]+", "resident-ID"),
+        (r"\brunner-[0-9a-f]{16}\b", "runner-ID"),
         (r"\b[0-9a-f]{64}\b", "DIGEST"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
         (r"\+ *\d+\.\d{3}s", "+TIME"),

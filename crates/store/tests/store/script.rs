@@ -200,7 +200,7 @@ fn say() -> impl Strategy<Value = Say> {
         2 => (command(), 0_u8..4).prop_map(|(command, phase)| Say::Phase { command, phase }),
         1 => command().prop_map(|command| Say::Error { command }),
         1 => Just(Say::Thread),
-        4 => (command(), 0_i64..6_000, proptest::bool::weighted(0.25), proptest::bool::weighted(0.9)).prop_map(
+        4 => (command(), 0_i64..1_000, proptest::bool::weighted(0.25), proptest::bool::weighted(0.9)).prop_map(
             |(command, wait_ms, reuse, well_formed)| Say::Ask { command, wait_ms, reuse, well_formed }
         ),
         4 => (command(), 0_u8..4).prop_map(|(command, status)| Say::EndCommand { command, status }),
