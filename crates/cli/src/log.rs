@@ -1,18 +1,12 @@
 //! The log on stderr, of the programs that run for long: the server and the runner.
 
-use clap::ValueEnum;
 use ostler_protocol::Failure;
+use ostler_server::config::LogFormat;
 use tracing_subscriber::EnvFilter;
 
 use crate::{errors, paint::Paint};
 
 const LOG_DEFAULT: &str = "info";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
 
 pub fn init(format: LogFormat) -> Result<(), Failure> {
     let named =

@@ -6,15 +6,11 @@ use std::io::{BufRead, BufReader, Read, sink, stdin};
 use ostler_client::Client;
 use ostler_protocol::Failure;
 use ostler_runner::{LAUNCH_BYTES_MAX, Launch, RunnerOrder};
+use ostler_server::config::LogFormat;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::{
-    connect::Connection,
-    errors, exit_codes,
-    log::{self, LogFormat},
-    output,
-};
+use crate::{connect::Connection, errors, exit_codes, log, output};
 
 /// Claim a run and drive its agent
 ///

@@ -6,17 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::ValueEnum;
 use ostler_protocol::Failure;
-use ostler_server::{Config, Server, config::Overrides};
+use ostler_server::{
+    Config, Server,
+    config::{LogFormat, Overrides},
+};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{
-    connect::Connection,
-    exit_codes,
-    log::{self, LogFormat},
-    output,
-};
+use crate::{connect::Connection, exit_codes, log, output};
 
 /// Start the server
 ///
@@ -24,13 +23,21 @@ use crate::{
 /// the operator's token. When it is ready, one JSON object with `address` and `tokenFile` is printed on stdout.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler serve\n  ostler serve --listen 127.0.0.1:0 --data-dir ./data\n  \
-    ostler serve --database-url postgres://ostler@localhost/ostler --log json")]
+    ostler serve --database-url postgres://ostler@localhost/ostler --log-format json")]
 pub struct Args {
     #[command(flatten)]
     flags: ServerFlags,
-    /// How logs on stderr look; OSTLER_LOG, else RUST_LOG, says what is logged
-    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    log: LogFormat,
+    /// How logs on stderr look [default: text]; OSTLER_LOG, else RUST_LOG, says what is logged
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<Look>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Look {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 /// What the command line can say about the configuration.
@@ -108,12 +115,17 @@ struct Ready {
 }
 
 pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    log::init(args.log)?;
     // Before the server starts, so that no signal finds nobody listening.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
     let (file, overrides) = args.flags.overrides(connection);
-    let server = Server::start(Config::load(file, overrides)?).await?;
+    let config = Config::load(file, overrides)?;
+    log::init(match args.log_format {
+        Some(Look::Text) => LogFormat::Text,
+        Some(Look::Json) => LogFormat::Json,
+        None => config.log.format,
+    })?;
+    let server = Server::start(config).await?;
     let address = format!("http://{}", server.address());
     output::data(&output::json_line(&Ready {
         address: address.clone(),

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::{
     auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub, metrics::Metrics,
-    worker::wakeups::Tray,
+    traces::Traces, worker::wakeups::Tray,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
@@ -40,6 +40,7 @@ pub struct Inner {
     pub auth: Authenticator,
     pub followers: Arc<Followers>,
     pub metrics: Arc<Metrics>,
+    pub traces: Traces,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -120,6 +121,7 @@ pub struct Parts {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub metrics: Arc<Metrics>,
+    pub traces: Traces,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -133,7 +135,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, metrics, stage } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, metrics, traces, stage } = parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -145,6 +147,7 @@ impl App {
             auth,
             followers: Arc::default(),
             metrics,
+            traces,
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

@@ -29,6 +29,7 @@ pub struct Config {
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub limits: LimitsSection,
+    pub log: LogSection,
     pub rate_limit: Rates,
 }
 
@@ -181,6 +182,23 @@ impl Default for LimitsSection {
             recheck_ms: 2_000,
         }
     }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSection {
+    /// How logs on stderr look: `text` or `json`, one object per line.
+    pub format: LogFormat,
+    /// Where OpenTelemetry traces go, over OTLP/HTTP, for example `http://127.0.0.1:4318`; none are made when left out.
+    pub otlp_endpoint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
 }
 
 /// What the command line says; it wins over everything.

@@ -15,6 +15,7 @@ pub mod rates;
 mod server;
 mod service;
 pub mod settings;
+mod traces;
 pub mod verify;
 mod worker;
 

@@ -45,6 +45,7 @@ pub struct Metrics {
     commands_ended: [AtomicU64; OUTCOMES.len()],
     jobs_ended: [AtomicU64; JOB_ENDS.len()],
     dropped: [AtomicU64; DROPS.len()],
+    spans_dropped: AtomicU64,
 }
 
 #[derive(Default)]
@@ -116,6 +117,10 @@ impl Metrics {
         if let Some(at) = JOB_ENDS.iter().position(|(known, _)| *known == end) {
             self.jobs_ended[at].fetch_add(1, Relaxed);
         }
+    }
+
+    pub fn spans_dropped(&self, spans: usize) {
+        self.spans_dropped.fetch_add(spans as u64, Relaxed);
     }
 
     pub fn connection_dropped(&self, reason: &str) {

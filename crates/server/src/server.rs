@@ -24,6 +24,7 @@ use crate::{
     launcher, listener,
     metrics::Metrics,
     service,
+    traces::{self, Traces},
     worker::{self, wakeups::Tray},
 };
 
@@ -68,12 +69,16 @@ impl Server {
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let password = password_of(&known);
         let redactor = Redactor::new(&[token.expose_secret(), password]);
+        let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, metrics, stage: reached });
+        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, metrics, traces, stage: reached });
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
-        let tasks = spawn(&app, listener, router.clone(), told);
+        let mut tasks = spawn(&app, listener, router.clone(), told);
+        if let (Some(endpoint), Some(spans)) = (app.config.log.otlp_endpoint.clone(), spans) {
+            tasks.push(tokio::spawn(traces::run(app.clone(), endpoint, spans)));
+        }
         let launcher = tokio::spawn(launcher::run(app.clone(), router));
         Ok(Self { address, token_file, app, stage, launcher, tasks })
     }

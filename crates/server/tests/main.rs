@@ -31,5 +31,6 @@ mod runs;
 mod sessions;
 mod surface;
 mod tokens;
+mod traces;
 mod users;
 mod verify;

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
+mod backup;
 mod browser;
 mod disk_full;
+mod drain;
 mod home;
 mod http;
+mod json_log;
 mod killed_replica;
 mod killed_runner;
 mod killed_server;

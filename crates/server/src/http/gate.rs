@@ -24,6 +24,7 @@ use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
     rates::{Limiter, Standing, Tier, Whose},
+    traces::{Parent, Span},
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -59,6 +60,7 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let matched = matched.as_ref().map(MatchedPath::as_str);
     let door = matched.map(|path| doors.find(&method, path));
+    let parent = if app.traces.is_on() { Parent::of(request.headers()) } else { None };
     let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
     let admitted = admit(&app, entry, door).await;
     let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
@@ -73,8 +75,15 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
         Err(failure) => problem::response(failure),
     };
     response = problem::encode(&app, response, trace_id, &path);
-    let took = app.now().duration_since(began_at).as_micros() as i64;
+    let ended_at = app.now();
+    let took = ended_at.duration_since(began_at).as_micros() as i64;
     app.metrics.answered(&method, matched, response.status(), took);
+    if app.traces.is_on() {
+        let (route, status) = (matched.map(str::to_owned), response.status());
+        let failure = response.extensions().get::<FailureKind>().copied();
+        let span = Span { parent, trace_id, method, route, status, failure, began_at, ended_at };
+        app.metrics.spans_dropped(usize::from(!app.traces.put(span)));
+    }
     if let Some(origin) = origin {
         share(response.headers_mut(), origin);
     }

@@ -52,6 +52,7 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
         details: redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor),
     };
     let mut answer = (status(failure.kind), Json(problem)).into_response();
+    answer.extensions_mut().insert(failure.kind);
     if failure.kind == FailureKind::Unauthenticated {
         answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

@@ -39,6 +39,12 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_runs_started_total", "counter", "", "Runs created through this server."),
     ("ostler_runs_ended_total", "counter", "outcome", "Runs that ended through this server, by outcome."),
     ("ostler_commands_ended_total", "counter", "outcome", "Commands that ended through this server, by outcome."),
+    (
+        "ostler_spans_dropped_total",
+        "counter",
+        "",
+        "Spans that the trace collector did not take, or that came too fast.",
+    ),
 ];
 
 /// What is not counted but looked up.
@@ -100,6 +106,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_commands_ended_total" => {
             write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
         }
+        "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }
 }

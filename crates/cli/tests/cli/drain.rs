@@ -1,0 +1,127 @@
+//! SIGTERM: the server says that it drains, takes no new work, ends streams, lets turns finish for a while, and hands on
+//! what is left; a second SIGTERM ends it at once.
+
+use std::io::Read;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    home::{Engine, Home, on_both_engines},
+    http::Http,
+    process::{Server, eventually},
+    runner::{count, run_request, submit},
+};
+
+on_both_engines!(
+    a_draining_server_takes_no_new_work_and_lets_its_turn_finish,
+    a_second_signal_does_not_wait_for_the_turn,
+);
+
+fn busy(tool_ms: u64) -> String {
+    json!({"script": [{"tool": {"name": "shell", "command": "make", "waitMs": tool_ms}}, {"say": "done"}]}).to_string()
+}
+
+fn started(http: &mut Http, prompt: &str) -> (String, String) {
+    let (run_id, command_id) = submit(http, prompt);
+    eventually("the tool is at work", || {
+        (count(&http.events(&run_id), "tool_call", "/status", "started") == 1).then_some(())
+    });
+    (run_id, command_id)
+}
+
+/// Waits until the server says that it drains.
+fn draining(server: &Server) -> Value {
+    eventually("readiness says it", || {
+        let answer = Http::with_token(&server.address, None).get("/health/readiness");
+        Some(answer).filter(|answer| answer.status == 503).map(|answer| answer.json())
+    })
+}
+
+fn ended(http: &mut Http, run_id: &str, command_id: &str) -> Value {
+    let path = format!("/api/v1/runs/{run_id}/commands/{command_id}/result");
+    eventually("the command ends", || Some(http.get(&path).good()).filter(|result| !result["terminalStatus"].is_null()))
+}
+
+fn a_draining_server_takes_no_new_work_and_lets_its_turn_finish(engine: Engine) {
+    let home = Home::new(engine);
+    let mut server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, command_id) = started(&mut http, &busy(1_500));
+    let mut follower = http.follow(&run_id);
+    server.process.signal(Signal::TERM);
+    assert_eq!(draining(&server)["status"], "draining");
+    let mut frames = String::new();
+    follower.read_to_string(&mut frames).expect("the stream is ended, not torn off");
+    assert!(frames.contains("event: tool_call") && !frames.contains("event: terminal_status"), "{frames}");
+    for (path, body) in [
+        ("/api/v1/runs".to_owned(), run_request()),
+        (format!("/api/v1/runs/{run_id}/commands"), json!({"type": "turn", "payload": {"prompt": "more"}})),
+        (format!("/api/v1/runs/{run_id}/runner-jobs"), json!({})),
+        (format!("/api/v1/runs/{run_id}/claim"), json!({"runnerId": "another"})),
+    ] {
+        let answer = http.post(&path, &body);
+        assert_eq!((answer.status, &answer.json()["failureKind"]), (503, &json!("draining")), "{path}");
+        assert!(answer.head.to_ascii_lowercase().contains("retry-after: 1"), "{}", answer.head);
+    }
+    // Reading goes on: whoever waits for the turn can see it end.
+    assert_eq!(http.get(&format!("/api/v1/runs/{run_id}")).status, 200);
+    assert!(server.process.wait().success(), "{}", home.log());
+
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    assert_eq!(ended(&mut http, &run_id, &command_id)["reply"], "done");
+    let events = http.events(&run_id);
+    assert_eq!(count(&events, "lease", "/state", "claimed"), 1, "it ended under the server that stopped");
+    server.stop();
+    home.assert_verified();
+}
+
+fn a_second_signal_does_not_wait_for_the_turn(engine: Engine) {
+    let mut home = Home::new(engine);
+    home.set("OSTLER_SERVER__DRAIN_MS", "3600000");
+    home.set("OSTLER_RUNNER__LEASE_MS", "500");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+    let mut server = home.serve();
+    let (run_id, command_id) = started(&mut Http::new(&server), &busy(1_000));
+    server.process.signal(Signal::TERM);
+    draining(&server);
+    server.process.signal(Signal::TERM);
+    assert_eq!(server.process.wait().code(), Some(130));
+
+    let server = home.serve();
+    assert_eq!(ended(&mut Http::new(&server), &run_id, &command_id)["status"], "completed");
+    server.stop();
+}
+
+#[test]
+fn what_a_draining_server_hands_on_is_taken_up_by_the_other_at_once() {
+    let mut home = Home::new(Engine::Postgres);
+    home.set("OSTLER_SERVER__DRAIN_MS", "100");
+    // Nobody who waits for a lease to run out, or for silence, would be done in time.
+    home.set("OSTLER_RUNNER__LEASE_MS", "600000");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600000");
+    let first = home.serve();
+    let (run_id, command_id) = started(&mut Http::new(&first), &busy(2_000));
+    let second = home.serve();
+    let mut follower = Http::new(&first).follow(&run_id);
+    first.stop();
+    let mut frames = String::new();
+    follower.read_to_string(&mut frames).unwrap();
+    let seen = frames.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).max().unwrap_or(0);
+
+    let mut http = Http::new(&second);
+    assert_eq!(ended(&mut http, &run_id, &command_id)["reply"], "done");
+    let events = http.events(&run_id);
+    assert_eq!(count(&events, "backend_status", "/phase", "attempt-restarted"), 1);
+    assert_eq!(count(&events, "tool_call", "/status", "outcome-unknown"), 1);
+    assert_eq!(count(&events, "lease", "/state", "expired"), 0, "the lease was given back");
+    // A follower that comes with its last number is told the rest, from the next one on.
+    http.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).good();
+    let mut rest = String::new();
+    http.try_follow(&run_id, seen).unwrap().read_to_string(&mut rest).unwrap();
+    let numbers: Vec<i64> = rest.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
+    assert_eq!(numbers, (seen + 1..=http.events(&run_id).len() as i64).collect::<Vec<_>>());
+    second.stop();
+    home.assert_verified();
+}

@@ -1,0 +1,35 @@
+//! The log as JSON: one object per line, each failure once, under the trace id that its caller was given.
+
+use serde_json::Value;
+
+use crate::{
+    home::{Engine, Home},
+    http::Http,
+};
+
+#[test]
+fn each_failure_is_one_line_of_json_with_its_trace_id() {
+    let mut home = Home::new(Engine::Sqlite);
+    home.flags = vec!["--log-format".into(), "json".into()];
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let refused = http.get("/api/v1/runs/run_sk-pl4nted0123456789");
+    let trace_id = refused.json()["traceId"].clone();
+    let token = server.token.clone();
+    server.stop();
+    let log = home.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let of_failure: Vec<_> = lines.iter().filter(|line| line["trace_id"] == trace_id).collect();
+    assert_eq!(of_failure.len(), 1, "{log}");
+    assert_eq!((&of_failure[0]["level"], &of_failure[0]["kind"]), (&"INFO".into(), &"not-found".into()));
+    assert!(!log.contains("pl4nted") && !log.contains(&token), "{log}");
+}
+
+#[test]
+fn the_configuration_chooses_it_too() {
+    let mut home = Home::new(Engine::Sqlite);
+    home.set("OSTLER_LOG__FORMAT", "json");
+    home.serve().stop();
+    assert!(home.log().lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", home.log());
+    assert!(home.log().contains("stopping"));
+}

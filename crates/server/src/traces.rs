@@ -1,0 +1,203 @@
+//! OpenTelemetry traces: a span for each request, sent to a collector over OTLP/HTTP as JSON. Off unless an endpoint is
+//! configured. A caller's `traceparent` is continued. Spans are a convenience: when the collector is slow or gone they are
+//! dropped and counted, and no request waits for them.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Method, StatusCode};
+use ostler_protocol::{FailureKind, Timestamp, ids::TraceId};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::app::App;
+
+/// Spans that wait to be sent; one more is dropped.
+const QUEUE_SPANS_MAX: usize = 2_048;
+/// Spans in one message.
+const BATCH_SPANS_MAX: usize = 512;
+/// How long a span waits for others to go with.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long the collector has to answer.
+const SEND: Duration = Duration::from_secs(10);
+/// SERVER and ERROR, as OTLP numbers them.
+const KIND_SERVER: u8 = 2;
+const STATUS_ERROR: u8 = 2;
+
+/// Where spans are put. Cheap when there is nobody to send them to.
+#[derive(Default)]
+pub struct Traces {
+    queue: Option<mpsc::Sender<Span>>,
+}
+
+/// What a caller said about the trace it is in: `00-<trace id>-<its span>-<flags>`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parent {
+    trace_id: String,
+    span_id: String,
+    sampled: bool,
+}
+
+/// A request that was answered.
+pub struct Span {
+    pub parent: Option<Parent>,
+    /// The one in the log and in the answer. It is the trace's id too, unless the caller brought one.
+    pub trace_id: TraceId,
+    pub method: Method,
+    pub route: Option<String>,
+    pub status: StatusCode,
+    pub failure: Option<FailureKind>,
+    pub began_at: Timestamp,
+    pub ended_at: Timestamp,
+}
+
+impl Traces {
+    /// With a queue to a collector, if there is one to be told.
+    pub fn new(endpoint: Option<&str>) -> (Self, Option<mpsc::Receiver<Span>>) {
+        let Some(_) = endpoint else { return (Self::default(), None) };
+        let (sender, receiver) = mpsc::channel(QUEUE_SPANS_MAX);
+        (Self { queue: Some(sender) }, Some(receiver))
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// False: it had to be dropped.
+    pub fn put(&self, span: Span) -> bool {
+        let wanted = span.parent.as_ref().is_none_or(|parent| parent.sampled);
+        self.queue.as_ref().filter(|_| wanted).is_none_or(|queue| queue.try_send(span).is_ok())
+    }
+}
+
+impl Parent {
+    /// What does not have the exact form is as good as absent, as the W3C wants it.
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let text = headers.get("traceparent")?.to_str().ok()?;
+        let hex = |part: &str, length: usize| {
+            let fits = part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            fits.then(|| part.to_owned())
+        };
+        let mut parts = text.split('-');
+        let (version, trace_id, span_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let version = hex(version, 2).filter(|version| version != "ff")?;
+        if version == "00" && parts.next().is_some() {
+            return None;
+        }
+        let is_set = |id: &String| id.bytes().any(|b| b != b'0');
+        Some(Self {
+            trace_id: hex(trace_id, 32).filter(is_set)?,
+            span_id: hex(span_id, 16).filter(is_set)?,
+            sampled: u8::from_str_radix(&hex(flags, 2)?, 16).ok()? & 1 == 1,
+        })
+    }
+}
+
+/// Sends spans until the server stops, and then what is left.
+pub async fn run(app: App, endpoint: String, mut queue: mpsc::Receiver<Span>) {
+    let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = match reqwest::Client::builder().timeout(SEND).redirect(reqwest::redirect::Policy::none()).build() {
+        Ok(client) => client,
+        Err(error) => return tracing::error!(%error, "traces cannot be sent"),
+    };
+    loop {
+        let mut batch = vec![];
+        let stopping = tokio::select! {
+            _ = queue.recv_many(&mut batch, BATCH_SPANS_MAX) => false,
+            () = app.stopped() => true,
+        };
+        if !stopping && batch.len() < BATCH_SPANS_MAX {
+            let _ = tokio::time::timeout(GATHER, app.stopped()).await;
+        }
+        while batch.len() < BATCH_SPANS_MAX
+            && let Ok(span) = queue.try_recv()
+        {
+            batch.push(span);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        send(&app, &client, &url, &batch).await;
+    }
+}
+
+async fn send(app: &App, client: &reqwest::Client, url: &str, batch: &[Span]) {
+    let body = message(app, batch).to_string();
+    let sent = client.post(url).header("content-type", "application/json").body(body).send().await;
+    if let Err(error) = sent.and_then(reqwest::Response::error_for_status) {
+        app.metrics.spans_dropped(batch.len());
+        let error = app.redactor.redact(&error.to_string()).into_owned();
+        tracing::warn!(%error, spans = batch.len(), "the trace collector did not take the spans; they are dropped");
+    }
+}
+
+/// OTLP's JSON: ids in hex, 64-bit numbers as text.
+fn message(app: &App, batch: &[Span]) -> Value {
+    let spans: Vec<_> = batch.iter().map(|span| span.json(&app.ids.body().simple().to_string()[16..])).collect();
+    let attributes = [text("service.name", "ostler"), text("service.version", env!("CARGO_PKG_VERSION"))];
+    json!({"resourceSpans": [{
+        "resource": {"attributes": attributes},
+        "scopeSpans": [{"scope": {"name": "ostler"}, "spans": spans}],
+    }]})
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
+impl Span {
+    fn json(&self, span_id: &str) -> Value {
+        let own = self.trace_id.to_string();
+        let own = own.rsplit_once('_').map_or(own.as_str(), |(_, body)| body);
+        let parent = self.parent.as_ref();
+        let route = self.route.as_deref().unwrap_or("other");
+        let mut attributes = vec![
+            text("http.request.method", self.method.as_str()),
+            text("http.route", route),
+            json!({"key": "http.response.status_code", "value": {"intValue": self.status.as_u16().to_string()}}),
+            text("ostler.trace_id", &self.trace_id.to_string()),
+        ];
+        attributes.extend(self.failure.map(|kind| text("error.type", kind.as_str())));
+        let nanos = |at: Timestamp| at.as_nanosecond().to_string();
+        json!({
+            "traceId": parent.map_or(own, |parent| &parent.trace_id),
+            "spanId": span_id,
+            "parentSpanId": parent.map_or("", |parent| &parent.span_id),
+            "name": format!("{} {route}", self.method),
+            "kind": KIND_SERVER,
+            "startTimeUnixNano": nanos(self.began_at),
+            "endTimeUnixNano": nanos(self.ended_at),
+            "attributes": attributes,
+            "status": if self.status.is_server_error() { json!({"code": STATUS_ERROR}) } else { json!({}) },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parent(text: &str) -> Option<Parent> {
+        Parent::of(&HeaderMap::from_iter([("traceparent".parse().unwrap(), text.parse().unwrap())]))
+    }
+
+    #[test]
+    fn a_callers_trace_is_continued_when_it_is_well_formed() {
+        let good = parent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").unwrap();
+        assert_eq!((good.trace_id.as_str(), good.sampled), ("0af7651916cd43dd8448eb211c80319c", true));
+        assert!(!parent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00").unwrap().sampled);
+        assert!(parent("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later").is_some());
+        for bad in [
+            "",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319-b7ad6b7169203331-01",
+        ] {
+            assert_eq!(parent(bad), None, "{bad}");
+        }
+    }
+}
