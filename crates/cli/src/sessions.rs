@@ -184,6 +184,7 @@ async fn create(connection: &Connection, client: &Client, args: &CreateArgs) -> 
         tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
         session_id: args.id.clone(),
         backend_profile: Some(args.profile.clone()),
+        ..CreateSession::default()
     };
     let made = client.create_session(&session).await?;
     args.output.one(&made, || format!("{}\n", line(&made.session_id, 200)));

@@ -5,7 +5,7 @@ use ostler_protocol::{
     events::EventPage,
     sessions::{
         ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
-        SessionView,
+        SessionView, UpdateSession,
     },
 };
 
@@ -23,6 +23,10 @@ impl Client {
 
     pub async fn get_session(&self, session_id: &str, query: &SessionQuery) -> Result<SessionView, Failure> {
         self.get(Path::api(&["sessions", session_id]).query(query)?).await
+    }
+
+    pub async fn update_session(&self, session_id: &str, update: &UpdateSession) -> Result<SessionView, Failure> {
+        self.patch(Path::api(&["sessions", session_id]), update).await
     }
 
     /// A page of everything that happened in the session, or in one of its runs.

@@ -137,7 +137,12 @@ pub const REGISTRY: &[Capability] = &[
     .modes(&["turn", "steer", "interrupt"]),
     tag(
         "ostler_idempotency_keys",
-        &["POST /api/v1/runs", "POST /api/v1/runs/{runId}/commands", "POST /api/v1/runs/{runId}/runner-jobs"],
+        &[
+            "POST /api/v1/runs",
+            "POST /api/v1/runs/{runId}/commands",
+            "POST /api/v1/runs/{runId}/runner-jobs",
+            "POST /api/v1/sessions",
+        ],
         "A create with the key of an earlier one answers with what that made; with another body it is refused.",
     )
     .modes(&["body", "header"]),
@@ -191,6 +196,11 @@ pub const REGISTRY: &[Capability] = &[
             "POST /api/v1/sessions/{sessionId}/control",
         ],
         "Conversations that outlive runs: create, list what runs or is unread, get, read, cancel.",
+    ),
+    tag(
+        "ostler_session_changes",
+        &["PATCH /api/v1/sessions/{sessionId}", "POST /api/v1/sessions/{sessionId}/control"],
+        "Sessions can be renamed and closed; both are facts of the session, which belong to no run.",
     ),
     tag(
         "ostler_session_events",

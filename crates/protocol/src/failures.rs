@@ -149,16 +149,44 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The manager dialect's failure body.
+/// The manager dialect's failure body: a problem of RFC 9457 that also says its kind, message and trace id by themselves.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
+    /// `urn:ostler:failure:` and the kind.
+    #[serde(rename = "type", default)]
+    pub problem_type: String,
+    /// What the kind means.
+    #[serde(default)]
+    pub title: String,
+    /// The HTTP status.
+    #[serde(default)]
+    pub status: u16,
+    /// The message.
+    #[serde(default)]
+    pub detail: String,
     pub failure_kind: FailureKind,
     pub message: String,
     pub trace_id: String,
     #[serde(default)]
     #[schema(value_type = Object)]
     pub details: Map<String, Value>,
+}
+
+impl Problem {
+    pub fn new(kind: FailureKind, message: String, trace_id: String, details: Map<String, Value>) -> Self {
+        let row = kind.row();
+        Self {
+            problem_type: format!("urn:ostler:failure:{}", row.name),
+            title: row.meaning.to_owned(),
+            status: row.status,
+            detail: message.clone(),
+            failure_kind: kind,
+            message,
+            trace_id,
+            details,
+        }
+    }
 }
 
 impl From<Problem> for Failure {
@@ -186,8 +214,8 @@ mod tests {
     #[test]
     fn the_generated_page_shows_the_table() {
         let mut page = String::from(
-            "# Failure kinds\n\nMade from the one table in `crates/protocol/src/failures.rs`. Every failure of the API names its \
-             kind,\na message, a trace id that is also in the log, and `details` (often with the exact `rule`).\n\n\
+            "# Failure kinds\n\nMade from the one table in `crates/protocol/src/failures.rs`. Every failure of the API is \
+             an\n`application/problem+json` (RFC 9457) that names its kind, a message, a trace id that is also in the log, and `details`\n(often with the exact `rule`).\n\n\
              | kind | HTTP | JSON-RPC | retry | exit code | meaning |\n|---|---|---|---|---|---|\n",
         );
         for row in FailureKind::ALL {

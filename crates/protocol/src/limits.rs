@@ -13,6 +13,7 @@ pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;
+pub const SESSION_TITLE_BYTES_MAX: usize = 256;
 pub const WORKSPACE_REF_BYTES_MAX: usize = 16 * 1024;
 pub const TRACE_SINK_BYTES_MAX: usize = 4 * 1024;
 /// A runner's `placement` and `capabilities` together.

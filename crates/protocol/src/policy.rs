@@ -233,8 +233,7 @@ impl TenantPolicy {
         name("providerId", provider_id)?;
         listed(&self.providers, provider_id, "provider-allow-list", "providerId")?;
         let profile = required("backendProfile", "backend-profile-required", asked.backend_profile.as_deref())?;
-        slug("backendProfile", profile)?;
-        listed(&self.backend_profiles, profile, "backend-profile-allow-list", "backendProfile")?;
+        self.profile(profile)?;
         let trace_sink = trace_sink(asked.trace_sink.as_ref())?;
         let execution_policy = self.complete(asked.execution_policy.as_ref(), profile)?;
         Ok(AdmittedRun {
@@ -254,6 +253,12 @@ impl TenantPolicy {
             return Ok(tenant_id);
         }
         Err(denied("tenant-allow-list", "this tenant is not on the allow-list").detail("tenantId", tenant_id))
+    }
+
+    pub fn profile<'a>(&self, profile: &'a str) -> Result<&'a str, Failure> {
+        slug("backendProfile", profile)?;
+        listed(&self.backend_profiles, profile, "backend-profile-allow-list", "backendProfile")?;
+        Ok(profile)
     }
 
     fn complete(&self, asked: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {

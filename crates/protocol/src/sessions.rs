@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Timestamp,
+    Failure, Timestamp,
     chain::Hash,
     ids::{CommandId, RunId, SessionId},
     json::hex,
+    limits::SESSION_TITLE_BYTES_MAX,
     liveness::{Liveness, Supervisor},
     results::ChainHead,
 };
@@ -41,7 +42,13 @@ pub struct Session {
     pub tenant_id: String,
     /// The id the caller chose; unique in its tenant.
     pub external_id: Option<String>,
+    pub idempotency_key: Option<String>,
+    /// Of the request that made it; `None` where it came with a run.
+    pub request_hash: Option<String>,
     pub backend_profile: String,
+    pub title: Option<String>,
+    /// It takes no run and no command any more.
+    pub closed_at: Option<Timestamp>,
     /// The agent's own thread.
     pub thread_id: Option<String>,
     pub last_seq: i64,
@@ -77,7 +84,11 @@ impl Session {
             session,
             tenant_id,
             external_id,
+            idempotency_key: None,
+            request_hash: None,
             backend_profile: profile,
+            title: None,
+            closed_at: None,
             thread_id: None,
             last_seq: 0,
             chain_head: crate::chain::GENESIS,
@@ -125,6 +136,34 @@ pub struct CreateSession {
     pub session_id: Option<String>,
     #[schema(required)]
     pub backend_profile: Option<String>,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateSession {
+    /// The new title; an empty one takes it away.
+    #[schema(required)]
+    pub title: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+/// Checks a title. `None`: an empty one, which is none.
+pub fn title(text: &str) -> Result<Option<String>, Failure> {
+    let text = text.trim();
+    if text.len() > SESSION_TITLE_BYTES_MAX {
+        return Err(Failure::invalid("title-size", format!("title is over {SESSION_TITLE_BYTES_MAX} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Failure::invalid("title-shape", "title must not have control characters"));
+    }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 /// A session as callers see it.
@@ -134,6 +173,7 @@ pub struct SessionView {
     pub session_id: String,
     pub tenant_id: String,
     pub backend_profile: String,
+    pub title: Option<String>,
     pub execution_state: ExecutionState,
     /// Rises whenever a command or a run ends.
     pub version: i64,
@@ -155,6 +195,9 @@ pub struct SessionView {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+    /// It takes no run and no command any more.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub closed_at: Option<Timestamp>,
 }
 
 impl SessionView {
@@ -163,6 +206,7 @@ impl SessionView {
             session_id: session.public_id(),
             tenant_id: session.tenant_id,
             backend_profile: session.backend_profile,
+            title: session.title,
             execution_state: session.execution_state,
             version: session.version,
             read_version,
@@ -178,6 +222,7 @@ impl SessionView {
             liveness,
             created_at: session.created_at,
             updated_at: session.updated_at,
+            closed_at: session.closed_at,
         }
     }
 }
@@ -254,7 +299,7 @@ pub struct ReadSession {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlSession {
-    /// `cancel`: the active command, else the active run.
+    /// `cancel`: the active command, else the active run. `close`: the session, once nothing is unfinished in it.
     pub action: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

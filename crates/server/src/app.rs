@@ -164,8 +164,13 @@ impl App {
     }
 
     /// Submits one operation. `None`: a unique key was taken meanwhile.
-    pub async fn try_submit(&self, session: SessionId, run_id: RunId, op: Op) -> Result<Option<Reply>, Failure> {
-        match self.lanes.submit(Request { session, run_id, op }).await {
+    pub async fn try_submit(
+        &self,
+        session: SessionId,
+        run_id: impl Into<Option<RunId>>,
+        op: Op,
+    ) -> Result<Option<Reply>, Failure> {
+        match self.lanes.submit(Request { session, run_id: run_id.into(), op }).await {
             Ok(reply) => Ok(Some(reply)),
             Err(LaneError::Taken) => Ok(None),
             Err(LaneError::Refused(failure)) => Err(failure),

@@ -1,5 +1,7 @@
 //! The pages people read are true: what they list is what the program has. `OSTLER_BLESS=1` writes the made ones anew.
 
+mod served;
+
 use std::path::PathBuf;
 
 use ostler_server::config::keys;

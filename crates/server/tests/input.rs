@@ -88,8 +88,10 @@ impl Scene {
             (
                 "POST",
                 "/api/v1/sessions".into(),
-                json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted"}),
+                json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
+                    "idempotencyKey": "k"}),
             ),
+            ("PATCH", format!("/api/v1/sessions/{session}"), json!({"title": "t", "tenantId": "hwlab"})),
             (
                 "POST",
                 format!("/api/v1/sessions/{session}/read"),
@@ -133,6 +135,7 @@ fn every_write_of_the_document_is_tried_here() {
         "PATCH /api/v1/commands/{commandId}/status",
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",
+        "PATCH /api/v1/sessions/{sessionId}",
         "POST /api/v1/commands/{commandId}/ack",
         "POST /api/v1/commands/{commandId}/cancel",
         "POST /api/v1/runners/register",

@@ -20,6 +20,7 @@ mod listing;
 mod liveness;
 mod matrix;
 mod metrics;
+mod pages;
 mod patience;
 mod permissions;
 mod rates;

@@ -2,6 +2,7 @@
 //! kept apart by tenant.
 
 mod events;
+mod facts;
 mod reach;
 mod readers;
 
@@ -103,7 +104,7 @@ async fn a_session_is_made_once(engine: Engine) {
         ("executionState", json!("idle")),
         ("version", json!(0)),
         ("unread", json!(false)),
-        ("lastSeq", json!(0)),
+        ("lastSeq", json!(1)),
         ("activeRunId", Value::Null),
         ("liveness", Value::Null),
     ] {
@@ -170,7 +171,7 @@ async fn a_run_joins_the_session_it_names(engine: Engine) {
     let running = show(&server, "mine").await;
     assert_eq!(running["executionState"], "running");
     assert_eq!((&running["activeRunId"], &running["activeCommandId"]), (&json!(run_id), &json!(command_id)));
-    assert_eq!(running["lastSeq"], server.events(&run_id).await.len());
+    assert_eq!(running["lastSeq"], 1 + server.events(&run_id).await.len(), "and that it was made");
     assert_eq!(running["chainHead"]["sessionSeq"], running["lastSeq"]);
     let mut second = crate::harness::run_body();
     second["sessionRef"] = json!({"sessionId": "mine"});

@@ -75,6 +75,7 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/sessions", |_| json!({"tenantId": "hwlab", "backendProfile": "scripted"})),
     ("GET", "/api/v1/sessions", none),
     ("GET", "/api/v1/sessions/{sessionId}", none),
+    ("PATCH", "/api/v1/sessions/{sessionId}", |_| json!({"title": "Ours"})),
     ("GET", "/api/v1/sessions/{sessionId}/trace", none),
     ("GET", "/api/v1/sessions/{sessionId}/output", none),
     ("POST", "/api/v1/sessions/{sessionId}/read", |_| json!({})),
@@ -180,7 +181,8 @@ async fn the_served_document_is_the_handlers_own(engine: Engine) {
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let described = parameters.iter().filter(|parameter| parameter["in"] == "path").count();
             assert_eq!(described, path.matches('{').count(), "{method} {path}");
-            let fails = path.starts_with("/health") || operation["responses"]["4XX"].is_object();
+            let failure = &operation["responses"]["4XX"]["content"]["application/problem+json"];
+            let fails = path.starts_with("/health") || failure.is_object();
             assert!(fails, "{method} {path} does not say how it fails");
         }
     }

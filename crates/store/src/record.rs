@@ -164,12 +164,6 @@ pub fn insert_row<R: Record>() -> String {
     format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
 }
 
-/// One new row, with `$n`, unless one with this unique key is there.
-pub fn insert_if_absent<R: Record>(unique: &str) -> String {
-    let marks = (1..=R::COLUMNS.len()).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
-    format!("INSERT INTO {} ({}) VALUES ({marks}) ON CONFLICT {unique} DO NOTHING", R::TABLE, names::<R>())
-}
-
 /// One changed row, with `?n`: the key, then the state.
 pub fn update_row<R: Record>() -> String {
     let mut mark = 0;

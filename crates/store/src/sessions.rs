@@ -10,20 +10,24 @@ use ostler_protocol::{
 use crate::{
     db::{Db, StoreError},
     readers::Settled,
-    record::{Kind::*, Reader, Record, Value, columns, insert_if_absent, names, opt_text, text},
+    record::{Kind::*, Reader, Record, Value, columns, opt_text, text},
 };
 
 impl Record for Session {
     const TABLE: &'static str = "sessions";
     const KEY: usize = 1;
-    const FIXED: usize = 4;
+    const FIXED: usize = 6;
     const UNLESS_CHANGED: &'static str = " AND t.revision = u.revision - 1";
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("session_id", Text),
         ("tenant_id", Text),
         ("external_id", Text),
+        ("idempotency_key", Text),
+        ("request_hash", Text),
         ("created_at", Int),
         ("backend_profile", Text),
+        ("title", Text),
+        ("closed_at", Int),
         ("thread_id", Text),
         ("last_seq", Int),
         ("chain_head", Bytes),
@@ -49,6 +53,8 @@ impl Record for Session {
             text(self.session),
             self.tenant_id.as_str().into(),
             self.external_id.clone().into(),
+            self.idempotency_key.clone().into(),
+            self.request_hash.clone().into(),
             self.created_at.into(),
         ]
     }
@@ -56,6 +62,8 @@ impl Record for Session {
     fn state(&self) -> Vec<Value> {
         vec![
             self.backend_profile.as_str().into(),
+            self.title.clone().into(),
+            self.closed_at.into(),
             self.thread_id.clone().into(),
             self.last_seq.into(),
             (&self.chain_head).into(),
@@ -78,8 +86,12 @@ impl Record for Session {
             session: row.id()?,
             tenant_id: row.text()?,
             external_id: row.opt_text()?,
+            idempotency_key: row.opt_text()?,
+            request_hash: row.opt_text()?,
             created_at: row.time()?,
             backend_profile: row.text()?,
+            title: row.opt_text()?,
+            closed_at: row.opt_time()?,
             thread_id: row.opt_text()?,
             last_seq: row.int()?,
             chain_head: row.hash()?,
@@ -114,11 +126,10 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
     Ok(db.select::<Session>(ours, vec![text(id), tenant_id.into()]).await?.pop())
 }
 
-/// Makes a session unless its tenant has one of that name; answers with the one there is.
-pub async fn insert(db: &Db, session: &Session) -> Result<Option<Session>, StoreError> {
-    let sql = format!("{} RETURNING {}", insert_if_absent::<Session>("(tenant_id, external_id)"), names::<Session>());
-    let args = session.fixed().into_iter().chain(session.state()).collect();
-    Ok(db.write(sql, args, Session::decode).await?.pop())
+/// The session that was made under this key.
+pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<Session>, StoreError> {
+    let made = "WHERE t.tenant_id = $1 AND t.idempotency_key = $2";
+    Ok(db.select::<Session>(made, vec![tenant_id.into(), key.into()]).await?.pop())
 }
 
 /// Sessions of this name in these tenants (`None`: all), at most two: enough to tell one from several.

@@ -210,32 +210,23 @@ impl Desk {
 
     /// Numbers the event, links it into the chain and advances the fold of its command. Returns the run's number.
     pub fn append(&mut self, run_id: RunId, new: NewEvent, now: Timestamp) -> i64 {
-        let session = &mut *self.session;
         let desk = self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything");
-        session.last_seq += 1;
-        session.updated_at = now;
         desk.run.last_seq += 1;
         desk.run.updated_at = now;
-        let mut event = Event {
-            session: session.session,
-            session_seq: session.last_seq,
-            run: Some((run_id, desk.run.last_seq)),
-            command_id: new.command_id,
-            event_type: new.event_type,
-            payload: Some(new.payload),
-            digest: new.digest,
-            hash: chain::GENESIS,
-            created_at: now,
-        };
-        event.hash = chain::next(&session.chain_head, &event.link());
-        session.chain_head = event.hash;
+        let seq = desk.run.last_seq;
+        let event = link(&mut self.session, Some((run_id, seq)), &new, now);
         if let Some(command) = new.command_id.and_then(|id| desk.commands.get_mut(&id)) {
             command.fold.apply(&event, &new.facts);
             command.updated_at = now;
         }
-        let seq = desk.run.last_seq;
         self.events.push(event);
         seq
+    }
+
+    /// As [`Desk::append`], for a fact that belongs to no run.
+    pub fn append_to_session(&mut self, new: NewEvent, now: Timestamp) {
+        let event = link(&mut self.session, None, &new, now);
+        self.events.push(event);
     }
 
     /// Brings what is derived up to date after an operation: the run's status, the session's projection, and the
@@ -275,4 +266,24 @@ impl Desk {
             self.jobs_waiting = true;
         }
     }
+}
+
+/// Gives an event the session's next number and its place in the chain.
+fn link(session: &mut Session, run: Option<(RunId, i64)>, new: &NewEvent, now: Timestamp) -> Event {
+    session.last_seq += 1;
+    session.updated_at = now;
+    let mut event = Event {
+        session: session.session,
+        session_seq: session.last_seq,
+        run,
+        command_id: new.command_id,
+        event_type: new.event_type,
+        payload: Some(new.payload.clone()),
+        digest: new.digest,
+        hash: chain::GENESIS,
+        created_at: now,
+    };
+    event.hash = chain::next(&session.chain_head, &event.link());
+    session.chain_head = event.hash;
+    event
 }

@@ -12,6 +12,7 @@ mod ending;
 mod job;
 mod permission;
 mod run;
+mod session;
 mod sweep;
 
 pub use append::AppendOp;
@@ -22,6 +23,7 @@ pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use permission::AnswerPermissionOp;
 pub use run::CreateRunOp;
+pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
 pub use sweep::SweepOp;
 
 use crate::{
@@ -33,11 +35,14 @@ use crate::{
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
     runs::{CreatedRun, Run},
+    sessions::Session,
 };
 
 /// One thing asked of the kernel.
 #[derive(Clone, Debug)]
 pub enum Op {
+    CreateSession(Box<CreateSessionOp>),
+    ChangeSession(ChangeSessionOp),
     CreateRun(Box<CreateRunOp>),
     CreateCommand(Box<CreateCommandOp>),
     CreateJob(Box<CreateJobOp>),
@@ -54,6 +59,7 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub enum Reply {
+    Session(Box<Session>),
     /// Created, or found under the same idempotency key (`false`).
     Run(Box<CreatedRun>, bool),
     Command(Box<Command>, bool),
@@ -70,7 +76,8 @@ pub enum Reply {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub session: SessionId,
-    pub run_id: RunId,
+    /// `None`: it is about the session itself, or brings its run along.
+    pub run_id: Option<RunId>,
     pub op: Op,
 }
 
@@ -85,6 +92,15 @@ pub struct Needs<'a> {
 }
 
 impl Request {
+    /// The session the operation brings along.
+    pub fn new_session(&self) -> Option<&Session> {
+        match &self.op {
+            Op::CreateSession(op) => Some(&op.session),
+            Op::CreateRun(op) => op.session.as_ref(),
+            _ => None,
+        }
+    }
+
     pub fn needs(&self) -> Needs<'_> {
         let none = Needs::default();
         match &self.op {
@@ -135,9 +151,17 @@ impl Request {
 
 /// Decides one operation against the desk.
 pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply, Failure> {
-    let run_id = request.run_id;
-    match request.op {
-        Op::CreateRun(op) => run::create(desk, *op, now),
+    match (request.op, request.run_id) {
+        (Op::CreateSession(op), _) => Ok(session::create(desk, &op.by, now)),
+        (Op::ChangeSession(op), _) => session::change(desk, op, now),
+        (Op::CreateRun(op), _) => run::create(desk, *op, now),
+        (op, Some(run_id)) => apply_to_run(desk, run_id, op, now),
+        (_, None) => Err(Failure::not_found("run")),
+    }
+}
+
+fn apply_to_run(desk: &mut Desk, run_id: RunId, op: Op, now: Timestamp) -> Result<Reply, Failure> {
+    match op {
         Op::CreateCommand(op) => command::create(desk, run_id, *op, now),
         Op::CreateJob(op) => job::create(desk, run_id, *op, now),
         Op::FinishJob(op) => job::finish(desk, run_id, op, now),
@@ -149,6 +173,7 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         Op::CancelCommand(op) => cancel::command(desk, run_id, op, now),
         Op::AnswerPermission(op) => permission::answer(desk, run_id, op, now),
         Op::Sweep(op) => sweep::sweep(desk, run_id, op, now),
+        Op::CreateSession(_) | Op::ChangeSession(_) | Op::CreateRun(_) => unreachable!("not of a run that is there"),
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     desk::{Desk, RunDesk, Tracked},
     job,
     job::CreateJobOp,
+    session,
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -28,6 +29,7 @@ pub struct CreateRunOp {
 }
 
 pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply, Failure> {
+    session::check_open(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));
     }

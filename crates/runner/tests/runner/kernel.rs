@@ -82,7 +82,7 @@ impl Kernel {
 
     pub fn apply(&self, op: Op) -> Result<Reply, Failure> {
         let now = self.now();
-        let request = kernel::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: self.run_id(), op };
+        let request = kernel::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: Some(self.run_id()), op };
         let reply = kernel::apply(&mut self.desk(), request, now);
         self.changed.notify_waiters();
         reply

@@ -4,6 +4,7 @@
 mod backends;
 mod capabilities;
 mod commands;
+mod docs;
 mod doors;
 mod events;
 mod extract;
@@ -22,7 +23,7 @@ mod users;
 
 use std::sync::Arc;
 
-use axum::{Json, Router, middleware, routing::get};
+use axum::{Json, Router, body::Bytes, middleware, routing::get};
 use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -62,7 +63,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(runners::register))
         .routes(routes!(backends::list))
         .routes(routes!(sessions::create, sessions::list))
-        .routes(routes!(sessions::get))
+        .routes(routes!(sessions::get, sessions::update))
         .routes(routes!(sessions::trace))
         .routes(routes!(sessions::output))
         .routes(routes!(sessions::read))
@@ -82,19 +83,26 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
     doors::describe(&mut document);
+    problem::describe(&mut document);
     document
 }
 
 pub fn router(app: App) -> Router {
     let document = openapi();
-    let mut doors = Doors::of(&document).with(Method::GET, DOCUMENT_PATH, Access::Browse);
+    let mut doors = Doors::of(&document)
+        .with(Method::GET, DOCUMENT_PATH, Access::Browse)
+        .with(Method::GET, docs::PATH, Access::Public)
+        .with(Method::GET, docs::STYLE_PATH, Access::Public);
     if app.config.server.open_metrics {
         doors = doors.with(Method::GET, metrics::PATH, Access::Public);
     }
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
     let gate = Gate { app: app.clone(), doors: Arc::new(doors), limiter };
+    let page = Bytes::from(docs::page(&document));
     let (router, _) = documented().split_for_parts();
     router
+        .route(docs::PATH, get(move || async move { docs::html(page) }))
+        .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {

@@ -6,9 +6,12 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, events::clip, failures::Problem, ids::TraceId, redaction::Redactor};
+use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::app::App;
 
+/// Of every failure: RFC 9457.
+const CONTENT_TYPE: &str = "application/problem+json";
 /// Callers' words in a failure are bounded in the log.
 const LOGGED_CHARS_MAX: usize = 500;
 
@@ -45,14 +48,12 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
     app.metrics.refused(&failure);
     log(&failure, trace_id, path, redactor);
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
-    let problem = Problem {
-        failure_kind: failure.kind,
-        message: clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX),
-        trace_id: trace_id.to_string(),
-        details: redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor),
-    };
+    let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
+    let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
+    let problem = Problem::new(failure.kind, message, trace_id.to_string(), details);
     let mut answer = (status(failure.kind), Json(problem)).into_response();
     answer.extensions_mut().insert(failure.kind);
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     if failure.kind == FailureKind::Unauthenticated {
         answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -60,6 +61,23 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
     }
     answer
+}
+
+/// Says in the document what content type failures have.
+pub fn describe(document: &mut OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let failures = operation.responses.responses.iter_mut().filter(|(status, _)| status.starts_with('4'));
+            for (_, response) in failures {
+                if let RefOr::T(response) = response
+                    && let Some(content) = response.content.swap_remove("application/json")
+                {
+                    response.content.insert(CONTENT_TYPE.into(), content);
+                }
+            }
+        }
+    }
 }
 
 type Details = serde_json::Map<String, serde_json::Value>;

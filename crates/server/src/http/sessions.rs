@@ -11,13 +11,13 @@ use ostler_protocol::{
     failures::Problem,
     sessions::{
         ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
-        SessionView,
+        SessionView, UpdateSession,
     },
 };
 
 use super::{
     events::{event_stream, last_event_id, wants_stream},
-    extract::{At, Body, Caller, OptionalBody, Params},
+    extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
     problem::Refusal,
     runs::created_status,
 };
@@ -31,8 +31,10 @@ use crate::{app::App, service};
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<CreateSession>,
+    headers: HeaderMap,
+    Body(mut asked): Body<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), Refusal> {
+    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
     let (session, created) = service::sessions::create(&app, &caller, asked).await?;
     Ok((created_status(created), Json(session)))
 }
@@ -59,6 +61,19 @@ pub async fn get(
     Params(asked): Params<SessionQuery>,
 ) -> Result<Json<SessionView>, Refusal> {
     Ok(Json(service::sessions::get(&app, &caller, &id, asked).await?))
+}
+
+/// Rename a session.
+#[utoipa::path(patch, path = "/api/v1/sessions/{sessionId}", tag = "sessions", security(("token" = ["submit"])),
+    params(("sessionId" = String, Path)), request_body = UpdateSession,
+    responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
+pub async fn update(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(id): At<String>,
+    Body(asked): Body<UpdateSession>,
+) -> Result<Json<SessionView>, Refusal> {
+    Ok(Json(service::sessions::update(&app, &caller, &id, asked).await?))
 }
 
 /// Read all of a session's events.
@@ -111,7 +126,7 @@ pub async fn read(
     Ok(Json(service::sessions::read(&app, &caller, &id, asked).await?))
 }
 
-/// Control a session: cancel what is active in it.
+/// Control a session: cancel what is active in it, or close it.
 #[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/control", tag = "sessions", security(("token" = ["submit"])),
     params(("sessionId" = String, Path)),
     request_body = ControlSession, responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How often a create that lost a race for a key or a session name is decided anew.
-const RACES_MAX: usize = 3;
+pub const RACES_MAX: usize = 3;
 
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
@@ -42,8 +42,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         }
         let session = session(app, &asked, &admitted).await?;
         let op = create_op(app, caller, &asked, &admitted, &request_hash, &session)?;
-        let (run_id, session_id) = (op.run.run_id, op.run.session);
-        let reply = app.try_submit(session_id, run_id, Op::CreateRun(Box::new(op))).await?;
+        let reply = app.try_submit(op.run.session, None, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
             app.metrics.run_started();
             let known = app.remember_run(&created.run);

@@ -1,15 +1,17 @@
-//! Sessions: create, list, get, trace, output, read, control.
+//! Sessions: create, list, get, rename, trace, output, read, control.
 
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, Cursor},
     events::page_json,
-    ids::{RunId, SessionId, UserId, name, slug},
+    ids::{RunId, SessionId, UserId, name},
+    json::canonical_hash,
+    kernel::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
     liveness::Liveness,
     runs::Cancel,
     sessions::{
         ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
-        SessionPage, SessionQuery, SessionView,
+        SessionPage, SessionQuery, SessionView, UpdateSession, title,
     },
 };
 use ostler_store as store;
@@ -17,14 +19,14 @@ use ostler_store as store;
 use super::{
     commands,
     follow::{self, Follower},
-    runs,
+    runs::{self, unexpected},
 };
 use crate::{
     app::{App, store_failure},
     auth::{Principal, forbidden},
 };
 
-/// Makes a session before its first run. The same id again answers with the same session.
+/// Makes a session before its first run. The same id or key again, with the same body, answers with the same session.
 pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Result<(SessionView, bool), Failure> {
     app.accepting()?;
     let tenant_id = asked.tenant_id.as_deref();
@@ -33,7 +35,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     caller.may_submit(tenant_id)?;
     let profile = asked.backend_profile.as_deref();
     let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
-    slug("backendProfile", profile)?;
+    app.config.policy.profile(profile)?;
     let chosen = asked.session_id.as_deref().map(|id| name("sessionId", id)).transpose()?;
     if chosen.is_some_and(|id| id.starts_with(SessionId::PREFIX)) {
         return Err(Failure::invalid(
@@ -41,15 +43,92 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
             "session ids that begin with ses_ are the server's to give",
         ));
     }
-    let id = SessionId::new(app.ids.body());
-    let session = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
-    if let Some(made) = store::sessions::insert(&app.db, &session).await.map_err(store_failure)? {
-        return Ok((SessionView::of(made, 0, None), true));
+    let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
+    let key = asked.idempotency_key.as_deref().map(runs::check_key).transpose()?;
+    let request_hash = request_hash(&asked);
+    for _ in 0..runs::RACES_MAX {
+        if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
+            return Ok((view(app, known, &reader(caller, None)?).await?, false));
+        }
+        let id = SessionId::new(app.ids.body());
+        let new = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
+        let session = Session {
+            idempotency_key: key.map(str::to_owned),
+            request_hash: Some(request_hash.clone()),
+            title: title.clone(),
+            ..new
+        };
+        let op = CreateSessionOp { session, by: caller.name() };
+        if let Some(reply) = app.try_submit(id, None, Op::CreateSession(Box::new(op))).await? {
+            return Ok((SessionView::of(session_of(reply)?, 0, None), true));
+        }
     }
-    let known =
-        store::sessions::find_by_name(&app.db, tenant_id, chosen.unwrap_or_default()).await.map_err(store_failure)?;
-    let known = known.ok_or_else(|| Failure::internal("a session that was there has gone"))?;
-    Ok((view(app, known, &reader(caller, None)?).await?, false))
+    Err(Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once"))
+}
+
+fn request_hash(asked: &CreateSession) -> String {
+    let body = serde_json::to_value(CreateSession { idempotency_key: None, ..asked.clone() });
+    canonical_hash(&body.expect("our own types serialise"))
+}
+
+/// The session of this key, else of this id; refused where it was made otherwise.
+async fn find_made(
+    app: &App,
+    tenant_id: &str,
+    chosen: Option<&str>,
+    key: Option<&str>,
+    request_hash: &str,
+) -> Result<Option<Session>, Failure> {
+    let mut known = None;
+    if let Some(key) = key {
+        known = store::sessions::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)?;
+    }
+    if let (None, Some(chosen)) = (&known, chosen) {
+        known = store::sessions::find_by_name(&app.db, tenant_id, chosen).await.map_err(store_failure)?;
+    }
+    // One that came with a run was not asked for with any body.
+    match known {
+        Some(session) if session.request_hash.as_ref().is_some_and(|hash| hash != request_hash) => {
+            let message = "this session id or idempotency key was used for another session";
+            Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+                .detail("sessionId", session.public_id()))
+        }
+        known => Ok(known),
+    }
+}
+
+/// A title as it may be kept.
+fn shown_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
+    title(&app.redactor.redact(text))
+}
+
+fn session_of(reply: Reply) -> Result<Session, Failure> {
+    match reply {
+        Reply::Session(session) => Ok(*session),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Gives the session another title.
+pub async fn update(app: &App, caller: &Principal, id: &str, asked: UpdateSession) -> Result<SessionView, Failure> {
+    let text = asked.title.ok_or_else(|| Failure::invalid("title-required", "title is required"))?;
+    let title = shown_title(app, &text)?;
+    change(app, caller, id, asked.tenant_id.as_deref(), SessionChange::Rename(title)).await
+}
+
+async fn change(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    tenant_id: Option<&str>,
+    change: SessionChange,
+) -> Result<SessionView, Failure> {
+    let session = find(app, caller, id, tenant_id).await?;
+    caller.may_submit(&session.tenant_id)?;
+    let op = Op::ChangeSession(ChangeSessionOp { change, by: caller.name() });
+    let reply = app.try_submit(session.session, None, op).await?;
+    let reply = reply.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
+    view(app, session_of(reply)?, &reader(caller, None)?).await
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {
@@ -125,10 +204,12 @@ pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -
     view(app, session, &reader_id).await
 }
 
-/// Cancels the active command, else the active run; with neither there is nothing to do.
+/// Closes the session, or cancels the active command, else the active run; with neither there is nothing to do.
 pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSession) -> Result<SessionView, Failure> {
-    if asked.action != "cancel" {
-        return Err(Failure::invalid("session-action", "action must be cancel"));
+    match asked.action.as_str() {
+        "cancel" => {}
+        "close" => return change(app, caller, id, asked.tenant_id.as_deref(), SessionChange::Close).await,
+        _ => return Err(Failure::invalid("session-action", "action must be cancel or close")),
     }
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
     caller.may_submit(&session.tenant_id)?;

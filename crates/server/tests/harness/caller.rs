@@ -54,7 +54,11 @@ impl Answer {
         let Self { status, headers, text, body } = self;
         assert_eq!(body["failureKind"], kind.as_str(), "{status}: {text}");
         assert_eq!(status, kind.row().status, "{text}");
-        assert!(headers[CONTENT_TYPE].to_str().unwrap().starts_with("application/json"));
+        assert_eq!(headers[CONTENT_TYPE], "application/problem+json");
+        let row = kind.row();
+        assert_eq!(body["type"], format!("urn:ostler:failure:{}", row.name));
+        assert_eq!((&body["title"], &body["status"]), (&json!(row.meaning), &json!(row.status)));
+        assert_eq!(body["detail"], body["message"]);
         let trace_id = body["traceId"].as_str().expect("a trace id");
         assert!(trace_id.starts_with("trc_"), "{trace_id}");
         assert_eq!(headers["x-trace-id"], trace_id);

@@ -81,6 +81,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_runner_jobs" => runner_jobs(server).await,
         "ostler_runners" => runners(server).await,
         "ostler_sessions" => sessions(server).await,
+        "ostler_session_changes" => session_changes(server).await,
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
@@ -139,10 +140,12 @@ async fn idempotency_keys(server: &TestServer) {
     let run_id = server.create_run().await;
     let turn = json!({"type": "turn", "payload": {"prompt": "x"}});
     let job = json!({"commandId": server.turn(&run_id, "y").await});
+    let session = json!({"tenantId": "hwlab", "backendProfile": "scripted"});
     for (path, body, field, other) in [
         ("/api/v1/runs".to_owned(), run_body(), "runId", json!({"projectId": "other/one"})),
         (format!("/api/v1/runs/{run_id}/commands"), turn, "commandId", json!({"payload": {"prompt": "other"}})),
         (format!("/api/v1/runs/{run_id}/runner-jobs"), job, "runnerJobId", json!({"standing": true})),
+        ("/api/v1/sessions".to_owned(), session, "sessionId", json!({"title": "other"})),
     ] {
         let mut keyed = body.clone();
         keyed["idempotencyKey"] = json!("proof");
@@ -239,6 +242,19 @@ async fn sessions(server: &TestServer) {
     server.post(&format!("{path}/read"), &json!({"readerId": "proof"})).await.with_status(200);
     assert!(!lists(server, unread, "sessions", "sessionId", &name).await);
     server.get(&format!("{path}/output")).await.with_status(200);
+}
+
+async fn session_changes(server: &TestServer) {
+    let body = json!({"tenantId": "hwlab", "backendProfile": "scripted"});
+    let path =
+        format!("/api/v1/sessions/{}", id(&server.post("/api/v1/sessions", &body).await.with_status(201), "sessionId"));
+    assert_eq!(server.patch(&path, &json!({"title": "proof"})).await.with_status(200)["title"], "proof");
+    let closed = server.post(&format!("{path}/control"), &json!({"action": "close"})).await.with_status(200);
+    assert!(closed["closedAt"].is_string());
+    let page = server.get(&format!("{path}/trace")).await.with_status(200);
+    let facts: Vec<_> =
+        page["events"].as_array().unwrap().iter().map(|event| event["payload"]["change"].clone()).collect();
+    assert_eq!(facts, ["created", "renamed", "closed"]);
 }
 
 async fn session_events(server: &TestServer) {

@@ -5,7 +5,11 @@ CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
     tenant_id TEXT NOT NULL,
     external_id TEXT,
+    idempotency_key TEXT,
+    request_hash TEXT,
     backend_profile TEXT NOT NULL,
+    title TEXT,
+    closed_at BIGINT,
     thread_id TEXT,
     last_seq BIGINT NOT NULL,
     chain_head BLOB NOT NULL,
@@ -24,6 +28,7 @@ CREATE TABLE sessions (
 );
 CREATE UNIQUE INDEX sessions_external ON sessions (tenant_id, external_id);
 CREATE INDEX sessions_name ON sessions (external_id) WHERE external_id IS NOT NULL;
+CREATE UNIQUE INDEX sessions_key ON sessions (tenant_id, idempotency_key);
 CREATE INDEX sessions_created ON sessions (created_at, session_id);
 CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id);
 -- What a default list looks at: what runs, what has ended anything, and what did so lately.

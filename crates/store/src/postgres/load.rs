@@ -4,7 +4,7 @@
 use ostler_protocol::{
     commands::Command,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Op, Request, RunDesk, Tracked},
+    kernel::{Batch, Desk, Request, RunDesk, Tracked},
     leases::Lease,
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
@@ -31,7 +31,7 @@ pub async fn load(
     let mut unread: Vec<SessionId> = vec![];
     for request in requests {
         let kept = warm.take(request.session).filter(|_| hold == Hold::Revisions);
-        match (new_session(request), kept) {
+        match (request.new_session(), kept) {
             (Some(session), _) => drop(desks.insert(request.session, Desk::new(Tracked::new(session.clone())))),
             (None, Some(desk)) => drop(desks.insert(request.session, desk)),
             (None, None) if !desks.contains_key(&request.session) => unread.push(request.session),
@@ -42,9 +42,9 @@ pub async fn load(
         load_sessions(tx, &mut desks, unread, hold).await?;
     }
     let mut runs: Vec<RunId> = vec![];
-    for request in requests.iter().filter(|request| !matches!(request.op, Op::CreateRun(_))) {
-        let known = desks.get(&request.session).map(|desk| desk.runs.contains_key(&request.run_id));
-        runs.extend((known == Some(false)).then_some(request.run_id));
+    for (request, run_id) in of_runs(requests) {
+        let known = desks.get(&request.session).map(|desk| desk.runs.contains_key(&run_id));
+        runs.extend((known == Some(false)).then_some(run_id));
     }
     if !runs.is_empty() {
         runs.sort_unstable();
@@ -55,11 +55,9 @@ pub async fn load(
     Ok(desks)
 }
 
-fn new_session(request: &Request) -> Option<&Session> {
-    match &request.op {
-        Op::CreateRun(op) => op.session.as_ref(),
-        _ => None,
-    }
+/// The requests about runs that are there.
+fn of_runs(requests: &[Request]) -> impl Iterator<Item = (&Request, RunId)> {
+    requests.iter().filter_map(|request| Some((request, request.run_id?)))
 }
 
 async fn load_sessions(
@@ -120,12 +118,12 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
     let (mut command_keys, mut job_keys) = ((vec![], vec![]), (vec![], vec![]));
     let mut latest = (vec![], vec![]);
     let mut batches = (vec![], vec![], vec![]);
-    for request in requests.iter().filter(|request| !matches!(request.op, Op::CreateRun(_))) {
-        let known = desks.get(&request.session).and_then(|desk| desk.runs.get(&request.run_id));
+    for (request, run_id) in of_runs(requests) {
+        let known = desks.get(&request.session).and_then(|desk| desk.runs.get(&run_id));
         let missing = |id: &_| known.is_some_and(|rows| !rows.commands.contains_key(id));
         commands.extend(request.commands().iter().filter(|id| missing(id)).map(ToString::to_string));
         let needs = request.needs();
-        let run = || request.run_id.to_string();
+        let run = || run_id.to_string();
         let all_here = known.is_none_or(RunDesk::has_all_commands);
         if let Some(key) = needs.command_key.filter(|_| !all_here) {
             command_keys.0.push(run());

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use ostler_protocol::{
     commands::Command,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Op, Request, RunDesk, Tracked},
+    kernel::{Batch, Desk, Request, RunDesk, Tracked},
     leases::Lease,
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
@@ -32,7 +32,7 @@ pub fn load<'a>(
     let desk = match desks.entry(request.session) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(vacant) => {
-            let known = match (new_session(request), warm.take(request.session)) {
+            let known = match (request.new_session(), warm.take(request.session)) {
                 (Some(session), _) => Some(Desk::new(Tracked::new(session.clone()))),
                 (None, Some(desk)) => Some(desk),
                 (None, None) => load_session(tx, request.session)?,
@@ -43,12 +43,10 @@ pub fn load<'a>(
             }
         }
     };
-    if matches!(request.op, Op::CreateRun(_)) {
-        return Ok(Some(desk));
-    }
-    let rows = match desk.runs.entry(request.run_id) {
+    let Some(run_id) = request.run_id else { return Ok(Some(desk)) };
+    let rows = match desk.runs.entry(run_id) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(vacant) => match load_run(tx, request.run_id)? {
+        Entry::Vacant(vacant) => match load_run(tx, run_id)? {
             Some(rows) if rows.run.session == request.session => vacant.insert(rows),
             _ => return Ok(Some(desk)),
         },
@@ -65,13 +63,6 @@ pub fn load<'a>(
 fn load_session(tx: &Connection, id: SessionId) -> Result<Option<Desk>, StoreError> {
     let found = query(tx, select!(Session, "WHERE t.session_id = ?1"), &[text(id)], Session::decode)?.pop();
     Ok(found.map(|session| Desk::new(Tracked::loaded(session))))
-}
-
-fn new_session(request: &Request) -> Option<&Session> {
-    match &request.op {
-        Op::CreateRun(op) => op.session.as_ref(),
-        _ => None,
-    }
 }
 
 fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreError> {
@@ -101,7 +92,7 @@ fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreErro
 
 /// The rows an operation names beside the run and its unfinished commands.
 fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<(), StoreError> {
-    let run = text(request.run_id);
+    let run = text(rows.run.run_id);
     for id in request.commands() {
         if !rows.commands.contains_key(&id) {
             load_commands(

@@ -7,7 +7,10 @@ use ostler_protocol::{
     fold::CommandFold,
     ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     json::canonical_hash,
-    kernel::{AppendOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, Op, Request},
+    kernel::{
+        AppendOp, ChangeSessionOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, CreateSessionOp, Op, Request,
+        SessionChange,
+    },
     policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
     runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
     runs::{Run, RunStatus},
@@ -166,11 +169,11 @@ impl RunRef {
     }
 
     pub fn request(&self, op: Op) -> Request {
-        Request { session: self.session, run_id: self.run_id, op }
+        Request { session: self.session, run_id: Some(self.run_id), op }
     }
 
     pub fn claim(&self, runner: &str, lease_ms: i64, attempt_id: AttemptId) -> Request {
-        self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id, take_up: lease_ms % 2 == 0 }))
+        self.request(Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms, attempt_id, take_up: false }))
     }
 
     pub fn append(&self, runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Request {
@@ -187,7 +190,17 @@ impl RunRef {
 }
 
 pub fn create_run(op: CreateRunOp) -> Request {
-    RunRef::of(&op).request(Op::CreateRun(Box::new(op)))
+    Request { session: op.run.session, run_id: None, op: Op::CreateRun(Box::new(op)) }
+}
+
+/// A session before its first run.
+pub fn create_session(session: Session) -> Request {
+    let op = CreateSessionOp { session, by: "test".into() };
+    Request { session: op.session.session, run_id: None, op: Op::CreateSession(Box::new(op)) }
+}
+
+pub fn change_session(session: SessionId, change: SessionChange) -> Request {
+    Request { session, run_id: None, op: Op::ChangeSession(ChangeSessionOp { change, by: "test".into() }) }
 }
 
 /// An event as a runner sends it.

@@ -110,8 +110,33 @@ impl Scan<'_> {
         }
         must!(session.int("last_seq") == events.len() as i64, "{id} has {} events", events.len());
         must!(session.hash("chain_head") == head, "{id}: the chain does not end at the head");
+        self.changes(session)?;
         let ends = events.iter().filter(|e| e.event_type == EventType::TerminalStatus).count() as i64;
         must!(session.int("version") == ends, "{id}: version {} after {ends} ends", session.int("version"));
+        Ok(())
+    }
+
+    /// The title and the close are those that the session's own facts say; no work was taken after it.
+    fn changes(&self, session: &Row) -> Result<(), String> {
+        let id = session.text("session_id");
+        let (mut title, mut closed_at) = (None, None);
+        for event in self.events(session) {
+            let fact = &event.payload;
+            if event.event_type == EventType::Session && event.run.is_none() {
+                must!(closed_at.is_none(), "{id} {}: changed after it was closed", event.session_seq);
+                match fact["change"].as_str() {
+                    Some("created" | "renamed") => title = fact["title"].as_str(),
+                    Some("closed") => closed_at = Some(event.created_at.as_microsecond()),
+                    other => return Err(format!("{id} {}: an unknown change {other:?}", event.session_seq)),
+                }
+            } else {
+                must!(event.run.is_some(), "{id} {}: a {:?} of no run", event.session_seq, event.event_type);
+                let asks = matches!(event.event_type, EventType::UserMessage);
+                must!(!asks || closed_at.is_none(), "{id} {}: work after the close", event.session_seq);
+            }
+        }
+        must!(session.opt_text("title") == title, "{id}: the title is not {title:?}");
+        must!(session.opt_int("closed_at") == closed_at, "{id}: closed_at is not {closed_at:?}");
         Ok(())
     }
 

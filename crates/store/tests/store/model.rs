@@ -7,18 +7,18 @@ use ostler_protocol::{
     Timestamp,
     commands::CommandType,
     events::{Appended, EventType, NewEvent},
-    ids::{CommandId, PermissionId, RunId, RunnerJobId},
+    ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     json::canonical_hash,
     kernel::{
-        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, CreateRunOp, FinishJobOp, Op, PatchLeaseOp,
-        Request, SweepOp,
+        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, FinishJobOp, Op,
+        PatchLeaseOp, Request, SessionChange, SweepOp,
     },
     sessions::Session,
 };
 use serde_json::{Value, json};
 
 use crate::{
-    build::{Mint, RunRef, create_run, event},
+    build::{Mint, RunRef, change_session, create_run, create_session, event},
     rows::{Row, Rows},
     script::{Ask, Pick, Say, Who},
 };
@@ -50,10 +50,11 @@ pub enum Prepared {
 
 #[derive(Clone, Debug)]
 pub enum Memo {
+    Session { session: Box<Session> },
     Run { run: RunRef, session: Box<Session>, known_session: bool, key: Option<String>, start: bool },
     Command { run: RunRef },
     Job { run: RunRef },
-    Claim { run: RunRef, runner: String },
+    Claim { run: RunRef, runner: String, take_up: bool },
     Lease { run: RunRef, epoch: i64 },
     Append { sent: usize, retried: bool, kinds: Vec<&'static str> },
     Other(&'static str),
@@ -116,6 +117,10 @@ fn pick_likely<T>(list: &[T], number: Pick, likely: impl Fn(&T) -> bool) -> Opti
     if number >= ANYTHING || good.is_empty() { pick(list, number) } else { pick(&good, number).copied() }
 }
 
+fn numbered_title(number: u8) -> Option<String> {
+    (number > 0).then(|| format!("title {number}"))
+}
+
 fn runner(number: u8) -> String {
     format!("runner-{number}")
 }
@@ -130,6 +135,25 @@ impl Model {
         let submit = |run: RunRef, op: Op, memo: Memo| Some(Prepared::Submit(run.request(op), memo));
         match ask {
             Ask::CreateRun { name, key, start, blindly } => self.create_run((*name, *key), *start, *blindly, now),
+            Ask::CreateSession { name, key, title } => {
+                let session = Session {
+                    idempotency_key: key.map(|key| format!("session-{key}")),
+                    request_hash: Some("hash".into()),
+                    title: numbered_title(*title),
+                    ..self.mint.session(Some(&format!("session-{name}")), now)
+                };
+                let memo = Memo::Session { session: Box::new(session.clone()) };
+                Some(Prepared::Submit(create_session(session), memo))
+            }
+            Ask::Rename { session, title } => {
+                let session = self.known_session(*session)?;
+                let change = SessionChange::Rename(numbered_title(*title));
+                Some(Prepared::Submit(change_session(session, change), Memo::Other("rename session")))
+            }
+            Ask::Close { session } => {
+                let session = self.known_session(*session)?;
+                Some(Prepared::Submit(change_session(session, SessionChange::Close), Memo::Other("close session")))
+            }
             Ask::CreateCommand { run, kind, key, text } => {
                 let run = self.open_run(*run)?;
                 let kind = match kind {
@@ -159,9 +183,10 @@ impl Model {
                 let op = FinishJobOp { runner_job_id, owner, end: *end, summary };
                 submit(run, Op::FinishJob(op), Memo::Other("finish job"))
             }
-            Ask::Claim { run, runner: number, lease_ms } => {
-                let (run, runner, attempt) = (self.open_run(*run)?, runner(*number), self.mint.attempt());
-                Some(Prepared::Submit(run.claim(&runner, *lease_ms, attempt), Memo::Claim { run, runner }))
+            Ask::Claim { run, runner: number, lease_ms, take_up } => {
+                let (run, runner, attempt_id) = (self.open_run(*run)?, runner(*number), self.mint.attempt());
+                let op = ClaimOp { runner_id: runner.clone(), lease_ms: *lease_ms, attempt_id, take_up: *take_up };
+                submit(run, Op::Claim(op), Memo::Claim { run, runner, take_up: *take_up })
             }
             Ask::Heartbeat { run, who, lease_ms } => self.patch(*run, *who, *lease_ms, None),
             Ask::Release { run, who, only_if_idle } => self.patch(*run, *who, None, Some(*only_if_idle)),
@@ -172,7 +197,9 @@ impl Model {
                 let op = AckOp { command_id, runner_id, lease_epoch, attempt_id: None };
                 submit(run, Op::Ack(op), Memo::Other("ack"))
             }
-            Ask::Append { run, who, batch, events } => self.append(*run, *who, *batch, events),
+            Ask::Append { run, who, batch, release_if_idle, events } => {
+                self.append(*run, *who, (*batch, *release_if_idle), events)
+            }
             Ask::Retry { append } => {
                 let named: Vec<_> = (0..self.sent.len()).filter(|i| self.sent[*i].op.batch_no.is_some()).collect();
                 let sent = *pick(&named, *append)?;
@@ -254,6 +281,13 @@ impl Model {
         })
     }
 
+    /// In the order of their ids, which is that of their making.
+    fn known_session(&self, session: Pick) -> Option<SessionId> {
+        let mut known: Vec<_> = self.sessions.values().map(|session| session.session).collect();
+        known.sort_unstable();
+        pick(&known, session).copied()
+    }
+
     fn open_run(&self, run: Pick) -> Option<RunRef> {
         pick_likely(&self.runs, run, |run| self.seen.open_runs.contains(&run.run_id)).copied()
     }
@@ -267,7 +301,13 @@ impl Model {
         pick_likely(&of_run, command, |id| self.seen.unfinished.contains(id)).copied()
     }
 
-    fn append(&mut self, run: Pick, who: Who, batch: bool, says: &[Say]) -> Option<Prepared> {
+    fn append(
+        &mut self,
+        run: Pick,
+        who: Who,
+        (batch, release_if_idle): (bool, bool),
+        says: &[Say],
+    ) -> Option<Prepared> {
         let run = self.held_run(run)?;
         let (runner_id, lease_epoch) = self.writer(run, who)?;
         let (mut events, mut marks, mut kinds) = (vec![], vec![], vec![]);
@@ -289,7 +329,7 @@ impl Model {
             lease_epoch,
             attempt_id: None,
             batch_no: batch.then_some(self.batches),
-            release_if_idle: self.batches % 3 == 0,
+            release_if_idle,
             events: events.clone(),
         };
         let asked = op.events.iter().filter_map(NewEvent::asks).collect();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use ostler_protocol::{Failure, kernel::Reply, runner_jobs::RunnerJob};
+use ostler_protocol::{Failure, commands::CommandState, kernel::Reply, runner_jobs::RunnerJob};
 use ostler_store::{
     Db, StoreError,
     lane::{Host, LaneError, Lanes},
@@ -224,6 +224,11 @@ impl Player {
                 self.note_reply(memo, reply);
                 Ok(())
             }
+            (Memo::Session { session }, Err(LaneError::Taken)) => {
+                self.count("session taken");
+                self.learn_session(session.external_id.as_deref());
+                Ok(())
+            }
             (Memo::Run { session, key, .. }, Err(LaneError::Taken)) => {
                 self.count("taken");
                 self.learn(session.external_id.as_deref(), key.as_deref());
@@ -250,6 +255,10 @@ impl Player {
                 self.model.run_keys.extend(key.map(|key| (key, run)));
                 self.model.sessions.extend(session.external_id.clone().map(|name| (name, *session)));
             }
+            (Memo::Session { session }, Reply::Session(_)) => {
+                self.count("session");
+                self.model.sessions.extend(session.external_id.clone().map(|name| (name, *session)));
+            }
             (Memo::Command { run }, Reply::Command(command, created)) => {
                 let kind = command.command_type.as_str();
                 self.count(match (created, command.target_command_id.is_some(), command.terminal.is_some()) {
@@ -267,8 +276,15 @@ impl Player {
                     self.model.jobs.push((run, job.runner_job_id));
                 }
             }
-            (Memo::Claim { run, runner }, Reply::Claimed(claimed)) => {
+            (Memo::Claim { run, runner, take_up }, Reply::Claimed(claimed)) => {
                 self.count("claim");
+                if take_up {
+                    let taken = claimed
+                        .commands
+                        .iter()
+                        .any(|c| c.state == CommandState::Acked && c.attempt_id == Some(claimed.attempt_id));
+                    self.count(if taken { "turn taken up" } else { "nothing to take up" });
+                }
                 self.model.promised.insert((run.run_id, claimed.lease_epoch), claimed.lease_expires_at);
                 self.model.claims.entry(run.run_id).or_default().push((runner, claimed.lease_epoch));
             }
@@ -301,6 +317,9 @@ impl Player {
             other => return Err(format!("an append was answered with {other:?}")),
         };
         self.count(if retried { "append retried" } else { "append" });
+        if self.model.sent[index].op.release_if_idle {
+            self.count(if appended.released { "given back with an append" } else { "kept after an append" });
+        }
         kinds.iter().for_each(|kind| self.count(*kind));
         let sent = &mut self.model.sent[index];
         if let Fate::Appended(before) = sent.fate {
@@ -315,6 +334,14 @@ impl Player {
         self.model.permissions.extend(sent.asked.iter().map(|id| (sent.run, *id)));
         sent.fate = Fate::Appended(appended);
         Ok(())
+    }
+
+    /// A session whose name or key was taken: of that name there is one, or the key has another name.
+    fn learn_session(&mut self, name: Option<&str>) {
+        let process = self.process.as_ref().expect("between two processes nobody asks");
+        let found = name.map(|name| process.runtime.block_on(sessions::find_by_name(&process.db, TENANT, name)));
+        let known = found.and_then(Result::unwrap);
+        self.model.sessions.extend(known.and_then(|s| s.external_id.clone().map(|name| (name, s))));
     }
 
     /// A create that lost a race is decided anew after a look at who won.

@@ -16,6 +16,7 @@ use ostler_store::{
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
+    build::create_session,
     place::{Engine, Place, on_both_engines},
     workshop::Workshop,
 };
@@ -42,7 +43,7 @@ async fn fill(workshop: &mut Workshop) -> Vec<Session> {
             session
         })
         .collect();
-    let inserts = stream::iter(&all).map(|session| sessions::insert(&workshop.db, session));
+    let inserts = stream::iter(&all).map(|session| workshop.lanes.submit(create_session(session.clone())));
     inserts.buffer_unordered(AT_ONCE).try_for_each(async |_| Ok(())).await.unwrap();
     all
 }

@@ -17,7 +17,8 @@ pub const TABLES: [&str; 8] =
     ["sessions", "runs", "leases", "commands", "events", "append_batches", "permissions", "runner_jobs"];
 
 /// What tells a row from every other of its table, whichever of these columns it has.
-const KEYS: [&str; 6] = ["command_id", "run_id", "runner_job_id", "permission_id", "batch_no", "session_seq"];
+const KEYS: [&str; 7] =
+    ["command_id", "run_id", "runner_job_id", "permission_id", "batch_no", "session_id", "session_seq"];
 
 /// All rows by table, each table in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -25,6 +25,19 @@ pub enum Ask {
         key: Option<u8>,
         start: bool,
     },
+    CreateSession {
+        name: u8,
+        key: Option<u8>,
+        title: u8,
+    },
+    /// A title of this number; none for 0.
+    Rename {
+        session: Pick,
+        title: u8,
+    },
+    Close {
+        session: Pick,
+    },
     CreateCommand {
         run: Pick,
         kind: u8,
@@ -50,6 +63,7 @@ pub enum Ask {
         run: Pick,
         runner: u8,
         lease_ms: i64,
+        take_up: bool,
     },
     Heartbeat {
         run: Pick,
@@ -70,6 +84,7 @@ pub enum Ask {
         run: Pick,
         who: Who,
         batch: bool,
+        release_if_idle: bool,
         events: Vec<Say>,
     },
     /// An earlier append again, as a runner sends it that missed the answer.
@@ -165,6 +180,11 @@ fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
         3 => (any_option, key(), any::<bool>(), proptest::bool::weighted(0.2))
             .prop_map(|(name, key, start, blindly)| Ask::CreateRun { name, key, start, blindly }),
+        1 => (0_u8..4, key(), 0_u8..2).prop_map(|(name, key, title)| Ask::CreateSession { name, key, title }),
+        2 => (0_u8..3, 0_u8..3).prop_map(|(session, title)| Ask::Rename { session, title }),
+        1 => (0_u8..6, proptest::bool::weighted(0.15)).prop_map(|(session, really)| {
+            if really { Ask::Close { session } } else { Ask::Rename { session, title: 2 } }
+        }),
         5 => (run(), 0_u8..6, key(), 0_u8..2)
             .prop_map(|(run, kind, key, text)| Ask::CreateCommand { run, kind, key, text }),
         3 => (run(), proptest::option::of(command()), proptest::option::weighted(0.7, 0_u8..2), any::<bool>())
@@ -172,17 +192,19 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => (0_u8..2, 1_u8..4).prop_map(|(owner, limit)| Ask::ClaimJobs { owner, limit }),
         2 => (0_u8..3, proptest::bool::weighted(0.2), job_end())
             .prop_map(|(job, wrong_owner, end)| Ask::FinishJob { job, wrong_owner, end }),
-        4 => (run(), 0_u8..3, lease_ms()).prop_map(|(run, runner, lease_ms)| Ask::Claim { run, runner, lease_ms }),
+        4 => (run(), 0_u8..3, lease_ms(), any::<bool>())
+            .prop_map(|(run, runner, lease_ms, take_up)| Ask::Claim { run, runner, lease_ms, take_up }),
         2 => (run(), who(), proptest::option::of(lease_ms()))
             .prop_map(|(run, who, lease_ms)| Ask::Heartbeat { run, who, lease_ms }),
         2 => (run(), who(), any::<bool>())
             .prop_map(|(run, who, only_if_idle)| Ask::Release { run, who, only_if_idle }),
         4 => (run(), command(), who()).prop_map(|(run, command, who)| Ask::Ack { run, command, who }),
-        12 => (run(), who(), any::<bool>(), vec(say(), 1..5))
-            .prop_map(|(run, who, batch, events)| Ask::Append { run, who, batch, events }),
+        12 => (run(), who(), any::<bool>(), proptest::bool::weighted(0.3), vec(say(), 1..5)).prop_map(
+            |(run, who, batch, release_if_idle, events)| Ask::Append { run, who, batch, release_if_idle, events }
+        ),
         3 => (0_u8..5).prop_map(|append| Ask::Retry { append }),
         1 => (run(), proptest::bool::weighted(0.25)).prop_map(|(run, really)| {
-            if really { Ask::CancelRun { run } } else { Ask::Claim { run, runner: 0, lease_ms: 900 } }
+            if really { Ask::CancelRun { run } } else { Ask::Claim { run, runner: 0, lease_ms: 900, take_up: true } }
         }),
         1 => (0_u8..5).prop_map(|command| Ask::CancelCommand { command }),
         4 => (0_u8..5, proptest::bool::weighted(0.7), 0_u8..3)

@@ -6,6 +6,7 @@ mod commands;
 mod jobs;
 mod leases;
 mod permissions;
+mod sessions;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -51,7 +52,7 @@ impl Scene {
 
     pub fn apply(&mut self, run_id: RunId, op: Op) -> Result<Reply, Failure> {
         let session = self.desk.session.session;
-        apply(&mut self.desk, Request { session, run_id, op }, self.now)
+        apply(&mut self.desk, Request { session, run_id: Some(run_id), op }, self.now)
     }
 
     /// An operation that must be refused and must not change a thing. Answers the rule that refused it.

@@ -1,0 +1,41 @@
+//! The API's document as a page: complete, readable without a token or a script, and closed with everything else.
+
+use ostler_protocol::FailureKind::Unauthenticated;
+
+use crate::{
+    harness::{Engine, TestServer},
+    on_both_engines,
+};
+
+on_both_engines!(the_page_shows_every_operation_and_shape, the_page_loads_nothing_from_elsewhere);
+
+async fn the_page_shows_every_operation_and_shape(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let page = server.with_token(None).get("/docs").await;
+    assert_eq!((page.status, &page.headers["content-type"]), (200, &"text/html; charset=utf-8".parse().unwrap()));
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            assert!(page.text.contains(&format!("<details id='{method}-{path}'>")), "{method} {path}");
+        }
+    }
+    for name in document["components"]["schemas"].as_object().unwrap().keys() {
+        assert!(page.text.contains(&format!("<h3 id='shape-{name}'>")), "{name}");
+    }
+    let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
+    closed.with_token(None).get("/docs").await.refused(Unauthenticated);
+    assert_eq!(closed.get("/docs").await.status, 200);
+}
+
+async fn the_page_loads_nothing_from_elsewhere(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for path in ["/docs", "/docs/style.css"] {
+        let answer = server.with_token(None).get(path).await;
+        assert_eq!(answer.status, 200);
+        let policy = answer.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; style-src 'self';"), "{policy}");
+        for forbidden in ["<script", "://", " src=", " style=", "@import", "url("] {
+            assert!(!answer.text.contains(forbidden), "{path} has {forbidden}");
+        }
+    }
+}

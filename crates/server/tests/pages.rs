@@ -1,0 +1,170 @@
+//! Every list in pages: whatever their size, they hold every item once and in one order, also while new ones come; and a
+//! cursor of one list opens no other.
+
+use ostler_protocol::{FailureKind::SchemaInvalid, limits::PAGE_ITEMS_MAX};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Caller, Engine, TestServer, id},
+    on_both_engines,
+};
+
+on_both_engines!(
+    pages_of_every_list_hold_every_item_once,
+    a_cursor_opens_only_its_own_list,
+    every_list_states_its_limit,
+);
+
+/// How many of each there are: more than two pages of most sizes.
+const ITEMS: usize = 11;
+
+/// A list, the field of its items, and the field that tells them apart.
+type List = (String, &'static str, &'static str);
+
+struct Scene {
+    server: TestServer,
+    run_id: String,
+}
+
+impl Scene {
+    async fn set(engine: Engine) -> Self {
+        let server = TestServer::start(engine).await;
+        let run_id = server.create_run().await;
+        let scene = Self { server, run_id };
+        for number in 0..ITEMS {
+            scene.add(number).await;
+        }
+        scene
+    }
+
+    /// One more of everything; some at the very same time.
+    async fn add(&self, number: usize) {
+        let server: &Caller = &self.server;
+        server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": format!("session-{number}")})).await;
+        let turn = server.turn(&self.run_id, "x").await;
+        server.create_job(&self.run_id, &json!({"commandId": turn})).await.with_status(201);
+        let token = json!({"name": format!("token-{number}"), "role": "client", "tenants": ["hwlab"]});
+        server.post("/api/v1/tokens", &token).await.with_status(201);
+        let user = json!({"name": format!("user-{number}"), "timezone": "UTC", "tenants": ["hwlab"]});
+        server.post("/api/v1/users", &user).await.with_status(201);
+        self.server.clock.advance_ms((number % 3) as i64);
+    }
+
+    fn lists(&self) -> Vec<List> {
+        vec![
+            ("/api/v1/runs?tenantId=hwlab".into(), "runs", "runId"),
+            ("/api/v1/sessions?state=all".into(), "sessions", "sessionId"),
+            ("/api/v1/sessions?readerId=me".into(), "sessions", "sessionId"),
+            (format!("/api/v1/runs/{}/runner-jobs?", self.run_id), "runnerJobs", "runnerJobId"),
+            ("/api/v1/tokens?".into(), "tokens", "tokenId"),
+            ("/api/v1/users?".into(), "users", "userId"),
+        ]
+    }
+
+    async fn page(
+        &self,
+        (path, items, field): &List,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> (Vec<String>, Option<String>) {
+        let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+        let page = self.server.get(&format!("{path}&limit={limit}{cursor}")).await.with_status(200);
+        let ids: Vec<_> = page[*items].as_array().unwrap().iter().map(|item| id(item, field)).collect();
+        assert!(ids.len() <= limit, "{path}");
+        (ids, page["nextCursor"].as_str().map(str::to_owned))
+    }
+
+    async fn walk(&self, list: &List, limit: usize) -> Vec<String> {
+        let (mut all, mut cursor) = (vec![], None);
+        loop {
+            let (ids, next) = self.page(list, limit, cursor.as_deref()).await;
+            all.extend(ids);
+            cursor = next;
+            if cursor.is_none() {
+                return all;
+            }
+        }
+    }
+}
+
+async fn pages_of_every_list_hold_every_item_once(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    for list in scene.lists() {
+        let whole = scene.walk(&list, PAGE_ITEMS_MAX as usize).await;
+        let mut apart = whole.clone();
+        apart.sort_unstable();
+        apart.dedup();
+        assert!(apart.len() == whole.len() && whole.len() >= list_length(&list), "{list:?}: {whole:?}");
+        for limit in [1, 2, 3, 5, ITEMS - 1, ITEMS, ITEMS + 1] {
+            assert_eq!(scene.walk(&list, limit).await, whole, "{list:?} in pages of {limit}");
+        }
+    }
+    // While somebody walks, more come: what was there is met once, and nothing twice.
+    for (number, list) in scene.lists().into_iter().enumerate() {
+        let whole = scene.walk(&list, PAGE_ITEMS_MAX as usize).await;
+        let (mut met, mut cursor) = (vec![], None);
+        for step in 0.. {
+            let (ids, next) = scene.page(&list, 3, cursor.as_deref()).await;
+            met.extend(ids);
+            cursor = next;
+            if step < 2 {
+                scene.server.clock.advance_ms(1);
+                scene.add(ITEMS + 10 * number + step).await;
+            }
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let old: Vec<_> = met.iter().filter(|id| whole.contains(id)).cloned().collect();
+        assert_eq!(old, whole, "{list:?}");
+        let mut apart = met.clone();
+        apart.sort_unstable();
+        apart.dedup();
+        assert_eq!(apart.len(), met.len(), "{list:?} has something twice");
+    }
+}
+
+/// Sessions that nothing ended in and that run: all of them, and the one with the turns.
+fn list_length((path, ..): &List) -> usize {
+    if path.contains("readerId") { 1 } else { ITEMS }
+}
+
+async fn a_cursor_opens_only_its_own_list(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let mut cursors: Vec<(List, String)> = vec![];
+    for list in scene.lists() {
+        if let (_, Some(cursor)) = scene.page(&list, 1, None).await {
+            cursors.push((list, cursor));
+        }
+    }
+    assert!(cursors.len() >= 5, "{cursors:?}");
+    for (from, cursor) in &cursors {
+        for list in scene.lists().iter().filter(|list| list.0 != from.0) {
+            let answer = scene.server.get(&format!("{}&cursor={cursor}", list.0)).await;
+            assert_eq!(answer.status, 400, "{} took a cursor of {}: {}", list.0, from.0, answer.text);
+            answer.refused_by(SchemaInvalid, "cursor-unknown");
+        }
+    }
+}
+
+async fn every_list_states_its_limit(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    for (path, ..) in scene.lists() {
+        let most = scene.server.get(&format!("{path}&limit={PAGE_ITEMS_MAX}")).await;
+        most.with_status(200);
+        let more = scene.server.get(&format!("{path}&limit={}", PAGE_ITEMS_MAX + 1)).await;
+        let words = more.body["message"].as_str().unwrap_or_default().to_owned();
+        more.refused_by(SchemaInvalid, "page-limit");
+        assert!(words.contains(&PAGE_ITEMS_MAX.to_string()), "{words}");
+    }
+    // A list that is not tried here would be a list without a cursor or without a test.
+    let paged = document["paths"].as_object().unwrap().iter().filter(|(_, item)| {
+        let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
+        parameters.iter().any(|parameter: &Value| parameter["name"] == "cursor")
+    });
+    let tried: Vec<_> = scene.lists().into_iter().map(|(path, ..)| path.replace(&scene.run_id, "{runId}")).collect();
+    for (path, _) in paged {
+        assert!(tried.iter().any(|list| list.split('?').next() == Some(path)), "{path} has pages nobody tries");
+    }
+}
