@@ -37,8 +37,14 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
     let browser = step("chromium", chromium::find_or_install)?;
     let cluster = step("private Postgres", Cluster::start)?;
-    step("tests on both engines", || run_tests(&nextest, &cluster, &browser, for_nextest))?;
+    let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
+    let outcome = step("tests on both engines", || run_tests(&nextest, &cluster, &browser, &not_tested, for_nextest));
     drop(cluster);
+    // A test that could not do its work passes; it must not pass quietly.
+    let said = fs::read_to_string(&not_tested).unwrap_or_default();
+    let _ = fs::remove_file(&not_tested);
+    said.lines().for_each(|line| eprintln!("==> {line}"));
+    outcome?;
     eprintln!("==> everything passed in {}", seconds_since(started));
     Ok(())
 }
@@ -86,10 +92,17 @@ fn has_advisory_database() -> bool {
     databases.into_iter().flatten().flatten().any(|database| database.path().join(".git").exists())
 }
 
-fn run_tests(nextest: &Path, cluster: &Cluster, browser: &Path, arguments: &[String]) -> Result<(), String> {
+fn run_tests(
+    nextest: &Path,
+    cluster: &Cluster,
+    browser: &Path,
+    not_tested: &Path,
+    arguments: &[String],
+) -> Result<(), String> {
     // Called by its path, because a copy in our cache is not on cargo's.
     let mut command = in_workspace(nextest)?;
     command.env(postgres::URL_VARIABLE, cluster.url()).env(chromium::VARIABLE, browser);
+    command.env("OSTLER_NOT_TESTED", not_tested);
     command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
     run(command.args(arguments))
 }

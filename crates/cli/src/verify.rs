@@ -37,7 +37,10 @@ pub async fn verify(connection: &Connection, args: &Args) -> Result<u8, Failure>
 }
 
 fn render(report: &Report, paint: Paint) -> String {
-    let seen = format!("{}, {}", count(report.sessions as i64, "session"), count(report.events as i64, "event"));
+    let mut seen = format!("{}, {}", count(report.sessions as i64, "session"), count(report.events as i64, "event"));
+    if report.erased > 0 {
+        seen.push_str(&format!(", {} erased", report.erased));
+    }
     if report.broken.is_empty() {
         return format!("{} {seen}\n", paint.green("ok"));
     }
@@ -53,7 +56,7 @@ fn as_json(report: &Report) -> serde_json::Value {
         .broken
         .iter()
         .map(|b| json!({"sessionId": b.session_id, "sessionSeq": b.session_seq, "reason": b.reason}));
-    json!({"sessions": report.sessions, "events": report.events, "broken": broken.collect::<Vec<_>>()})
+    json!({"sessions": report.sessions, "events": report.events, "erased": report.erased, "broken": broken.collect::<Vec<_>>()})
 }
 
 #[cfg(test)]
@@ -64,15 +67,15 @@ mod tests {
 
     #[test]
     fn a_report_counts_what_was_seen() {
-        let report = Report { sessions: 1, events: 12, broken: vec![] };
-        assert_eq!(render(&report, Paint::PLAIN), "ok 1 session, 12 events\n");
-        assert_eq!(as_json(&report), json!({"sessions": 1, "events": 12, "broken": []}));
+        let report = Report { sessions: 1, events: 12, erased: 3, broken: vec![] };
+        assert_eq!(render(&report, Paint::PLAIN), "ok 1 session, 12 events, 3 erased\n");
+        assert_eq!(as_json(&report), json!({"sessions": 1, "events": 12, "erased": 3, "broken": []}));
     }
 
     #[test]
     fn what_does_not_fit_is_named() {
         let broken = Broken { session_id: "ses_1".into(), session_seq: 7, reason: "the payload was changed".into() };
-        let report = Report { sessions: 2, events: 12, broken: vec![broken] };
+        let report = Report { sessions: 2, events: 12, erased: 0, broken: vec![broken] };
         let text = "broken 1 session of 2 sessions, 12 events\n  ses_1 #7: the payload was changed\n";
         assert_eq!(render(&report, Paint::PLAIN), text);
     }

@@ -99,6 +99,9 @@ pub struct ToolCallSummary {
 pub struct Usage {
     pub total_tokens: i64,
     pub cost_usd: f64,
+    /// How often the model was asked, as far as the agent tells.
+    #[serde(default)]
+    pub turns: i64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -182,7 +185,7 @@ impl RunResult {
                 exit_code_counts: fold.tools.exit_codes.clone(),
                 items: fold.tools.items.clone(),
             },
-            usage: Usage { total_tokens: fold.tokens, cost_usd: fold.cost_usd },
+            usage: Usage { total_tokens: fold.tokens, cost_usd: fold.cost_usd, turns: fold.turns },
             supervisor: liveness.supervisor(),
             liveness,
             open_permissions,

@@ -52,6 +52,7 @@ impl Meter {
         self.spent.tokens = result.usage.total_tokens;
         self.spent.cost_usd = result.usage.cost_usd;
         self.spent.tool_calls = result.tool_call_summary.count;
+        self.spent.turns = result.usage.turns;
     }
 
     /// Counts an event. `Some`: a budget is used up.

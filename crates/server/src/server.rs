@@ -67,8 +67,8 @@ impl Server {
         let host = LaneHost { clock: clock.clone(), hub: hub.clone(), told: told.clone(), metrics: metrics.clone() };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
-        let password = password_of(&known);
-        let redactor = Redactor::new(&[token.expose_secret(), password]);
+        let [written, read] = passwords_of(&known);
+        let redactor = Redactor::new(&[token.expose_secret(), &written, &read]);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
@@ -149,14 +149,31 @@ async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
     Err(not_started("weak-durability", message))
 }
 
-fn password_of(url: &str) -> &str {
+/// The password in a connection string, as it stands there and as it reads.
+fn passwords_of(url: &str) -> [String; 2] {
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
     let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
-    user.split_once(':').map_or("", |(_, password)| password)
+    let written = user.split_once(':').map_or("", |(_, password)| password);
+    let read = percent_encoding::percent_decode_str(written).decode_utf8_lossy();
+    [written.to_owned(), read.into_owned()]
 }
 
 /// Why a start failed is told to the one who starts it, not to callers; a connection string in it is not.
 pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
     let text = error.to_string();
     Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_known_as_it_is_written_and_as_it_reads() {
+        let [written, read] = passwords_of("postgres://me:p%40ss%2Fw%C3%B6rd@db.example/x?a=b");
+        assert_eq!((written.as_str(), read.as_str()), ("p%40ss%2Fw%C3%B6rd", "p@ss/wörd"));
+        let redactor = Redactor::new(&[&written, &read]);
+        assert_eq!(redactor.redact("it said p@ss/wörd, or p%40ss%2Fw%C3%B6rd"), "it said [redacted], or [redacted]");
+        assert_eq!(passwords_of("postgres://db.example/x"), ["", ""]);
+    }
 }

@@ -23,6 +23,8 @@ const PAGE: u32 = 1_000;
 pub struct Report {
     pub sessions: u64,
     pub events: u64,
+    /// Events whose payload was erased; their digests still fit.
+    pub erased: u64,
     pub broken: Vec<Broken>,
 }
 
@@ -60,7 +62,8 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
             |s: &&Session| wanted.is_none_or(|w| s.session.to_string() == w || s.external_id.as_deref() == Some(w));
         for session in sessions.iter().filter(fits) {
             report.sessions += 1;
-            report.broken.extend(check(db, session, &mut report.events).await?);
+            let broken = check(db, session, &mut report).await?;
+            report.broken.extend(broken);
         }
     }
     find_orphans(db, wanted, &mut report).await?;
@@ -87,7 +90,7 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
 }
 
 /// Walks one chain. `Some`: the first place that does not fit.
-async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Broken>, Failure> {
+async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option<Broken>, Failure> {
     let broken = |session_seq: i64, reason: &str| {
         Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
     };
@@ -105,7 +108,8 @@ async fn check(db: &Db, session: &Session, events: &mut u64) -> Result<Option<Br
             Err(error) => return Err(store_failure(error)),
         };
         for event in &page.events {
-            *events += 1;
+            report.events += 1;
+            report.erased += u64::from(event.payload.is_none());
             if !(1..=session.last_seq).contains(&event.session_seq) && event.session_seq <= seq + 1 {
                 return Ok(broken(event.session_seq, "the event is not the log's: it lies beyond its ends"));
             }

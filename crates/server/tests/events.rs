@@ -21,6 +21,7 @@ on_both_engines!(
     a_run_ends_with_everything_in_it,
     nothing_but_an_end_completes_a_command,
     session_numbers_run_through_all_runs,
+    an_append_gives_the_lease_back_if_nothing_is_left_to_do,
     secrets_in_events_are_redacted,
 );
 
@@ -321,4 +322,25 @@ async fn secrets_in_events_are_redacted(engine: Engine) {
     body["type"] = format!("sk-abcdefghij0123456789 {token}").into();
     let refused = server.submit(&run_id, &body).await;
     assert!(!refused.text.contains("sk-abc") && !refused.text.contains(&token), "{}", refused.text);
+}
+
+async fn an_append_gives_the_lease_back_if_nothing_is_left_to_do(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let (first, second) = (server.turn(&run_id, "one").await, server.turn(&run_id, "two").await);
+    let runner = server.claim(&run_id, "runner-a").await;
+    let append = async |batch: i64, command: &str| {
+        let end = json!({"type": "terminal_status", "commandId": command, "payload": {"status": "completed"}});
+        let body = json!({"runnerId": "runner-a", "leaseEpoch": runner.epoch, "batchNo": batch, "releaseIfIdle": true,
+            "events": [end]});
+        server.post(&format!("/api/v1/runs/{run_id}/events"), &body).await.with_status(200)
+    };
+    assert_eq!(append(1, &first).await["released"], false, "the second turn waits");
+    runner.heartbeat().await;
+    let last = append(2, &second).await;
+    assert_eq!(last["released"], true);
+    runner.try_patch_lease(json!({})).await.refused_by(RunnerLeaseConflict, "lease-released");
+    assert_eq!(append(2, &second).await, last, "the same batch is answered as the first time");
+    assert_eq!(server.events_of(&run_id, "lease").await.last().unwrap()["payload"]["state"], "released");
+    assert_eq!(server.run(&run_id).await["status"], "pending");
 }

@@ -23,6 +23,7 @@ on_both_engines!(
     a_taken_over_turn_starts_its_reply_anew,
     only_the_job_offers_the_first_attempt,
     nobody_writes_without_a_lease,
+    a_claim_takes_the_next_turn_up_if_it_is_asked_to,
     a_runner_registers_and_registers_again,
     leases_of_a_stopped_server_end_where_it_was_alone,
 );
@@ -295,4 +296,32 @@ async fn leases_of_a_stopped_server_end_where_it_was_alone(engine: Engine) {
         // Other replicas may be alive; their leases run out by themselves.
         Engine::Postgres => drop(answer.refused(RunnerLeaseConflict)),
     }
+}
+
+async fn a_claim_takes_the_next_turn_up_if_it_is_asked_to(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let claim = async |runner: &str, take_up: Value| {
+        let body = json!({"runnerId": runner, "leaseMs": LEASE_MS, "takeUp": take_up});
+        server.post(&format!("/api/v1/runs/{run_id}/claim"), &body).await
+    };
+    // There is nothing to take up, and nothing is.
+    assert_eq!(claim("runner-a", json!(true)).await.with_status(200)["commands"], json!([]));
+    let (first, second) = (server.turn(&run_id, "one").await, server.turn(&run_id, "two").await);
+    claim("runner-a", json!("yes")).await.refused(SchemaInvalid);
+    assert_eq!(claim("runner-a", json!(false)).await.with_status(200)["commands"][0]["state"], "pending");
+    let claimed = claim("runner-a", json!(true)).await.with_status(200);
+    let states = |body: &Value| [body["commands"][0]["state"].clone(), body["commands"][1]["state"].clone()];
+    assert_eq!(states(&claimed), ["acked", "pending"]);
+    assert_eq!(
+        (&claimed["commands"][0]["commandId"], &claimed["commands"][0]["attemptId"]),
+        (&json!(first), &claimed["attemptId"])
+    );
+    // What an earlier attempt has had is left for the runner to see to.
+    let again = claim("runner-a", json!(true)).await.with_status(200);
+    assert_eq!(again["commands"][0]["attemptId"], claimed["attemptId"]);
+    assert_eq!(server.command(&run_id, &second).await["state"], "pending");
+    // A refused claim takes nothing up.
+    claim("runner-b", json!(true)).await.refused_by(RunnerLeaseConflict, "lease-held");
+    assert_eq!(server.command(&run_id, &first).await["attemptId"], claimed["attemptId"]);
 }

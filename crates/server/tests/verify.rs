@@ -298,8 +298,10 @@ async fn an_erased_payload_still_verifies(engine: Engine) {
     let mut left = Left::behind(engine).await;
     left.connection.execute("UPDATE events SET payload = NULL WHERE session_seq = 4").await;
     assert_eq!(left.broken().await, None);
+    assert_eq!(verify(&left.config, None).await.unwrap().erased, 1);
     left.connection.execute("UPDATE events SET payload = NULL").await;
     assert_eq!(left.broken().await, None);
     let report = verify(&left.config, Some(&left.session.to_string())).await.unwrap();
-    assert_eq!((report.sessions, report.events), (1, left.log.len() as u64));
+    let all = left.log.len() as u64;
+    assert_eq!((report.sessions, report.events, report.erased), (1, all, all));
 }

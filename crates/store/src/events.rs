@@ -14,7 +14,7 @@ use crate::{
 pub(crate) const COLUMNS: &str =
     "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
 
-/// Rows asked for at first; later reads ask for as many as seem to fit the page. A page is cut between two reads.
+/// Rows asked for at first; later reads ask for as many as seem to fit the page.
 const CHUNK_ROWS_MIN: u32 = 24;
 const CHUNK_ROWS_MAX: u32 = 512;
 
@@ -138,16 +138,18 @@ async fn page(
         let full = chunk.len() as u32 == asked;
         let has_more = chunk.len() as u32 > left;
         chunk.truncate(left as usize);
-        if let Some(last) = chunk.last() {
-            after = number(last);
+        for event in chunk {
+            let size = event.payload.as_deref().map_or(0, str::len);
+            // One event always fits, or a reader would never get past it.
+            if bytes + size > PAGE_BYTES_MAX && !events.is_empty() {
+                return Ok(Page { events, has_more: true });
+            }
+            bytes += size;
+            after = number(&event);
+            events.push(event);
         }
-        bytes += chunk.iter().map(|e| e.payload.as_deref().map_or(0, str::len)).sum::<usize>();
-        events.append(&mut chunk);
         if has_more || !full {
             return Ok(Page { events, has_more });
-        }
-        if bytes >= PAGE_BYTES_MAX {
-            return Ok(Page { events, has_more: true });
         }
         let fitting = (PAGE_BYTES_MAX - bytes) / (bytes / events.len().max(1)).max(1);
         chunk_rows = (fitting as u32).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);

@@ -69,8 +69,8 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
         end_command(desk, run_id, command_id, cancelled(), now);
     } else {
         // Nobody may say yes to a turn that is to stop.
-        let why = "cancelled on request";
-        permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, why, now);
+        let by = permission::CANCELLED;
+        permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, by, now);
     }
 }
 

@@ -11,6 +11,9 @@ use crate::{
     permissions::{Asked, PermissionRequest, PermissionStatus},
 };
 
+/// Who resolved a request of a command that is to stop.
+pub const CANCELLED: &str = "cancelled on request";
+
 #[derive(Clone, Debug)]
 pub struct AnswerPermissionOp {
     pub permission_id: PermissionId,
@@ -48,8 +51,11 @@ pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEven
     let rows = desk.run_mut(run_id);
     rows.run.open_permissions += 1;
     rows.permissions.insert(permission_id, Tracked::new(request));
-    if too_late {
-        resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, "deadline", now);
+    // It may have been asked before the runner heard that it is to stop.
+    let to_stop = rows.commands.get(&command_id).is_some_and(|command| command.cancel_requested_at.is_some());
+    if too_late || to_stop {
+        let by = if to_stop { CANCELLED } else { "deadline" };
+        resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, by, now);
     }
 }
 

@@ -254,3 +254,17 @@ async fn a_held_run_is_waited_for_within_bounds() {
     );
     assert_eq!(run(order(&kernel, "runner-a"), kernel.client()).await.status, RunnerStatus::Idle);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_turn_goes_on_with_what_was_used_before() {
+    let kernel = Kernel::new(json!({}));
+    let call = json!({"usage": {"totalTokens": 1}});
+    let steps = json!([call, call, {"crash": "once"}, {"say": "done"}]);
+    let payload = json!({"prompt": json!({"script": steps}).to_string(), "budgets": {"maxTurns": 2}});
+    let turn = kernel.submit(CommandType::Turn, payload);
+    assert_eq!(start(&kernel).await.unwrap().status, RunnerStatus::Crashed);
+    run(order(&kernel, "runner-b"), kernel.client()).await;
+    let end = kernel.command(turn).terminal.unwrap();
+    assert_eq!(end.failure_kind, Some(FailureKind::BudgetExceeded), "{end:?}");
+    assert_eq!(of_type(&kernel, EventType::Usage).len(), 3);
+}

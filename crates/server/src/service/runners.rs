@@ -43,7 +43,11 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
     };
     let registered = store::runners::insert(&app.db, &runner).await.map_err(store_failure)?;
     registered.ok_or_else(|| {
-        Failure::rule(FailureKind::StateConflict, "runner-id-taken", "another tenant has a runner of this name")
+        Failure::rule(
+            FailureKind::StateConflict,
+            "runner-id-taken",
+            "this runner id belongs to somebody else; choose another",
+        )
     })
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     build::{LAUNCHER, RunRef, create_run, event},
+    host::Fault,
     invariants,
     model::{Model, digest},
     place::{Place, on_both_engines},
@@ -69,7 +70,38 @@ on_both_engines!(
     a_row_that_does_not_read_back_fails_only_who_needs_it,
     text_with_a_nul_in_it_fails_nobody,
     a_permission_id_is_used_once_and_says_nothing_in_another_run,
+    a_panic_in_a_flush_fails_its_callers_and_nobody_after_them,
 );
+
+/// How many events the run has, past the lanes.
+async fn length(place: &Place, run: &RunRef) -> usize {
+    let rows = Witness::of(place).await.rows().await;
+    rows.of("events").iter().filter(|event| event.opt_text("run_id") == Some(&run.run_id.to_string())).count()
+}
+
+/// What was committed is found again, what was not is not, and rows kept from before are not believed.
+async fn a_panic_in_a_flush_fails_its_callers_and_nobody_after_them(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    let command = workshop.turn(&run).await;
+    let epoch = workshop.claim(&run, "runner").await;
+    let say = |text: &str| event(EventType::AssistantMessage, Some(command), json!({"text": text}));
+    for (fault, written) in [(Fault::AtTheStart, 0), (Fault::AfterTheCommit, 1)] {
+        let before = length(&place, &run).await;
+        // The other lane of Postgres is not to run into it.
+        let request = run.append("runner", epoch, None, vec![say("cut off")]);
+        *workshop.host.fault.lock().unwrap() = Some(fault);
+        let answer = workshop.lanes.submit(request).await;
+        assert!(matches!(answer, Err(LaneError::Store(_))), "{fault:?}: {answer:?}");
+        let after = length(&place, &run).await;
+        assert_eq!(after - before, written, "{fault:?}");
+        let next = workshop.ask(run.append("runner", epoch, None, vec![say("and on")])).await;
+        let Reply::Appended(appended) = next else { panic!("an append was answered with {next:?}") };
+        assert_eq!(appended.last_seq, after as i64 + 1, "{fault:?}");
+        workshop.run().await;
+    }
+    check(&place, &workshop).await;
+}
 
 /// Also across the two lanes of Postgres.
 async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(place: Place) {

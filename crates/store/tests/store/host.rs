@@ -20,6 +20,16 @@ pub struct TestHost {
     flushes: Mutex<Vec<usize>>,
     shut: Mutex<bool>,
     opened: Condvar,
+    /// Where the next flush meets a fault of ours.
+    pub fault: Mutex<Option<Fault>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// Before anything is decided.
+    AtTheStart,
+    /// After the commit, before anybody is answered.
+    AfterTheCommit,
 }
 
 impl Default for TestHost {
@@ -30,6 +40,7 @@ impl Default for TestHost {
             flushes: Mutex::default(),
             shut: Mutex::default(),
             opened: Condvar::new(),
+            fault: Mutex::default(),
         }
     }
 }
@@ -67,6 +78,11 @@ impl TestHost {
         self.opened.notify_all();
     }
 
+    fn meet(&self, here: Fault) {
+        let met = self.fault.lock().unwrap().take_if(|fault| *fault == here).is_some();
+        assert!(!met, "the fault that was asked for");
+    }
+
     fn wait(&self) {
         let mut shut = self.shut.lock().unwrap();
         while *shut {
@@ -82,6 +98,7 @@ impl TestHost {
 
 impl Host for TestHost {
     fn now(&self) -> Timestamp {
+        self.meet(Fault::AtTheStart);
         Timestamp::from_microsecond(self.now_us.load(Ordering::SeqCst)).unwrap()
     }
 
@@ -92,6 +109,7 @@ impl Host for TestHost {
             published.entry(event.session).or_default().push(event);
         }
         drop(published);
+        self.meet(Fault::AfterTheCommit);
         if *self.shut.lock().unwrap() {
             match tokio::runtime::Handle::try_current() {
                 // A Postgres lane is a task: the runtime must know that its thread is gone for a while.

@@ -157,3 +157,16 @@ fn a_question_belongs_to_a_command_and_only_so_many_are_open() {
     let op = Scene::append_op("runner", 1, None, vec![asks(turn, PermissionId::new(scene.body()))]);
     assert_eq!(scene.refused(run, op), "permissions-open");
 }
+
+#[test]
+fn a_question_asked_after_a_cancel_is_not_left_open() {
+    let (mut scene, run, turn, _) = asking();
+    scene.cancel(run, turn);
+    assert_eq!(scene.rows(run).run.open_permissions, 0);
+    let late = PermissionId::new(scene.body());
+    scene.append(run, vec![asks(turn, late)]).unwrap();
+    assert_eq!(status(&scene, run, late), PermissionStatus::Cancelled);
+    assert_eq!(scene.rows(run).run.open_permissions, 0);
+    let resolved = scene.facts(EventType::PermissionResolved).pop().unwrap();
+    assert_eq!((&resolved["permissionId"], &resolved["resolvedBy"]), (&json!(late), &json!("cancelled on request")));
+}
