@@ -268,7 +268,7 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     runner.tell(&command_id, "usage", json!({"totalTokens": 30, "costUsd": 0.5})).await;
     runner.tell(&command_id, "usage", json!({"totalTokens": -5, "costUsd": -1})).await;
     let usage = server.result(&run_id, &command_id).await["usage"].clone();
-    assert_eq!(usage, json!({"totalTokens": 150, "costUsd": 0.75}));
+    assert_eq!(usage, json!({"totalTokens": 150, "costUsd": 0.75, "turns": 3}));
 }
 
 async fn a_failed_commands_blocker_says_why(engine: Engine) {

@@ -1,7 +1,10 @@
 //! SIGTERM: the server says that it drains, takes no new work, ends streams, lets turns finish for a while, and hands on
 //! what is left; a second SIGTERM ends it at once.
 
-use std::io::Read;
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpStream,
+};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -38,6 +41,15 @@ fn draining(server: &Server) -> Value {
     })
 }
 
+/// What a stream says until it is ended, which is not to be torn off.
+fn to_its_end(mut stream: BufReader<TcpStream>) -> String {
+    let mut said = String::new();
+    while !said.ends_with("\r\n0\r\n") {
+        assert_ne!(stream.read_line(&mut said).unwrap(), 0, "torn off after {said}");
+    }
+    said
+}
+
 fn ended(http: &mut Http, run_id: &str, command_id: &str) -> Value {
     let path = format!("/api/v1/runs/{run_id}/commands/{command_id}/result");
     eventually("the command ends", || Some(http.get(&path).good()).filter(|result| !result["terminalStatus"].is_null()))
@@ -48,11 +60,10 @@ fn a_draining_server_takes_no_new_work_and_lets_its_turn_finish(engine: Engine) 
     let mut server = home.serve();
     let mut http = Http::new(&server);
     let (run_id, command_id) = started(&mut http, &busy(1_500));
-    let mut follower = http.follow(&run_id);
+    let follower = http.follow(&run_id);
     server.process.signal(Signal::TERM);
     assert_eq!(draining(&server)["status"], "draining");
-    let mut frames = String::new();
-    follower.read_to_string(&mut frames).expect("the stream is ended, not torn off");
+    let frames = to_its_end(follower);
     assert!(frames.contains("event: tool_call") && !frames.contains("event: terminal_status"), "{frames}");
     for (path, body) in [
         ("/api/v1/runs".to_owned(), run_request()),
@@ -104,10 +115,9 @@ fn what_a_draining_server_hands_on_is_taken_up_by_the_other_at_once() {
     let first = home.serve();
     let (run_id, command_id) = started(&mut Http::new(&first), &busy(2_000));
     let second = home.serve();
-    let mut follower = Http::new(&first).follow(&run_id);
+    let follower = Http::new(&first).follow(&run_id);
     first.stop();
-    let mut frames = String::new();
-    follower.read_to_string(&mut frames).unwrap();
+    let frames = to_its_end(follower);
     let seen = frames.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).max().unwrap_or(0);
 
     let mut http = Http::new(&second);
@@ -118,8 +128,7 @@ fn what_a_draining_server_hands_on_is_taken_up_by_the_other_at_once() {
     assert_eq!(count(&events, "lease", "/state", "expired"), 0, "the lease was given back");
     // A follower that comes with its last number is told the rest, from the next one on.
     http.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).good();
-    let mut rest = String::new();
-    http.try_follow(&run_id, seen).unwrap().read_to_string(&mut rest).unwrap();
+    let rest = to_its_end(http.try_follow(&run_id, seen).unwrap());
     let numbers: Vec<i64> = rest.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect();
     assert_eq!(numbers, (seen + 1..=http.events(&run_id).len() as i64).collect::<Vec<_>>());
     second.stop();

@@ -13,7 +13,7 @@ fn each_failure_is_one_line_of_json_with_its_trace_id() {
     home.flags = vec!["--log-format".into(), "json".into()];
     let server = home.serve();
     let mut http = Http::new(&server);
-    let refused = http.get("/api/v1/runs/run_sk-pl4nted0123456789");
+    let refused = http.get("/api/v1/runs/sk-pl4nted0123456789");
     let trace_id = refused.json()["traceId"].clone();
     let token = server.token.clone();
     server.stop();

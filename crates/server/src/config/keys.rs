@@ -80,7 +80,7 @@ mod tests {
             _ if key.name == "store.database_url" => ("postgres://x".into(), json!("(hidden)")),
             // Of the few words such a key takes, one that is not the default.
             _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
-                let words = ["read-only", "untrusted", "disabled", "off", "process"];
+                let words = ["read-only", "untrusted", "disabled", "off", "process", "json"];
                 let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");
                 ((*one).into(), json!(one))
             }

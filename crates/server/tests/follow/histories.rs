@@ -107,8 +107,15 @@ impl Truth {
     }
 
     async fn holds(&mut self, event: &Value) -> bool {
-        let (run_id, seq) = (id(event, "runId"), event["seq"].as_i64().unwrap());
-        let sql = "SELECT COUNT(*) FROM events WHERE run_id = $1 AND seq = $2";
+        // A fact of the session itself has no run, and only the session's number.
+        let (run_id, seq, sql) = match event["runId"].as_str() {
+            Some(run_id) => (run_id, &event["seq"], "SELECT COUNT(*) FROM events WHERE run_id = $1 AND seq = $2"),
+            None => {
+                let sql = "SELECT COUNT(*) FROM events WHERE run_id IS NULL AND type = $1 AND session_seq = $2";
+                ("session", &event["sessionSeq"], sql)
+            }
+        };
+        let seq = seq.as_i64().unwrap();
         let count: i64 = match self {
             Self::Sqlite(connection) => connection.query_row(sql, (run_id, seq), |row| row.get(0)).unwrap(),
             Self::Postgres(connection) => {
