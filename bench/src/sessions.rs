@@ -22,9 +22,10 @@ const WRITERS: usize = 16;
 const CREATE: &str = r#"{"tenantId":"local","backendProfile":"scripted"}"#;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Every session has had a turn that ended. Written past the server, because a hundred thousand runs would take minutes and
+/// Every session has had a turn that ended an hour ago. Written past the server, because a hundred thousand runs would take minutes and
 /// leave the same rows.
-const END_ALL: &str = "UPDATE sessions SET version = 1, execution_state = 'terminal', active_until = created_at";
+const END_ALL: &str =
+    "UPDATE sessions SET version = 1, execution_state = 'terminal', ended_at = created_at - 3600000000";
 
 struct Side {
     place: Place,

@@ -1,5 +1,5 @@
-//! The hub: tells followers in this process what was just made durable, here or by another server. A follower that lags goes back to the store;
-//! nobody who listens can slow down somebody who writes.
+//! The hub: tells followers in this process what was just made durable, here or by another server. A follower that lags
+//! goes back to the store; nobody who listens can slow down somebody who writes.
 
 use std::{
     collections::HashMap,

@@ -29,6 +29,9 @@ use crate::{
 };
 
 const READERS: usize = 2;
+/// Pages kept in memory, of which an open store fills all sooner or later; behind them is the system's own cache.
+const WRITER_CACHE_KIB: usize = 8 * 1024;
+const READER_CACHE_KIB: usize = 4 * 1024;
 const READS_WAITING_MAX: usize = 4_096;
 const STATEMENTS_CACHED: usize = 128;
 
@@ -150,7 +153,8 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
     };
     prepare(connection)?;
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 4096; PRAGMA journal_mode = WAL; PRAGMA synchronous = {level}; PRAGMA cache_size = -32768;
+        "PRAGMA page_size = 4096; PRAGMA journal_mode = WAL; PRAGMA synchronous = {level};
+         PRAGMA cache_size = -{WRITER_CACHE_KIB};
          PRAGMA wal_autocheckpoint = 4000; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;"
     ))?;
     let journal: String = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
@@ -178,7 +182,9 @@ fn open_reader(file: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(file, flags)?;
     prepare(&connection)?;
-    connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -8192; PRAGMA mmap_size = 0;")?;
+    connection.execute_batch(&format!(
+        "PRAGMA query_only = ON; PRAGMA cache_size = -{READER_CACHE_KIB}; PRAGMA mmap_size = 0;"
+    ))?;
     Ok(connection)
 }
 

@@ -106,7 +106,8 @@ impl Follower {
                 return Ok(None);
             }
             if self.behind {
-                self.catch_up().await?;
+                // Boxed, because thousands of followers carry this future, and few of them read at the same time.
+                Box::pin(self.catch_up()).await?;
             } else if !self.listen().await {
                 return Ok(None);
             }
