@@ -125,7 +125,11 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         Some(Look::Json) => LogFormat::Json,
         None => config.log.format,
     })?;
-    let server = Server::start(config).await?;
+    let server = tokio::select! {
+        started = Server::start(config) => started?,
+        _ = interrupt.recv() => return Ok(exit_codes::OK),
+        _ = terminate.recv() => return Ok(exit_codes::OK),
+    };
     let address = format!("http://{}", server.address());
     output::data(&output::json_line(&Ready {
         address: address.clone(),

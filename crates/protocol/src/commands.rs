@@ -120,6 +120,8 @@ pub struct Command {
     pub target_command_id: Option<CommandId>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
+    /// Why, in the words of whoever asked.
+    pub cancel_reason: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub acked_at: Option<Timestamp>,
     /// When the server ends it, unless it has ended before.
@@ -182,7 +184,7 @@ pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(),
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct PollCommands {
     pub after_seq: i64,

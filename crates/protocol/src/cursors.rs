@@ -68,7 +68,7 @@ pub fn after_seq(asked: i64) -> Result<i64, Failure> {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
     /// Only events numbered above this.

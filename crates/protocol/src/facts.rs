@@ -1,5 +1,6 @@
-//! What the rules need to know of a payload, read once when the event arrives. Fields are read each for itself: one that
-//! makes no sense is as good as absent, and never hides another.
+//! What the rules need to know of a payload, read once when the event arrives. A runner's event is refused when a field that
+//! a rule looks at is missing or of another type; every other field is the runner's own. What stands in the log is read
+//! field by field: one that makes no sense there is as good as absent, and never hides another.
 
 use std::borrow::Cow;
 
@@ -123,20 +124,144 @@ fn whole(field: Option<&RawValue>) -> Option<i64> {
     read::<i64>(field).or_else(|| read::<f64>(field).filter(|n| n.fract() == 0.0).map(|n| n as i64))
 }
 
+/// What a field must hold where it is there at all. JSON gives much of it away in the first byte.
+#[derive(Clone, Copy)]
+enum Holds {
+    Text,
+    Flag,
+    Whole,
+    /// A whole number that is not negative.
+    Count,
+    /// A number that is not negative.
+    Amount,
+    Time,
+    Kind,
+}
+
+impl Holds {
+    fn fits(self, field: &RawValue) -> bool {
+        let (first, field) = (field.get().as_bytes()[0], Some(field));
+        match self {
+            Self::Text => first == b'"',
+            Self::Flag => matches!(first, b't' | b'f'),
+            Self::Whole => whole(field).is_some(),
+            Self::Count => whole(field).is_some_and(|count| count >= 0),
+            Self::Amount => read::<f64>(field).is_some_and(|amount| amount >= 0.0),
+            Self::Time => read::<Timestamp>(field).is_some(),
+            Self::Kind => read::<Cow<str>>(field).is_some_and(|kind| FailureKind::parse(&kind).is_some()),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Flag => "true or false",
+            Self::Whole => "a whole number",
+            Self::Count => "a whole number, and not negative",
+            Self::Amount => "a number, and not negative",
+            Self::Time => "a time such as 2026-01-01T00:00:00Z",
+            Self::Kind => "one of the known failure kinds",
+        }
+    }
+}
+
+type Known<'a> = (&'static str, Option<&'a RawValue>, Holds);
+
+/// Refuses a payload in which one of the needed fields is missing, or a known one does not hold what it must.
+fn check(event_type: EventType, needed: &[&str], known: &[Known<'_>]) -> Result<(), Failure> {
+    let wrong = known.iter().find(|(name, field, holds)| match field {
+        Some(field) => !holds.fits(field),
+        None => needed.contains(name),
+    });
+    let Some((name, _, holds)) = wrong else { return Ok(()) };
+    let message = format!("{}.{name} must be {}", event_type.as_str(), holds.words());
+    Err(Failure::invalid("event-field", message).detail("field", *name))
+}
+
+impl Fields<'_> {
+    fn check(&self, event_type: EventType) -> Result<(), Failure> {
+        use Holds::{Amount, Count, Flag, Kind, Text, Time, Whole};
+        let truncated =
+            [("textTruncated", self.text_truncated, Flag), ("outputTruncated", self.output_truncated, Flag)];
+        let needs = |needed: &[&str], known: &[Known<'_>]| check(event_type, needed, known);
+        match event_type {
+            EventType::AssistantMessage => {
+                needs(&["text"], &[("text", self.text, Text), ("final", self.is_final, Flag)])?;
+                needs(&[], &[("replyAuthority", self.reply_authority, Flag)])?;
+                needs(&[], &truncated)
+            }
+            EventType::ToolCall => {
+                needs(
+                    &["toolCallId"],
+                    &[("toolCallId", self.tool_call_id, Text), ("exitCode", self.exit_code, Whole)],
+                )?;
+                needs(
+                    &[],
+                    &[("name", self.name, Text), ("toolName", self.tool_name, Text), ("type", self.tool_type, Text)],
+                )?;
+                needs(
+                    &[],
+                    &[("method", self.method, Text), ("status", self.status, Text), ("command", self.command, Text)],
+                )
+            }
+            EventType::CommandOutput => {
+                needs(&["text"], &[("text", self.text, Text)])?;
+                needs(&[], &truncated)
+            }
+            EventType::Usage => {
+                needs(&[], &[("inputTokens", self.input_tokens, Count), ("outputTokens", self.output_tokens, Count)])?;
+                needs(&[], &[("totalTokens", self.total_tokens, Count), ("costUsd", self.cost_usd, Amount)])
+            }
+            EventType::BackendStatus => {
+                needs(&["phase"], &[("phase", self.phase, Text), ("resumeAt", self.resume_at, Time)])
+            }
+            EventType::Error => {
+                needs(&[], &[("message", self.message, Text), ("failureKind", self.failure_kind, Kind)])
+            }
+            EventType::TerminalStatus => {
+                needs(&[], &[("message", self.message, Text), ("failureKind", self.failure_kind, Text)])
+            }
+            EventType::Session => needs(&[], &[("threadId", self.thread_id, Text)]),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Facts {
+    /// Reads what the rules need of a runner's event, and refuses one that does not hold it.
+    pub fn receive(event_type: EventType, payload: &RawJson) -> Result<Self, Failure> {
+        let fields = Self::fields(event_type, payload);
+        fields.check(event_type)?;
+        Self::of(event_type, &fields, payload)
+    }
+
     /// Reads what the rules need. Only a `terminal_status` can be refused: ends must be explicit.
     pub fn read(event_type: EventType, payload: &RawJson) -> Result<Self, Failure> {
-        let fields = || payload.view::<Fields>().unwrap_or_default();
+        Self::of(event_type, &Self::fields(event_type, payload), payload)
+    }
+
+    /// Nothing is read of an event that no rule looks into.
+    fn fields(event_type: EventType, payload: &RawJson) -> Fields<'_> {
+        use EventType::{
+            AssistantMessage, BackendStatus, CommandOutput, Error, Session, TerminalStatus, ToolCall, Usage,
+        };
+        match event_type {
+            AssistantMessage | ToolCall | CommandOutput | Usage | BackendStatus | Error | TerminalStatus | Session => {
+                payload.view().unwrap_or_default()
+            }
+            _ => Fields::default(),
+        }
+    }
+
+    fn of(event_type: EventType, fields: &Fields<'_>, payload: &RawJson) -> Result<Self, Failure> {
         Ok(match event_type {
-            EventType::AssistantMessage => Self::Assistant(AssistantFacts::read(&fields())),
-            EventType::ToolCall => Self::Tool(ToolFacts::read(&fields())),
+            EventType::AssistantMessage => Self::Assistant(AssistantFacts::read(fields)),
+            EventType::ToolCall => Self::Tool(ToolFacts::read(fields)),
             EventType::CommandOutput => {
-                let fields = fields();
                 let bytes = read::<Cow<str>>(fields.text).map_or(0, |text| text.len() as i64);
                 Self::Output { bytes, truncated: flag(fields.text_truncated) || flag(fields.output_truncated) }
             }
             EventType::Usage => {
-                let fields = fields();
                 let sum =
                     || whole(fields.input_tokens).unwrap_or(0).saturating_add(whole(fields.output_tokens).unwrap_or(0));
                 let cost_usd =
@@ -144,24 +269,21 @@ impl Facts {
                 Self::Usage { tokens: whole(fields.total_tokens).unwrap_or_else(sum).max(0), cost_usd }
             }
             EventType::BackendStatus => {
-                let fields = fields();
                 let phase = words(fields.phase, TOOL_COMMAND_CHARS_MAX).unwrap_or_default();
                 Self::Phase { phase, resume_at: read(fields.resume_at) }
             }
             EventType::Error => {
-                let fields = fields();
                 let failure_kind = read::<Cow<str>>(fields.failure_kind).and_then(|kind| FailureKind::parse(&kind));
                 Self::Error { failure_kind, message: words(fields.message, BLOCKER_CHARS_MAX).unwrap_or_default() }
             }
             EventType::TerminalStatus => {
-                let fields = fields();
                 let (status, kind) = (read::<Cow<str>>(fields.status), read::<Cow<str>>(fields.failure_kind));
                 let message = words(fields.message, BLOCKER_CHARS_MAX);
                 Self::Terminal(TerminalFacts::checked(status.as_deref(), kind.as_deref(), message)?)
             }
             EventType::PermissionRequest => Self::Permission(AskPermission::read(payload)),
             EventType::Session => {
-                let thread_id: Option<String> = read(fields().thread_id);
+                let thread_id: Option<String> = read(fields.thread_id);
                 Self::Thread { thread_id: thread_id.filter(|id| (1..=NAME_BYTES_MAX).contains(&id.len())) }
             }
             _ => Self::None,
@@ -236,6 +358,44 @@ mod tests {
             panic!("a tool call")
         };
         assert_eq!((tool.status.as_deref(), tool.exit_code, tool.name), (Some("completed"), Some(1), None));
+    }
+
+    #[test]
+    fn a_runner_is_told_which_field_does_not_hold_what_it_must() {
+        use EventType::*;
+        for (event_type, payload, field) in [
+            (AssistantMessage, r#"{"messageId": "m"}"#, "text"),
+            (AssistantMessage, r#"{"text": ["a"]}"#, "text"),
+            (AssistantMessage, r#"{"text": "a", "final": "yes"}"#, "final"),
+            (AssistantMessage, r#"{"text": "a", "replyAuthority": 1}"#, "replyAuthority"),
+            (ToolCall, r#"{"name": "shell", "status": "started"}"#, "toolCallId"),
+            (ToolCall, r#"{"toolCallId": 7}"#, "toolCallId"),
+            (ToolCall, r#"{"toolCallId": "t", "name": 3}"#, "name"),
+            (ToolCall, r#"{"toolCallId": "t", "exitCode": 0.5}"#, "exitCode"),
+            (CommandOutput, r#"{"stream": "stdout"}"#, "text"),
+            (Usage, r#"{"totalTokens": -1}"#, "totalTokens"),
+            (Usage, r#"{"inputTokens": "9"}"#, "inputTokens"),
+            (Usage, r#"{"costUsd": -0.1}"#, "costUsd"),
+            (BackendStatus, "{}", "phase"),
+            (BackendStatus, r#"{"phase": "waiting-provider", "resumeAt": 7}"#, "resumeAt"),
+            (Error, r#"{"message": {}}"#, "message"),
+            (Error, r#"{"failureKind": "bad luck"}"#, "failureKind"),
+            (TerminalStatus, r#"{"status": "failed", "message": 1}"#, "message"),
+            (Session, r#"{"threadId": 1}"#, "threadId"),
+        ] {
+            let refused = Facts::receive(event_type, &serde_json::from_str(payload).expect("JSON")).expect_err(payload);
+            assert_eq!(refused.details.expect("details")["field"], field, "{payload}");
+            assert!(refused.message.contains(&format!("{}.{field}", event_type.as_str())), "{}", refused.message);
+        }
+        for (event_type, payload) in [
+            (AssistantMessage, r#"{"text": "", "final": null, "whatever": [1]}"#),
+            (ToolCall, r#"{"toolCallId": "t", "exitCode": 1.0}"#),
+            (Usage, r#"{"totalTokens": 0, "costUsd": 0}"#),
+            (Custom, r#"{"text": 7}"#),
+        ] {
+            let facts = Facts::receive(event_type, &serde_json::from_str(payload).expect("JSON"));
+            assert!(facts.is_ok(), "{payload}");
+        }
     }
 
     #[test]

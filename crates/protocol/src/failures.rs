@@ -7,8 +7,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+// A name is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
 macro_rules! failure_kinds {
-    ($($kind:ident $name:literal $status:literal $rpc:literal $retry:literal $exit:literal $meaning:literal;)*) => {
+    ($($kind:ident $name:tt $status:literal $rpc:literal $retry:literal $exit:literal $meaning:literal;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
         pub enum FailureKind {
             $(#[doc = $meaning] #[serde(rename = $name)] $kind,)*
@@ -169,7 +170,7 @@ pub struct Problem {
     pub message: String,
     pub trace_id: String,
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, required)]
     pub details: Map<String, Value>,
 }
 

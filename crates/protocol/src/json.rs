@@ -2,10 +2,12 @@
 
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{MapAccess, SeqAccess, Visitor},
+    de::{DeserializeOwned, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+
+use crate::Failure;
 
 /// A JSON value kept as the text it arrived in.
 #[derive(Clone, Debug, Serialize)]
@@ -140,16 +142,56 @@ impl PartialEq for RawJson {
     }
 }
 
-/// What is wrong with a body's shape, without a word of what the caller put there: it may be a secret in the wrong place.
-pub fn shape_error(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let quotes = ["invalid type: ", "invalid value: ", "unknown variant "].iter().any(|start| text.starts_with(start));
-    match text.rsplit_once(", expected ") {
-        Some((found, expected)) if quotes => {
-            let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
-            format!("{kind}, expected {expected}")
+/// Reads an object of a caller's, and says where it does not fit: `executionPolicy.timeoutMs: a string, expected an integer`. Not a
+/// word of what stands there: it may be a secret in the wrong place.
+pub fn read_shape<T: DeserializeOwned>(rule: &'static str, name: &str, text: &str) -> Result<T, Failure> {
+    let error = match serde_json::from_str(text) {
+        // An array would be taken for an object's fields in their order.
+        Ok(_) if text.trim_start().starts_with('[') => {
+            return Err(Failure::invalid(rule, format!("{name}: an array, expected an object")).detail("field", name));
         }
-        _ => text,
+        Ok(value) => return Ok(value),
+        Err(error) if !error.is_data() => return Err(Failure::invalid("json-malformed", format!("{name}: {error}"))),
+        Err(error) => error,
+    };
+    // Only what did not fit is read again, with an eye on the path.
+    let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text))
+        .map_or_else(|error| error.path().to_string(), |_| ".".into());
+    let field = match path.as_str() {
+        "." => name.to_owned(),
+        path if name == BODY => path.to_owned(),
+        path => format!("{name}.{path}"),
+    };
+    Err(Failure::invalid(rule, format!("{field}: {}", misfit(&error))).detail("field", field))
+}
+
+/// The name of a body; its fields are known without it.
+pub const BODY: &str = "the body";
+
+/// What does not fit, in words of JSON.
+fn misfit(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // The path says where; the position would count from somewhere inside.
+    let text = text.split(" at line ").next().unwrap_or_default();
+    let (found, expected) = text.rsplit_once(", expected ").unwrap_or((text, ""));
+    let found = match found.split_once(": ") {
+        Some(("invalid type" | "invalid value", found)) => in_json(found.split(['"', '`']).next().unwrap_or_default()),
+        _ if found.starts_with("unknown variant") => "a word that is not known here",
+        _ => return text.to_owned(),
+    };
+    format!("{found}, expected {}", in_json(expected))
+}
+
+/// What a type of ours is called in JSON.
+fn in_json(words: &str) -> &str {
+    match words.strip_prefix("a ").unwrap_or(words).split(' ').next().unwrap_or_default() {
+        "struct" | "map" => "an object",
+        "sequence" | "tuple" => "an array",
+        "i8" | "i16" | "i32" | "i64" | "u8" | "u16" | "u32" | "u64" | "usize" | "integer" => "an integer",
+        "f32" | "f64" | "floating" => "a number",
+        "string" => "a string",
+        "boolean" => "a boolean",
+        _ => words.trim_end(),
     }
 }
 
@@ -185,6 +227,41 @@ mod tests {
             let escaped = RawJson::parse(format!("\"{escaped}\"")).unwrap();
             assert_eq!((plain.size(), escaped.size()), (text.len() + 2, text.len() + 2), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_by_its_place_and_in_words_of_json() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        #[expect(dead_code, reason = "only its shape counts")]
+        struct Asked {
+            some_items: Vec<Item>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "only its shape counts")]
+        struct Item {
+            count: i64,
+            kind: crate::commands::CommandType,
+        }
+        let said = |text: &str| read_shape::<Asked>("shape", BODY, text).unwrap_err().message;
+        for (text, message) in [
+            ("7", "the body: an integer, expected an object"),
+            ("[[]]", "the body: an array, expected an object"),
+            ("{}", "the body: missing field `someItems`"),
+            (r#"{"someItems": "secret"}"#, "someItems: a string, expected an array"),
+            (r#"{"someItems": [{"count": "secret"}]}"#, "someItems[0].count: a string, expected an integer"),
+            (r#"{"someItems": [{"count": 1.5}]}"#, "someItems[0].count: a number, expected an integer"),
+            (
+                r#"{"someItems": [{"count": 1, "kind": "secret"}]}"#,
+                "someItems[0].kind: a word that is not known here, expected one of `turn`, `steer`, `interrupt`",
+            ),
+        ] {
+            assert_eq!(said(text), message);
+        }
+        let nested = read_shape::<Asked>("shape", "payload", r#"{"someItems": null}"#).unwrap_err();
+        assert_eq!(nested.details.unwrap()["field"], "payload.someItems");
+        assert_eq!(read_shape::<Asked>("shape", BODY, "{} {}").unwrap_err().rule_name(), Some("shape"));
+        assert_eq!(read_shape::<Asked>("shape", BODY, "{").unwrap_err().rule_name(), Some("json-malformed"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Every limit people can hit, with its unit in its name. One past a limit is refused whole. The size of a piece of JSON
-//! is [`RawJson::size`](crate::RawJson::size): escapes count as the characters they stand for.
+//! is [`RawJson::size`](crate::RawJson::size): escapes count as the characters they stand for. `docs/limits.md` lists them all.
 
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 pub const APPEND_EVENTS_MAX: usize = 500;

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 
 use crate::{
     Failure, FailureKind, RawJson,
-    backends::secret_keys,
+    backends::{built_in, secret_keys},
     ids::{name, slug},
-    json::shape_error,
+    json::read_shape,
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
-    runs::CreateRun,
+    runs::{CreateRun, TraceSink},
 };
 
 /// From narrow to wide.
@@ -56,12 +56,16 @@ pub struct ExecutionPolicy {
 #[serde(rename_all = "camelCase", default)]
 pub struct Budgets {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_turns: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_tokens: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_tool_calls: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub max_cost_usd: Option<f64>,
 }
 
@@ -93,49 +97,54 @@ pub struct SecretRef {
 pub struct ToolCredential {
     pub tool: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub secret_ref: Option<SecretRef>,
 }
 
 /// Credentials, or keys of one, that a run may name.
 const CREDENTIALS_MAX: usize = 16;
 
-/// What a caller asks for; what is absent is completed.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// What a caller asks for; what is absent is completed. Nothing may be wider than this server's ceiling.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct AskedPolicy {
+pub struct AskedPolicy {
     sandbox: Option<Sandbox>,
     approval: Option<Approval>,
     timeout_ms: Option<i64>,
     network: Option<Network>,
     secret_scope: SecretScope,
-    #[serde(flatten)]
-    budgets: Budgets,
+    max_turns: Option<i64>,
+    max_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    max_cost_usd: Option<f64>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WithBudgets {
-    budgets: Option<CommandBudgets>,
+    budgets: Option<RawJson>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct CommandBudgets {
     timeout_ms: Option<i64>,
-    #[serde(flatten)]
-    budgets: Budgets,
+    max_turns: Option<i64>,
+    max_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    max_cost_usd: Option<f64>,
 }
 
 /// Checks the `budgets` a command may carry in its payload. They lower the run's; raising them has no effect.
 pub fn check_command_budgets(payload: &RawJson) -> Result<(), Failure> {
-    let asked: WithBudgets = serde_json::from_str(payload.as_str())
-        .map_err(|error| Failure::invalid("budgets-shape", format!("budgets: {}", shape_error(&error))))?;
-    let Some(CommandBudgets { timeout_ms, budgets }) = asked.budgets else { return Ok(()) };
-    budget("timeoutMs", timeout_ms, None)?;
-    budget("maxTurns", budgets.max_turns, None)?;
-    budget("maxTokens", budgets.max_tokens, None)?;
-    budget("maxToolCalls", budgets.max_tool_calls, None)?;
-    budget("maxCostUsd", budgets.max_cost_usd, None).map(drop)
+    let asked: WithBudgets = read_shape("budgets-shape", "payload", payload.as_str())?;
+    let Some(asked) = asked.budgets else { return Ok(()) };
+    let asked: CommandBudgets = read_shape("budgets-shape", "payload.budgets", asked.as_str())?;
+    budget("timeoutMs", asked.timeout_ms, None)?;
+    budget("maxTurns", asked.max_turns, None)?;
+    budget("maxTokens", asked.max_tokens, None)?;
+    budget("maxToolCalls", asked.max_tool_calls, None)?;
+    budget("maxCostUsd", asked.max_cost_usd, None).map(drop)
 }
 
 /// The widest policy a run can get, and what it gets when it does not ask.
@@ -264,9 +273,7 @@ impl TenantPolicy {
     fn complete(&self, asked: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
         let asked: AskedPolicy = match asked.filter(|raw| !raw.is_null()) {
             None => AskedPolicy::default(),
-            Some(raw) => serde_json::from_str(raw.as_str()).map_err(|e| {
-                Failure::invalid("execution-policy-shape", format!("executionPolicy: {}", shape_error(&e)))
-            })?,
+            Some(raw) => read_shape("execution-policy-shape", "executionPolicy", raw.as_str())?,
         };
         let ceiling = &self.ceiling;
         let timeout_ms = asked.timeout_ms.unwrap_or(ceiling.timeout_ms);
@@ -280,10 +287,10 @@ impl TenantPolicy {
             network: within("network-widened", "network", asked.network, ceiling.network)?,
             secret_scope: self.secret_scope(asked.secret_scope, profile)?,
             budgets: Budgets {
-                max_turns: budget("maxTurns", asked.budgets.max_turns, ceiling.max_turns)?,
-                max_tokens: budget("maxTokens", asked.budgets.max_tokens, ceiling.max_tokens)?,
-                max_tool_calls: budget("maxToolCalls", asked.budgets.max_tool_calls, ceiling.max_tool_calls)?,
-                max_cost_usd: budget("maxCostUsd", asked.budgets.max_cost_usd, ceiling.max_cost_usd)?,
+                max_turns: budget("maxTurns", asked.max_turns, ceiling.max_turns)?,
+                max_tokens: budget("maxTokens", asked.max_tokens, ceiling.max_tokens)?,
+                max_tool_calls: budget("maxToolCalls", asked.max_tool_calls, ceiling.max_tool_calls)?,
+                max_cost_usd: budget("maxCostUsd", asked.max_cost_usd, ceiling.max_cost_usd)?,
             },
         })
     }
@@ -325,10 +332,22 @@ fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> 
         return Err(denied("secret-scope-name", format!("the secretRef of {profile:?} must be named {wanted:?}")));
     }
     let known = secret_keys(profile);
-    match credential.secret_ref.keys.iter().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(denied("secret-scope-key", format!("secretRef key {key:?} is not one of {known:?}"))),
-        None => Ok(()),
+    let given = &credential.secret_ref.keys;
+    if let Some(key) = given.iter().find(|key| !known.contains(&key.as_str())) {
+        return Err(denied("secret-scope-key", format!("secretRef key {key:?} is not one of {known:?}")));
     }
+    let missing: Vec<_> = required_keys(profile).into_iter().filter(|key| !given.iter().any(|g| g == key)).collect();
+    if !missing.is_empty() {
+        let message = format!("the secretRef of {profile:?} must offer {missing:?} too");
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "secret-scope-keys-missing", message));
+    }
+    Ok(())
+}
+
+/// What a profile that comes with the product cannot do without. What others need only their operator knows.
+fn required_keys(profile: &str) -> Vec<String> {
+    let built_in = built_in().into_iter().find(|backend| backend.profile == profile);
+    built_in.map(|backend| backend.required_secret_keys).unwrap_or_default()
 }
 
 /// The manager never reads a tool's secret; it only sees to it that the reference has the shape of that tool's own.
@@ -413,7 +432,7 @@ fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failur
 fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
     let raw =
         asked.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
-    if !raw.is_null() && !raw.is_object() && !raw.as_str().starts_with('"') {
+    if !raw.is_null() && raw.view::<TraceSink>().is_none() {
         return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
     }
     if raw.size() > TRACE_SINK_BYTES_MAX {
@@ -493,6 +512,23 @@ mod tests {
         for profile in ["deepseek", "minimax-m3", "some-dynamic"] {
             let broken = broken_rule(|body| body["backendProfile"] = profile.into());
             assert_eq!(broken, (FailureKind::SecretUnavailable, "provider-credential-required".into()));
+        }
+    }
+
+    #[test]
+    fn a_credential_offers_every_key_its_profile_needs() {
+        let asked = |keys: &[&str]| {
+            request(|body| {
+                body["backendProfile"] = "codex".into();
+                body["executionPolicy"] = json!({"secretScope": {"providerCredentials": [{"profile": "codex",
+                    "secretRef": {"name": "agentrun-v01-provider-codex", "keys": keys}}]}});
+            })
+        };
+        TenantPolicy::default().admit(&asked(&["auth.json", "config.toml"])).unwrap();
+        for keys in [&["auth.json"][..], &[]] {
+            let failure = TenantPolicy::default().admit(&asked(keys)).expect_err("refused");
+            assert_eq!(failure.rule_name(), Some("secret-scope-keys-missing"));
+            assert!(failure.message.contains("config.toml"), "{}", failure.message);
         }
     }
 

@@ -156,7 +156,7 @@ impl JobPoll {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListRunnerJobs {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,34 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{RawJson, Timestamp};
+use crate::{Failure, RawJson, Timestamp};
+
+/// Where a runner lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlacementKind {
+    Resident,
+    HostProcess,
+    KubernetesJob,
+}
+
+/// The kind alone, or an object with it and whatever else describes the place.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Placement {
+    Kind(PlacementKind),
+    Described { kind: PlacementKind },
+}
+
+/// A placement may be left out or null; one that is given is one of those we know.
+pub fn check_placement(placement: &RawJson) -> Result<(), Failure> {
+    if placement.is_null() || placement.view::<Placement>().is_some() {
+        return Ok(());
+    }
+    let message =
+        "placement must be resident, host-process or kubernetes-job, or an object with one of them as its kind";
+    Err(Failure::invalid("placement-unknown", message))
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -12,12 +39,11 @@ pub struct RegisterRunner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     pub backend_profile: String,
-    /// `resident`, `host-process` or `kubernetes-job`, as a string or an object with a `kind`.
     #[serde(default = "RawJson::null")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Placement>)]
     pub placement: RawJson,
     #[serde(default = "RawJson::null")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub capabilities: RawJson,
 }
 
@@ -28,9 +54,9 @@ pub struct Runner {
     pub tenant_id: Option<String>,
     pub run_id: Option<String>,
     pub backend_profile: String,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Placement>)]
     pub placement: RawJson,
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub capabilities: RawJson,
     #[schema(value_type = String, format = DateTime)]
     pub registered_at: Timestamp,

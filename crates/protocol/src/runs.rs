@@ -8,7 +8,7 @@ use crate::{
     commands::{Command, CreateCommand},
     ids::{AttemptId, RunId, RunnerJobId, SessionId},
     json::present,
-    policy::ExecutionPolicy,
+    policy::{AskedPolicy, ExecutionPolicy},
     runner_jobs::RunnerJob,
 };
 
@@ -99,27 +99,27 @@ pub struct Terminal {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CreateRun {
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub tenant_id: Option<String>,
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub project_id: Option<String>,
     #[schema(value_type = Object, required)]
     pub workspace_ref: Option<RawJson>,
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub provider_id: Option<String>,
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub backend_profile: Option<String>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<AskedPolicy>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_policy: Option<RawJson>,
     /// Must be there; may be null.
     #[serde(deserialize_with = "present")]
-    #[schema(value_type = Object, required)]
+    #[schema(value_type = Option<TraceSink>, required)]
     pub trace_sink: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_ref: Option<SessionRef>,
     /// Business mutations the caller intends. Recorded as an audit event, never judged.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub business_intents: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,6 +127,15 @@ pub struct CreateRun {
     /// Create a first command, and a standing runner job for it, in the same transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CreateCommand>,
+}
+
+/// Where the caller wants its trace: a name or a description of its own. Kept, and not looked into.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TraceSink {
+    Name(String),
+    #[schema(value_type = Object)]
+    Described(serde_json::Map<String, serde_json::Value>),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -151,7 +160,7 @@ pub struct Run {
     pub provider_id: String,
     pub backend_profile: String,
     pub execution_policy: ExecutionPolicy,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<TraceSink>)]
     pub trace_sink: RawJson,
     #[serde(skip)]
     pub idempotency_key: Option<String>,
@@ -161,6 +170,8 @@ pub struct Run {
     pub terminal: Option<Terminal>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
+    /// Why, in the words of whoever asked.
+    pub cancel_reason: Option<String>,
     /// The number of the run's last event.
     pub last_seq: i64,
     /// How many commands the run was given; the last one's number.
@@ -190,19 +201,23 @@ pub struct CreatedRun {
     #[serde(flatten)]
     pub run: Run,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub command: Option<Command>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub runner_job: Option<RunnerJob>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListRuns {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_profile: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

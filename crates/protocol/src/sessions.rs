@@ -129,12 +129,12 @@ impl Session {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CreateSession {
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub tenant_id: Option<String>,
     /// The caller's own id for it; ours when left out. The same id again answers with the same session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    #[schema(required)]
+    #[schema(value_type = String, required)]
     pub backend_profile: Option<String>,
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,7 +228,7 @@ impl SessionView {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
     /// `default`: running, or unread by this reader. `all`: everything.
@@ -259,7 +259,7 @@ pub struct SessionPage {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,7 +270,7 @@ pub struct SessionQuery {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct SessionEventsQuery {
     /// Only events numbered above this: by the session's numbers, or with `runId` by the run's.

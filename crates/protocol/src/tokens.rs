@@ -85,7 +85,7 @@ pub struct CreatedToken {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListTokens {
     pub limit: Option<u32>,

@@ -101,7 +101,7 @@ pub struct UserToken {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListUsers {
     pub limit: Option<u32>,

@@ -168,16 +168,7 @@ impl Tenure {
     /// Gives the lease back. False: a command came meanwhile, and the lease is kept.
     pub async fn release(&self, only_if_idle: bool) -> Result<bool, Failure> {
         let patch = self.patch(true, only_if_idle);
-        let mut tries = 0;
-        let answer = insist(self.retry_for(), || {
-            tries += 1;
-            self.client.patch_lease(&self.run_id, &patch)
-        });
-        match answer.await {
-            // The first try did it, and only its answer was lost.
-            Err(failure) if tries > 1 && failure.rule_name() == Some("lease-released") => Ok(true),
-            answer => Ok(answer?.released),
-        }
+        Ok(insist(self.retry_for(), || self.client.patch_lease(&self.run_id, &patch)).await?.released)
     }
 
     /// What became of a command so far.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     events::{Event, EventType},
-    ids::{CommandId, RunId, SessionId},
+    ids::{CommandId, RunId, SessionId, name},
     kernel::{Op, Reply, Request},
     redaction::Redactor,
     runs::{Run, TerminalStatus},
@@ -220,6 +220,18 @@ impl App {
         match self.redactor.redact_json(raw.as_str()) {
             Cow::Borrowed(_) => Ok(raw.clone()),
             Cow::Owned(clean) => RawJson::parse(clean).map_err(Failure::internal),
+        }
+    }
+
+    /// Checks an id that a caller chose. It is kept and shown as it is, so it may not be a credential.
+    pub fn name<'a>(&self, field: &str, text: &'a str) -> Result<&'a str, Failure> {
+        name(field, text)?;
+        match self.redactor.redact(text) {
+            Cow::Borrowed(_) => Ok(text),
+            Cow::Owned(_) => {
+                let message = format!("{field} looks like a credential; what is named here is kept and shown");
+                Err(Failure::invalid("name-credential", message).detail("field", field))
+            }
         }
     }
 

@@ -283,14 +283,25 @@ impl Config {
                 .or_else(|| Some(absolute("HOME")?.join(".local/share")))
                 .map(|base| base.join("ostler"))
         };
-        self.server.data_dir.clone().or_else(from_home).ok_or_else(|| {
+        let chosen = self.server.data_dir.clone().or_else(from_home).ok_or_else(|| {
             Failure::rule(FailureKind::InfraFailed, "data-dir", "no data directory: give --data-dir or set HOME")
-        })
+        })?;
+        // What is told of it must be found from anywhere.
+        std::path::absolute(&chosen)
+            .map_err(|error| Failure::rule(FailureKind::InfraFailed, "data-dir", format!("{chosen:?}: {error}")))
     }
 
     pub fn store(&self) -> Result<StoreConfig, Failure> {
         Ok(match &self.store.database_url {
-            Some(url) => StoreConfig::Postgres { url: url.expose_secret().to_owned() },
+            Some(url) => {
+                let url = url.expose_secret().to_owned();
+                if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+                    let message = "the database URL must begin with postgres:// or postgresql://; without one, SQLite in \
+                                   the data directory is used";
+                    return Err(Failure::invalid("database-url", message));
+                }
+                StoreConfig::Postgres { url }
+            }
             None => StoreConfig::Sqlite {
                 file: self.data_dir()?.join("ostler.db"),
                 synchronous: self.store.sqlite_synchronous,
@@ -364,6 +375,24 @@ mod tests {
         assert!(config.check().is_ok());
         config.server.require_auth = true;
         assert!(config.check().is_err());
+    }
+
+    #[test]
+    fn a_database_url_of_another_kind_is_refused() {
+        let mut config = Config::default();
+        for url in ["mysql://root@127.0.0.1/x", "sqlite://x.db", "x"] {
+            config.store.database_url = Some(url.to_owned().into());
+            assert_eq!(config.store().unwrap_err().rule_name(), Some("database-url"), "{url}");
+        }
+        config.store.database_url = Some("postgresql:///x".to_owned().into());
+        assert!(config.store().is_ok());
+    }
+
+    #[test]
+    fn the_data_directory_is_absolute() {
+        let mut config = Config::default();
+        config.server.data_dir = Some("data".into());
+        assert!(config.data_dir().unwrap().is_absolute());
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Server {
             .await
             .map_err(|error| not_started("listen", format!("{}: {error}", config.server.listen)))?;
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
+        check_open(&config, address)?;
         config.server.listen = address.to_string();
         let hub = Arc::new(Hub::default());
         let told = db.multi_replica().then(Arc::<Tray>::default);
@@ -126,6 +127,19 @@ fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray
 fn workspace(config: &Config) -> Result<PathBuf, Failure> {
     let named = config.server.workspace.as_deref().unwrap_or_else(|| ".".as_ref());
     named.canonicalize().map_err(|error| not_started("workspace", format!("{}: {error}", named.display())))
+}
+
+/// Without a token anybody who reaches the address may run agents; that may be everybody on this machine, no further.
+fn check_open(config: &Config, address: SocketAddr) -> Result<(), Failure> {
+    if !config.server.open_loopback {
+        return Ok(());
+    }
+    if !address.ip().is_loopback() {
+        let message = format!("open-loopback is for loopback addresses; this server would listen on {address}");
+        return Err(Failure::invalid("open-loopback", message));
+    }
+    tracing::warn!(%address, "open-loopback: whoever is on this machine may run agents here without a token");
+    Ok(())
 }
 
 fn make_private_dir(path: &Path) -> Result<(), Failure> {

@@ -20,6 +20,17 @@ on_both_engines!(
     require_auth_closes_even_health,
 );
 
+#[tokio::test]
+async fn a_server_that_others_can_reach_is_not_opened() {
+    let data_dir = tempfile::TempDir::new().unwrap();
+    let mut config = ostler_server::Config::default();
+    config.server.data_dir = Some(data_dir.path().join("data"));
+    config.server.open_loopback = true;
+    config.server.listen = "0.0.0.0:0".into();
+    let refused = ostler_server::Server::start(config).await.err().expect("refused");
+    assert_eq!(refused.rule_name(), Some("open-loopback"));
+}
+
 fn tokens(setup: &mut crate::harness::Setup) {
     setup.token("hwlab", "client", &["hwlab"]);
     setup.token("unidesk", "client", &["unidesk"]);

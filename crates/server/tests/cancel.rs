@@ -11,6 +11,7 @@ use crate::{
 
 on_both_engines!(
     a_pending_command_ends_at_once,
+    the_reason_of_a_cancel_is_told_by_the_end,
     a_pending_run_ends_at_once,
     a_claimed_run_without_work_ends_at_once,
     a_running_command_is_flagged_and_ends_by_its_runner,
@@ -46,6 +47,26 @@ async fn a_pending_command_ends_at_once(engine: Engine) {
     // The run is none the worse.
     assert_eq!(server.run(&run_id).await["status"], "pending");
     server.claim(&run_id, "runner-a").await.try_ack(&command_id).await.refused_by(Cancelled, "command-cancelled");
+}
+
+async fn the_reason_of_a_cancel_is_told_by_the_end(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let (pending, working) = (server.turn(&run_id, "later").await, server.turn(&run_id, "now").await);
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&working).await;
+    let cancel = async |path: String| server.post(&path, &json!({"reason": "too dear"})).await.with_status(200);
+    let told = "cancelled on request: too dear";
+    let command = cancel(format!("/api/v1/commands/{pending}/cancel")).await;
+    assert_eq!((&command["terminal"]["message"], &command["cancelReason"]), (&json!(told), &json!("too dear")));
+    assert_eq!(server.result(&run_id, &pending).await["blocker"], told);
+    // One that is at work hears of it, and ends with it whatever its runner says.
+    assert_eq!(cancel(format!("/api/v1/runs/{run_id}/cancel")).await["cancelReason"], "too dear");
+    let command = server.command(&run_id, &working).await;
+    assert_eq!((&command["state"], &command["cancelReason"]), (&json!("acked"), &json!("too dear")));
+    runner.end(&working, "cancelled").await;
+    assert_eq!(server.result(&run_id, &working).await["blocker"], told);
+    assert_eq!(server.run(&run_id).await["terminal"]["message"], told);
 }
 
 async fn a_pending_run_ends_at_once(engine: Engine) {

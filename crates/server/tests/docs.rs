@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use ostler_server::config::keys;
 use serde_json::Value;
 
+const LIMITS: &str = include_str!("../../protocol/src/limits.rs");
+
 fn page(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test")).join("../../docs").join(name)
 }
@@ -51,4 +53,50 @@ fn the_page_of_configuration_lists_every_key() {
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(kept == text, "docs/configuration.md is not the program's list; run this with OSTLER_BLESS=1");
+}
+
+/// `262144` as a page writes it.
+fn grouped(number: i64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
+#[test]
+fn the_page_of_limits_has_every_limit_with_its_number() {
+    let page = std::fs::read_to_string(page("limits.md")).unwrap();
+    let rows: Vec<Vec<&str>> = page.lines().map(|line| line.split('|').map(str::trim).collect()).collect();
+    let constants =
+        LIMITS.lines().filter_map(|line| line.strip_prefix("pub const ")?.strip_suffix(';')?.split_once(": "));
+    let mut seen = 0;
+    for (name, value) in constants {
+        let (_, product) = value.split_once(" = ").unwrap();
+        let value: i64 = product.split(" * ").map(|factor| factor.replace('_', "").parse::<i64>().unwrap()).product();
+        let told = |row: &&Vec<&str>| row.get(3).is_some_and(|constant| *constant == format!("`{name}`"));
+        let said = rows.iter().find(told).unwrap_or_else(|| panic!("{name} is not in docs/limits.md"))[2];
+        assert_eq!(said.split(' ').next().unwrap(), grouped(value), "{name}");
+        seen += 1;
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+/// What a page says of numbers elsewhere.
+#[test]
+fn other_pages_name_the_same_numbers() {
+    use ostler_protocol::limits::{LEASE_MS_DEFAULT, PERMISSION_WAIT_MS_DEFAULT, WAIT_MS_MAX};
+    let runner = std::fs::read_to_string(page("writing-a-runner.md")).unwrap();
+    for said in [
+        format!("\"leaseMs\": {LEASE_MS_DEFAULT}"),
+        format!("waitMs={WAIT_MS_MAX}"),
+        format!("\"waitMs\": {PERMISSION_WAIT_MS_DEFAULT}"),
+    ] {
+        assert!(runner.contains(&said), "docs/writing-a-runner.md does not say {said}");
+    }
+    let limits = ostler_server::config::LimitsSection::default();
+    let page = std::fs::read_to_string(page("limits.md")).unwrap().replace('\n', " ");
+    for (ms, said) in
+        [(limits.heartbeat_ms, "comment every 15 s of silence"), (limits.slow_reader_ms, "nothing for 30 s")]
+    {
+        assert!(said.contains(&format!("{} s", ms / 1_000)) && page.contains(said), "{said}");
+    }
 }

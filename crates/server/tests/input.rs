@@ -20,6 +20,10 @@ on_both_engines!(
     queries_that_make_no_sense_are_refused,
     unknown_paths_and_methods_answer_in_json,
     unknown_fields_are_ignored,
+    unknown_parameters_are_refused,
+    a_misfit_is_named_by_its_place,
+    a_name_may_not_be_a_credential,
+    a_placement_is_one_of_those_we_know,
     values_that_parse_but_cannot_be_read_are_refused,
     zero_bytes_do_no_harm,
 );
@@ -366,7 +370,90 @@ async fn unknown_fields_are_ignored(engine: Engine) {
     let run_id = id(&server.post("/api/v1/runs", &body).await.with_status(201), "runId");
     let turn = json!({"type": "turn", "payload": {"prompt": "x", "mine": 1}, "someday": 2});
     assert_eq!(server.submit(&run_id, &turn).await.with_status(201)["payload"]["mine"], 1);
-    server.get(&format!("/api/v1/runs/{run_id}/events?someday=1")).await.with_status(200);
+}
+
+async fn unknown_parameters_are_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let run_id = server.create_run().await;
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    let mut tried = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
+        if parameters.iter().any(|parameter| parameter["in"] == "query") {
+            let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
+            let refused = server.get(&format!("{path}?someday=1")).await.refused_by(SchemaInvalid, "query-shape");
+            assert!(refused.message.contains("`someday`"), "{}", refused.message);
+            tried += 1;
+        }
+    }
+    assert!(tried > 8, "{tried}");
+}
+
+async fn a_misfit_is_named_by_its_place(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let run = &scene.runner.run_id;
+    let told = async |path: &str, body: Value| scene.server.post(path, &body).await.refused(SchemaInvalid);
+    let mut body = run_body();
+    body["executionPolicy"] = json!({"secretScope": {"toolCredentials": [{"tool": 7}]}});
+    let refused = told("/api/v1/runs", body).await;
+    assert_eq!(refused.message, "executionPolicy.secretScope.toolCredentials[0].tool: an integer, expected a string");
+    let mut body = run_body();
+    body["executionPolicy"] = json!("wide");
+    assert_eq!(told("/api/v1/runs", body).await.message, "executionPolicy: a string, expected an object");
+    let body = json!({"runnerId": "runner-a", "leaseEpoch": "1", "events": []});
+    let refused = told(&format!("/api/v1/runs/{run}/events"), body).await;
+    assert_eq!(
+        (refused.message.as_str(), &refused.details["field"]),
+        ("leaseEpoch: a string, expected an integer", &json!("leaseEpoch"))
+    );
+    let budgets = json!({"type": "turn", "payload": {"prompt": "x", "budgets": {"maxTurns": "3"}}});
+    let refused = told(&format!("/api/v1/runs/{run}/commands"), budgets).await;
+    assert_eq!(refused.message, "payload.budgets.maxTurns: a string, expected an integer");
+    let events = json!({"runnerId": "runner-a", "leaseEpoch": 1, "events": [
+        {"type": "custom", "payload": {}}, {"type": "assistant_message", "payload": {"text": 7}}]});
+    let refused = told(&format!("/api/v1/runs/{run}/events"), events).await;
+    assert_eq!(refused.message, "assistant_message.text must be a string");
+    assert_eq!((&refused.details["event"], &refused.details["field"]), (&json!(1), &json!("text")));
+}
+
+async fn a_name_may_not_be_a_credential(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    let secret = "ghp_0123456789abcdefABCDEF";
+    for field in ["projectId", "providerId", "idempotencyKey"] {
+        let mut body = run_body();
+        body[field] = secret.into();
+        let answer = scene.server.post("/api/v1/runs", &body).await;
+        assert!(!answer.text.contains(secret), "{}", answer.text);
+        answer.refused_by(SchemaInvalid, "name-credential");
+    }
+    let mut body = run_body();
+    body["sessionRef"] = json!({"sessionId": secret});
+    scene.server.post("/api/v1/runs", &body).await.refused_by(SchemaInvalid, "name-credential");
+    let run = &scene.runner.run_id;
+    for (path, body) in [
+        (format!("/api/v1/runs/{run}/claim"), json!({"runnerId": secret})),
+        ("/api/v1/runners/register".into(), json!({"runnerId": secret, "backendProfile": "scripted"})),
+        ("/api/v1/sessions".into(), json!({"tenantId": "hwlab", "sessionId": secret, "backendProfile": "scripted"})),
+        (format!("/api/v1/runs/{run}/runner-jobs"), json!({"idempotencyKey": secret})),
+    ] {
+        scene.server.post(&path, &body).await.refused_by(SchemaInvalid, "name-credential");
+    }
+    assert_eq!(scene.state().await, before);
+}
+
+async fn a_placement_is_one_of_those_we_know(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let register = |placement: Value| json!({"runnerId": "r", "backendProfile": "scripted", "placement": placement});
+    for good in [json!(null), json!("resident"), json!("kubernetes-job"), json!({"kind": "host-process", "pid": 1})] {
+        let runner = server.post("/api/v1/runners/register", &register(good.clone())).await.with_status(200);
+        assert_eq!(runner["placement"], good);
+    }
+    for bad in [json!("moon"), json!(7), json!({}), json!({"kind": "moon"}), json!([])] {
+        let answer = server.post("/api/v1/runners/register", &register(bad)).await;
+        answer.refused_by(SchemaInvalid, "placement-unknown");
+    }
 }
 
 /// Text that a JSON parser lets pass as long as nobody looks at the value.
@@ -432,6 +519,7 @@ async fn zero_bytes_do_no_harm(engine: Engine) {
         server.post("/api/v1/runs", &body).await.refused(SchemaInvalid);
     }
     server.create_run_with(|body| body["workspaceRef"] = json!({"kind": "git", "repo": zero})).await;
-    let register = json!({"runnerId": "r", "backendProfile": "scripted", "placement": {"kind": zero}});
+    let register =
+        json!({"runnerId": "r", "backendProfile": "scripted", "placement": {"kind": "host-process", "pod": zero}});
     server.post("/api/v1/runners/register", &register).await.with_status(200);
 }

@@ -110,7 +110,11 @@ async fn all_refused(runner: &Played, command_id: &str, rule: &str) {
     runner.try_end(command_id, "running").await.refused_by(RunnerLeaseConflict, rule);
     runner.try_end_run("failed").await.refused_by(RunnerLeaseConflict, rule);
     runner.try_patch_lease(json!({})).await.refused_by(RunnerLeaseConflict, rule);
-    runner.try_patch_lease(json!({"release": true})).await.refused_by(RunnerLeaseConflict, rule);
+    let release = runner.try_patch_lease(json!({"release": true})).await;
+    match rule {
+        "lease-released" => assert_eq!(release.with_status(200)["released"], true, "to release twice is fine"),
+        _ => drop(release.refused_by(RunnerLeaseConflict, rule)),
+    }
 }
 
 async fn a_stale_epoch_writes_nothing(engine: Engine) {
@@ -126,6 +130,7 @@ async fn a_stale_epoch_writes_nothing(engine: Engine) {
     })
     .await;
     all_refused(&old, &command_id, "lease-expired").await;
+    all_refused(&Played { epoch: 7, ..old.clone() }, &command_id, "lease-epoch-unknown").await;
     let new = server.claim(&run_id, "runner-b").await;
     let (before, run) = (server.events(&run_id).await, server.run(&run_id).await);
     all_refused(&old, &command_id, "lease-epoch-stale").await;

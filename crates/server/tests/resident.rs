@@ -223,7 +223,7 @@ async fn a_profile_without_an_agent_says_so(engine: Engine) {
         .start_with("hi", |body| {
             body["backendProfile"] = "codex".into();
             body["executionPolicy"] = json!({"secretScope": {"providerCredentials": [{"profile": "codex",
-                "secretRef": {"name": "agentrun-v01-provider-codex", "keys": ["auth.json"]}}]}});
+                "secretRef": {"name": "agentrun-v01-provider-codex", "keys": ["auth.json", "config.toml"]}}]}});
         })
         .await;
     let result = server.ended(&run_id, &command_id).await;

@@ -1,6 +1,7 @@
 //! The result envelope: every field always there, the reply taken from where it has authority, and counts that fit the
 //! log.
 
+use ostler_protocol::FailureKind::SchemaInvalid;
 use serde_json::{Value, json};
 
 use crate::{
@@ -266,7 +267,8 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     assert_eq!(artifacts().await, expected);
     runner.tell(&command_id, "usage", json!({"inputTokens": 100, "outputTokens": 20, "costUsd": 0.25})).await;
     runner.tell(&command_id, "usage", json!({"totalTokens": 30, "costUsd": 0.5})).await;
-    runner.tell(&command_id, "usage", json!({"totalTokens": -5, "costUsd": -1})).await;
+    let less = json!([{"type": "usage", "commandId": command_id, "payload": {"totalTokens": -5, "costUsd": -1}}]);
+    runner.try_append(None, less).await.refused_by(SchemaInvalid, "event-field");
     let usage = server.result(&run_id, &command_id).await["usage"].clone();
     assert_eq!(usage, json!({"totalTokens": 150, "costUsd": 0.75, "turns": 3}));
 }

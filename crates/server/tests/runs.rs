@@ -112,7 +112,11 @@ async fn a_profile_without_its_credential_is_refused(engine: Engine) {
     for profile in ["codex", "deepseek", "minimax-m3", "dsflash-go", "some-dynamic-slug"] {
         let rule = "provider-credential-required";
         refused(&server, SecretUnavailable, rule, |body| body["backendProfile"] = profile.into()).await;
-        let policy = credential(profile, &format!("agentrun-v01-provider-{profile}"), json!(["auth.json"]));
+        let mut keys = vec!["auth.json", "config.toml"];
+        if profile == "dsflash-go" {
+            keys.push("model-catalog.json");
+        }
+        let policy = credential(profile, &format!("agentrun-v01-provider-{profile}"), json!(keys));
         server
             .create_run_with(|body| {
                 body["backendProfile"] = profile.into();

@@ -3,12 +3,20 @@
 
 mod capabilities;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    path::PathBuf,
+};
 
+use ostler_protocol::{
+    FailureKind, commands, events, liveness, permissions, policy, runner_jobs, runners, runs, sessions, tokens,
+};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, TestServer, id, run_body},
+    harness::{Caller, Engine, TestServer, check_request, id, run_body},
     on_both_engines,
 };
 
@@ -128,7 +136,11 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     assert_eq!(listed, documented(), "the table here and the document name the same operations");
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
-        let answer = call(&server, method, &scene.path(path), &body(&scene)).await;
+        let body = body(&scene);
+        if !body.is_null() {
+            check_request(method, path, &body);
+        }
+        let answer = call(&server, method, &scene.path(path), &body).await;
         assert!((200..300).contains(&answer.0), "{method} {path}: {answer:?}");
     }
 }
@@ -181,11 +193,59 @@ async fn the_served_document_is_the_handlers_own(engine: Engine) {
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             let described = parameters.iter().filter(|parameter| parameter["in"] == "path").count();
             assert_eq!(described, path.matches('{').count(), "{method} {path}");
-            let failure = &operation["responses"]["4XX"]["content"]["application/problem+json"];
-            let fails = path.starts_with("/health") || failure.is_object();
+            let named = |header: &str| parameters.iter().any(|p| p["in"] == "header" && p["name"] == header);
+            let streams = operation["responses"]["200"]["content"]["text/event-stream"].is_object();
+            assert_eq!(named("Last-Event-ID"), streams, "{method} {path}");
+            assert_eq!(named("Idempotency-Key"), takes_key(&own, operation), "{method} {path}");
+            let fails = operation["responses"]["4XX"]["content"]["application/problem+json"].is_object();
             assert!(fails, "{method} {path} does not say how it fails");
         }
     }
+}
+
+/// Whether an operation's body has an idempotency key.
+fn takes_key(document: &Value, operation: &Value) -> bool {
+    let body = operation["requestBody"]["content"]["application/json"]["schema"].to_string();
+    let schemas = document["components"]["schemas"].as_object().unwrap().iter();
+    let mut keyed = schemas.filter(|(_, schema)| schema["properties"]["idempotencyKey"].is_object());
+    keyed.any(|(name, _)| body.contains(&format!("/{name}\"")))
+}
+
+/// The words serde takes for an enum, as it tells whoever sends another.
+fn words<T: DeserializeOwned + Debug>() -> BTreeSet<String> {
+    let said = serde_json::from_str::<T>(r#""no such word""#).unwrap_err().to_string();
+    let (_, expected) = said.split_once(", expected ").unwrap();
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_enum_of_the_document_has_the_words_of_the_wire() {
+    let known: BTreeMap<&str, BTreeSet<String>> = BTreeMap::from([
+        ("Approval", words::<policy::Approval>()),
+        ("CommandState", words::<commands::CommandState>()),
+        ("CommandType", words::<commands::CommandType>()),
+        ("EventType", words::<events::EventType>()),
+        ("ExecutionState", words::<sessions::ExecutionState>()),
+        ("FailureKind", words::<FailureKind>()),
+        ("JobPhase", words::<runner_jobs::JobPhase>()),
+        ("Launcher", words::<runner_jobs::Launcher>()),
+        ("Network", words::<policy::Network>()),
+        ("OptionKind", words::<permissions::OptionKind>()),
+        ("PermissionStatus", words::<permissions::PermissionStatus>()),
+        ("Phase", words::<liveness::Phase>()),
+        ("PlacementKind", words::<runners::PlacementKind>()),
+        ("RunStatus", words::<runs::RunStatus>()),
+        ("Sandbox", words::<policy::Sandbox>()),
+        ("TerminalStatus", words::<runs::TerminalStatus>()),
+        ("TokenRole", words::<tokens::TokenRole>()),
+    ]);
+    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let schemas = document["components"]["schemas"].as_object().unwrap().iter();
+    let enums = schemas.filter_map(|(name, schema)| Some((name.as_str(), schema["enum"].as_array()?)));
+    let listed: BTreeMap<_, _> = enums
+        .map(|(name, words)| (name, words.iter().map(|word| word.as_str().unwrap().to_owned()).collect()))
+        .collect();
+    assert_eq!(listed, known);
 }
 
 /// The document in `docs/generated` is what people read without a server; `OSTLER_BLESS=1` writes it anew.

@@ -159,7 +159,7 @@ async fn play(caller: &Caller, clock: &TestClock) {
         clock.advance_ms(1);
         let event = |kind, payload| json!({"type": kind, "commandId": command_id, "payload": payload});
         let says = json!([
-            event("tool_call", json!({"toolCallId": number, "status": "completed"})),
+            event("tool_call", json!({"toolCallId": number.to_string(), "status": "completed"})),
             event("assistant_message", json!({"messageId": "m", "text": format!("said {number}")})),
             json!({"type": "custom", "payload": {"name": "n", "value": number}}),
         ]);

@@ -31,6 +31,7 @@ impl Record for Command {
         ("created_at", Int),
         ("state", Text),
         ("cancel_requested_at", Int),
+        ("cancel_reason", Text),
         ("acked_at", Int),
         ("deadline_at", Int),
         ("attempt_id", Text),
@@ -63,6 +64,7 @@ impl Record for Command {
         vec![
             self.state.as_str().into(),
             self.cancel_requested_at.into(),
+            self.cancel_reason.clone().into(),
             self.acked_at.into(),
             self.deadline_at.into(),
             opt_text(self.attempt_id),
@@ -87,6 +89,7 @@ impl Record for Command {
             created_at: row.time()?,
             state: row.named(CommandState::parse)?,
             cancel_requested_at: row.opt_time()?,
+            cancel_reason: row.opt_text()?,
             acked_at: row.opt_time()?,
             deadline_at: row.opt_time()?,
             attempt_id: row.opt_id()?,

@@ -32,6 +32,7 @@ impl Record for Run {
         ("status", Text),
         ("terminal", Text),
         ("cancel_requested_at", Int),
+        ("cancel_reason", Text),
         ("last_seq", Int),
         ("command_count", Int),
         ("unfinished_commands", Int),
@@ -70,6 +71,7 @@ impl Record for Run {
             self.status.as_str().into(),
             Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
             self.cancel_requested_at.into(),
+            self.cancel_reason.clone().into(),
             self.last_seq.into(),
             self.command_count.into(),
             self.unfinished_commands.into(),
@@ -100,6 +102,7 @@ impl Record for Run {
             status: row.named(RunStatus::parse)?,
             terminal: row.opt_json()?,
             cancel_requested_at: row.opt_time()?,
+            cancel_reason: row.opt_text()?,
             last_seq: row.int()?,
             command_count: row.int()?,
             unfinished_commands: row.int()?,
@@ -130,6 +133,7 @@ pub struct Filter {
     /// The tenants the caller may see.
     pub tenants: Option<Vec<String>>,
     pub project_id: Option<String>,
+    pub provider_id: Option<String>,
     pub backend_profile: Option<String>,
     pub session_id: Option<String>,
     pub status: Option<RunStatus>,
@@ -152,6 +156,7 @@ pub async fn list(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) 
     }
     let equal = [
         ("project_id", filter.project_id.clone()),
+        ("provider_id", filter.provider_id.clone()),
         ("backend_profile", filter.backend_profile.clone()),
         ("session_name", filter.session_id.clone()),
         ("status", filter.status.map(|s| s.as_str().to_owned())),

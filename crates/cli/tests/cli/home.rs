@@ -10,7 +10,7 @@ use std::{
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
-use crate::process::{Server, ostler};
+use crate::process::{Guarded, Server, ostler};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Engine {
@@ -83,19 +83,38 @@ impl Home {
 
     /// A server where another one was: those who follow find it again.
     pub fn serve_at(&self, address: &str) -> Server {
-        self.start(address).unwrap_or_else(|status| panic!("{status}; the log says:\n{}", self.log()))
+        self.start(address).unwrap_or_else(|status| {
+            panic!(
+                "{status}; the log says:
+{}",
+                self.log()
+            )
+        })
     }
 
     fn start(&self, address: &str) -> Result<Server, std::process::ExitStatus> {
+        Server::start(self.serve_command(address))
+    }
+
+    /// A server that nobody waits for.
+    pub fn spawn_serve(&self) -> Guarded {
+        Guarded(self.serve_command("127.0.0.1:0").spawn().unwrap())
+    }
+
+    fn serve_command(&self, address: &str) -> Command {
         let log = File::options().create(true).append(true).open(self.path("server.log")).unwrap();
         let mut command = self.command(&["serve", "--listen", address]);
         command.args(&self.flags).stderr(log);
-        Server::start(command)
+        command
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = ostler(args);
-        command.arg("--data-dir").arg(&self.data_dir).envs(self.environment.iter().map(|(k, v)| (k, v)));
+        command
+            .current_dir(self.scratch.path())
+            .arg("--data-dir")
+            .arg(&self.data_dir)
+            .envs(self.environment.iter().map(|(k, v)| (k, v)));
         command
     }
 

@@ -151,7 +151,7 @@ fn play_the_runner(caller: &mut Caller) -> String {
     let turn = json!({"type": "turn", "payload": caller.with(json!({"prompt": format!("{KEY} {WITNESS}")}))});
     let command_id = text(&caller.good("POST", &format!("{run}/commands"), &turn)["commandId"]);
     let registration = json!({"runnerId": "runner-a", "runId": run_id, "backendProfile": "scripted",
-        "placement": caller.secret, "capabilities": [caller.secret]});
+        "placement": caller.with(json!({"kind": "host-process"})), "capabilities": [caller.secret]});
     caller.good("POST", "/api/v1/runners/register", &registration);
     let claim = caller.with(json!({"runnerId": "runner-a", "leaseMs": 60_000}));
     caller.good("POST", &format!("{run}/claim"), &claim);
@@ -171,7 +171,7 @@ fn play_the_runner(caller: &mut Caller) -> String {
         "custom",
     ];
     let payload = caller.with(json!({"toolCallId": KEY, "name": KEY, "command": format!("curl -u me {KEY}"),
-        "message": format!("failed with {KEY}"), "phase": KEY, "threadId": KEY, "final": true}));
+        "message": format!("failed with {KEY}"), "phase": KEY, "threadId": KEY, "text": KEY, "final": true}));
     let event = |event_type: &&str| json!({"type": event_type, "commandId": command_id, "payload": payload});
     let mut body = holder.clone();
     body["events"] = types.iter().map(event).collect();

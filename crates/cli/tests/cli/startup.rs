@@ -91,3 +91,44 @@ fn a_token_that_others_can_read_is_not_used() {
     assert_ne!(home.try_serve().err().expect("refused").code(), Some(0));
     assert!(home.log().contains("can be read by others; run: chmod 600"), "{}", home.log());
 }
+
+#[test]
+fn a_store_that_is_not_there_is_named_as_such() {
+    let mut home = Home::new(Engine::Sqlite);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    home.set("DATABASE_URL", &format!("postgres://nobody@{free}/x"));
+    assert_ne!(home.try_serve().err().expect("no start").code(), Some(0));
+    assert!(home.log().contains("Connection refused"), "{}", home.log());
+    home.set("DATABASE_URL", "mysql://root@127.0.0.1/x");
+    assert_ne!(home.try_serve().err().expect("no start").code(), Some(0));
+    assert!(home.log().contains("must begin with postgres://"), "{}", home.log());
+}
+
+#[test]
+fn a_start_that_waits_for_its_store_can_be_ended() {
+    // It takes the connection and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut home = Home::new(Engine::Sqlite);
+    home.set("DATABASE_URL", &format!("postgres://nobody@{}/x", silent.local_addr().unwrap()));
+    let mut process = home.spawn_serve();
+    let (_connection, _) = silent.accept().unwrap();
+    process.signal(rustix::process::Signal::TERM);
+    assert_eq!(process.wait().code(), Some(0), "{}", home.log());
+}
+
+#[test]
+fn an_open_server_says_so() {
+    let mut home = Home::new(Engine::Sqlite);
+    home.flags.push("--open-loopback".into());
+    home.serve().stop();
+    assert!(home.log().contains("without a token"), "{}", home.log());
+}
+
+#[test]
+fn the_token_file_is_named_from_anywhere() {
+    let mut home = Home::new(Engine::Sqlite);
+    home.data_dir = "data".into();
+    let server = home.serve();
+    assert_eq!(server.ready["tokenFile"], home.path("data/token").canonicalize().unwrap().to_str().unwrap());
+    server.stop();
+}

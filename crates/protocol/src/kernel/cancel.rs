@@ -34,10 +34,12 @@ pub struct CancelCommandOp {
 pub fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     if !rows.run.status.is_terminal() && rows.run.cancel_requested_at.is_none() {
-        desk.run_mut(run_id).run.cancel_requested_at = Some(now);
+        let run = &mut desk.run_mut(run_id).run;
+        run.cancel_requested_at = Some(now);
+        run.cancel_reason = op.reason.clone();
         desk.append(run_id, audit("run.cancel", None, &op.by, op.reason.as_deref()), now);
         for command_id in desk.run(run_id)?.unfinished_ids() {
-            stop(desk, run_id, command_id, now);
+            stop(desk, run_id, command_id, op.reason.as_deref(), now);
         }
         desk.settle(run_id, now);
     }
@@ -49,7 +51,7 @@ pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timesta
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
         desk.append(run_id, audit("command.cancel", Some(op.command_id), &op.by, op.reason.as_deref()), now);
-        stop(desk, run_id, op.command_id, now);
+        stop(desk, run_id, op.command_id, op.reason.as_deref(), now);
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
@@ -57,14 +59,17 @@ pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timesta
 }
 
 /// Ends the command if nobody can be working on it; else asks its runner to.
-fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
+fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&str>, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     let leased = rows.live_lease(now).is_some();
     let command = rows.commands.get_mut(&command_id).expect("named by the operation");
     if !command.is_unfinished() {
         return;
     }
-    command.cancel_requested_at.get_or_insert(now);
+    if command.cancel_requested_at.is_none() {
+        command.cancel_requested_at = Some(now);
+        command.cancel_reason = reason.map(str::to_owned);
+    }
     if command.state == CommandState::Pending || !leased {
         end_command(desk, run_id, command_id, cancelled(), now);
     } else {
@@ -85,7 +90,7 @@ pub fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
 }
 
 fn cancelled() -> End {
-    End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "cancelled on request")
+    End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, permission::CANCELLED)
 }
 
 fn audit(action: &str, command_id: Option<CommandId>, by: &str, reason: Option<&str>) -> NewEvent {

@@ -133,6 +133,9 @@ fn note_waiter(desk: &mut Desk, run_id: RunId, runner_id: &str, held: &Lease, no
 
 pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
+    if op.release && has_given_back(rows, &op) {
+        return lease_state(rows);
+    }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, None, now)?;
     let release = op.release && !(op.only_if_idle && rows.unfinished().next().is_some());
@@ -148,10 +151,19 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
         lease.expires_at = after(now, lease.duration_ms);
     }
     desk.settle(run_id, now);
-    let rows = desk.run(run_id)?;
-    let lease = rows.lease.as_deref().expect("the fence found it");
+    lease_state(desk.run(run_id)?)
+}
+
+/// Whether this very lease was given back before: to give it back again is fine.
+fn has_given_back(rows: &RunDesk, op: &PatchLeaseOp) -> bool {
+    let same = |lease: &&Lease| lease.runner_id == op.runner_id && lease.epoch == op.lease_epoch;
+    rows.lease.as_deref().filter(same).is_some_and(|lease| lease.ended && !lease.expired)
+}
+
+fn lease_state(rows: &RunDesk) -> Result<Reply, Failure> {
+    let lease = rows.lease.as_deref().expect("found before");
     Ok(Reply::Lease(LeaseState {
-        run_id,
+        run_id: lease.run_id,
         runner_id: lease.runner_id.clone(),
         lease_epoch: lease.epoch,
         attempt_id: lease.attempt_id,
@@ -219,6 +231,9 @@ pub fn fence(
             "the run has no lease; claim it first",
         ));
     };
+    if epoch > rows.run.lease_epoch {
+        return Err(conflict("lease-epoch-unknown", "no claim of the run was given this epoch", lease, now));
+    }
     if lease.epoch != epoch || rows.run.lease_epoch != epoch {
         return Err(conflict("lease-epoch-stale", "a later claim of the run is in force", lease, now));
     }

@@ -2,13 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use super::{desk::Desk, permission};
+use super::{
+    desk::Desk,
+    permission::{self, CANCELLED},
+};
 use crate::{
     FailureKind, Timestamp,
     commands::CommandState,
-    events::{EventType, NewEvent},
+    events::{EventType, NewEvent, clip},
     facts::{Facts, TerminalFacts},
     ids::{CommandId, RunId},
+    limits::BLOCKER_CHARS_MAX,
     permissions::PermissionStatus,
     runs::{RunStatus, Terminal, TerminalStatus},
 };
@@ -49,6 +53,13 @@ impl End {
         Self { facts, source, event: None }
     }
 
+    /// What ends cancelled says why it was to be.
+    fn explain(&mut self, reason: Option<String>) {
+        if let Some(reason) = reason.filter(|_| self.facts.status == TerminalStatus::Cancelled) {
+            self.facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
+        }
+    }
+
     fn event(&mut self, command_id: Option<CommandId>) -> NewEvent {
         self.event.take().unwrap_or_else(|| {
             let mut payload = Map::new();
@@ -69,6 +80,8 @@ impl End {
 /// Ends an unfinished command, its open questions, and the steers that never reached it.
 pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
     permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, "the command ended", now);
+    let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
+    end.explain(reason);
     let event = end.event(Some(command_id));
     let seq = desk.append(run_id, event, now);
     let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
@@ -98,6 +111,7 @@ pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> 
             end_command(desk, run_id, command_id, with_run, now);
         }
     }
+    end.explain(desk.run_mut(run_id).run.cancel_reason.clone());
     let event = end.event(None);
     let seq = desk.append(run_id, event, now);
     let rows = desk.run_mut(run_id);
@@ -116,7 +130,7 @@ pub fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let due =
         rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();
     if due {
-        let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "cancelled on request");
+        let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, CANCELLED);
         end_run(desk, run_id, end, now);
     }
 }

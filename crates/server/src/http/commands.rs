@@ -19,7 +19,8 @@ use crate::{app::App, service};
 
 /// Ask something of the agent.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/commands", tag = "commands", security(("token" = ["submit"])),
-    params(("runId" = RunId, Path)),
+    params(("runId" = RunId, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     request_body = CreateCommand,
     responses((status = 201, body = Command), (status = 200, body = Command, description = "the same key again"),
         (status = "4XX", body = Problem)))]

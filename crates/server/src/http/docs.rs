@@ -9,7 +9,6 @@ use axum::{
 };
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use serde_json::Value;
-use utoipa::openapi::OpenApi;
 
 pub const PATH: &str = "/docs";
 pub const STYLE_PATH: &str = "/docs/style.css";
@@ -39,8 +38,7 @@ fn answer(content_type: &'static str, body: Bytes) -> Response {
 }
 
 /// The whole page. Links are relative, so that it also works behind a prefix.
-pub fn page(document: &OpenApi) -> String {
-    let document = serde_json::to_value(document).expect("the document serialises");
+pub fn page(document: &Value) -> String {
     let mut groups: BTreeMap<&str, String> = BTreeMap::new();
     for (path, item) in fields(&document["paths"]) {
         for (method, operation) in fields(item) {
@@ -188,7 +186,7 @@ mod tests {
     fn words_cannot_become_markup() {
         assert_eq!(escaped("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
         let mut document = crate::openapi();
-        document.info.description = Some("<script>alert(1)</script>".into());
+        document["info"]["description"] = "<script>alert(1)</script>".into();
         let page = page(&document);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
     }

@@ -29,8 +29,7 @@ pub enum Door {
 }
 
 impl Doors {
-    pub fn of(document: &OpenApi) -> Self {
-        let document = serde_json::to_value(document).expect("the document serialises");
+    pub fn of(document: &Value) -> Self {
         let mut doors = Self::default();
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
             for (method, operation) in item.as_object().into_iter().flatten() {
@@ -98,7 +97,7 @@ mod tests {
     fn every_operation_has_a_door() {
         let document = crate::openapi();
         let doors = Doors::of(&document);
-        for (path, item) in serde_json::to_value(&document).unwrap()["paths"].as_object().unwrap() {
+        for (path, item) in document["paths"].as_object().unwrap() {
             for method in item.as_object().unwrap().keys() {
                 let method = method.to_uppercase().parse().unwrap();
                 assert!(matches!(doors.find(&method, path), Door::Leads(_)), "{method} {path} declares no `security`");

@@ -35,7 +35,8 @@ use crate::{
 /// A page of JSON; with `Accept: text/event-stream` a stream that goes on until the run ends. The stream's ids are the
 /// run's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/events", tag = "events", security(("token" = ["read"])),
-    params(("runId" = RunId, Path), EventsQuery),
+    params(("runId" = RunId, Path), EventsQuery,
+        ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
 pub async fn page(

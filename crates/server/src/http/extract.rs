@@ -8,7 +8,11 @@ use axum::{
 };
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use ostler_protocol::{Failure, FailureKind, json::shape_error, limits::BODY_BYTES_MAX};
+use ostler_protocol::{
+    Failure, FailureKind,
+    json::{BODY, read_shape},
+    limits::BODY_BYTES_MAX,
+};
 use serde::de::DeserializeOwned;
 
 use super::problem::Refusal;
@@ -98,14 +102,7 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
     };
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
-    // Otherwise an array would be taken for an object's fields in their order.
-    if text.trim_start().starts_with('[') {
-        return Err(Failure::invalid("body-shape", "the body must be a JSON object").into());
-    }
-    serde_json::from_str(text).map_err(|error| {
-        let rule = if error.is_data() { "body-shape" } else { "json-malformed" };
-        Refusal(Failure::invalid(rule, format!("the body is not what this operation takes: {}", shape_error(&error))))
-    })
+    Ok(read_shape("body-shape", BODY, text)?)
 }
 
 /// Reads on for a while: a sender that is cut off while it writes never learns why.

@@ -6,12 +6,11 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, events::clip, failures::Problem, ids::TraceId, redaction::Redactor};
-use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::app::App;
 
 /// Of every failure: RFC 9457.
-const CONTENT_TYPE: &str = "application/problem+json";
+pub const CONTENT_TYPE: &str = "application/problem+json";
 /// Callers' words in a failure are bounded in the log.
 const LOGGED_CHARS_MAX: usize = 500;
 
@@ -61,23 +60,6 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
     }
     answer
-}
-
-/// Says in the document what content type failures have.
-pub fn describe(document: &mut OpenApi) {
-    for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            let failures = operation.responses.responses.iter_mut().filter(|(status, _)| status.starts_with('4'));
-            for (_, response) in failures {
-                if let RefOr::T(response) = response
-                    && let Some(content) = response.content.swap_remove("application/json")
-                {
-                    response.content.insert(CONTENT_TYPE.into(), content);
-                }
-            }
-        }
-    }
 }
 
 type Details = serde_json::Map<String, serde_json::Value>;

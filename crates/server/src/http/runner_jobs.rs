@@ -17,8 +17,9 @@ use crate::{app::App, service};
 
 /// Order a runner for a run's command. Answers at once.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["submit"])),
-    params(("runId" = RunId, Path)),
-    request_body = CreateRunnerJob,
+    params(("runId" = RunId, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
+    request_body = Option<CreateRunnerJob>,
     responses((status = 201, body = RunnerJob), (status = 200, body = RunnerJob, description = "the same key again"),
         (status = "4XX", body = Problem)))]
 pub async fn create(

@@ -20,6 +20,7 @@ use crate::{app::App, service};
 
 /// Create a run, with its first command if one is given.
 #[utoipa::path(post, path = "/api/v1/runs", tag = "runs", security(("token" = ["submit"])), request_body = CreateRun,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     responses((status = 201, body = CreatedRun), (status = 200, body = CreatedRun, description = "the same key again"),
         (status = "4XX", body = Problem)))]
 pub async fn create(
@@ -58,7 +59,7 @@ pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<
 }
 
 #[derive(Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ResultQuery {
     /// The latest turn when left out.

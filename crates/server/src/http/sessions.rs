@@ -25,6 +25,7 @@ use crate::{app::App, service};
 
 /// Make a session before its first run.
 #[utoipa::path(post, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["submit"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     request_body = CreateSession,
     responses((status = 201, body = SessionView), (status = 200, body = SessionView, description = "it was there"),
         (status = "4XX", body = Problem)))]
@@ -82,7 +83,8 @@ pub async fn update(
 /// the session's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated. With `runId`
 /// it is that run's stream, by that run's numbers, and ends with it.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/trace", tag = "sessions", security(("token" = ["browse"])),
-    params(("sessionId" = String, Path), SessionEventsQuery),
+    params(("sessionId" = String, Path), SessionEventsQuery,
+        ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
 pub async fn trace(

@@ -57,7 +57,7 @@ pub async fn create(
 pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<CreateCommandOp, Failure> {
     check_payload(asked.command_type, &asked.payload)?;
     if let Some(key) = &asked.idempotency_key {
-        check_key(key)?;
+        check_key(app, key)?;
     }
     // The hash is of what was sent; what is kept is redacted.
     let payload_hash = canonical_hash(&asked.payload.to_value());
@@ -87,6 +87,7 @@ pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<Create
         state: CommandState::Pending,
         target_command_id: None,
         cancel_requested_at: None,
+        cancel_reason: None,
         acked_at: None,
         deadline_at: None,
         attempt_id: None,

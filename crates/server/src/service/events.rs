@@ -24,8 +24,10 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendE
     caller.may_run(&known)?;
     check_size(&asked)?;
     let attempt_id = attempt(asked.attempt_id.as_deref())?;
-    let events =
-        asked.events.into_iter().map(|event| NewEvent::receive(event, &app.redactor)).collect::<Result<Vec<_>, _>>()?;
+    let received = asked.events.into_iter().enumerate().map(|(index, event)| {
+        NewEvent::receive(event, &app.redactor).map_err(|refused| refused.detail("event", index))
+    });
+    let events = received.collect::<Result<Vec<_>, _>>()?;
     let op = AppendOp {
         runner_id: asked.runner_id,
         lease_epoch: asked.lease_epoch,

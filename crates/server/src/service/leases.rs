@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    ids::{AttemptId, RunId, name},
+    ids::{AttemptId, RunId},
     kernel::{ClaimOp, Op, PatchLeaseOp, Reply},
     leases::{ClaimRun, Claimed, LeaseState, PatchLease},
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
@@ -18,7 +18,7 @@ pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun
     if !matches!(caller, Principal::Runner { .. }) {
         app.accepting()?;
     }
-    name("runnerId", &asked.runner_id)?;
+    app.name("runnerId", &asked.runner_id)?;
     let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
     let attempt_id = AttemptId::new(app.ids.body());
     let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id, take_up: asked.take_up };

@@ -36,7 +36,7 @@ pub async fn create(
 
 pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {
     if let Some(key) = &asked.idempotency_key {
-        check_key(key)?;
+        check_key(app, key)?;
     }
     let command_id: Option<CommandId> = match asked.command_id.as_deref() {
         None => None,

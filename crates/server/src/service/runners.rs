@@ -2,9 +2,9 @@
 
 use ostler_protocol::{
     Failure, FailureKind,
-    ids::{RunId, name, slug},
+    ids::{RunId, slug},
     limits::RUNNER_BYTES_MAX,
-    runners::{RegisterRunner, Runner},
+    runners::{RegisterRunner, Runner, check_placement},
 };
 use ostler_store as store;
 
@@ -14,12 +14,13 @@ use crate::{
 };
 
 pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> Result<Runner, Failure> {
-    name("runnerId", &asked.runner_id)?;
+    app.name("runnerId", &asked.runner_id)?;
     slug("backendProfile", &asked.backend_profile)?;
     let bytes = asked.placement.size() + asked.capabilities.size();
     if bytes > RUNNER_BYTES_MAX {
         return Err(Failure::too_large("runner-size", "placement and capabilities", bytes, RUNNER_BYTES_MAX));
     }
+    check_placement(&asked.placement)?;
     let tenant_id = match asked.run_id.as_deref() {
         Some(text) => Some(check_run(app, caller, text, &asked.backend_profile).await?),
         None if matches!(caller, Principal::Runner { .. }) => {

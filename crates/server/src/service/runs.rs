@@ -5,7 +5,7 @@ use ostler_protocol::{
     commands::{CommandType, CreateCommand},
     cursors::{self, Cursor},
     events::{EventType, NewEvent, clip},
-    ids::{RunId, SessionId, name, prefix_range},
+    ids::{RunId, SessionId, prefix_range},
     json::canonical_hash,
     kernel::{CancelRunOp, CreateRunOp, Op, Reply},
     limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
@@ -31,7 +31,9 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     app.accepting()?;
     let admitted = redacted(app, app.config.policy.admit(&asked)?)?;
     caller.may_submit(&admitted.tenant_id)?;
-    let key = asked.idempotency_key.as_deref().map(check_key).transpose()?;
+    app.name("projectId", &admitted.project_id)?;
+    app.name("providerId", &admitted.provider_id)?;
+    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let request_hash = request_hash(&asked);
     if let Some(first) = &asked.command {
         check_first(first)?;
@@ -73,8 +75,8 @@ fn request_hash(asked: &CreateRun) -> String {
 }
 
 /// Checks a key that a caller chose for a create.
-pub fn check_key(key: &str) -> Result<&str, Failure> {
-    name("idempotencyKey", key)?;
+pub fn check_key<'a>(app: &App, key: &'a str) -> Result<&'a str, Failure> {
+    app.name("idempotencyKey", key)?;
     if key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
         return Err(Failure::invalid("idempotency-key-size", "idempotencyKey is too long"));
     }
@@ -110,7 +112,7 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
 /// The session the run belongs to, and whether it is new.
 async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result<(Session, bool), Failure> {
     let chosen =
-        asked.session_ref.as_ref().map(|session| name("sessionRef.sessionId", &session.session_id)).transpose()?;
+        asked.session_ref.as_ref().map(|session| app.name("sessionRef.sessionId", &session.session_id)).transpose()?;
     if let Some(chosen) = chosen {
         let known = store::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
         if let Some(session) = known {
@@ -185,6 +187,7 @@ fn new_run(
         status: RunStatus::Pending,
         terminal: None,
         cancel_requested_at: None,
+        cancel_reason: None,
         last_seq: 0,
         command_count: 0,
         unfinished_commands: 0,
@@ -218,12 +221,14 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),
     };
     let ids = id_range(RunId::PREFIX, asked.id_prefix.as_deref())?;
-    let filters = (&tenants, &asked.project_id, &asked.backend_profile, &asked.session_id, &asked.status, &ids);
+    let names = (&asked.project_id, &asked.provider_id, &asked.backend_profile, &asked.session_id);
+    let filters = (&tenants, names, &asked.status, &ids);
     let fingerprint = cursors::fingerprint("runs", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let filter = store::runs::Filter {
         tenants,
         project_id: asked.project_id,
+        provider_id: asked.provider_id,
         backend_profile: asked.backend_profile,
         session_id: asked.session_id,
         status,

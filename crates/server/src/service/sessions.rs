@@ -36,7 +36,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     let profile = asked.backend_profile.as_deref();
     let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
     app.config.policy.profile(profile)?;
-    let chosen = asked.session_id.as_deref().map(|id| name("sessionId", id)).transpose()?;
+    let chosen = asked.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
     if chosen.is_some_and(|id| id.starts_with(SessionId::PREFIX)) {
         return Err(Failure::invalid(
             "session-id-reserved",
@@ -44,7 +44,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
         ));
     }
     let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
-    let key = asked.idempotency_key.as_deref().map(runs::check_key).transpose()?;
+    let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
     let request_hash = request_hash(&asked);
     for _ in 0..runs::RACES_MAX {
         if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {

@@ -8,7 +8,7 @@ use reqwest::{
 };
 use serde_json::{Value, json};
 
-use super::{Follow, PATIENCE, Played, eventually};
+use super::{Follow, PATIENCE, Played, document::check_answer, eventually};
 
 #[derive(Clone)]
 pub struct Caller {
@@ -116,10 +116,16 @@ impl Caller {
     }
 
     pub async fn send(&self, request: RequestBuilder) -> Answer {
-        let response = request.send().await.unwrap();
+        let request = request.build().unwrap();
+        let (method, path) = (request.method().to_string(), request.url().path().to_owned());
+        let response = self.http.execute(request).await.unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let content_type = headers.get(CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
+        if content_type.ends_with("json") && method != "HEAD" {
+            check_answer(&method, &path, status, content_type, &body);
+        }
         Answer { status, headers, text, body }
     }
 

@@ -2,6 +2,7 @@
 
 mod caller;
 mod database;
+mod document;
 mod issuer;
 mod played;
 mod stream;
@@ -31,6 +32,7 @@ use tempfile::TempDir;
 
 pub use caller::{Answer, Caller, id, run_body};
 pub use database::Database;
+pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};
 pub use played::{Played, ask_body};
 pub use stream::Follow;

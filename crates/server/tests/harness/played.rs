@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Caller, id};
 
+#[derive(Clone)]
 pub struct Played {
     pub caller: Caller,
     pub run_id: String,

@@ -26,7 +26,12 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     let connected = timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
-    Ok(connected.map_err(|_| sqlx::Error::PoolTimedOut)??)
+    Ok(connected.map_err(|_| late("no connection", CONNECT_TIMEOUT))??)
+}
+
+fn late(what: &str, after: Duration) -> sqlx::Error {
+    let message = format!("{what} within {} s", after.as_secs());
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))
 }
 
 /// A connection between two uses.
@@ -99,7 +104,7 @@ impl Connections {
     }
 
     async fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {
-        let place = timeout(WAIT_MAX, self.places.acquire()).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let place = timeout(WAIT_MAX, self.places.acquire()).await.map_err(|_| late("no free connection", WAIT_MAX))?;
         place.map_err(|_| StoreError::Stopped)
     }
 

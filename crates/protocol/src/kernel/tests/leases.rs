@@ -95,6 +95,27 @@ fn only_the_holder_of_the_live_lease_writes() {
     scene.claim(run, "runner");
     scene.advance_ms(LEASE_MS);
     assert_eq!(scene.refused(run, write("runner", 2)), "lease-expired");
+    scene.sweep(run);
+    assert_eq!(scene.refused(run, write("runner", 2)), "lease-expired");
+    assert_eq!(scene.refused(run, write("runner", 3)), "lease-epoch-unknown");
+}
+
+#[test]
+fn a_lease_can_be_given_back_twice_but_not_once_it_ran_out() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.claim(run, "runner");
+    let release = scene.patch(run, true, false);
+    for _ in 0..2 {
+        let Ok(Reply::Lease(state)) = scene.apply(run, release.clone()) else { panic!("released") };
+        assert!(state.released);
+    }
+    assert_eq!(scene.facts(EventType::Lease).len(), 2, "claimed and released, once each");
+    scene.claim(run, "runner");
+    scene.advance_ms(LEASE_MS);
+    scene.sweep(run);
+    let release = scene.patch(run, true, false);
+    assert_eq!(scene.refused(run, release), "lease-expired");
 }
 
 #[test]
