@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::{
     Failure, RawJson,
     fold::CommandFold,
+    json::read_shape,
     policy::{Budgets, ExecutionPolicy},
 };
 
@@ -21,38 +22,56 @@ pub struct Allowance {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Payload {
-    budgets: Option<Lowered>,
+    budgets: Option<RawJson>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Lowered {
     timeout_ms: Option<i64>,
-    #[serde(flatten)]
-    budgets: Budgets,
+    max_turns: Option<i64>,
+    max_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    max_cost_usd: Option<f64>,
 }
 
 impl Allowance {
     /// The policy's budgets, lowered by `payload.budgets`.
     pub fn of(policy: &ExecutionPolicy, payload: &RawJson) -> Result<Self, Failure> {
-        let payload: Payload = serde_json::from_str(payload.as_str())
-            .map_err(|e| Failure::invalid("budgets-shape", format!("payload.budgets: {e}")))?;
-        let Lowered { timeout_ms, budgets: asked } = payload.budgets.unwrap_or_default();
-        let granted = &policy.budgets;
+        let asked = asked(payload)?;
+        let timeout_ms = lower("timeoutMs", Some(policy.timeout_ms), asked.timeout_ms)?;
         Ok(Self {
-            timeout_ms: lower("timeoutMs", Some(policy.timeout_ms), timeout_ms)?.unwrap_or(policy.timeout_ms),
-            budgets: Budgets {
-                max_turns: lower("maxTurns", granted.max_turns, asked.max_turns)?,
-                max_tokens: lower("maxTokens", granted.max_tokens, asked.max_tokens)?,
-                max_tool_calls: lower("maxToolCalls", granted.max_tool_calls, asked.max_tool_calls)?,
-                max_cost_usd: lower("maxCostUsd", granted.max_cost_usd, asked.max_cost_usd)?,
-            },
+            timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms),
+            budgets: lower_all(&policy.budgets, &asked)?,
         })
     }
 
     pub fn timed_out(&self) -> UsedUp {
         UsedUp { name: "timeoutMs", value: self.timeout_ms.to_string() }
     }
+}
+
+/// Checks the budgets a command may carry in its payload, before anybody works on it.
+pub fn check(payload: &RawJson) -> Result<(), Failure> {
+    let asked = asked(payload)?;
+    lower("timeoutMs", None, asked.timeout_ms)?;
+    lower_all(&Budgets::default(), &asked).map(drop)
+}
+
+/// In two steps, so that a misfit is named by its own place.
+fn asked(payload: &RawJson) -> Result<Lowered, Failure> {
+    let payload: Payload = read_shape("budgets-shape", "payload", payload.as_str())?;
+    let Some(budgets) = payload.budgets else { return Ok(Lowered::default()) };
+    read_shape("budgets-shape", "payload.budgets", budgets.as_str())
+}
+
+fn lower_all(granted: &Budgets, asked: &Lowered) -> Result<Budgets, Failure> {
+    Ok(Budgets {
+        max_turns: lower("maxTurns", granted.max_turns, asked.max_turns)?,
+        max_tokens: lower("maxTokens", granted.max_tokens, asked.max_tokens)?,
+        max_tool_calls: lower("maxToolCalls", granted.max_tool_calls, asked.max_tool_calls)?,
+        max_cost_usd: lower("maxCostUsd", granted.max_cost_usd, asked.max_cost_usd)?,
+    })
 }
 
 fn lower<T: PartialOrd + Copy + Default>(

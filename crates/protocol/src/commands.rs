@@ -4,12 +4,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, RawJson, Timestamp,
+    Failure, RawJson, Timestamp, budgets,
     fold::CommandFold,
     ids::{AttemptId, CommandId, RunId, SessionId},
     limits::PROMPT_BYTES_MAX,
     permissions::PermissionRequest,
-    policy::check_command_budgets,
     runs::{Terminal, TerminalStatus},
 };
 
@@ -170,7 +169,7 @@ pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(),
     if command_type == CommandType::Interrupt {
         return Ok(());
     }
-    check_command_budgets(payload)?;
+    budgets::check(payload)?;
     match prompt(payload) {
         None => {
             let message = format!("a {} needs a non-empty prompt, message or text", command_type.as_str());

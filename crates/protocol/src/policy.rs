@@ -119,34 +119,6 @@ pub struct AskedPolicy {
     max_cost_usd: Option<f64>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WithBudgets {
-    budgets: Option<RawJson>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct CommandBudgets {
-    timeout_ms: Option<i64>,
-    max_turns: Option<i64>,
-    max_tokens: Option<i64>,
-    max_tool_calls: Option<i64>,
-    max_cost_usd: Option<f64>,
-}
-
-/// Checks the `budgets` a command may carry in its payload. They lower the run's; raising them has no effect.
-pub fn check_command_budgets(payload: &RawJson) -> Result<(), Failure> {
-    let asked: WithBudgets = read_shape("budgets-shape", "payload", payload.as_str())?;
-    let Some(asked) = asked.budgets else { return Ok(()) };
-    let asked: CommandBudgets = read_shape("budgets-shape", "payload.budgets", asked.as_str())?;
-    budget("timeoutMs", asked.timeout_ms, None)?;
-    budget("maxTurns", asked.max_turns, None)?;
-    budget("maxTokens", asked.max_tokens, None)?;
-    budget("maxToolCalls", asked.max_tool_calls, None)?;
-    budget("maxCostUsd", asked.max_cost_usd, None).map(drop)
-}
-
 /// The widest policy a run can get, and what it gets when it does not ask.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
