@@ -4,8 +4,8 @@
 use std::io::{BufRead, BufReader, Read, sink, stdin};
 
 use ostler_client::Client;
-use ostler_protocol::Failure;
-use ostler_runner::{LAUNCH_BYTES_MAX, Launch, RunnerOrder};
+use ostler_protocol::{Failure, provider_profiles::AgentConfig};
+use ostler_runner::{LAUNCH_BYTES_MAX, Launch, Outfit, RunnerOrder};
 use ostler_server::config::LogFormat;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 use tokio::sync::oneshot;
@@ -56,7 +56,8 @@ async fn by_hand(connection: &Connection, run: &str, name: Option<String>) -> Re
     let client = connection.client()?;
     let run = client.get_run(run).await?;
     let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
-    Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile), client))
+    let outfit = Outfit::bare(AgentConfig::of_profile(&run.backend_profile));
+    Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile, outfit), client))
 }
 
 async fn launched() -> Result<(RunnerOrder, Client), Failure> {

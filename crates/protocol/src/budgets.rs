@@ -40,10 +40,7 @@ impl Allowance {
     pub fn of(policy: &ExecutionPolicy, payload: &RawJson) -> Result<Self, Failure> {
         let asked = asked(payload)?;
         let timeout_ms = lower("timeoutMs", Some(policy.timeout_ms), asked.timeout_ms)?;
-        Ok(Self {
-            timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms),
-            budgets: lower_all(&policy.budgets, &asked)?,
-        })
+        Ok(Self { timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms), budgets: lower_all(&policy.budgets, &asked)? })
     }
 
     pub fn timed_out(&self) -> UsedUp {

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod liveness;
 pub mod permissions;
 pub mod policy;
+pub mod provider_profiles;
 pub mod redaction;
 pub mod results;
 pub mod runner_jobs;

@@ -12,10 +12,11 @@ use ostler_protocol::{
     FailureKind,
     commands::Command,
     ids::AttemptId,
+    provider_profiles::AgentConfig,
     runs::{Run, TerminalStatus},
 };
 
-use crate::link::Link;
+use crate::{Outfit, link::Link};
 
 pub trait Agent: Send + Sync {
     /// Works on one turn. When the link says stop, the agent should end what it does soon; it is dropped if it does not.
@@ -89,22 +90,22 @@ pub enum Left {
 
 pub type TurnResult = Result<TurnEnd, Left>;
 
-/// The agent of a backend profile.
-pub fn for_profile(profile: &str) -> Box<dyn Agent> {
-    match profile {
-        "scripted" => Box::new(scripted::Scripted),
-        other => Box::new(Absent { profile: other.to_owned() }),
+/// The agent of an outfit.
+pub fn in_outfit(outfit: &Outfit) -> Box<dyn Agent> {
+    match &outfit.agent {
+        AgentConfig::Scripted => Box::new(scripted::Scripted),
+        other => Box::new(Absent { agent: format!("{other:?}") }),
     }
 }
 
-/// Stands for a profile that this build cannot run: every turn ends with a reason instead of waiting for ever.
+/// Stands for an agent that this build cannot run: every turn ends with a reason instead of waiting for ever.
 struct Absent {
-    profile: String,
+    agent: String,
 }
 
 impl Agent for Absent {
     fn turn<'a>(&'a mut self, _: &'a Turn, _: Link) -> BoxFuture<'a, TurnResult> {
-        let message = format!("this runner has no agent for the backend profile {:?}", self.profile);
+        let message = format!("this runner cannot run the agent {}", self.agent);
         Box::pin(async move { Ok(TurnEnd::failed(FailureKind::InfraFailed, message)) })
     }
 

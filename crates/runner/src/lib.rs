@@ -10,10 +10,12 @@ mod budgets;
 mod launch;
 mod link;
 mod outbox;
+mod outfit;
 mod runner;
 mod tenure;
 mod turn;
 
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
+pub use outfit::Outfit;
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};

@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
+    Outfit,
     agent::{self, Agent, TurnEnd},
     tenure::{Halt, Tenure, insist},
     turn,
@@ -44,11 +45,12 @@ pub struct RunnerOrder {
     pub claim_wait_ms: u64,
     /// How long an agent that keeps its lease waits for another command.
     pub idle_timeout_ms: u64,
+    pub outfit: Outfit,
 }
 
 impl RunnerOrder {
     /// An order for the resident runner, with the usual waits.
-    pub fn resident(run_id: RunId, runner_id: String, backend_profile: String) -> Self {
+    pub fn resident(run_id: RunId, runner_id: String, backend_profile: String, outfit: Outfit) -> Self {
         Self {
             run_id,
             runner_id,
@@ -59,12 +61,13 @@ impl RunnerOrder {
             claim_retry_ms: 1_000,
             claim_wait_ms: 90_000,
             idle_timeout_ms: 600_000,
+            outfit,
         }
     }
 
     /// An order for a runner in a process of its own, which makes itself known first.
-    pub fn host_process(run_id: RunId, runner_id: String, backend_profile: String) -> Self {
-        let resident = Self::resident(run_id, runner_id, backend_profile);
+    pub fn host_process(run_id: RunId, runner_id: String, backend_profile: String, outfit: Outfit) -> Self {
+        let resident = Self::resident(run_id, runner_id, backend_profile, outfit);
         Self { placement: "host-process".into(), register: true, ..resident }
     }
 }
@@ -127,7 +130,7 @@ impl RunnerOutcome {
 
 /// Runs the agent of the order's profile.
 pub async fn run(order: RunnerOrder, client: Client) -> RunnerOutcome {
-    let agent = agent::for_profile(&order.backend_profile);
+    let agent = agent::in_outfit(&order.outfit);
     run_with(order, client, agent).await
 }
 

@@ -11,8 +11,9 @@ use ostler_protocol::{
     commands::{CommandState, CommandType},
     events::EventType,
     kernel::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
+    provider_profiles::AgentConfig,
 };
-use ostler_runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run};
+use ostler_runner::{Outfit, RunnerOrder, RunnerOutcome, RunnerStatus, run};
 use serde_json::json;
 use tokio::{
     task::JoinHandle,
@@ -20,7 +21,8 @@ use tokio::{
 };
 
 fn order(kernel: &Kernel, runner_id: &str) -> RunnerOrder {
-    RunnerOrder::resident(kernel.run_id(), runner_id.into(), "scripted".into())
+    let outfit = Outfit::bare(AgentConfig::Scripted);
+    RunnerOrder::resident(kernel.run_id(), runner_id.into(), "scripted".into(), outfit)
 }
 
 fn start(kernel: &Arc<Kernel>) -> JoinHandle<RunnerOutcome> {

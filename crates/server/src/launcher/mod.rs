@@ -1,6 +1,7 @@
 //! Launchers: each takes runner jobs, starts a runner for each, and says how it ended. None ever scans runs for work. Where
 //! a runner lives is the only thing that differs between them.
 
+mod outfit;
 mod process;
 mod resident;
 mod tail;

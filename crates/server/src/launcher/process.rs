@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Ending, tail::Tail};
+use super::{Ending, outfit, tail::Tail};
 use crate::{
     app::{App, store_failure},
     auth,
@@ -81,7 +81,8 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     if !ours.map_err(store_failure)? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
-    let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string());
+    let order =
+        RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit::of(&run));
     let order = RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order };
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
     let server = reachable(&app.config.server.listen);

@@ -15,6 +15,7 @@ use ostler_runner::RunnerOrder;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
+use super::outfit;
 use crate::{app::App, http};
 
 pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
@@ -45,7 +46,8 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
-    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string());
+    let order =
+        RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit::of(&run));
     Ok(RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order })
 }
 

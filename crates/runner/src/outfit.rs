@@ -1,0 +1,28 @@
+//! An outfit: what a runner gives its agent to work with. The launcher makes it ready before the runner starts and clears
+//! it away afterwards; a runner only ever sees paths, never where they came from.
+
+use std::path::PathBuf;
+
+use ostler_protocol::provider_profiles::AgentConfig;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Outfit {
+    pub agent: AgentConfig,
+    /// The agent's own executable, where the agent is a program of its own that is not on the PATH.
+    pub program: Option<PathBuf>,
+    /// Where the agent works. `None`: it has no business with files.
+    pub workspace: Option<PathBuf>,
+    /// A directory of its own for the agent's settings and credentials, wiped when the runner is gone.
+    pub home: Option<PathBuf>,
+    /// Where the agent keeps its own account of the session; it outlives the runner.
+    pub storage: Option<PathBuf>,
+}
+
+impl Outfit {
+    /// An outfit for an agent that needs nothing.
+    pub fn bare(agent: AgentConfig) -> Self {
+        Self { agent, program: None, workspace: None, home: None, storage: None }
+    }
+}
