@@ -4,6 +4,7 @@
 mod bench;
 mod chromium;
 mod debian;
+mod npm;
 mod postgres;
 mod process;
 mod test;
@@ -18,6 +19,7 @@ usage: cargo xtask <command>
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
+  agents                    find or install the real agents that tests drive; prints the variables that name them
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         "up" => up::up(after_separator(rest)),
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
+        "agents" => npm::print_variables(),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chromium;
+use crate::npm::{self, Agents};
 use crate::postgres::{self, Cluster};
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::tools::{DENY, NEXTEST, find_or_install};
@@ -36,10 +37,12 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     }
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
     let browser = step("chromium", chromium::find_or_install)?;
+    let agents = step("real agents", npm::find_or_install)?;
     let cluster = step("private Postgres", Cluster::start)?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
-    let outcome = step("tests on both engines", || run_tests(&nextest, &cluster, &browser, &not_tested, for_nextest));
-    drop(cluster);
+    let surroundings = Surroundings { cluster, browser, agents, not_tested: &not_tested };
+    let outcome = step("tests on both engines", || run_tests(&nextest, &surroundings, for_nextest));
+    drop(surroundings);
     // A test that could not do its work passes; it must not pass quietly.
     let said = fs::read_to_string(&not_tested).unwrap_or_default();
     let _ = fs::remove_file(&not_tested);
@@ -92,17 +95,20 @@ fn has_advisory_database() -> bool {
     databases.into_iter().flatten().flatten().any(|database| database.path().join(".git").exists())
 }
 
-fn run_tests(
-    nextest: &Path,
-    cluster: &Cluster,
-    browser: &Path,
-    not_tested: &Path,
-    arguments: &[String],
-) -> Result<(), String> {
+/// What the tests find around them.
+struct Surroundings<'a> {
+    cluster: Cluster,
+    browser: PathBuf,
+    agents: Agents,
+    not_tested: &'a Path,
+}
+
+fn run_tests(nextest: &Path, surroundings: &Surroundings, arguments: &[String]) -> Result<(), String> {
     // Called by its path, because a copy in our cache is not on cargo's.
     let mut command = in_workspace(nextest)?;
-    command.env(postgres::URL_VARIABLE, cluster.url()).env(chromium::VARIABLE, browser);
-    command.env("OSTLER_NOT_TESTED", not_tested);
+    command.env(postgres::URL_VARIABLE, surroundings.cluster.url()).env(chromium::VARIABLE, &surroundings.browser);
+    command.envs(surroundings.agents.variables.iter().map(|(name, program)| (*name, program)));
+    command.env("OSTLER_NOT_TESTED", surroundings.not_tested);
     command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
     run(command.args(arguments))
 }

@@ -60,7 +60,7 @@ fn version_of(binary: &PathBuf) -> Option<(u32, u32, u32)> {
 }
 
 /// `$OSTLER_CACHE_DIR`, else the user's cache directory.
-fn cache_dir() -> Result<PathBuf, String> {
+pub fn cache_dir() -> Result<PathBuf, String> {
     let from = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
     from("OSTLER_CACHE_DIR")
         .or_else(|| from("XDG_CACHE_HOME").map(|cache| cache.join("ostler")))
