@@ -25,6 +25,7 @@ pub mod policy;
 pub mod provider_profiles;
 pub mod redaction;
 pub mod results;
+pub mod rpc;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;

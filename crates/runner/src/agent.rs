@@ -3,6 +3,8 @@
 //!
 //! An agent knows nothing of leases, epochs, batches or the server; a [`Link`] is all it has.
 
+pub mod codex;
+pub mod process;
 pub mod scripted;
 
 use std::sync::Arc;
@@ -27,6 +29,12 @@ pub trait Agent: Send + Sync {
 
     /// Whether the lease is kept for a while when the run is idle, because starting the agent again is expensive.
     fn keeps_lease(&self) -> bool;
+
+    /// The tenure is over: ends what the agent kept between turns. One that is dropped without this ends all the same, but
+    /// not in peace.
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// One turn to work on.
@@ -94,6 +102,7 @@ pub type TurnResult = Result<TurnEnd, Left>;
 pub fn in_outfit(outfit: &Outfit) -> Box<dyn Agent> {
     match &outfit.agent {
         AgentConfig::Scripted => Box::new(scripted::Scripted),
+        AgentConfig::Codex => Box::new(codex::Codex::new(outfit.clone())),
         other => Box::new(Absent { agent: format!("{other:?}") }),
     }
 }

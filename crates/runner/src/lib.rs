@@ -12,10 +12,12 @@ mod link;
 mod outbox;
 mod outfit;
 mod runner;
+mod tail;
 mod tenure;
 mod turn;
 
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
-pub use outfit::Outfit;
+pub use outfit::{Outfit, Patience};
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};
+pub use tail::Tail;

@@ -278,7 +278,9 @@ pub enum Answer {
     Allowed {
         option_id: Option<String>,
     },
-    Denied,
+    Denied {
+        option_id: Option<String>,
+    },
     /// Nobody answered in time, or the question has become void.
     Cancelled,
 }
@@ -286,7 +288,7 @@ pub enum Answer {
 impl Asked {
     /// The answer. One that does not name this very request and digest counts as a denial.
     pub async fn answer(self) -> Answer {
-        let Some(answer) = self.answer else { return Answer::Denied };
+        let Some(answer) = self.answer else { return Answer::Denied { option_id: None } };
         let Ok(Ok(resolved)) = timeout(Duration::from_millis(self.wait_ms), answer).await else {
             return Answer::Cancelled;
         };
@@ -294,7 +296,8 @@ impl Asked {
         match resolved.status {
             PermissionStatus::Allowed if same => Answer::Allowed { option_id: resolved.option_id },
             PermissionStatus::Cancelled => Answer::Cancelled,
-            _ => Answer::Denied,
+            PermissionStatus::Denied if same => Answer::Denied { option_id: resolved.option_id },
+            _ => Answer::Denied { option_id: None },
         }
     }
 }

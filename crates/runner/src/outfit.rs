@@ -18,11 +18,28 @@ pub struct Outfit {
     pub home: Option<PathBuf>,
     /// Where the agent keeps its own account of the session; it outlives the runner.
     pub storage: Option<PathBuf>,
+    pub patience: Patience,
+}
+
+/// How long an agent bears with a model provider that does not do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Patience {
+    /// A provider that cannot be reached is given up after this.
+    pub unreachable_ms: u64,
+    /// A provider that says "later" is asked again after this, then after twice as long, and so on.
+    pub later_ms: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { unreachable_ms: 120_000, later_ms: 20_000 }
+    }
 }
 
 impl Outfit {
     /// An outfit for an agent that needs nothing.
     pub fn bare(agent: AgentConfig) -> Self {
-        Self { agent, program: None, workspace: None, home: None, storage: None }
+        Self { agent, program: None, workspace: None, home: None, storage: None, patience: Patience::default() }
     }
 }

@@ -147,7 +147,9 @@ pub async fn run_with(order: RunnerOrder, client: Client, mut agent: Box<dyn Age
     };
     let run_id = claimed.run.run_id;
     let mut tenure = Tenure::new(client, order.runner_id.clone(), order.lease_ms, claimed);
-    let outcome = match serve(&order, &mut tenure, agent.as_mut(), &mut turns).await {
+    let served = serve(&order, &mut tenure, agent.as_mut(), &mut turns).await;
+    agent.close().await;
+    let outcome = match served {
         Ok(()) => outcome(RunnerStatus::Idle, turns, None),
         Err(halt) => {
             tracing::debug!(%run_id, ?halt, "the runner stops");

@@ -4,7 +4,6 @@
 mod outfit;
 mod process;
 mod resident;
-mod tail;
 
 use std::{sync::Arc, time::Duration};
 

@@ -13,7 +13,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     runner_jobs::{JobEnd, RunnerJob},
 };
-use ostler_runner::{Launch, RunnerOrder};
+use ostler_runner::{Launch, RunnerOrder, Tail};
 use ostler_store as store;
 use rustix::process::{Pid, Signal, kill_process_group};
 use secrecy::ExposeSecret;
@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Ending, outfit, tail::Tail};
+use super::{Ending, outfit};
 use crate::{
     app::{App, store_failure},
     auth,

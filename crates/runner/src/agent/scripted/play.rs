@@ -137,7 +137,7 @@ impl Play {
         };
         Ok(match answer {
             Answer::Allowed { .. } => None,
-            Answer::Denied => {
+            Answer::Denied { .. } => {
                 Some(TurnEnd::blocked(FailureKind::PermissionDenied, format!("permission denied: {}", request.title)))
             }
             Answer::Cancelled => {

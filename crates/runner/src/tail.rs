@@ -1,4 +1,5 @@
-//! The end of what a runner process wrote to its log. Bounded however much it writes; redacted before anybody sees it.
+//! The end of what a process wrote to its log: a runner's, or an agent's. Bounded however much it writes; redacted before
+//! anybody sees it.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ impl Tail {
         tail
     }
 
-    fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         let over = self.bytes.len().saturating_sub(KEPT_BYTES_MAX);
         self.bytes.drain(..over);
@@ -36,8 +37,9 @@ impl Tail {
     }
 
     /// The last lines, whole ones only: half a secret is not recognised as one.
-    pub fn shown(mut self, redactor: &Redactor) -> String {
-        let kept = String::from_utf8_lossy(self.bytes.make_contiguous()).into_owned();
+    pub fn shown(&self, redactor: &Redactor) -> String {
+        let (first, second) = self.bytes.as_slices();
+        let kept = String::from_utf8_lossy(&[first, second].concat()).into_owned();
         let kept = if self.cut { after_first_line(&kept) } else { &kept };
         let clean = redactor.redact(kept);
         let clean = clean.trim_end();

@@ -1,0 +1,354 @@
+//! JSON-RPC frames, as Codex (which leaves the `jsonrpc` member out) and ACP (2.0) exchange them: calls in both directions,
+//! one frame per line. Parameters and results stay text until somebody who knows the method reads them.
+//!
+//! This reads and writes frames; it neither sends nor remembers them. What is not a frame is a value, never a panic.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{RawJson, json::present};
+
+/// A longer line is no frame. Agents put whole tool outputs and file contents on one line.
+pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+const METHOD_BYTES_MAX: usize = 200;
+const ID_BYTES_MAX: usize = 200;
+
+/// The codes of JSON-RPC 2.0 that an answer of ours may carry.
+pub const METHOD_NOT_FOUND: i64 = -32601;
+pub const INVALID_PARAMS: i64 = -32602;
+pub const INTERNAL_ERROR: i64 = -32603;
+
+/// Whether written frames name their version. What is read may do either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// No `jsonrpc` member, as Codex speaks.
+    Bare,
+    /// `"jsonrpc": "2.0"`.
+    Two,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RpcId {
+    Number(i64),
+    Text(String),
+}
+
+impl fmt::Display for RpcId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    Request {
+        id: RpcId,
+        method: String,
+        /// `null` where there were none.
+        params: RawJson,
+    },
+    Notification {
+        method: String,
+        params: RawJson,
+    },
+    Answer {
+        id: RpcId,
+        result: RawJson,
+    },
+    /// Without an id: the peer could not tell which request it refuses.
+    Error {
+        id: Option<RpcId>,
+        error: RpcError,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawJson>,
+}
+
+impl RpcError {
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// The answer to a request nobody here knows.
+    pub fn unknown_method(method: &str) -> Self {
+        Self::new(METHOD_NOT_FOUND, format!("this client does not know {method:?}"))
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+/// Why a line is not a frame. It quotes nothing: the line may hold a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAFrame {
+    TooLong { bytes: usize },
+    NotJson { bytes: usize },
+    Misshapen(&'static str),
+}
+
+impl fmt::Display for NotAFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { bytes } => {
+                write!(f, "a line of more than {bytes} bytes; a frame has {FRAME_BYTES_MAX} at most")
+            }
+            Self::NotJson { bytes } => write!(f, "a line of {bytes} bytes that is not a JSON object"),
+            Self::Misshapen(why) => write!(f, "an object that is no JSON-RPC frame: {why}"),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    jsonrpc: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    id: Option<Option<RpcId>>,
+    method: Option<String>,
+    params: Option<RawJson>,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<RawJson>,
+    error: Option<RpcError>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jsonrpc: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Option<&'a RpcId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RpcError>,
+}
+
+impl Frame {
+    /// Reads one line. Members that are not known are passed over.
+    pub fn read(line: &[u8]) -> Result<Self, NotAFrame> {
+        if line.len() > FRAME_BYTES_MAX {
+            return Err(NotAFrame::TooLong { bytes: line.len() });
+        }
+        let line = line.trim_ascii();
+        if !line.starts_with(b"{") {
+            return Err(NotAFrame::NotJson { bytes: line.len() });
+        }
+        let envelope: Envelope = serde_json::from_slice(line).map_err(|error| {
+            if error.is_data() {
+                NotAFrame::Misshapen("a member has the wrong type")
+            } else {
+                NotAFrame::NotJson { bytes: line.len() }
+            }
+        })?;
+        envelope.frame().map_err(NotAFrame::Misshapen)
+    }
+
+    /// One line, without its end.
+    pub fn write(&self, version: Version) -> String {
+        let jsonrpc = (version == Version::Two).then_some("2.0");
+        let empty = Written { jsonrpc, id: None, method: None, params: None, result: None, error: None };
+        let params = |params| Some(params).filter(|params: &&RawJson| !params.is_null());
+        let written = match self {
+            Self::Request { id, method, params: given } => {
+                Written { id: Some(Some(id)), method: Some(method), params: params(given), ..empty }
+            }
+            Self::Notification { method, params: given } => {
+                Written { method: Some(method), params: params(given), ..empty }
+            }
+            Self::Answer { id, result } => Written { id: Some(Some(id)), result: Some(result), ..empty },
+            Self::Error { id, error } => Written { id: Some(id.as_ref()), error: Some(error), ..empty },
+        };
+        serde_json::to_string(&written).expect("our own types serialise")
+    }
+}
+
+impl Envelope {
+    fn frame(self) -> Result<Frame, &'static str> {
+        if self.jsonrpc.is_some_and(|version| version != "2.0") {
+            return Err("another version");
+        }
+        if self.id.iter().flatten().any(|id| matches!(id, RpcId::Text(text) if text.len() > ID_BYTES_MAX)) {
+            return Err("an over-long id");
+        }
+        let params = self.params.unwrap_or_else(RawJson::null);
+        match (self.method, self.id, self.result, self.error) {
+            (Some(method), ..) if method.is_empty() || method.len() > METHOD_BYTES_MAX => {
+                Err("an empty or over-long method")
+            }
+            (Some(method), Some(Some(id)), None, None) => Ok(Frame::Request { id, method, params }),
+            (Some(method), None, None, None) => Ok(Frame::Notification { method, params }),
+            (None, Some(Some(id)), Some(result), None) => Ok(Frame::Answer { id, result }),
+            (None, id, None, Some(error)) => Ok(Frame::Error { id: id.flatten(), error }),
+            (Some(_), Some(None), ..) => Err("a request without an id"),
+            (Some(_), ..) => Err("a call and an answer at once"),
+            (None, ..) => Err("neither a call nor an answer"),
+        }
+    }
+}
+
+/// Cuts a stream of bytes into lines. Of a line that is too long nothing is kept but its length.
+#[derive(Default)]
+pub struct Lines {
+    open: Vec<u8>,
+    /// Bytes of a line that has become too long.
+    lost: usize,
+}
+
+impl Lines {
+    /// Takes bytes as they come, and gives what they complete, in order.
+    pub fn push(&mut self, mut bytes: &[u8], mut complete: impl FnMut(Result<&[u8], NotAFrame>)) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            self.keep(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            match std::mem::take(&mut self.lost) {
+                0 if self.open.trim_ascii().is_empty() => {}
+                0 => complete(Ok(&self.open)),
+                lost => complete(Err(NotAFrame::TooLong { bytes: lost })),
+            }
+            self.open.clear();
+        }
+        self.keep(bytes);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.lost == 0 && self.open.len() + bytes.len() <= FRAME_BYTES_MAX {
+            return self.open.extend_from_slice(bytes);
+        }
+        self.lost += self.open.len() + bytes.len();
+        self.open = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Frame, NotAFrame> {
+        Frame::read(text.as_bytes())
+    }
+
+    #[test]
+    fn the_four_kinds_of_frames_are_told_apart() {
+        let raw = |text: &str| RawJson::parse(text.to_owned()).unwrap();
+        for (line, frame) in [
+            (
+                r#"{"method":"item/x","id":0,"params":{"a": 1}}"#,
+                Frame::Request { id: RpcId::Number(0), method: "item/x".into(), params: raw(r#"{"a": 1}"#) },
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"a-1","method":"fs/read"}"#,
+                Frame::Request { id: RpcId::Text("a-1".into()), method: "fs/read".into(), params: RawJson::null() },
+            ),
+            (
+                r#"{"method":"turn/completed","params":{},"emittedAtMs":17}"#,
+                Frame::Notification { method: "turn/completed".into(), params: raw("{}") },
+            ),
+            (r#"{"id":7,"result":null}"#, Frame::Answer { id: RpcId::Number(7), result: RawJson::null() }),
+            (
+                r#"{"error":{"code":-32600,"message":"Not initialized"},"id":1}"#,
+                Frame::Error { id: Some(RpcId::Number(1)), error: RpcError::new(-32600, "Not initialized") },
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}"#,
+                Frame::Error { id: None, error: RpcError::new(-32700, "Parse error") },
+            ),
+        ] {
+            assert_eq!(read(line).unwrap(), frame, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_frame_is_said_to_be_none() {
+        for line in ["", "hello", "[]", "7", "{", r#"{"id":1"#, r#""x""#] {
+            assert!(matches!(read(line), Err(NotAFrame::NotJson { .. })), "{line}");
+        }
+        let long = format!(r#"{{"method":"{}"}}"#, "m".repeat(METHOD_BYTES_MAX + 1));
+        for line in [
+            "{}",
+            r#"{"id":1}"#,
+            r#"{"id":null,"method":"x"}"#,
+            r#"{"id":[1],"method":"x"}"#,
+            r#"{"id":1.5,"method":"x"}"#,
+            r#"{"id":1,"method":7}"#,
+            r#"{"id":1,"method":""}"#,
+            r#"{"id":1,"method":"x","result":1}"#,
+            r#"{"id":1,"result":1,"error":{"code":1,"message":"x"}}"#,
+            r#"{"result":1}"#,
+            r#"{"id":1,"error":"no"}"#,
+            r#"{"jsonrpc":"1.0","id":1,"result":1}"#,
+            &long,
+        ] {
+            assert!(matches!(read(line), Err(NotAFrame::Misshapen(_))), "{line}: {:?}", read(line));
+        }
+    }
+
+    #[test]
+    fn a_frame_names_its_version_only_where_the_peer_wants_it() {
+        let call = Frame::Request { id: RpcId::Number(1), method: "initialize".into(), params: RawJson::null() };
+        assert_eq!(call.write(Version::Bare), r#"{"id":1,"method":"initialize"}"#);
+        assert_eq!(call.write(Version::Two), r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#);
+        let error = Frame::Error { id: None, error: RpcError::unknown_method("x/y") };
+        assert!(error.write(Version::Bare).starts_with(r#"{"id":null,"error":{"code":-32601,"#));
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_reported_and_the_next_one_read() {
+        let mut lines = Lines::default();
+        let mut got = vec![];
+        for part in [&b"a\n\n  \nb"[..], &vec![b'x'; FRAME_BYTES_MAX], b"xx\r\nc\nd"] {
+            lines.push(part, |line| got.push(line.map(<[u8]>::to_vec)));
+        }
+        let long = NotAFrame::TooLong { bytes: FRAME_BYTES_MAX + 4 };
+        assert_eq!(got, [Ok(b"a".to_vec()), Err(long), Ok(b"c".to_vec())]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(number: i64, method in "[a-zA-Z/]{1,40}", text: String, two: bool) {
+            let version = if two { Version::Two } else { Version::Bare };
+            let params = RawJson::of(&json!({"text": text}));
+            for frame in [
+                Frame::Request { id: RpcId::Number(number), method: method.clone(), params: params.clone() },
+                Frame::Notification { method, params: params.clone() },
+                Frame::Answer { id: RpcId::Text(text.chars().take(40).collect()), result: params },
+                Frame::Error { id: Some(RpcId::Number(number)), error: RpcError::new(number, text) },
+            ] {
+                let line = frame.write(version);
+                prop_assert!(!line.contains('\n'));
+                prop_assert_eq!(Frame::read(line.as_bytes()), Ok(frame));
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_and_lines_do_not_depend_on_how_they_are_cut(bytes: Vec<u8>, cut: prop::sample::Index) {
+            let _ = Frame::read(&bytes);
+            let all = |parts: &[&[u8]]| {
+                let (mut lines, mut got) = (Lines::default(), vec![]);
+                parts.iter().for_each(|part| lines.push(part, |line| got.push(line.map(<[u8]>::to_vec))));
+                got
+            };
+            let at = if bytes.is_empty() { 0 } else { cut.index(bytes.len()) };
+            prop_assert_eq!(all(&[&bytes]), all(&[&bytes[..at], &bytes[at..]]));
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Codex: drives `codex app-server`, the native program, over its standard streams. The process lives across the turns of a
+//! tenure; the thread it works on lives in the session's storage and outlives both.
+//!
+//! What Codex says is turned into events; how a turn ends is what Codex says of it, or our own reason to stop it. A thread
+//! that cannot be resumed is never replaced by a new one.
+
+mod approvals;
+mod conversation;
+mod failures;
+mod items;
+mod later;
+pub mod program;
+mod wire;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, LazyLock},
+};
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    FailureKind,
+    events::{EventType, clip},
+    policy::{ExecutionPolicy, Network, Sandbox},
+    redaction::Redactor,
+    rpc::{Frame, Version},
+};
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep};
+
+use super::{
+    AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult,
+    process::{Heard, Process, Program},
+};
+use crate::{Outfit, link::Link};
+use conversation::Conversation;
+use wire::{Initialized, Notice, ThreadAnswer, Tokens};
+
+/// A call that Codex answers at once when it is well.
+const CALL_MS: u64 = 30_000;
+/// Another process has the thread open: how long its end is waited for, and how often it is looked for.
+const WRITER_WAIT_MS: u64 = 30_000;
+const WRITER_RETRY_MS: u64 = 200;
+/// Turns of a thread that are looked through for a prompt it may hold already.
+const TURNS_SEEN: u32 = 5;
+/// Where Codex keeps its rollouts, inside its home and inside the session's storage.
+const ROLLOUT_FOLDER: &str = "sessions";
+const NOTICE_CHARS_MAX: usize = 500;
+
+static REDACTOR: LazyLock<Arc<Redactor>> = LazyLock::new(|| Arc::new(Redactor::new(&[])));
+
+pub struct Codex {
+    outfit: Outfit,
+    /// Between two turns; nothing is left here of a turn that did not end well.
+    live: Option<Live>,
+    /// The session's thread, once it is known to be on disk.
+    thread_id: Option<String>,
+    processes: u32,
+}
+
+/// A process with its thread open.
+struct Live {
+    process: Process,
+    thread_id: String,
+    model: String,
+    /// The thread can be resumed. A new one cannot before its first turn.
+    is_on_disk: bool,
+    /// What the thread has used so far, as far as it is known.
+    used: Option<Tokens>,
+}
+
+/// What a turn begins with.
+struct Opening {
+    live: Live,
+    /// An earlier attempt has said the prompt to this thread.
+    holds_prompt: bool,
+}
+
+impl Codex {
+    pub fn new(outfit: Outfit) -> Self {
+        Self { outfit, live: None, thread_id: None, processes: 0 }
+    }
+
+    async fn work(&mut self, turn: &Turn, mut link: Link) -> TurnResult {
+        let opening = match self.live.take() {
+            Some(live) => Opening { live, holds_prompt: false },
+            None => {
+                let stopped = link.stopped();
+                tokio::select! {
+                    () = stopped => return Err(Left::Stopped),
+                    opened = self.open(turn, &mut link) => match opened {
+                        Ok(opening) => opening,
+                        Err(end) => return Ok(end),
+                    },
+                }
+            }
+        };
+        let Opening { mut live, holds_prompt } = opening;
+        let mut conversation = Conversation::new(&mut live, &self.outfit, turn, link);
+        let result = conversation.run(holds_prompt).await;
+        let is_well = conversation.is_well;
+        if live.is_on_disk {
+            self.thread_id = Some(live.thread_id.clone());
+        }
+        match is_well {
+            true => self.live = Some(live),
+            false => {
+                live.process.close().await;
+            }
+        }
+        result
+    }
+
+    /// Starts the program and opens the session's thread in it.
+    async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
+        let program = self.program()?;
+        self.processes += 1;
+        let mark = format!("{}-{}", turn.attempt_id, self.processes);
+        let mut process = Process::start(&program, &mark, REDACTOR.clone()).map_err(|error| {
+            TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
+        })?;
+        let opened = self.converse(&mut process, turn, link).await;
+        match opened {
+            Ok((answer, is_on_disk, holds_prompt)) => {
+                let ThreadAnswer { thread, model, .. } = answer;
+                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: None };
+                Ok(Opening { live, holds_prompt })
+            }
+            Err(end) => {
+                process_ended(link, &process).await;
+                process.close().await;
+                Err(end)
+            }
+        }
+    }
+
+    async fn converse(
+        &self,
+        process: &mut Process,
+        turn: &Turn,
+        link: &mut Link,
+    ) -> Result<(ThreadAnswer, bool, bool), TurnEnd> {
+        initialize(process, link).await?;
+        if let Some(storage) = &self.outfit.storage {
+            let phase = json!({"phase": "codex-rollout-storage-mounted", "mountPath": storage,
+                "codexRolloutSubdir": ROLLOUT_FOLDER, "valuesPrinted": false});
+            link.emit(EventType::BackendStatus, &phase).await;
+        }
+        let settings = settings(&turn.run.execution_policy, &self.workspace()?);
+        let known = self.thread_id.as_ref().or(turn.thread_id.as_ref());
+        let is_on_disk = known.is_some();
+        let (method, answer) = match known {
+            Some(thread_id) => ("thread/resume", self.resume(process, thread_id, settings).await?),
+            None => ("thread/start", self.call(process, "thread/start", &settings).await?),
+        };
+        refuse_defaults(process, link).await?;
+        let phase = json!({"phase": format!("{method}:completed"), "threadId": answer.thread.id, "model": answer.model,
+            "modelProvider": answer.model_provider});
+        link.emit(EventType::BackendStatus, &phase).await;
+        let command_id = turn.command.command_id.to_string();
+        let turns = answer.initial_turns_page.iter().flat_map(|page| &page.data);
+        let mut items = turns.flat_map(|turn| &turn.items);
+        let holds_prompt = items.any(|item| item.client_id.as_deref() == Some(&command_id));
+        Ok((answer, is_on_disk, holds_prompt))
+    }
+
+    async fn call(&self, process: &mut Process, method: &str, params: &Value) -> Result<ThreadAnswer, TurnEnd> {
+        let answer = process.call(method, params, Duration::from_millis(CALL_MS)).await;
+        read(method, answer.map_err(|error| failures::refused(method, &error))?)
+    }
+
+    async fn resume(&self, process: &mut Process, thread_id: &str, settings: Value) -> Result<ThreadAnswer, TurnEnd> {
+        let method = "thread/resume";
+        let mut params = settings;
+        params["threadId"] = thread_id.into();
+        params["excludeTurns"] = true.into();
+        params["initialTurnsPage"] = json!({"limit": TURNS_SEEN, "sortDirection": "desc", "itemsView": "full"});
+        let until = Instant::now() + Duration::from_millis(WRITER_WAIT_MS);
+        loop {
+            match process.call(method, &params, Duration::from_millis(CALL_MS)).await {
+                Ok(answer) => return read(method, answer),
+                // Whoever has it open lost its lease, and is about to end.
+                Err(error) if failures::is_writer_conflict(&error) && Instant::now() < until => {
+                    sleep(Duration::from_millis(WRITER_RETRY_MS)).await;
+                }
+                Err(error) => return Err(failures::not_resumed(&error, self.outfit.storage.is_some())),
+            }
+        }
+    }
+
+    /// The program, in its own home, with the session's storage where it keeps its rollouts.
+    fn program(&self) -> Result<Program, TurnEnd> {
+        let path = program::find(self.outfit.program.as_deref(), std::env::var_os("PATH").as_deref())
+            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+        let home = self.home()?;
+        if let Some(storage) = &self.outfit.storage {
+            mount(storage, home).map_err(|error| {
+                TurnEnd::failed(FailureKind::InfraFailed, format!("the session's storage cannot be used: {error}"))
+            })?;
+        }
+        let environment = [("CODEX_HOME", home), ("HOME", home)];
+        Ok(Program {
+            path,
+            arguments: vec!["app-server".into()],
+            directory: Some(self.workspace()?),
+            environment: environment.map(|(name, value)| (name.into(), value.into())).to_vec(),
+            version: Version::Bare,
+        })
+    }
+
+    fn home(&self) -> Result<&Path, TurnEnd> {
+        let absent = || TurnEnd::failed(FailureKind::SecretUnavailable, "the profile has no home for its agent");
+        self.outfit.home.as_deref().ok_or_else(absent)
+    }
+
+    fn workspace(&self) -> Result<PathBuf, TurnEnd> {
+        match &self.outfit.workspace {
+            Some(workspace) => Ok(workspace.clone()),
+            // Without one it works where it can do no harm.
+            None => Ok(self.home()?.to_owned()),
+        }
+    }
+}
+
+impl Agent for Codex {
+    fn turn<'a>(&'a mut self, turn: &'a Turn, link: Link) -> BoxFuture<'a, TurnResult> {
+        Box::pin(self.work(turn, link))
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Resume
+    }
+
+    fn keeps_lease(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(live) = self.live.take() {
+                live.process.close().await;
+            }
+        })
+    }
+}
+
+async fn initialize(process: &mut Process, link: &Link) -> Result<(), TurnEnd> {
+    // Terminals that outlive an interrupt are cleaned up by a call that is still experimental.
+    let params = json!({"clientInfo": {"name": "ostler", "title": "Ostler", "version": env!("CARGO_PKG_VERSION")},
+        "capabilities": {"experimentalApi": true, "requestAttestation": false}});
+    let answer = process.call("initialize", &params, Duration::from_millis(CALL_MS)).await;
+    let answer: Initialized = read("initialize", answer.map_err(|error| failures::refused("initialize", &error))?)?;
+    let initialized = process.notify("initialized", &()).await;
+    initialized.map_err(|error| failures::refused("initialized", &error))?;
+    let phase = json!({"phase": "initialize:completed", "userAgent": clip(&answer.user_agent, NOTICE_CHARS_MAX),
+        "processId": process.id()});
+    link.emit(EventType::BackendStatus, &phase).await;
+    Ok(())
+}
+
+/// A profile whose configuration makes no sense would run with Codex's defaults: another provider, another account.
+async fn refuse_defaults(process: &mut Process, link: &Link) -> Result<(), TurnEnd> {
+    while let Some(heard) = process.next_kept() {
+        let Heard::Frame(Frame::Notification { method, params }) = heard else { continue };
+        if method != "configWarning" {
+            continue;
+        }
+        let notice: Notice = params.view().unwrap_or_default();
+        let text = notice_text(&notice);
+        link.emit(EventType::BackendStatus, &json!({"phase": "config-warning", "message": text})).await;
+        if notice.summary.is_some_and(|summary| summary.contains("using defaults")) {
+            return Err(TurnEnd::failed(FailureKind::BackendFailed, format!("the profile's configuration: {text}")));
+        }
+    }
+    Ok(())
+}
+
+fn notice_text(notice: &Notice) -> String {
+    let parts = [&notice.message, &notice.summary, &notice.details];
+    clip(&parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" "), NOTICE_CHARS_MAX)
+}
+
+/// Says that a process is given up, with the end of its log.
+async fn process_ended(link: &Link, process: &Process) {
+    let phase = json!({"phase": "process-ended", "processId": process.id(), "logTail": process.log_tail()});
+    link.emit(EventType::BackendStatus, &phase).await;
+}
+
+fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::RawJson) -> Result<T, TurnEnd> {
+    let misread =
+        || TurnEnd::failed(FailureKind::BackendFailed, format!("the agent's answer to {method} makes no sense"));
+    serde_json::from_str(answer.as_str()).map_err(|_| misread())
+}
+
+/// What a thread is started or resumed with: the run's policy, nothing wider.
+fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
+    json!({"cwd": workspace, "approvalPolicy": policy.approval, "sandbox": policy.sandbox})
+}
+
+/// The same policy in the words of `turn/start`.
+fn sandbox_policy(policy: &ExecutionPolicy) -> Value {
+    let network = policy.network == Network::Enabled;
+    match policy.sandbox {
+        Sandbox::ReadOnly => json!({"type": "readOnly", "networkAccess": network}),
+        Sandbox::WorkspaceWrite => json!({"type": "workspaceWrite", "writableRoots": [], "networkAccess": network,
+            "excludeTmpdirEnvVar": false, "excludeSlashTmp": false}),
+        Sandbox::DangerFullAccess => json!({"type": "dangerFullAccess"}),
+    }
+}
+
+/// Puts the session's storage where Codex keeps its rollouts.
+fn mount(storage: &Path, home: &Path) -> std::io::Result<()> {
+    let (kept, seen) = (storage.join(ROLLOUT_FOLDER), home.join(ROLLOUT_FOLDER));
+    std::fs::create_dir_all(&kept)?;
+    match std::fs::read_link(&seen) {
+        Ok(target) if target == kept => Ok(()),
+        _ => std::os::unix::fs::symlink(&kept, &seen),
+    }
+}
+
+#[cfg(test)]
+mod tests;

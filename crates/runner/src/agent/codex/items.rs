@@ -1,0 +1,203 @@
+//! Items: what Codex says and does, as events. A whole message is held back until it is known whether another follows: the
+//! last one of a completed turn is the reply. A message that only ever came in pieces is no reply.
+
+use std::collections::HashMap;
+
+use ostler_protocol::{
+    events::{EventType, clip},
+    limits::TOOL_COMMAND_CHARS_MAX,
+};
+use serde_json::{Value, json};
+
+use super::wire::{DeltaNote, Item};
+use crate::link::Link;
+
+/// Output of one tool that is kept; it is the end of a build that never stops talking.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+const ARGUMENT_CHARS_MAX: usize = 2_000;
+const FILES_MAX: usize = 50;
+
+#[derive(Default)]
+pub struct Items {
+    /// Ids of ours by those of Codex, which a provider chooses and may use again in the next turn.
+    ids: HashMap<String, String>,
+    /// Tools that have started and not ended.
+    open: HashMap<String, Tool>,
+    held: Option<(String, String)>,
+}
+
+#[derive(Default)]
+struct Tool {
+    output_bytes: usize,
+    /// It came in pieces.
+    has_output: bool,
+}
+
+impl Items {
+    /// Whether a tool may still be running.
+    pub fn has_open_tools(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The id under which an item stands in the log.
+    pub fn id(&mut self, link: &mut Link, item_id: &str, prefix: &str) -> String {
+        self.ids.entry(item_id.to_owned()).or_insert_with(|| link.new_id(prefix)).clone()
+    }
+
+    pub async fn started(&mut self, link: &mut Link, item: &Item) {
+        self.release(link, false).await;
+        match item.kind.as_str() {
+            "contextCompaction" => compaction(link, "started").await,
+            _ if is_tool(item) => {
+                self.open.insert(item.id.clone(), Tool::default());
+                let call = self.tool_call(link, item, "item/started", "started");
+                link.emit(EventType::ToolCall, &call).await;
+            }
+            _ => {}
+        }
+    }
+
+    pub async fn completed(&mut self, link: &mut Link, item: &Item) {
+        match item.kind.as_str() {
+            "agentMessage" => {
+                self.release(link, false).await;
+                let id = self.id(link, &item.id, "msg");
+                self.held = Some((id, item.text.clone()));
+                if item.phase.as_deref() == Some("commentary") {
+                    self.release(link, false).await;
+                }
+            }
+            "reasoning" => {
+                let text = thought(item);
+                if !text.is_empty() {
+                    let id = self.id(link, &item.id, "think");
+                    link.emit(EventType::Reasoning, &json!({"messageId": id, "text": clip_bytes(&text)})).await;
+                }
+            }
+            "contextCompaction" => compaction(link, "completed").await,
+            _ if is_tool(item) => self.tool_ended(link, item).await,
+            _ => {}
+        }
+    }
+
+    async fn tool_ended(&mut self, link: &mut Link, item: &Item) {
+        let tool = self.open.remove(&item.id).unwrap_or_default();
+        if let Some(output) = item.aggregated_output.as_deref().filter(|text| !tool.has_output && !text.is_empty()) {
+            let id = self.id(link, &item.id, "tool");
+            output_event(link, &id, output, OUTPUT_BYTES_MAX).await;
+        }
+        let status = match item.status.as_deref() {
+            Some("failed") => "failed",
+            Some("declined") => "declined",
+            _ => "completed",
+        };
+        let call = self.tool_call(link, item, "item/completed", status);
+        link.emit(EventType::ToolCall, &call).await;
+    }
+
+    pub async fn text(&mut self, link: &mut Link, note: &DeltaNote) {
+        let id = self.id(link, &note.item_id, "msg");
+        link.delta(EventType::AssistantDelta, &id, &note.delta).await;
+    }
+
+    pub async fn thought(&mut self, link: &mut Link, note: &DeltaNote) {
+        let id = self.id(link, &note.item_id, "think");
+        link.delta(EventType::ReasoningDelta, &id, &note.delta).await;
+    }
+
+    pub async fn output(&mut self, link: &mut Link, note: &DeltaNote) {
+        let id = self.id(link, &note.item_id, "tool");
+        let Some(tool) = self.open.get_mut(&note.item_id) else { return };
+        let room = OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes);
+        tool.has_output = true;
+        tool.output_bytes = tool.output_bytes.saturating_add(note.delta.len());
+        // What fills the room says that it is cut; what comes after is not told at all.
+        if room > 0 {
+            output_event(link, &id, &note.delta, room).await;
+        }
+    }
+
+    /// Lets go of the message that was held back, as the turn's reply or as one on the way.
+    pub async fn release(&mut self, link: &mut Link, is_reply: bool) {
+        if let Some((id, text)) = self.held.take() {
+            link.message(&id, &text, is_reply).await;
+        }
+    }
+
+    fn tool_call(&mut self, link: &mut Link, item: &Item, method: &str, status: &str) -> Value {
+        let mut call = json!({"toolCallId": self.id(link, &item.id, "tool"), "itemId": item.id, "name": tool_name(item),
+            "method": method, "type": item.kind, "status": status});
+        if let Some(command) = command(item) {
+            call["command"] = clip(&command, TOOL_COMMAND_CHARS_MAX).into();
+        }
+        if let Some(arguments) = &item.arguments {
+            call["arguments"] = clip(arguments.as_str(), ARGUMENT_CHARS_MAX).into();
+        }
+        if !item.changes.is_empty() {
+            call["files"] = item.changes.iter().take(FILES_MAX).map(|change| change.path.as_str()).collect();
+        }
+        if let Some(code) = item.exit_code {
+            call["exitCode"] = code.into();
+        }
+        if let Some(ms) = item.duration_ms {
+            call["durationMs"] = ms.into();
+        }
+        call
+    }
+}
+
+/// Items that do something, as opposed to those that say something.
+fn is_tool(item: &Item) -> bool {
+    matches!(
+        item.kind.as_str(),
+        "commandExecution"
+            | "fileChange"
+            | "mcpToolCall"
+            | "dynamicToolCall"
+            | "collabAgentToolCall"
+            | "webSearch"
+            | "imageView"
+            | "imageGeneration"
+    )
+}
+
+fn tool_name(item: &Item) -> String {
+    match (item.kind.as_str(), &item.server, &item.tool) {
+        ("commandExecution", ..) => "shell".into(),
+        ("fileChange", ..) => "apply_patch".into(),
+        (_, Some(server), Some(tool)) => format!("{server}.{tool}"),
+        (_, None, Some(tool)) => tool.clone(),
+        (kind, ..) => kind.to_owned(),
+    }
+}
+
+/// What it does, in a line.
+fn command(item: &Item) -> Option<String> {
+    if !item.changes.is_empty() {
+        return Some(item.changes.iter().map(|change| change.path.as_str()).collect::<Vec<_>>().join(" "));
+    }
+    item.command.clone().or_else(|| item.query.clone())
+}
+
+fn thought(item: &Item) -> String {
+    let text = |part: &Value| part.as_str().or_else(|| part["text"].as_str()).unwrap_or_default().to_owned();
+    let parts = if item.summary.is_empty() { &item.content } else { &item.summary };
+    parts.iter().map(text).collect::<Vec<_>>().join("\n")
+}
+
+async fn compaction(link: &Link, what: &str) {
+    link.emit(EventType::BackendStatus, &json!({"phase": format!("context-compaction:{what}")})).await;
+}
+
+async fn output_event(link: &Link, tool_call_id: &str, text: &str, bytes_max: usize) {
+    let shown = &text[..text.floor_char_boundary(bytes_max)];
+    let cut = shown.len() < text.len();
+    let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": shown, "textTruncated": cut,
+        "outputTruncated": cut});
+    link.emit(EventType::CommandOutput, &payload).await;
+}
+
+/// Thoughts are shown, not kept whole at any price.
+fn clip_bytes(text: &str) -> &str {
+    &text[..text.floor_char_boundary(OUTPUT_BYTES_MAX / 2)]
+}
