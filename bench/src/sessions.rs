@@ -45,18 +45,25 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         }
         let mut tell = |name: &str, ratio: f64| {
             report.figure(format!("sessions.{}.{name}_ratio", engine.name()), ratio);
-            worst = worst.max(ratio);
+            ratio
         };
-        tell("all", ratio(bench, &sides, "?state=all").await?);
-        tell("idle", ratio(bench, &sides, "").await?);
+        worst = worst.max(tell("all", ratio(bench, &sides, "?state=all").await?));
+        worst = worst.max(tell("idle", ratio(bench, &sides, "").await?));
         for side in &sides {
             execute(&side.place, END_ALL).await?;
         }
-        tell("unread", ratio(bench, &sides, "").await?);
+        worst = worst.max(tell("unread", ratio(bench, &sides, "").await?));
         for side in &sides {
             timeout(TIMEOUT, mark_read(&side.server, &side.sessions[LEFT_UNREAD..])).await??;
         }
-        tell("read", ratio(bench, &sides, "").await?);
+        // A hundred thousand marks in seconds leave as many dead index entries, which Postgres clears away within its minute.
+        if engine == Engine::Postgres {
+            tell("read_unswept", ratio(bench, &sides, "").await?);
+            for side in &sides {
+                execute(&side.place, "VACUUM ANALYZE session_read_cursors").await?;
+            }
+        }
+        worst = worst.max(tell("read", ratio(bench, &sides, "").await?));
         for side in sides {
             side.server.stop()?;
         }
@@ -64,7 +71,7 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     report.figure("sessions.list_ratio_100k_to_100", worst);
     report.note(format!(
         "sessions: the time of a first page over {MANY} sessions against {FEW}, medians of alternating calls, of the list and engine \
-         where it is worst"
+         where it is worst; read_unswept: before Postgres has cleared away what a hundred thousand marks left"
     ));
     Ok(())
 }
