@@ -7,6 +7,7 @@
 pub mod agent;
 mod backlog;
 mod budgets;
+mod holdback;
 mod launch;
 mod link;
 mod outbox;

@@ -1,6 +1,7 @@
 //! The outbox: events on their way to the server, in order. It joins the pieces of a streamed message that have not been
 //! sent yet, so that a fast agent costs few events, and says when the next batch is due: at once, but for further pieces
-//! of a message that was just sent. It sends nothing and reads no clock.
+//! of a message that was just sent. What cannot stand alone of a piece is held back until more comes or the message is
+//! whole. It sends nothing and reads no clock.
 
 use std::collections::VecDeque;
 
@@ -12,6 +13,8 @@ use ostler_protocol::{
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Duration, Instant};
+
+use crate::holdback;
 
 /// After a piece of a message was sent, the next one waits this long.
 const DELTA_WINDOW_MS: u64 = 20;
@@ -26,13 +29,29 @@ const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 enum Queued {
     Event(AppendEvent),
-    Delta { event_type: EventType, command_id: String, message_id: String, text: String },
+    Delta(Delta),
+}
+
+/// A piece of a streamed message.
+struct Delta {
+    event_type: EventType,
+    command_id: String,
+    message_id: String,
+    text: String,
+}
+
+impl Delta {
+    fn belongs_to(&self, event_type: EventType, message_id: &str) -> bool {
+        self.event_type == event_type && self.message_id == message_id
+    }
 }
 
 #[derive(Default)]
 pub struct Outbox {
     queue: VecDeque<Queued>,
     bytes: usize,
+    /// The ends of streamed messages that wait for more.
+    held: Vec<Delta>,
     /// The message whose piece was sent last, and when.
     last_delta: Option<(String, Instant)>,
 }
@@ -52,6 +71,9 @@ impl Outbox {
             size => (EventType::Error, left_out(event_type, size)),
         };
         self.bytes += payload.as_str().len() + ENVELOPE_BYTES_MAX;
+        if matches!(event_type, EventType::AssistantMessage | EventType::Reasoning | EventType::TerminalStatus) {
+            self.release();
+        }
         let event_type = event_type.as_str().to_owned();
         self.queue.push_back(Queued::Event(AppendEvent {
             event_type,
@@ -62,22 +84,41 @@ impl Outbox {
 
     /// A piece of a streamed message. Joins the last one if that has not been sent and belongs to the same message.
     pub fn push_delta(&mut self, event_type: EventType, command_id: &str, message_id: &str, text: &str) {
-        let mut rest = text;
+        let held = self.held.iter().position(|held| held.belongs_to(event_type, message_id));
+        let mut text = held.map(|at| self.held.swap_remove(at).text).unwrap_or_default() + text;
+        let rest = text.split_off(holdback::settled(&text));
+        let delta =
+            |text| Delta { event_type, command_id: command_id.to_owned(), message_id: message_id.to_owned(), text };
+        if !rest.is_empty() {
+            self.held.push(delta(rest));
+        }
+        self.queue_delta(delta(text));
+    }
+
+    /// What is held back goes out: its message is whole.
+    fn release(&mut self) {
+        for delta in std::mem::take(&mut self.held) {
+            self.queue_delta(delta);
+        }
+    }
+
+    fn queue_delta(&mut self, delta: Delta) {
+        let mut rest = delta.text.as_str();
         while !rest.is_empty() {
             let piece = &rest[..rest.floor_char_boundary(DELTA_BYTES_MAX)];
             rest = &rest[piece.len()..];
             self.bytes += piece.len();
-            if let Some(Queued::Delta { event_type: kind, message_id: id, text: open, .. }) = self.queue.back_mut()
-                && *kind == event_type
-                && id == message_id
-                && open.len() + piece.len() <= DELTA_BYTES_MAX
+            if let Some(Queued::Delta(open)) = self.queue.back_mut()
+                && open.belongs_to(delta.event_type, &delta.message_id)
+                && open.text.len() + piece.len() <= DELTA_BYTES_MAX
             {
-                open.push_str(piece);
+                open.text.push_str(piece);
                 continue;
             }
             self.bytes += ENVELOPE_BYTES_MAX;
-            let (command_id, message_id) = (command_id.to_owned(), message_id.to_owned());
-            self.queue.push_back(Queued::Delta { event_type, command_id, message_id, text: piece.to_owned() });
+            let (command_id, message_id) = (delta.command_id.clone(), delta.message_id.clone());
+            let text = piece.to_owned();
+            self.queue.push_back(Queued::Delta(Delta { event_type: delta.event_type, command_id, message_id, text }));
         }
     }
 
@@ -91,13 +132,14 @@ impl Outbox {
 
     pub fn clear(&mut self) {
         self.queue.clear();
+        self.held.clear();
         self.bytes = 0;
     }
 
     /// When the next batch should go. `None`: there is nothing to send.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match (self.queue.front()?, &self.last_delta) {
-            (Queued::Delta { message_id, .. }, Some((last, sent))) if self.queue.len() == 1 && message_id == last => {
+            (Queued::Delta(delta), Some((last, sent))) if self.queue.len() == 1 && delta.message_id == *last => {
                 Some(*sent + Duration::from_millis(DELTA_WINDOW_MS))
             }
             _ => Some(now),
@@ -112,7 +154,7 @@ impl Outbox {
             let Some(queued) = self.queue.pop_front() else { break };
             let event = match queued {
                 Queued::Event(event) => event,
-                Queued::Delta { event_type, command_id, message_id, text } => {
+                Queued::Delta(Delta { event_type, command_id, message_id, text }) => {
                     let payload = RawJson::of(&DeltaPayload { message_id: &message_id, delta: &text });
                     self.last_delta = Some((message_id, now));
                     AppendEvent { event_type: event_type.as_str().to_owned(), command_id: Some(command_id), payload }
@@ -155,44 +197,60 @@ mod tests {
     #[tokio::test]
     async fn pieces_that_have_not_been_sent_are_joined() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        for piece in ["one ", "two ", "three"] {
+        for piece in ["one ", "two ", "three "] {
             delta(&mut outbox, "m1", piece);
         }
-        delta(&mut outbox, "m2", "other");
-        assert_eq!(texts(&outbox.take(now)), ["one two three", "other"]);
+        delta(&mut outbox, "m2", "other ");
+        assert_eq!(texts(&outbox.take(now)), ["one two three ", "other "]);
         assert!(outbox.is_empty() && outbox.due(now).is_none());
     }
 
     #[tokio::test]
     async fn the_first_piece_goes_at_once_and_the_next_after_a_window() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        delta(&mut outbox, "m1", "a");
+        delta(&mut outbox, "m1", "a ");
         assert_eq!(outbox.due(now), Some(now));
         outbox.take(now);
-        delta(&mut outbox, "m1", "b");
-        delta(&mut outbox, "m1", "c");
+        delta(&mut outbox, "m1", "b ");
+        delta(&mut outbox, "m1", "c ");
         assert_eq!(outbox.due(now), Some(now + WINDOW));
-        assert_eq!(texts(&outbox.take(now + WINDOW)), ["bc"]);
+        assert_eq!(texts(&outbox.take(now + WINDOW)), ["b c "]);
     }
 
     #[tokio::test]
     async fn anything_else_takes_a_waiting_piece_along_in_order() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        delta(&mut outbox, "m1", "a");
+        delta(&mut outbox, "m1", "a ");
         outbox.take(now);
-        delta(&mut outbox, "m1", "b");
+        delta(&mut outbox, "m1", "b ");
         outbox.push(EventType::Step, "cmd", RawJson::of(&json!({})));
-        delta(&mut outbox, "m1", "c");
+        delta(&mut outbox, "m1", "c ");
         assert_eq!(outbox.due(now), Some(now));
-        assert_eq!(texts(&outbox.take(now)), ["b", "step", "c"]);
+        assert_eq!(texts(&outbox.take(now)), ["b ", "step", "c "]);
+    }
+
+    #[tokio::test]
+    async fn half_a_word_waits_for_the_rest_whatever_comes_between() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        delta(&mut outbox, "m1", "key sk-ant");
+        outbox.push(EventType::Step, "cmd", RawJson::of(&json!({})));
+        delta(&mut outbox, "m1", "-0123");
+        delta(&mut outbox, "m2", "aside");
+        delta(&mut outbox, "m1", "4567 and");
+        assert_eq!(texts(&outbox.take(now)), ["key ", "step", "sk-ant-01234567 "]);
+        outbox.push(EventType::AssistantMessage, "cmd", RawJson::of(&json!({})));
+        let mut last = texts(&outbox.take(now));
+        assert_eq!(last.pop().as_deref(), Some("assistant_message"));
+        last.sort();
+        assert_eq!(last, ["and", "aside"]);
     }
 
     #[tokio::test]
     async fn another_message_does_not_wait_for_the_window() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
-        delta(&mut outbox, "m1", "a");
+        delta(&mut outbox, "m1", "a ");
         outbox.take(now);
-        delta(&mut outbox, "m2", "b");
+        delta(&mut outbox, "m2", "b ");
         assert_eq!(outbox.due(now), Some(now));
     }
 

@@ -130,7 +130,7 @@ fn text(value: &Value) -> String {
 
 /// A run of the built-in agent, which repeats what it is told.
 fn ask_the_agent(caller: &mut Caller) -> String {
-    let script = json!({"script": [{"say": format!("I was given {KEY}; {WITNESS}")},
+    let script = json!({"script": [{"say": format!("I was given {KEY}; {WITNESS}"), "pieces": 40, "everyMs": 25},
         {"tool": {"name": "shell", "command": format!("login --token={KEY}"), "output": "PASSWORD=pl4nted"}},
         {"custom": caller.secret}, {"error": {"kind": "backend-failed", "message": format!("no {KEY}")}},
         {"ask": {"title": format!("use {KEY}?"), "command": KEY, "waitMs": 100}},

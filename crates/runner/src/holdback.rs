@@ -1,0 +1,84 @@
+//! How much of a streamed text may go out. The server recognises a credential only when it sees it whole, so a piece of a
+//! message never ends inside a word, between a name and its value, or inside a key block: the rest waits for more.
+
+/// A word longer than this is no credential we would know; it goes out in pieces.
+const WORD_BYTES_MAX: usize = 4 * 1024;
+/// Likewise a key block.
+const BLOCK_BYTES_MAX: usize = 16 * 1024;
+const BLOCK_BEGINS: &str = "-----BEGIN";
+const BLOCK_ENDS: &str = "-----END";
+
+/// The length of the part that can stand alone.
+pub fn settled(text: &str) -> usize {
+    let word = last_word(text);
+    let settled = if names_a_value(&text[..word]) { last_word(text[..word].trim_end()) } else { word };
+    let settled = if text.len() - settled > WORD_BYTES_MAX { text.len() } else { settled };
+    match text.rfind(BLOCK_BEGINS) {
+        Some(begin)
+            if !text[begin..settled.max(begin)].contains(BLOCK_ENDS) && text.len() - begin <= BLOCK_BYTES_MAX =>
+        {
+            settled.min(begin)
+        }
+        _ => settled,
+    }
+}
+
+/// Where the last word begins. Credentials are printable ASCII; everything else stands between words.
+fn last_word(text: &str) -> usize {
+    let boundary = text.char_indices().rev().find(|(_, char)| !char.is_ascii_graphic());
+    boundary.map_or(0, |(at, char)| at + char.len_utf8())
+}
+
+/// Whether what follows belongs to what was just said, as in `Authorization: Bearer …` or `password = …`.
+fn names_a_value(before: &str) -> bool {
+    let before = before.trim_end();
+    let word = &before[last_word(before)..];
+    word.ends_with([':', '=']) || ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> &str {
+        &text[..settled(text)]
+    }
+
+    #[test]
+    fn a_word_waits_for_its_end() {
+        assert_eq!(shown("the key is sk-12"), "the key is ");
+        assert_eq!(shown("the key is sk-1234567890 "), "the key is sk-1234567890 ");
+        assert_eq!(shown("half"), "");
+        assert_eq!(shown(""), "");
+    }
+
+    #[test]
+    fn a_name_and_its_value_stay_together() {
+        assert_eq!(shown("so password: hun"), "so ");
+        assert_eq!(shown("so password = hun"), "so password ", "the name alone tells nothing");
+        assert_eq!(shown("Authorization: Bearer abc"), "Authorization: ");
+        assert_eq!(shown("so password: "), "so ");
+    }
+
+    #[test]
+    fn languages_without_spaces_flow() {
+        assert_eq!(shown("你好世界"), "你好世界");
+        assert_eq!(shown("密钥是sk-12"), "密钥是");
+    }
+
+    #[test]
+    fn a_key_block_waits_for_its_end() {
+        let block = "see -----BEGIN PRIVATE KEY-----\nMIIE\nabcd\n";
+        assert_eq!(shown(block), "see ");
+        let whole = format!("{block}-----END PRIVATE KEY-----\nand ");
+        assert_eq!(shown(&whole), whole);
+        let endless = format!("-----BEGIN X-----\n{}", "abc\n".repeat(BLOCK_BYTES_MAX));
+        assert_eq!(shown(&endless), endless);
+    }
+
+    #[test]
+    fn an_endless_word_goes_out() {
+        let word = "x".repeat(WORD_BYTES_MAX + 1);
+        assert_eq!(shown(&word), word);
+    }
+}
