@@ -56,7 +56,11 @@ async fn by_hand(connection: &Connection, run: &str, name: Option<String>) -> Re
     let client = connection.client()?;
     let run = client.get_run(run).await?;
     let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
-    let outfit = Outfit::bare(AgentConfig::of_profile(&run.backend_profile));
+    let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {
+        let message = format!("nobody here knows the agent of the profile {:?}", run.backend_profile);
+        errors::usage(message, "let the server start its runner: it has the profile's config")
+    })?;
+    let outfit = Outfit::bare(agent);
     Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile, outfit), client))
 }
 

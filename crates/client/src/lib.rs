@@ -12,6 +12,7 @@ mod health;
 mod leases;
 mod path;
 mod permissions;
+mod provider_profiles;
 mod raw;
 mod runner_jobs;
 mod runners;

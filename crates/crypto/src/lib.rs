@@ -1,8 +1,9 @@
-//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, and signed tokens. No clock, no I/O; identity
-//! keys, certificates and sealing join it with the mesh.
+//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, signed tokens, and secrets sealed for the disk.
+//! No clock, no randomness, no I/O; identity keys and certificates join it with the mesh.
 
 pub mod jwk;
 pub mod jws;
+pub mod seal;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;

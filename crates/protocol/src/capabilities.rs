@@ -226,6 +226,21 @@ pub const REGISTRY: &[Capability] = &[
         "People, for the operator: add with tenants and a time zone, list, remove, make tokens; the keys of those tokens.",
     ),
     tag(
+        "ostler_provider_profiles",
+        &[
+            "PUT /api/v1/provider-profiles/{profile}/credential",
+            "GET /api/v1/provider-profiles",
+            "GET /api/v1/provider-profiles/{profile}",
+            "DELETE /api/v1/provider-profiles/{profile}",
+            "GET /api/v1/provider-profiles/{profile}/config",
+            "PUT /api/v1/provider-profiles/{profile}/config",
+            "POST /api/v1/provider-profiles/{profile}/validate",
+            "GET /api/v1/provider-profiles/{profile}/validations/{validationId}",
+        ],
+        "Agents' credentials and configs, for platforms: set, list without a value, try with a run, delete.",
+    )
+    .modes(&["codex", "acp", "model"]),
+    tag(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; whoever has read them can compute its head.",

@@ -60,4 +60,7 @@ pub struct DurabilityReadiness {
 pub struct SecretRefReadiness {
     pub redacted: bool,
     pub database_url: String,
+    /// Where provider profiles' secrets lie, and whether other servers of the same store see them: `local-files` of this
+    /// server alone, or `local-files-shared`.
+    pub provider_secrets: String,
 }

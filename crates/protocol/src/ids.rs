@@ -105,8 +105,16 @@ ids! {
     TokenId "tok_";
     /// A person.
     UserId "usr_";
+    /// A trial of a provider profile. It is the run that tries it, under another name.
+    ValidationId "val_";
     /// Correlates one request with the log.
     TraceId "trc_";
+}
+
+impl ValidationId {
+    pub const fn of(run_id: RunId) -> Self {
+        Self(run_id.0)
+    }
 }
 
 impl SessionId {

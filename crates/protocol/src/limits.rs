@@ -54,3 +54,13 @@ pub const TOKEN_LIFE_MS_MAX: i64 = 10 * 366 * 86_400_000;
 pub const USER_TOKEN_LIFE_MS_DEFAULT: i64 = 12 * 3_600_000;
 /// A user's token cannot be revoked alone, only with the user; so it does not live for long.
 pub const USER_TOKEN_LIFE_MS_MAX: i64 = 30 * 86_400_000;
+
+pub const API_KEY_BYTES_MAX: usize = 8 * 1024;
+/// One file of a provider profile's secret.
+pub const PROFILE_FILE_BYTES_MAX: usize = 256 * 1024;
+/// Files that a profile's config describes for its agent's home.
+pub const PROFILE_FILES_MAX: usize = 16;
+/// Words of the command that a profile's config names.
+pub const PROFILE_COMMAND_WORDS_MAX: usize = 64;
+/// Provider profiles beside the built-in ones.
+pub const PROFILES_MAX: usize = 200;

@@ -10,6 +10,7 @@ use crate::{
     ids::{name, slug},
     json::read_shape,
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
+    provider_profiles::secret_name,
     runs::{CreateRun, TraceSink},
 };
 
@@ -299,7 +300,7 @@ fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> 
         let message = format!("a run of {profile:?} may not carry the credential of {:?}", credential.profile);
         return Err(denied("secret-scope-profile", message));
     }
-    let wanted = format!("agentrun-v01-provider-{profile}");
+    let wanted = secret_name(profile);
     if credential.secret_ref.name != wanted {
         return Err(denied("secret-scope-name", format!("the secretRef of {profile:?} must be named {wanted:?}")));
     }

@@ -1,6 +1,45 @@
-//! Provider profiles: which agent a backend profile runs. A profile never falls back to another one.
+//! Provider profiles: which agent a backend profile runs, and with whose credential. What is told of a profile names its
+//! secret and never shows it. A profile never falls back to another one.
 
-use serde::{Deserialize, Serialize};
+mod config;
+mod credential;
+
+use std::collections::BTreeMap;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
+
+pub use config::ProfileConfig;
+pub use credential::{AUTH, CONFIG, Credential};
+
+use crate::{
+    Failure, FailureKind, Timestamp,
+    backends::secret_keys,
+    ids::{CommandId, RunId, RunnerJobId, ValidationId},
+    policy::SecretRef,
+    runs::{Terminal, TerminalStatus},
+};
+
+/// Profiles that are always there, in the order they are listed; other slugs are dynamic.
+pub const BUILT_IN: [&str; 5] = ["codex", "deepseek", "minimax-m3", "dsflash-go", "model"];
+
+const SECRET_PREFIX: &str = "agentrun-v01-provider-";
+
+/// The naming rule: the secret of a profile has exactly this name.
+pub fn secret_name(profile: &str) -> String {
+    format!("{SECRET_PREFIX}{profile}")
+}
+
+/// The profile whose secret has this name.
+pub fn profile_of(secret_name: &str) -> Option<&str> {
+    secret_name.strip_prefix(SECRET_PREFIX)
+}
+
+/// A reference to the profile's whole secret, as a run's scope carries it.
+pub fn secret_ref(profile: &str) -> SecretRef {
+    SecretRef { name: secret_name(profile), keys: secret_keys(profile).into_iter().map(String::from).collect() }
+}
 
 /// The agent behind a profile, as its config names it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,8 +60,248 @@ pub enum AgentConfig {
 }
 
 impl AgentConfig {
-    /// The agent of a profile that has no config.
-    pub fn of_profile(profile: &str) -> Self {
-        if profile == "scripted" { Self::Scripted } else { Self::Codex }
+    /// The agent of a profile that has no config. `None`: without one nobody can tell.
+    pub fn of_profile(profile: &str) -> Option<Self> {
+        match profile {
+            "scripted" => Some(Self::Scripted),
+            "model" => None,
+            _ => Some(Self::Codex),
+        }
     }
+
+    pub fn kind(&self) -> AgentKind {
+        match self {
+            Self::Scripted => AgentKind::Scripted,
+            Self::Codex => AgentKind::Codex,
+            Self::Acp { .. } => AgentKind::Acp,
+            Self::Model { .. } => AgentKind::Model,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AgentKind {
+    Scripted,
+    Codex,
+    Acp,
+    Model,
+}
+
+impl AgentKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scripted => "scripted",
+            Self::Codex => "codex",
+            Self::Acp => "acp",
+            Self::Model => "model",
+        }
+    }
+}
+
+/// What is told of a profile.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderProfile {
+    pub profile: String,
+    pub built_in: bool,
+    pub agent: AgentKind,
+    /// The name of its secret, and the keys that are there; before there is one, the keys it needs.
+    pub secret_ref: SecretRef,
+    /// Whether a run of it finds everything that its agent needs.
+    pub configured: bool,
+    /// Changes with every change of its secret.
+    pub resource_version: Option<String>,
+    /// The end of the SHA-256 of `auth.json`: enough to tell two apart.
+    pub credential_hash_suffix: Option<String>,
+    /// The end of the SHA-256 of `config.toml`.
+    pub config_hash_suffix: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub updated_at: Option<Timestamp>,
+    /// The latest trial.
+    pub validation: Option<ValidationSummary>,
+    /// Why a run of it would fail, as far as it is known: `secret-unavailable` when something is missing, else how the
+    /// latest trial of this very secret failed.
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderProfileList {
+    pub provider_profiles: Vec<ProviderProfile>,
+}
+
+/// A credential: the provider's key alone, or whole files. What is not given stays as it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutCredential {
+    /// The provider's key. It becomes `auth.json` with the one field `OPENAI_API_KEY`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "exposed")]
+    #[schema(value_type = Option<String>, default = json!(null), write_only)]
+    pub api_key: Option<SecretString>,
+    /// Files by name, as text: `auth.json`, and with it `config.toml` (and `model-catalog.json` for `dsflash-go`).
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "all_exposed")]
+    #[schema(value_type = Option<BTreeMap<String, String>>, default = json!(null), write_only)]
+    pub files: Option<BTreeMap<String, SecretString>>,
+    /// Change it only if it still has this version. The header `If-Match` says the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+/// A new `config.toml`. The credential stays as it is.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PutConfig {
+    /// The text of `config.toml`: Codex's own, and the table `[ostler]` that names the agent.
+    pub config: String,
+    /// Change it only if the profile still has this version. The header `If-Match` says the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+/// A profile's `config.toml`: the one file of its secret that can be read back.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileConfigText {
+    pub profile: String,
+    pub config: String,
+    pub resource_version: String,
+    pub config_hash_suffix: String,
+}
+
+/// Who a trial is made for; what is left out is the server's to choose.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ValidateProfile {
+    /// The tenant of the run: the caller's first when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ValidationStatus {
+    Running,
+    Passed,
+    Failed,
+}
+
+impl ValidationStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Only a terminal fact of the run says how the trial went.
+    pub fn of(terminal: Option<&Terminal>) -> Self {
+        match terminal.map(|terminal| terminal.status) {
+            None => Self::Running,
+            Some(TerminalStatus::Completed) => Self::Passed,
+            Some(_) => Self::Failed,
+        }
+    }
+}
+
+/// A trial, as its profile shows it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ValidationSummary {
+    pub validation_id: ValidationId,
+    pub status: ValidationStatus,
+    pub failure_kind: Option<FailureKind>,
+    /// The version of the secret that was tried.
+    pub resource_version: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+/// A trial of a profile: an ordinary run, and what became of it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Validation {
+    pub validation_id: ValidationId,
+    pub profile: String,
+    pub status: ValidationStatus,
+    pub terminal_status: Option<TerminalStatus>,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+    /// The version of the secret that was tried.
+    pub resource_version: Option<String>,
+    pub run_id: RunId,
+    pub command_id: CommandId,
+    pub runner_job_id: RunnerJobId,
+    /// Where to ask again.
+    pub poll: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+/// What is kept of a trial beside its run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidationRecord {
+    pub validation_id: ValidationId,
+    pub profile: String,
+    pub resource_version: Option<String>,
+    pub run_id: RunId,
+    pub command_id: CommandId,
+    pub runner_job_id: RunnerJobId,
+    pub created_at: Timestamp,
+}
+
+impl Validation {
+    /// The trial, with the end of its run's command if it has one.
+    pub fn of(record: ValidationRecord, terminal: Option<Terminal>) -> Self {
+        let poll = format!("/api/v1/provider-profiles/{}/validations/{}", record.profile, record.validation_id);
+        Self {
+            validation_id: record.validation_id,
+            profile: record.profile,
+            status: ValidationStatus::of(terminal.as_ref()),
+            terminal_status: terminal.as_ref().map(|terminal| terminal.status),
+            failure_kind: terminal.as_ref().and_then(|terminal| terminal.failure_kind),
+            message: terminal.and_then(|terminal| terminal.message),
+            resource_version: record.resource_version,
+            run_id: record.run_id,
+            command_id: record.command_id,
+            runner_job_id: record.runner_job_id,
+            poll,
+            created_at: record.created_at,
+        }
+    }
+
+    pub fn summary(&self) -> ValidationSummary {
+        ValidationSummary {
+            validation_id: self.validation_id,
+            status: self.status,
+            failure_kind: self.failure_kind,
+            resource_version: self.resource_version.clone(),
+            created_at: self.created_at,
+        }
+    }
+}
+
+/// A refusal that names the profile.
+pub(crate) fn unavailable(rule: &'static str, profile: &str, message: impl Into<String>) -> Failure {
+    Failure::rule(FailureKind::SecretUnavailable, rule, message).detail("profile", profile)
+}
+
+/// Whoever writes such a body sends it to the one server that is to keep it.
+fn exposed<S: Serializer>(secret: &Option<SecretString>, out: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(ExposeSecret::expose_secret).serialize(out)
+}
+
+fn all_exposed<S: Serializer>(files: &Option<BTreeMap<String, SecretString>>, out: S) -> Result<S::Ok, S::Error> {
+    let shown = |files: &BTreeMap<String, SecretString>| -> BTreeMap<String, String> {
+        files.iter().map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect()
+    };
+    files.as_ref().map(shown).serialize(out)
 }

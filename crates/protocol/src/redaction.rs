@@ -3,11 +3,11 @@
 //!
 //! Text is searched for shapes; in JSON every string is decoded first, and the value of a field named like a secret
 //! goes whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
-//! secret's shape; the values this process knows are given to [`Redactor::new`].
+//! secret's shape; the values this process knows, and those it learns, are replaced wherever they stand.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::RwLock};
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 use regex::Regex;
 
 const MASK: &str = "[redacted]";
@@ -113,33 +113,80 @@ fn patterns() -> Vec<(Regex, String)> {
     .collect()
 }
 
+/// A shorter value would be found everywhere.
+const KNOWN_BYTES_MIN: usize = 6;
+
 pub struct Redactor {
     hints: AhoCorasick,
-    known: Option<AhoCorasick>,
+    known: RwLock<Known>,
     patterns: Vec<(Regex, String)>,
+}
+
+/// Learnt values that are remembered. One that is no longer in use may still be held by a process that got it.
+const LEARNT_MAX: usize = 20_000;
+
+/// Values that are secret whatever they look like: first the process's own, then those it has learnt, in their order.
+#[derive(Default)]
+struct Known {
+    values: Vec<String>,
+    own: usize,
+    /// `None`: there are none.
+    finder: Option<AhoCorasick>,
 }
 
 impl Redactor {
     /// `known`: secret values of this process, replaced wherever they stand.
     pub fn new(known: &[&str]) -> Self {
-        let known: Vec<_> = known.iter().filter(|value| value.len() >= 6).collect();
         let build = |list: &[&str]| AhoCorasick::builder().ascii_case_insensitive(true).build(list);
-        Self {
+        let redactor = Self {
             hints: build(HINTS).expect("the hints are a constant"),
-            known: (!known.is_empty()).then(|| AhoCorasick::new(known).expect("a handful of values")),
+            known: RwLock::default(),
             patterns: patterns(),
+        };
+        redactor.learn(known.iter().copied());
+        {
+            let mut known = redactor.known.write().expect("never poisoned");
+            known.own = known.values.len();
         }
+        redactor
+    }
+
+    /// Takes more secret values in; from now on they are replaced too.
+    pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
+        let mut known = self.known.write().expect("never poisoned");
+        let mut news = false;
+        for value in values.into_iter().filter(|value| value.len() >= KNOWN_BYTES_MIN) {
+            let quoted = serde_json::to_string(value).expect("a string serialises");
+            // As it stands in a JSON text that nobody has decoded yet.
+            for form in [value, &quoted[1..quoted.len() - 1]] {
+                if !known.values.iter().any(|known| known == form) {
+                    known.values.push(form.to_owned());
+                    news = true;
+                }
+            }
+        }
+        if news {
+            let (own, over) = (known.own, (known.values.len() - known.own).saturating_sub(LEARNT_MAX));
+            known.values.drain(own..own + over);
+            // Where one value begins another, the longer one goes whole.
+            let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&known.values);
+            known.finder = Some(finder.expect("a bounded number of bounded values"));
+        }
+    }
+
+    fn knows(&self, text: &str) -> bool {
+        self.known.read().expect("never poisoned").finder.as_ref().is_some_and(|finder| finder.is_match(text))
+    }
+
+    fn without_known(&self, text: &str) -> Option<String> {
+        let known = self.known.read().expect("never poisoned");
+        let finder = known.finder.as_ref().filter(|finder| finder.is_match(text))?;
+        Some(finder.replace_all(text, &vec![MASK; finder.patterns_len()]))
     }
 
     /// Redacts text that is not JSON.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut text = Cow::Borrowed(text);
-        if let Some(known) = &self.known
-            && known.is_match(text.as_ref())
-        {
-            let masks = vec![MASK; known.patterns_len()];
-            text = Cow::Owned(known.replace_all(&text, &masks));
-        }
+        let mut text = self.without_known(text).map_or(Cow::Borrowed(text), Cow::Owned);
         if !self.hints.is_match(text.as_ref()) {
             return text;
         }
@@ -153,7 +200,7 @@ impl Redactor {
 
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let suspicious = self.hints.is_match(text) || self.known.as_ref().is_some_and(|known| known.is_match(text));
+        let suspicious = self.hints.is_match(text) || self.knows(text);
         if !suspicious {
             return Cow::Borrowed(text);
         }
@@ -233,7 +280,7 @@ impl Walk<'_> {
     }
 }
 
-fn is_secret_field(key: &str, value: &str) -> bool {
+pub(crate) fn is_secret_field(key: &str, value: &str) -> bool {
     let name: String = key.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
     if SECRET_FIELDS.iter().any(|field| name.ends_with(field)) {
         return true;
@@ -315,6 +362,16 @@ mod tests {
         }
         let number = redactor.redact_json(r#"{"password" : 1234 , "n":[1]}"#);
         assert_eq!(number, r#"{"password" : "[redacted]" , "n":[1]}"#);
+    }
+
+    #[test]
+    fn a_value_that_is_learnt_is_known_from_then_on() {
+        let redactor = Redactor::new(&["hunter2"]);
+        let text = r#"{"text":"hunter2, hunter2-too, a \"quoted\" one and short"}"#;
+        assert!(redactor.redact_json(text).contains("[redacted]-too"));
+        redactor.learn(["hunter2-too", "a \"quoted\" one", "short"]);
+        assert_eq!(redactor.redact_json(text), r#"{"text":"[redacted], [redacted], [redacted] and short"}"#);
+        assert_eq!(redactor.redact("hunter2-too hunter2"), "[redacted] [redacted]");
     }
 
     #[test]

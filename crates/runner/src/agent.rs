@@ -18,7 +18,7 @@ use ostler_protocol::{
     runs::{Run, TerminalStatus},
 };
 
-use crate::{Outfit, link::Link};
+use crate::{Lack, Outfit, link::Link};
 
 pub trait Agent: Send + Sync {
     /// Works on one turn. When the link says stop, the agent should end what it does soon; it is dropped if it does not.
@@ -100,22 +100,25 @@ pub type TurnResult = Result<TurnEnd, Left>;
 
 /// The agent of an outfit.
 pub fn in_outfit(outfit: &Outfit) -> Box<dyn Agent> {
+    if let Some(lack) = &outfit.lacks {
+        return Box::new(Absent(lack.clone()));
+    }
     match &outfit.agent {
         AgentConfig::Scripted => Box::new(scripted::Scripted),
         AgentConfig::Codex => Box::new(codex::Codex::new(outfit.clone())),
-        other => Box::new(Absent { agent: format!("{other:?}") }),
+        other => {
+            let message = format!("this runner cannot run the agent {}", other.kind().as_str());
+            Box::new(Absent(Lack { failure_kind: FailureKind::InfraFailed, message }))
+        }
     }
 }
 
-/// Stands for an agent that this build cannot run: every turn ends with a reason instead of waiting for ever.
-struct Absent {
-    agent: String,
-}
+/// Stands for an agent that cannot be had here: every turn ends with a reason instead of waiting for ever.
+struct Absent(Lack);
 
 impl Agent for Absent {
     fn turn<'a>(&'a mut self, _: &'a Turn, _: Link) -> BoxFuture<'a, TurnResult> {
-        let message = format!("this runner cannot run the agent {}", self.agent);
-        Box::pin(async move { Ok(TurnEnd::failed(FailureKind::InfraFailed, message)) })
+        Box::pin(async { Ok(TurnEnd::failed(self.0.failure_kind, self.0.message.clone())) })
     }
 
     fn after_crash(&self) -> AfterCrash {

@@ -19,6 +19,6 @@ mod turn;
 
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
-pub use outfit::{Outfit, Patience};
+pub use outfit::{Lack, Outfit, Patience};
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};
 pub use tail::Tail;

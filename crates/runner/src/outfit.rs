@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use ostler_protocol::provider_profiles::AgentConfig;
+use ostler_protocol::{FailureKind, provider_profiles::AgentConfig};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,6 +19,8 @@ pub struct Outfit {
     /// Where the agent keeps its own account of the session; it outlives the runner.
     pub storage: Option<PathBuf>,
     pub patience: Patience,
+    /// The outfit could not be made ready: every turn ends with this.
+    pub lacks: Option<Lack>,
 }
 
 /// How long an agent bears with a model provider that does not do its work.
@@ -37,9 +39,23 @@ impl Default for Patience {
     }
 }
 
+/// What an outfit lacks, and so what becomes of its turns.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Lack {
+    pub failure_kind: FailureKind,
+    pub message: String,
+}
+
 impl Outfit {
     /// An outfit for an agent that needs nothing.
     pub fn bare(agent: AgentConfig) -> Self {
-        Self { agent, program: None, workspace: None, home: None, storage: None, patience: Patience::default() }
+        let (program, workspace, home, storage) = (None, None, None, None);
+        Self { agent, program, workspace, home, storage, patience: Patience::default(), lacks: None }
+    }
+
+    /// An outfit that could not be made ready.
+    pub fn lacking(agent: AgentConfig, failure_kind: FailureKind, message: String) -> Self {
+        Self { lacks: Some(Lack { failure_kind, message }), ..Self::bare(agent) }
     }
 }

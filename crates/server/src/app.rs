@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::{
     auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub, metrics::Metrics,
-    traces::Traces, worker::wakeups::Tray,
+    secrets::SecretStore, traces::Traces, worker::wakeups::Tray,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
@@ -38,6 +38,7 @@ pub struct Inner {
     pub config: Config,
     pub redactor: Redactor,
     pub auth: Authenticator,
+    pub secrets: SecretStore,
     pub followers: Arc<Followers>,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
@@ -120,6 +121,7 @@ pub struct Parts {
     pub config: Config,
     pub redactor: Redactor,
     pub auth: Authenticator,
+    pub secrets: SecretStore,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub stage: tokio::sync::watch::Receiver<Stage>,
@@ -135,7 +137,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, metrics, traces, stage } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, metrics, traces, stage } = parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -145,6 +147,7 @@ impl App {
             config,
             redactor,
             auth,
+            secrets,
             followers: Arc::default(),
             metrics,
             traces,

@@ -17,7 +17,7 @@ mod tokens;
 
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
-pub use tokens::{RUN, SERVICE, mint, operator_token, signing_key, token_hash};
+pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash, unhex};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
@@ -43,6 +43,8 @@ pub enum Access {
     Read,
     /// Who may ask for work and stop it.
     Submit,
+    /// Who may look after provider profiles: platforms, for the whole installation.
+    Provide,
     /// Who may carry a run out.
     Run,
     /// The operator alone.
@@ -50,7 +52,8 @@ pub enum Access {
 }
 
 impl Access {
-    pub const ALL: [Self; 6] = [Self::Public, Self::Browse, Self::Read, Self::Submit, Self::Run, Self::Operate];
+    pub const ALL: [Self; 7] =
+        [Self::Public, Self::Browse, Self::Read, Self::Submit, Self::Provide, Self::Run, Self::Operate];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,6 +61,7 @@ impl Access {
             Self::Browse => "browse",
             Self::Read => "read",
             Self::Submit => "submit",
+            Self::Provide => "provide",
             Self::Run => "run",
             Self::Operate => "operate",
         }
@@ -72,6 +76,7 @@ impl Access {
             Self::Public | Self::Read => "this needs a token",
             Self::Browse => "a runner sees its own run only",
             Self::Submit => "runners may not submit work",
+            Self::Provide => "provider profiles are for services, not for users and runners",
             Self::Run => "this token may not act as a runner",
             Self::Operate => "only the operator may do this",
         }
@@ -84,6 +89,7 @@ impl Access {
             (_, Operator) | (Self::Public | Self::Read, _) => true,
             (Self::Browse, _) => !matches!(caller, Runner { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
+            (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Client, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
             (Self::Operate, _) => false,
         };

@@ -26,6 +26,7 @@ pub struct Config {
     pub server: ServerSection,
     pub auth: AuthSection,
     pub store: StoreSection,
+    pub secrets: SecretsSection,
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub limits: LimitsSection,
@@ -106,6 +107,22 @@ pub struct StoreSection {
     /// How SQLite waits for the disk: `off`, `normal` or `full`. Less than `full` loses answers in a power cut.
     #[schema(value_type = String)]
     pub sqlite_synchronous: Synchronous,
+}
+
+/// The secrets of provider profiles.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SecretsSection {
+    /// Where they lie, sealed; `secrets` in the data directory when left out. Servers of one Postgres share them by it.
+    #[schema(value_type = Option<String>)]
+    pub directory: Option<PathBuf>,
+    /// The key they are sealed under, 64 hexadecimal digits. Better set in the environment than in a file.
+    #[schema(value_type = Option<String>, default = json!(null))]
+    #[serde(serialize_with = "hidden")]
+    pub key: Option<SecretString>,
+    /// Where the key lies, unless it is given; `secrets-key` in the data directory when left out, made at the first start.
+    #[schema(value_type = Option<String>)]
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -12,6 +12,7 @@ mod launcher;
 mod listener;
 mod metrics;
 pub mod rates;
+mod secrets;
 mod server;
 mod service;
 pub mod settings;

@@ -23,6 +23,7 @@ use crate::{
     hub::Hub,
     launcher, listener,
     metrics::Metrics,
+    secrets::SecretStore,
     service,
     traces::{self, Traces},
     worker::{self, wakeups::Tray},
@@ -53,6 +54,7 @@ impl Server {
         let (token, token_file) = operator_token(&data_dir)?;
         let db = Db::open(&config.store()?, clock.now()).await.map_err(|error| not_started("store", error))?;
         check_durability(&db, &config).await?;
+        let secrets = SecretStore::open(&config)?;
         let issuers = Issuers::new(signing_key(&data_dir)?, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
@@ -69,11 +71,14 @@ impl Server {
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&known);
-        let redactor = Redactor::new(&[token.expose_secret(), &written, &read]);
+        let sealing = config.secrets.key.as_ref().map(|key| key.expose_secret().to_owned()).unwrap_or_default();
+        let redactor = Redactor::new(&[token.expose_secret(), &written, &read, &sealing]);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let app = App::new(Parts { db, lanes, hub, clock, config, redactor, auth, metrics, traces, stage: reached });
+        let parts = Parts { db, lanes, hub, clock, config, redactor, auth, secrets, metrics, traces, stage: reached };
+        let app = App::new(parts);
+        service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
         let mut tasks = spawn(&app, listener, router.clone(), told);

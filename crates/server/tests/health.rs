@@ -43,7 +43,10 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
     assert_eq!(readiness["migrations"]["ready"], true);
     assert!(!readiness["migrations"]["applied"].as_array().unwrap().is_empty());
     assert_eq!(readiness["durability"], json!({"durable": true, "weakSettings": []}));
-    assert_eq!(readiness["secretRefs"], json!({"redacted": true, "databaseUrl": url}));
+    assert_eq!(
+        readiness["secretRefs"],
+        json!({"redacted": true, "databaseUrl": url, "providerSecrets": "local-files"})
+    );
 }
 
 async fn health_shows_no_secret(engine: Engine) {

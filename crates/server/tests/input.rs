@@ -30,6 +30,7 @@ on_both_engines!(
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const USER: &str = "ada";
+const PROFILE: &str = "mine";
 const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
 
 /// A run with a command in progress and an open question, so that every write could succeed.
@@ -53,6 +54,9 @@ impl Scene {
         runner.ask(&command_id, PERMISSION_ID, DIGEST).await;
         let session_id = id(&server.run(&run_id).await, "sessionId");
         server.post("/api/v1/users", &json!({"name": USER, "timezone": "UTC"})).await.with_status(201);
+        let files = json!({"auth.json": "{}", "config.toml": "model = \"m\""});
+        let path = format!("/api/v1/provider-profiles/{PROFILE}/credential");
+        server.call("PUT", &path, &json!({"files": files})).await.with_status(200);
         Self { server, runner, session_id, command_id }
     }
 
@@ -113,6 +117,21 @@ impl Scene {
             ),
             ("POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
             ("POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
+            (
+                "PUT",
+                format!("/api/v1/provider-profiles/{PROFILE}/credential"),
+                json!({"files": {"auth.json": "{}", "config.toml": ""}, "resourceVersion": "v"}),
+            ),
+            (
+                "PUT",
+                format!("/api/v1/provider-profiles/{PROFILE}/config"),
+                json!({"config": "a = 1", "resourceVersion": "v"}),
+            ),
+            (
+                "POST",
+                format!("/api/v1/provider-profiles/{PROFILE}/validate"),
+                json!({"tenantId": "hwlab", "projectId": "p", "providerId": "p", "idempotencyKey": "k"}),
+            ),
         ]
     }
 
@@ -121,7 +140,8 @@ impl Scene {
         let run_id = &self.runner.run_id;
         let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
         let mut state = self.server.events(run_id).await;
-        for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all", "/api/v1/tokens", "/api/v1/users"] {
+        let listed = ["/api/v1/tokens", "/api/v1/users", "/api/v1/provider-profiles"];
+        for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all"].into_iter().chain(listed) {
             state.push(self.server.get(path).await.ok());
         }
         state
@@ -142,6 +162,7 @@ fn every_write_of_the_document_is_tried_here() {
         "PATCH /api/v1/sessions/{sessionId}",
         "POST /api/v1/commands/{commandId}/ack",
         "POST /api/v1/commands/{commandId}/cancel",
+        "POST /api/v1/provider-profiles/{profile}/validate",
         "POST /api/v1/runners/register",
         "POST /api/v1/runs",
         "POST /api/v1/runs/{runId}/cancel",
@@ -156,6 +177,8 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/tokens",
         "POST /api/v1/users",
         "POST /api/v1/users/{userName}/token",
+        "PUT /api/v1/provider-profiles/{profile}/config",
+        "PUT /api/v1/provider-profiles/{profile}/credential",
     ];
     assert_eq!(writes.collect::<BTreeSet<_>>(), known.map(str::to_owned).into(), "see Scene::writes");
 }
@@ -288,7 +311,7 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (method, path, _) in scene.writes() {
-        if ["/cancel", "/runner-jobs", "/read", "/token"].iter().any(|optional| path.ends_with(optional)) {
+        if ["/cancel", "/runner-jobs", "/read", "/token", "/validate"].iter().any(|optional| path.ends_with(optional)) {
             continue;
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;

@@ -23,6 +23,7 @@ mod metrics;
 mod pages;
 mod patience;
 mod permissions;
+mod provider_profiles;
 mod rates;
 mod replicas;
 mod resident;

@@ -219,6 +219,8 @@ async fn an_interrupt_stops_the_turn(engine: Engine) {
 
 async fn a_profile_without_an_agent_says_so(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
+    let path = "/api/v1/provider-profiles/codex/credential";
+    server.call("PUT", path, &json!({"apiKey": "k-0123456789"})).await.with_status(200);
     let (run_id, command_id) = server
         .start_with("hi", |body| {
             body["backendProfile"] = "codex".into();

@@ -10,7 +10,8 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, events, liveness, permissions, policy, runner_jobs, runners, runs, sessions, tokens,
+    FailureKind, commands, events, liveness, permissions, policy, provider_profiles, runner_jobs, runners, runs,
+    sessions, tokens,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -31,6 +32,8 @@ pub struct Scene {
     pub permission_id: String,
     token_id: String,
     user_name: String,
+    pub profile: String,
+    pub validation_id: String,
 }
 
 pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -105,6 +108,14 @@ pub const OPERATIONS: &[Row] = &[
         |_| json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "completed"}),
     ),
     ("POST", "/api/v1/runs/{runId}/cancel", |_| json!({})),
+    ("GET", "/api/v1/provider-profiles", none),
+    ("GET", "/api/v1/provider-profiles/{profile}", none),
+    ("PUT", "/api/v1/provider-profiles/{profile}/credential", |_| json!({"apiKey": "sk-0123456789abcdef"})),
+    ("PUT", "/api/v1/provider-profiles/{profile}/config", |_| json!({"config": "model = \"m\""})),
+    ("GET", "/api/v1/provider-profiles/{profile}/config", none),
+    ("POST", "/api/v1/provider-profiles/{profile}/validate", |_| json!({"tenantId": "hwlab"})),
+    ("GET", "/api/v1/provider-profiles/{profile}/validations/{validationId}", none),
+    ("DELETE", "/api/v1/provider-profiles/{profile}", none),
     ("POST", "/api/v1/tokens", |_| json!({"name": "ci", "role": "client", "tenants": ["hwlab"]})),
     ("GET", "/api/v1/tokens", none),
     ("DELETE", "/api/v1/tokens/{tokenId}", none),
@@ -157,7 +168,7 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
 }
 
 impl Scene {
-    /// A run with a command and a job, a token, and a user of this name.
+    /// A run with a command and a job, a token, a user of this name, and a profile that was tried.
     pub async fn set(server: &TestServer, user_name: &str) -> Self {
         let run_id = server.create_run().await;
         let command_id = server.turn(&run_id, "hi").await;
@@ -168,7 +179,14 @@ impl Scene {
         let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
         let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
         server.post("/api/v1/users", &json!({"name": user_name, "timezone": "UTC"})).await.ok();
-        Self { run_id, session_id, command_id, job_id, permission_id, token_id, user_name: user_name.to_owned() }
+        let profile = format!("profile-{}", &job_id[job_id.len() - 8..]);
+        let path = format!("/api/v1/provider-profiles/{profile}");
+        let files = json!({"auth.json": r#"{"OPENAI_API_KEY":"sk-0123456789abcdef"}"#, "config.toml": "model = \"m\""});
+        server.call("PUT", &format!("{path}/credential"), &json!({"files": files})).await.with_status(200);
+        let validation = server.post(&format!("{path}/validate"), &json!({"tenantId": "hwlab"})).await.with_status(202);
+        let validation_id = id(&validation, "validationId");
+        let user_name = user_name.to_owned();
+        Self { run_id, session_id, command_id, job_id, permission_id, token_id, user_name, profile, validation_id }
     }
 
     pub fn path(&self, template: &str) -> String {
@@ -180,6 +198,8 @@ impl Scene {
             .replace("{permissionId}", &self.permission_id)
             .replace("{tokenId}", &self.token_id)
             .replace("{userName}", &self.user_name)
+            .replace("{profile}", &self.profile)
+            .replace("{validationId}", &self.validation_id)
     }
 }
 
@@ -221,6 +241,7 @@ fn words<T: DeserializeOwned + Debug>() -> BTreeSet<String> {
 #[test]
 fn every_enum_of_the_document_has_the_words_of_the_wire() {
     let known: BTreeMap<&str, BTreeSet<String>> = BTreeMap::from([
+        ("AgentKind", words::<provider_profiles::AgentKind>()),
         ("Approval", words::<policy::Approval>()),
         ("CommandState", words::<commands::CommandState>()),
         ("CommandType", words::<commands::CommandType>()),
@@ -238,6 +259,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Sandbox", words::<policy::Sandbox>()),
         ("TerminalStatus", words::<runs::TerminalStatus>()),
         ("TokenRole", words::<tokens::TokenRole>()),
+        ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),
     ]);
     let document = serde_json::to_value(ostler_server::openapi()).unwrap();
     let schemas = document["components"]["schemas"].as_object().unwrap().iter();

@@ -12,6 +12,7 @@ pub mod leases;
 pub mod migrate;
 pub mod permissions;
 mod postgres;
+pub mod provider_profiles;
 pub mod readers;
 mod record;
 pub mod results;

@@ -41,19 +41,23 @@ pub fn operator_token(data_dir: &Path) -> Result<(SecretString, PathBuf), Failur
 /// store learn its public half.
 pub fn signing_key(data_dir: &Path) -> Result<SigningKey, Failure> {
     let path = data_dir.join("signing-key");
-    let made = || {
-        let mut seed = [0; 32];
-        clock::fill(&mut seed);
-        SecretString::from(hex(&seed))
-    };
-    let text = secret_file(&path, made)?;
+    let text = random_secret_file(&path)?;
     let seed = unhex(text.expose_secret()).and_then(|seed| SigningKey::from_seed(&seed));
     seed.ok_or_else(|| {
         refused("token-file", format!("{} does not hold a key; remove it to have one made", path.display()))
     })
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// 256 random bits in a file of their own, made when it is first asked for.
+pub fn random_secret_file(path: &Path) -> Result<SecretString, Failure> {
+    secret_file(path, || {
+        let mut random = [0; 32];
+        clock::fill(&mut random);
+        SecretString::from(hex(&random))
+    })
+}
+
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.is_ascii() && text.len().is_multiple_of(2);
     digits.then(|| (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect())?
 }

@@ -77,7 +77,9 @@ mod tests {
             Value::Array(_) => ("one, two".into(), json!(["one", "two"])),
             _ if takes("integer") => ("7".into(), json!(7)),
             _ if takes("number") => ("0.5".into(), json!(0.5)),
-            _ if key.name == "store.database_url" => ("postgres://x".into(), json!("(hidden)")),
+            _ if ["store.database_url", "secrets.key"].contains(&key.name.as_str()) => {
+                ("postgres://x".into(), json!("(hidden)"))
+            }
             // Of the few words such a key takes, one that is not the default.
             _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
                 let words = ["read-only", "untrusted", "disabled", "off", "process", "json"];

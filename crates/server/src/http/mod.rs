@@ -15,6 +15,7 @@ mod leases;
 mod metrics;
 mod permissions;
 mod problem;
+mod provider_profiles;
 mod runner_jobs;
 mod runners;
 mod runs;
@@ -63,6 +64,12 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(leases::patch))
         .routes(routes!(runners::register))
         .routes(routes!(backends::list))
+        .routes(routes!(provider_profiles::list))
+        .routes(routes!(provider_profiles::get, provider_profiles::delete))
+        .routes(routes!(provider_profiles::put_credential))
+        .routes(routes!(provider_profiles::get_config, provider_profiles::put_config))
+        .routes(routes!(provider_profiles::validate))
+        .routes(routes!(provider_profiles::get_validation))
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::get, sessions::update))
         .routes(routes!(sessions::trace))

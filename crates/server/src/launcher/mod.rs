@@ -16,7 +16,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 use serde_json::json;
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::app::{App, store_failure};
 
@@ -24,6 +24,8 @@ use crate::app::{App, store_failure};
 const TAKE_MAX: u32 = 32;
 /// Jobs are vouched for this often, or several times within the silence that would cost them.
 const HEARTBEAT_MS_MAX: u64 = 5_000;
+/// How often homes that nobody lives in any more are looked for.
+const SWEEP_HOMES: Duration = Duration::from_secs(60);
 const MESSAGE_CHARS_MAX: usize = 300;
 
 /// How a runner ended, and what there is to say about it. `None`: it goes on without us.
@@ -46,6 +48,7 @@ impl Stable {
 
 /// Runs jobs until the server stops. While it drains no job is taken, and this ends with the last runner.
 pub async fn run(app: App, router: Router) {
+    outfit::sweep(&app).await;
     let slots = app.config.runner.slots;
     if slots == 0 {
         return;
@@ -58,6 +61,7 @@ pub async fn run(app: App, router: Router) {
     let places = Arc::new(Semaphore::new(slots));
     let mut runners = JoinSet::new();
     let silence = app.config.runner.job_silence_ms.unsigned_abs();
+    let mut homes = tokio::time::interval_at(Instant::now() + SWEEP_HOMES, SWEEP_HOMES);
     let mut heartbeat = tokio::time::interval(Duration::from_millis((silence / 4).clamp(10, HEARTBEAT_MS_MAX)));
     loop {
         while runners.try_join_next().is_some() {}
@@ -83,6 +87,7 @@ pub async fn run(app: App, router: Router) {
                     tracing::warn!(%error, "vouching for jobs failed");
                 }
             }
+            _ = homes.tick() => outfit::sweep(&app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
@@ -115,6 +120,7 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
 /// Runs one job to its end and says how it ended.
 async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob) {
     let Some((end, summary)) = stable.run(app, &owner, &job).await else { return };
+    outfit::clear(app, &job).await;
     app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, summary };

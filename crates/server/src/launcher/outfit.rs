@@ -1,10 +1,167 @@
-//! Makes an outfit ready for a job's runner, and clears it away afterwards.
+//! Makes an outfit ready for a job's runner, and clears it away afterwards. An agent's home is made from its profile, private
+//! to the job, and exists only while the job runs.
 
-use ostler_protocol::provider_profiles::AgentConfig;
+use std::{
+    collections::BTreeMap,
+    fs::{DirBuilder, OpenOptions, Permissions},
+    io::{ErrorKind, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    ids::RunnerJobId,
+    provider_profiles::AgentConfig,
+    runner_jobs::{JobPhase, RunnerJob},
+};
 use ostler_runner::Outfit;
+use ostler_store as store;
+use secrecy::{ExposeSecret, SecretString};
 
-use crate::app::RunRef;
+use crate::{
+    app::{App, RunRef},
+    service::provider_profiles,
+};
 
-pub fn of(run: &RunRef) -> Outfit {
-    Outfit::bare(AgentConfig::of_profile(&run.backend_profile))
+/// The directory of homes, in the data directory.
+const HOMES: &str = "homes";
+
+/// What a job's runner gets. Where something cannot be had its turns end with the reason, as facts of the run.
+pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Outfit {
+    // The common case costs nothing: such an agent has no business with files.
+    if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
+        return Outfit::bare(AgentConfig::Scripted);
+    }
+    match furnish(app, run, job).await {
+        Ok(outfit) => outfit,
+        Err(failure) => {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "an outfit lacks something");
+            Outfit::lacking(AgentConfig::default(), failure.kind, failure.message)
+        }
+    }
+}
+
+async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
+    let (agent, files) = provider_profiles::outfit(app, &run.backend_profile).await?;
+    let home = home(app, job.runner_job_id)?;
+    let path = home.clone();
+    aside(move || build(&path, &files)).await.map_err(unusable)?;
+    Ok(Outfit { home: Some(home), ..Outfit::bare(agent) })
+}
+
+/// Clears away what was made for a job. Its runner is gone.
+pub async fn clear(app: &App, job: &RunnerJob) {
+    let Ok(home) = home(app, job.runner_job_id) else { return };
+    if !home.exists() {
+        return;
+    }
+    if let Err(error) = aside(move || wipe(&home)).await {
+        tracing::warn!(%error, job = %job.runner_job_id, "an agent's home could not be wiped; the next sweep tries again");
+    }
+}
+
+/// Wipes the homes of jobs that do not run: their server was killed, or their runner outlived it and has ended.
+pub async fn sweep(app: &App) {
+    let Ok(homes) = app.config.data_dir().map(|data| data.join(HOMES)) else { return };
+    for home in std::fs::read_dir(homes).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let job_id = home.file_name().and_then(|name| name.to_str()?.parse::<RunnerJobId>().ok());
+        let job = match job_id {
+            Some(job_id) => store::runner_jobs::get(&app.db, job_id).await,
+            None => Ok(None),
+        };
+        // A store that does not answer says nothing about the runner.
+        let in_use = job.map_or(true, |job| job.is_some_and(|job| job.phase == JobPhase::Running));
+        if !in_use && let Err(error) = aside(move || wipe(&home)).await {
+            tracing::warn!(%error, "a home that was left behind could not be wiped");
+        }
+    }
+}
+
+fn home(app: &App, job_id: RunnerJobId) -> Result<PathBuf, Failure> {
+    Ok(app.config.data_dir()?.join(HOMES).join(job_id.to_string()))
+}
+
+async fn aside(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> std::io::Result<()> {
+    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+}
+
+fn unusable(error: std::io::Error) -> Failure {
+    let mut failure = Failure::rule(FailureKind::InfraFailed, "agent-home", "the agent's home could not be made");
+    failure.cause = Some(error.to_string().into());
+    failure
+}
+
+/// A fresh home with these files, readable by its owner alone.
+fn build(home: &Path, files: &BTreeMap<String, SecretString>) -> std::io::Result<()> {
+    wipe(home)?;
+    make_dir(home)?;
+    for (path, text) in files {
+        let path = home.join(path);
+        path.parent().map(make_dir).transpose()?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(text.expose_secret().as_bytes())?;
+    }
+    Ok(())
+}
+
+fn make_dir(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Removes a home, whatever its agent made of it. Links are removed and never followed.
+fn wipe(home: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(home) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            unlock(home)?;
+            std::fs::remove_dir_all(home)
+        }
+        removed => removed,
+    }
+}
+
+/// An agent may have closed a directory against us both.
+fn unlock(directory: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            unlock(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_home_is_its_owners_alone_and_leaves_nothing_behind() {
+        let scratch = tempfile::tempdir().unwrap();
+        let home = scratch.path().join("homes/job");
+        let files =
+            |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), "secret".to_owned().into())).collect();
+        build(&home, &files(&["auth.json", ".q/deep/settings.json"])).unwrap();
+        for directory in ["", ".q", ".q/deep"] {
+            assert_eq!(mode(&home.join(directory)), 0o700);
+        }
+        assert_eq!((mode(&home.join("auth.json")), mode(&home.join(".q/deep/settings.json"))), (0o600, 0o600));
+        // What an agent leaves: a link out of its home, and a directory that it closed.
+        let outside = scratch.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("kept"), "").unwrap();
+        std::os::unix::fs::symlink(&outside, home.join("sessions")).unwrap();
+        std::fs::set_permissions(home.join(".q/deep"), Permissions::from_mode(0o000)).unwrap();
+        build(&home, &files(&["config.toml"])).unwrap();
+        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 1, "the next home has nothing of the one before");
+        wipe(&home).unwrap();
+        wipe(&home).unwrap();
+        assert!(!home.exists() && outside.join("kept").exists());
+    }
 }

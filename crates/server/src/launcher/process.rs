@@ -81,8 +81,8 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     if !ours.map_err(store_failure)? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
-    let order =
-        RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit::of(&run));
+    let outfit = outfit::make(app, &run, job).await;
+    let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
     let order = RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order };
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
     let server = reachable(&app.config.server.listen);

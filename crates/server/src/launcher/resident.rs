@@ -46,8 +46,8 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
-    let order =
-        RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit::of(&run));
+    let outfit = outfit::make(app, &run, job).await;
+    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
     Ok(RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order })
 }
 

@@ -42,6 +42,7 @@ pub async fn readiness(app: &App) -> Readiness {
         durability: DurabilityReadiness { durable, weak_settings },
         secret_refs: SecretRefReadiness {
             redacted: true,
+            provider_secrets: app.secrets.kind().into(),
             database_url: if app.config.store.database_url.is_some() { "configured" } else { "not configured" }.into(),
         },
     }

@@ -9,6 +9,7 @@ pub mod health;
 pub mod leases;
 pub mod metrics;
 pub mod permissions;
+pub mod provider_profiles;
 pub mod results;
 pub mod runner_jobs;
 pub mod runners;

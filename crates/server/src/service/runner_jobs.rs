@@ -11,7 +11,10 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::runs::{check_key, unexpected};
+use super::{
+    provider_profiles,
+    runs::{check_key, unexpected},
+};
 use crate::{
     app::{App, RunRef, store_failure},
     auth::Principal,
@@ -27,6 +30,7 @@ pub async fn create(
     app.accepting()?;
     let known = app.run_ref(run_id).await?;
     caller.may_control(&known)?;
+    provider_profiles::check_ready(app, &known.backend_profile).await?;
     let op = create_op(app, &known, &asked)?;
     match app.submit(&known, Op::CreateJob(Box::new(op))).await? {
         Reply::Job(job, created) => Ok((*job, created)),

@@ -17,7 +17,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{commands, runner_jobs};
+use super::{commands, provider_profiles, runner_jobs};
 use crate::{
     app::{App, store_failure},
     auth::{Principal, forbidden},
@@ -33,6 +33,8 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     caller.may_submit(&admitted.tenant_id)?;
     app.name("projectId", &admitted.project_id)?;
     app.name("providerId", &admitted.provider_id)?;
+    let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
+    provider_profiles::check_named(app, &admitted.backend_profile, credentials).await?;
     let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let request_hash = request_hash(&asked);
     if let Some(first) = &asked.command {
@@ -41,6 +43,9 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     for _ in 0..RACES_MAX {
         if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
             return Ok((known, false));
+        }
+        if asked.command.is_some() {
+            provider_profiles::check_ready(app, &admitted.backend_profile).await?;
         }
         let session = session(app, &asked, &admitted).await?;
         let op = create_op(app, caller, &asked, &admitted, &request_hash, &session)?;

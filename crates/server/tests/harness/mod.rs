@@ -10,6 +10,7 @@ mod stream;
 use std::{
     collections::HashMap,
     ops::Deref,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -203,6 +204,18 @@ impl TestServer {
     /// Reads a column of text from the store, or changes it, behind the server's back.
     pub async fn store(&self, sql: &str) -> Vec<String> {
         database::query(&self.config, sql).await
+    }
+
+    /// Every file of the data directory, with its bytes.
+    pub fn everything_kept(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let (mut files, mut left) = (vec![], vec![self.config.server.data_dir.clone().unwrap()]);
+        while let Some(path) = left.pop() {
+            match path.is_dir() {
+                true => left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path())),
+                false => files.push((path.clone(), std::fs::read(&path).unwrap())),
+            }
+        }
+        files
     }
 
     pub fn address(&self) -> std::net::SocketAddr {

@@ -85,6 +85,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
+        "ostler_provider_profiles" => provider_profiles(server).await,
         "ostler_hash_chain" => hash_chain(server).await,
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
@@ -312,6 +313,31 @@ struct Read<'a> {
 struct ReadPage<'a> {
     #[serde(borrow)]
     events: Vec<Read<'a>>,
+}
+
+async fn provider_profiles(server: &TestServer) {
+    let path = "/api/v1/provider-profiles/proved";
+    let auth = r#"{"OPENAI_API_KEY":"pl4nted-0123456789"}"#;
+    for (agent, config) in [
+        ("codex", "model = \"m\""),
+        ("acp", "[ostler]\nagent = \"acp\"\ncommand = [\"agent\"]"),
+        ("model", "[ostler]\nagent = \"model\"\nbase_url = \"http://127.0.0.1:1\"\nmodel = \"m\""),
+    ] {
+        let files = json!({"files": {"auth.json": auth, "config.toml": config}});
+        let set = server.call("PUT", &format!("{path}/credential"), &files).await.with_status(200);
+        assert_eq!((&set["agent"], &set["configured"]), (&json!(agent), &json!(true)));
+    }
+    let config = json!({"config": "model = \"another\""});
+    server.call("PUT", &format!("{path}/config"), &config).await.with_status(200);
+    assert_eq!(server.get(&format!("{path}/config")).await.with_status(200)["config"], config["config"]);
+    assert!(lists(server, "/api/v1/provider-profiles", "providerProfiles", "profile", "proved").await);
+    assert!(!server.get(path).await.text.contains("pl4nted"));
+    let trial = server.post(&format!("{path}/validate"), &json!({})).await.with_status(202);
+    assert_eq!(server.get(&id(&trial, "poll")).await.with_status(200)["status"], "running");
+    server.cancel_run(&id(&trial, "runId")).await;
+    assert_eq!(server.get(&id(&trial, "poll")).await.with_status(200)["status"], "failed");
+    server.send(server.request("DELETE", path)).await.with_status(200);
+    server.get(path).await.refused(NotFound);
 }
 
 async fn hash_chain(server: &TestServer) {

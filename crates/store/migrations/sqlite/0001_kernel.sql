@@ -260,3 +260,15 @@ CREATE TABLE signing_keys (
     jwk TEXT NOT NULL,
     created_at BIGINT NOT NULL
 );
+
+-- Trials of provider profiles: which run tried which version of a profile's secret. How it went is the run's to say.
+CREATE TABLE provider_validations (
+    validation_id TEXT PRIMARY KEY,
+    profile TEXT NOT NULL,
+    resource_version TEXT,
+    run_id TEXT NOT NULL,
+    command_id TEXT NOT NULL,
+    runner_job_id TEXT NOT NULL,
+    created_at BIGINT NOT NULL
+);
+CREATE INDEX provider_validations_profile ON provider_validations (profile, created_at);

@@ -1,0 +1,189 @@
+//! A profile's `config.toml`. The table `[ostler]` names the agent and is ours; everything else is Codex's own and reaches its
+//! home as it is. What is refused is named by its place, never quoted: somebody may have written a key there.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::AgentConfig;
+use crate::{
+    Failure,
+    limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
+};
+
+const OUR_TABLE: &str = "ostler";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileConfig {
+    pub agent: AgentConfig,
+    /// Codex's own config.
+    pub own: toml::Table,
+    /// Files for the agent's home, by relative path, with `${NAME}` where a field of `auth.json` goes.
+    pub files: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OurTable {
+    #[serde(default)]
+    agent: Option<String>,
+    base_url: Option<String>,
+    model: Option<String>,
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+}
+
+impl ProfileConfig {
+    pub fn read(text: &str) -> Result<Self, Failure> {
+        let mut own: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            Failure::invalid("config-toml", format!("config.toml is not TOML; see line {line}")).detail("line", line)
+        })?;
+        let ours = match own.remove(OUR_TABLE) {
+            None => None,
+            Some(table) => Some(serde_path_to_error::deserialize::<_, OurTable>(table).map_err(|error| {
+                let place = format!("{OUR_TABLE}.{}", error.path());
+                refused(&format!("{place} is not a setting we know, or not of its type")).detail("field", place)
+            })?),
+        };
+        let Some(ours) = ours else { return Ok(Self { agent: AgentConfig::Codex, own, files: BTreeMap::new() }) };
+        let files = ours.files.clone();
+        check_files(&files)?;
+        Ok(Self { agent: agent(ours)?, own, files })
+    }
+}
+
+/// Each agent takes its own settings; one of another agent's is a mistake that would change nothing.
+fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
+    let OurTable { agent, base_url, model, command, files } = ours;
+    match (agent.as_deref().unwrap_or("codex"), base_url, model, command) {
+        ("codex", None, None, None) if files.is_empty() => Ok(AgentConfig::Codex),
+        ("codex", ..) => Err(refused("for codex the table [ostler] names the agent and nothing else")),
+        ("acp", None, None, Some(command)) => Ok(AgentConfig::Acp { command: checked_command(command)? }),
+        ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files")),
+        ("model", Some(base_url), Some(model), None) if files.is_empty() => {
+            check_url(&base_url)?;
+            crate::ids::name("ostler.model", &model)?;
+            Ok(AgentConfig::Model { base_url, model })
+        }
+        ("model", ..) => Err(refused("for model the table [ostler] needs base_url and model")),
+        _ => Err(refused("ostler.agent must be codex, acp or model")),
+    }
+}
+
+fn checked_command(command: Vec<String>) -> Result<Vec<String>, Failure> {
+    let fits = |word: &String| !word.is_empty() && word.len() <= 4 * 1024 && !word.contains('\0');
+    let enough = (1..=PROFILE_COMMAND_WORDS_MAX).contains(&command.len());
+    if enough && command.iter().all(fits) {
+        return Ok(command);
+    }
+    Err(refused(&format!("ostler.command must be 1 to {PROFILE_COMMAND_WORDS_MAX} words, none of them empty")))
+}
+
+fn check_url(text: &str) -> Result<(), Failure> {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let authority = host.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default()).unwrap_or_default();
+    let graphic = text.bytes().all(|b| b.is_ascii_graphic());
+    if !authority.is_empty() && !authority.contains('@') && graphic && text.len() <= 10 * NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(refused("ostler.base_url must be an http or https URL without a user or password"))
+}
+
+fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
+    if files.len() > PROFILE_FILES_MAX {
+        return Err(refused(&format!("ostler.files holds at most {PROFILE_FILES_MAX} files")));
+    }
+    for (path, text) in files {
+        let inside = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
+        if path.len() > NAME_BYTES_MAX || !path.split('/').all(inside) {
+            return Err(refused("a path of ostler.files must be relative and stay inside the home"));
+        }
+        if text.len() > PROFILE_FILE_BYTES_MAX {
+            return Err(Failure::too_large("profile-file-size", "ostler.files", text.len(), PROFILE_FILE_BYTES_MAX));
+        }
+        fill(text, |_| Some(String::new())).ok_or_else(|| {
+            refused(
+                "in ostler.files, ${NAME} must be closed and name a field of auth.json: letters, digits, underscores",
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Puts values where the template names them. `None`: a name is malformed, or nobody knows it.
+pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (mut out, mut rest) = (String::with_capacity(template.len()), template);
+    while let Some(start) = rest.find("${") {
+        let (name, after) = rest[start + 2..].split_once('}')?;
+        let fits = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        out.push_str(&rest[..start]);
+        out.push_str(&value(name).filter(|_| fits)?);
+        rest = after;
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+fn refused(message: &str) -> Failure {
+    Failure::invalid("config-shape", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codex_is_the_agent_unless_the_config_names_another() {
+        let plain = ProfileConfig::read("model = \"gpt\"\n").unwrap();
+        assert_eq!((&plain.agent, plain.own["model"].as_str()), (&AgentConfig::Codex, Some("gpt")));
+        let named =
+            ProfileConfig::read("model = \"gpt\"\n[ostler]\nagent = \"codex\"\n[features]\na = true\n").unwrap();
+        assert_eq!((&named.agent, named.own.len()), (&AgentConfig::Codex, 2));
+        assert!(!named.own.contains_key("ostler"));
+        let model = "[ostler]\nagent = \"model\"\nbase_url = \"http://127.0.0.1:11434/v1\"\nmodel = \"m\"\n";
+        let (base_url, name) = ("http://127.0.0.1:11434/v1".into(), "m".into());
+        assert_eq!(ProfileConfig::read(model).unwrap().agent, AgentConfig::Model { base_url, model: name });
+        let acp = "[ostler]\nagent = \"acp\"\ncommand = [\"qwen\", \"--acp\"]\n[ostler.files]\n\".q/s.json\" = '{\"k\":\"${K}\"}'\n";
+        let acp = ProfileConfig::read(acp).unwrap();
+        assert_eq!(acp.agent, AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()] });
+        assert_eq!(acp.files[".q/s.json"], r#"{"k":"${K}"}"#);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_and_not_quoted() {
+        for (text, rule) in [
+            ("a = sk-pl4nted", "config-toml"),
+            ("[ostler]\nagent = \"sk-pl4nted\"", "config-shape"),
+            ("[ostler]\nagent = [\"sk-pl4nted\"]", "config-shape"),
+            ("[ostler]\nkey = \"sk-pl4nted\"", "config-shape"),
+            ("ostler = \"sk-pl4nted\"", "config-shape"),
+            ("[ostler]\ncommand = [\"sk-pl4nted\"]", "config-shape"),
+            ("[ostler]\nagent = \"acp\"", "config-shape"),
+            ("[ostler]\nagent = \"acp\"\ncommand = []", "config-shape"),
+            ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\nmodel = \"m\"", "config-shape"),
+            ("[ostler]\nagent = \"model\"\nmodel = \"m\"", "config-shape"),
+            ("[ostler]\nagent = \"model\"\nmodel = \"m\"\nbase_url = \"ftp://x\"", "config-shape"),
+            ("[ostler]\nagent = \"model\"\nmodel = \"m\"\nbase_url = \"http://u:sk-pl4nted@x\"", "config-shape"),
+            ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\n\"../x\" = \"\"", "config-shape"),
+            ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\n\"/x\" = \"\"", "config-shape"),
+            ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\nx = \"${A\"", "config-shape"),
+        ] {
+            let failure = ProfileConfig::read(text).expect_err(text);
+            assert_eq!(failure.rule_name(), Some(rule), "{text}: {failure:?}");
+            assert!(!format!("{failure:?}").contains("pl4nted"), "{failure:?}");
+        }
+        let failure = ProfileConfig::read("a = 1\n\nb = \n").unwrap_err();
+        assert!(failure.message.contains("line 3"), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_template_is_filled_by_name() {
+        let value = |name: &str| (name == "A_1").then(|| "x".to_owned());
+        assert_eq!(fill("a ${A_1} $b ${A_1}", value).as_deref(), Some("a x $b x"));
+        for bad in ["${B}", "${A_1", "${}", "${A-1}"] {
+            assert_eq!(fill(bad, value), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Where the secrets of provider profiles lie. One store per server, reached by name; whoever asks cannot tell where it
+//! keeps them, so that Kubernetes Secrets can take the place of local files. Values leave it only towards an agent's home.
+
+mod local;
+
+use std::path::PathBuf;
+
+use ostler_crypto::seal::SealingKey;
+use ostler_protocol::{Failure, FailureKind, Timestamp, provider_profiles::Credential};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::{auth, config::Config};
+use local::Local;
+
+/// The secret of one profile.
+#[derive(Clone, Debug)]
+pub struct Secret {
+    /// Changes with every change; says nothing else.
+    pub resource_version: String,
+    pub updated_at: Timestamp,
+    pub credential: Credential,
+}
+
+pub enum SecretStore {
+    /// With a directory of this server alone, or one that was named so that others can share it.
+    Local { local: Local, named: bool },
+}
+
+impl SecretStore {
+    pub fn open(config: &Config) -> Result<Self, Failure> {
+        let data_dir = config.data_dir()?;
+        let section = &config.secrets;
+        let directory = section.directory.clone().unwrap_or_else(|| data_dir.join("secrets"));
+        let key_file = section.key_file.clone().unwrap_or_else(|| data_dir.join("secrets-key"));
+        let key = match &section.key {
+            Some(key) => sealing_key(key).ok_or_else(|| {
+                Failure::rule(FailureKind::InfraFailed, "secrets-key", "secrets.key must be 64 hexadecimal digits")
+            })?,
+            None => key_in(key_file)?,
+        };
+        Ok(Self::Local { local: Local::open(directory, key)?, named: section.directory.is_some() })
+    }
+
+    /// `None`: there is no such secret. One that cannot be opened is a failure of its own kind.
+    pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
+        match self {
+            Self::Local { local, .. } => local.get(name).await,
+        }
+    }
+
+    /// The names of all secrets, sorted.
+    pub async fn list(&self) -> Result<Vec<String>, Failure> {
+        match self {
+            Self::Local { local, .. } => local.list().await,
+        }
+    }
+
+    /// Changes a secret, or makes it; nobody else changes it meanwhile. The change answers `None` to leave it as it is.
+    /// What is answered is durable.
+    pub async fn update(
+        &self,
+        name: &str,
+        change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Local { local, .. } => local.update(name, change).await,
+        }
+    }
+
+    /// Idempotent.
+    pub async fn delete(&self, name: &str) -> Result<(), Failure> {
+        match self {
+            Self::Local { local, .. } => local.delete(name).await,
+        }
+    }
+
+    /// For readiness: what it is, never what is in it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Local { named: false, .. } => "local-files",
+            Self::Local { named: true, .. } => "local-files-shared",
+        }
+    }
+}
+
+fn sealing_key(text: &SecretString) -> Option<SealingKey> {
+    SealingKey::new(&auth::unhex(text.expose_secret().trim())?)
+}
+
+/// The key in this file, which is made on the first start.
+fn key_in(path: PathBuf) -> Result<SealingKey, Failure> {
+    let text = auth::random_secret_file(&path)?;
+    sealing_key(&text).ok_or_else(|| {
+        let message = format!("{} does not hold a key of 64 hexadecimal digits", path.display());
+        Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
+    })
+}
+
+/// A secret that is there and cannot be read: whoever needs it has none.
+fn damaged(name: &str) -> Failure {
+    let message = format!(
+        "the secret {name} cannot be opened: it is damaged, or was sealed under another key; delete the profile and set it again"
+    );
+    Failure::rule(FailureKind::SecretUnavailable, "secret-damaged", message)
+}
