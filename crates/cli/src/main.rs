@@ -21,6 +21,7 @@ mod output;
 mod paint;
 mod permissions;
 mod preflight;
+mod profiles;
 mod ps;
 mod repaint;
 mod result;
@@ -73,6 +74,7 @@ enum Verb {
     Sessions(sessions::Args),
     Jobs(jobs::Args),
     Backends(backends::Args),
+    Profiles(profiles::Args),
     Context(contexts::Args),
     Config(config::Args),
     Api(api::Args),
@@ -131,6 +133,7 @@ impl Verb {
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
             Self::Jobs(_) => &["ostler_runner_jobs"],
             Self::Backends(_) => &["ostler_backends"],
+            Self::Profiles(_) => &["ostler_provider_profiles"],
             Self::Token(_) => &["ostler_service_tokens"],
             Self::Users(_) => &["ostler_users"],
         })
@@ -157,6 +160,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Sessions(args) => sessions::sessions(connection, args).await,
         Verb::Jobs(args) => jobs::jobs(connection, args).await,
         Verb::Backends(args) => backends::backends(connection, args).await,
+        Verb::Profiles(args) => profiles::profiles(connection, args).await,
         Verb::Context(args) => contexts::context(connection, args),
         Verb::Config(args) => config::config(connection, args),
         Verb::Api(args) => api::api(connection, args).await,

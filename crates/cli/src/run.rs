@@ -15,6 +15,7 @@ use ostler_protocol::{
     ids::{CommandId, RunId},
     limits::PROMPT_BYTES_MAX,
     liveness::Phase,
+    provider_profiles::secret_ref,
     results::RunResult,
     runs::{Cancel, CreateRun, CreatedRun, SessionRef},
 };
@@ -168,7 +169,7 @@ fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
         workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
         provider_id: Some(args.provider.clone()),
         backend_profile: Some(args.profile.clone()),
-        execution_policy: args.timeout.map(|ms| RawJson::of(&json!({"timeoutMs": ms}))),
+        execution_policy: policy(args),
         trace_sink: Some(RawJson::null()),
         session_ref: args.session.clone().map(|session_id| SessionRef { session_id }),
         command: Some(CreateCommand {
@@ -178,6 +179,19 @@ fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
         }),
         ..CreateRun::default()
     }
+}
+
+/// The time it may take, and the profile's credential by its name: only the scripted agent never has one.
+fn policy(args: &Args) -> Option<RawJson> {
+    let mut policy = serde_json::Map::new();
+    if let Some(ms) = args.timeout {
+        policy.insert("timeoutMs".into(), ms.into());
+    }
+    if args.profile != "scripted" {
+        let credential = json!({"profile": args.profile, "secretRef": secret_ref(&args.profile)});
+        policy.insert("secretScope".into(), json!({"providerCredentials": [credential]}));
+    }
+    (!policy.is_empty()).then(|| RawJson::of(&policy))
 }
 
 fn detached(connection: &Connection, args: &Args, created: &CreatedRun) -> u8 {
@@ -356,7 +370,11 @@ mod tests {
         let args = args(&["x", "--session", "s", "--timeout", "65s", "--profile", "model"]);
         let body = serde_json::to_value(request(&args, "x", "hwlab".into())).unwrap();
         assert_eq!(body["sessionRef"], json!({"sessionId": "s"}));
-        assert_eq!(body["executionPolicy"], json!({"timeoutMs": 65_000}));
+        assert_eq!(
+            body["executionPolicy"],
+            json!({"timeoutMs": 65_000, "secretScope": {"providerCredentials": [{"profile": "model",
+                "secretRef": {"name": "agentrun-v01-provider-model", "keys": ["auth.json", "config.toml"]}}]}})
+        );
         assert_eq!((&body["backendProfile"], &body["tenantId"]), (&json!("model"), &json!("hwlab")));
     }
 

@@ -22,6 +22,7 @@ mod loop_mount;
 mod power_cut;
 mod preflight;
 mod process;
+mod profiles;
 mod readme;
 mod reads;
 mod runner;

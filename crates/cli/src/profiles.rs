@@ -1,0 +1,364 @@
+//! `ostler profiles`: agents' credentials and configs. A key comes from stdin or a file, never from an argument, and is never
+//! printed; what is shown is what the server tells of it.
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Subcommand;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
+    provider_profiles::{
+        AUTH, CONFIG, ProviderProfile, PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
+    },
+};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::{
+    confirm::Confirm,
+    connect::Connection,
+    errors, exit_codes,
+    output::{self, Output, line},
+    table::table,
+    times::{Times, now},
+};
+
+/// How often a trial is asked after.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Set and try the credentials and configs of agents
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles list\n  ostler profiles set codex < key.txt\n  \
+    ostler profiles validate codex")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    List(ListArgs),
+    Show(ShowArgs),
+    Set(SetArgs),
+    Config(ConfigArgs),
+    Validate(ValidateArgs),
+    Delete(DeleteArgs),
+}
+
+/// List provider profiles: the built-in ones, and those that were set
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles list\n  \
+    ostler profiles list -o jsonl | jq -r 'select(.configured) | .profile'")]
+struct ListArgs {
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show what is known of a profile; never its values
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles show codex")]
+struct ShowArgs {
+    profile: String,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Set a profile's credential, from stdin or a file
+///
+/// The provider's key is read from stdin; at a terminal it is asked for and not shown. `--auth` gives a whole `auth.json`
+/// instead. What is not given stays as it is.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles set codex < key.txt\n  \
+    ostler profiles set deepseek --key-file key.txt --config deepseek.toml\n  \
+    ostler profiles set codex --auth ~/.codex/auth.json --config ~/.codex/config.toml")]
+struct SetArgs {
+    /// A built-in profile, or a slug of your own
+    profile: String,
+    /// Read the key from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "auth")]
+    key_file: Option<PathBuf>,
+    /// Take this file as the whole auth.json
+    #[arg(long, value_name = "FILE")]
+    auth: Option<PathBuf>,
+    /// Set config.toml too, from this file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Print a profile's config.toml, or replace it
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles config deepseek > deepseek.toml\n  \
+    ostler profiles config deepseek --file deepseek.toml")]
+struct ConfigArgs {
+    profile: String,
+    /// Replace it by this file; `-` is stdin. The credential stays
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Try a profile with a short run, and wait for its end
+///
+/// The exit code is 0 only if the trial passed.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler profiles validate codex\n  ostler profiles validate codex --tenant hwlab -o json"
+)]
+struct ValidateArgs {
+    profile: String,
+    #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Delete a profile's credential and config
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles delete deepseek --yes")]
+struct DeleteArgs {
+    profile: String,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn profiles(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    match &args.verb {
+        Verb::List(args) => list(connection, args).await,
+        Verb::Show(args) => {
+            let profile = connection.client()?.get_provider_profile(&args.profile).await?;
+            args.output.one(&profile, || render_one(&profile, args.times, now()));
+            Ok(exit_codes::OK)
+        }
+        Verb::Set(args) => set(connection, args).await,
+        Verb::Config(args) => config(connection, args).await,
+        Verb::Validate(args) => validate(connection, args).await,
+        Verb::Delete(args) => {
+            if !args.confirm.ask(&format!("delete the credential and config of {}?", line(&args.profile, 63)))? {
+                return Ok(exit_codes::OK);
+            }
+            let deleted = connection.client()?.delete_provider_profile(&args.profile).await?;
+            args.output.one(&deleted, || format!("{} deleted\n", deleted.profile));
+            Ok(exit_codes::OK)
+        }
+    }
+}
+
+async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
+    let all = connection.client()?.list_provider_profiles().await?.provider_profiles;
+    args.output.many(&all, || render(&all, args.times, now(), output::width()));
+    if !all.iter().any(|profile| profile.configured) {
+        output::words("none is configured; set one: ostler profiles set codex < key.txt\n");
+    }
+    Ok(exit_codes::OK)
+}
+
+async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
+    let config = args.config.as_deref().map(|path| read(path, PROFILE_FILE_BYTES_MAX)).transpose()?;
+    let auth = match &args.auth {
+        Some(path) => Some(read(path, PROFILE_FILE_BYTES_MAX)?),
+        None => None,
+    };
+    let mut asked = PutCredential::default();
+    match (auth, config) {
+        (None, None) => asked.api_key = Some(key(args.key_file.as_deref())?),
+        (auth, config) => {
+            let auth = auth.map_or_else(|| key(args.key_file.as_deref()).map(|key| auth_of(&key)), Ok)?;
+            let files = [(AUTH, Some(auth)), (CONFIG, config)];
+            let given = files.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
+            asked.files = Some(given.collect::<BTreeMap<_, _>>());
+        }
+    }
+    let set = connection.client()?.put_credential(&args.profile, &asked).await?;
+    args.output.one(&set, || format!("{} set\n", set.profile));
+    let next = match &set.message {
+        Some(message) if !set.configured => format!("{}\n", line(message, 300)),
+        _ => format!("try it: {} profiles validate {}\n", connection.invocation(), set.profile),
+    };
+    output::words(&next);
+    Ok(exit_codes::OK)
+}
+
+async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let Some(path) = &args.file else {
+        let found = client.get_profile_config(&args.profile).await?;
+        args.output.one(&found, || found.config.clone());
+        return Ok(exit_codes::OK);
+    };
+    let text = read(path, PROFILE_FILE_BYTES_MAX)?.expose_secret().to_owned();
+    let set = client.put_profile_config(&args.profile, &PutConfig { config: text, resource_version: None }).await?;
+    args.output.one(&set, || format!("{} configured\n", set.profile));
+    if let Some(message) = set.message.as_ref().filter(|_| !set.configured) {
+        output::words(&format!("{}\n", line(message, 300)));
+    }
+    Ok(exit_codes::OK)
+}
+
+async fn validate(connection: &Connection, args: &ValidateArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let tenant_id = Some(connection.tenant(args.tenant.as_deref())?);
+    let begun = client.validate_profile(&args.profile, &ValidateProfile { tenant_id, ..Default::default() }).await?;
+    output::words(&format!("trying {} with {}\n", begun.profile, begun.run_id));
+    let ended = ended(&client, begun).await?;
+    args.output.one(&ended, || match &ended.message {
+        Some(message) => format!("{} {}: {}\n", ended.profile, ended.status.as_str(), line(message, 300)),
+        None => format!("{} {}\n", ended.profile, ended.status.as_str()),
+    });
+    if ended.status == ValidationStatus::Failed {
+        output::words(&format!("look closer: {} result {}\n", connection.invocation(), ended.run_id));
+    }
+    Ok(exit_codes::of_outcome(ended.terminal_status))
+}
+
+async fn ended(client: &Client, mut trial: Validation) -> Result<Validation, Failure> {
+    while trial.status == ValidationStatus::Running {
+        tokio::time::sleep(POLL).await;
+        match client.get_validation(&trial.profile, &trial.validation_id.to_string()).await {
+            Ok(now) => trial = now,
+            // It goes on without us, and so may the server.
+            Err(failure) if ostler_client::is_transient(&failure) && !ostler_client::is_unreachable(&failure) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(trial)
+}
+
+/// The provider's key: from a file, a pipe, or a person, who does not see it.
+fn key(file: Option<&Path>) -> Result<SecretString, Failure> {
+    let key = match file {
+        Some(path) => read(path, API_KEY_BYTES_MAX)?,
+        None if std::io::stdin().is_terminal() => ask_key()?,
+        None => read(Path::new("-"), API_KEY_BYTES_MAX)?,
+    };
+    if key.expose_secret().trim().is_empty() {
+        return Err(errors::usage("no key was given", "pipe it in: ostler profiles set codex < key.txt"));
+    }
+    Ok(key.expose_secret().trim().to_owned().into())
+}
+
+fn ask_key() -> Result<SecretString, Failure> {
+    let stdin = std::io::stdin();
+    let before = tcgetattr(&stdin).map_err(Failure::internal)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    output::words("key (it is not shown): ");
+    tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(Failure::internal)?;
+    let mut typed = String::new();
+    let read = stdin.read_line(&mut typed);
+    let restored = tcsetattr(&stdin, OptionalActions::Flush, &before);
+    output::words("\n");
+    read.map_err(Failure::internal)?;
+    restored.map_err(Failure::internal)?;
+    Ok(typed.into())
+}
+
+/// As the server would make it of a key alone.
+fn auth_of(key: &SecretString) -> SecretString {
+    format!("{}\n", serde_json::json!({"OPENAI_API_KEY": key.expose_secret()})).into()
+}
+
+/// A file within its bound; `-` is stdin.
+fn read(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
+    let unreadable =
+        |why: String| errors::usage(format!("cannot read {}: {why}", path.display()), "check the file's name");
+    let mut bytes = vec![];
+    let limit = bytes_max as u64 + 1;
+    let read = match path.to_str() {
+        Some("-") => std::io::stdin().lock().take(limit).read_to_end(&mut bytes),
+        _ => std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)),
+    };
+    read.map_err(|error| unreadable(error.to_string()))?;
+    if bytes.len() > bytes_max {
+        return Err(Failure::new(
+            FailureKind::PayloadTooLarge,
+            format!("{} is over {bytes_max} bytes", path.display()),
+        ));
+    }
+    String::from_utf8(bytes).map(SecretString::from).map_err(|_| unreadable("it is not UTF-8".into()))
+}
+
+fn render(all: &[ProviderProfile], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = all.iter().map(|profile| {
+        vec![
+            line(&profile.profile, 63),
+            profile.agent.as_str().to_owned(),
+            if profile.configured { "yes" } else { "no" }.into(),
+            tried(profile),
+            profile.updated_at.map_or("-".into(), |at| times.ago(at, now)),
+            profile.message.as_deref().map_or(String::new(), |message| line(message, 200)),
+        ]
+    });
+    table(&["PROFILE", "AGENT", "CONFIGURED", "TRIED", "SET", "NOTE"], rows.collect(), &[5, 0], width)
+}
+
+/// How the last trial went, if it was of what is set now.
+fn tried(profile: &ProviderProfile) -> String {
+    match &profile.validation {
+        Some(trial) if trial.resource_version == profile.resource_version => trial.status.as_str().into(),
+        Some(_) => "before the last change".into(),
+        None => "-".into(),
+    }
+}
+
+fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String {
+    let suffix = |suffix: &Option<String>| suffix.as_ref().map_or("-".to_owned(), |hash| format!("…{hash}"));
+    let rows = [
+        ("profile", line(&profile.profile, 63)),
+        ("agent", profile.agent.as_str().to_owned()),
+        ("configured", if profile.configured { "yes" } else { "no" }.to_owned()),
+        ("secret", format!("{} ({})", profile.secret_ref.name, profile.secret_ref.keys.join(", "))),
+        ("version", profile.resource_version.clone().unwrap_or_else(|| "-".into())),
+        ("auth.json", suffix(&profile.credential_hash_suffix)),
+        ("config.toml", suffix(&profile.config_hash_suffix)),
+        ("set", profile.updated_at.map_or("-".into(), |at| times.ago(at, now))),
+        ("tried", tried(profile)),
+        ("note", profile.message.as_deref().map_or("-".into(), |message| line(message, 300))),
+    ];
+    rows.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        times: Times,
+    }
+
+    #[test]
+    fn a_trial_counts_for_the_secret_it_tried() {
+        let profile = |tried: &str| -> ProviderProfile {
+            serde_json::from_value(json!({"profile": "codex", "builtIn": true, "agent": "codex", "configured": true,
+                "secretRef": {"name": "agentrun-v01-provider-codex", "keys": ["auth.json"]}, "resourceVersion": "2",
+                "credentialHashSuffix": "01234567", "configHashSuffix": null, "updatedAt": "2030-01-01T00:00:00Z",
+                "validation": {"validationId": format!("val_{:032x}", 1), "status": "passed", "failureKind": null,
+                    "resourceVersion": tried, "createdAt": "2030-01-01T00:00:00Z"}, "failureKind": null, "message": null}))
+            .unwrap()
+        };
+        assert_eq!((tried(&profile("2")), tried(&profile("1"))), ("passed".into(), "before the last change".into()));
+        let (times, now) = (Line::parse_from(["list"]).times, "2030-01-01T01:00:00Z".parse().unwrap());
+        let text = render(&[profile("2")], times, now, None);
+        assert!(text.contains("codex") && text.contains("passed") && text.contains("1h"), "{text}");
+        assert!(render_one(&profile("2"), times, now).contains("…01234567"));
+    }
+}
