@@ -10,6 +10,7 @@
 //! | `slow:N` | a text of N pieces, one every 50 ms |
 //! | `hold` | one piece, then silence |
 //! | `status:N` | HTTP status N |
+//! | `later:N` | HTTP status 429, for the first N requests whose history holds this marker |
 //! | `overflow` | the context window is exceeded |
 //! | `storm` | the same, for every request whose history holds this marker |
 //! | `cut`, `cut-once` | the stream breaks off in mid-sentence, always or at the first request |
@@ -40,6 +41,11 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
     let asked = Asked::read(&seen.body);
     if asked.texts.iter().any(|text| marker::find(text, "storm").is_some()) {
         return overflow();
+    }
+    if let Some(times) = asked.find("later")
+        && before.iter().filter(|seen| Asked::read(&seen.body).find("later").is_some()).count() < times
+    {
+        return Answer::Status(429, json!({"error": {"message": "later, please", "type": "rate_limit_exceeded"}}));
     }
     let Some(marker) = marker::markers(asked.last).next() else { return asked.say(PIECES, 0) };
     match marker.name {
@@ -104,6 +110,11 @@ impl<'a> Asked<'a> {
             }
         }
         asked
+    }
+
+    /// The number in the first marker of this name in the whole history.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.texts.iter().find_map(|text| marker::find(text, name))?.parse().ok()
     }
 
     fn usage(&self) -> (u64, u64) {

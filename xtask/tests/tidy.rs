@@ -23,7 +23,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("ostler-crypto", &[]),
     ("ostler-store", &["ostler-protocol"]),
     ("ostler-client", &["ostler-crypto", "ostler-protocol"]),
-    ("ostler-runner", &["ostler-client", "ostler-protocol"]),
+    ("ostler-runner", &["ostler-client", "ostler-protocol", "ostler-stand-ins"]),
     ("ostler-server", &["ostler-store", "ostler-runner", "ostler-client", "ostler-crypto", "ostler-protocol"]),
     ("ostler-cli", &["ostler-server", "ostler-runner", "ostler-client", "ostler-protocol", "ostler-stand-ins"]),
     ("ostler-stand-ins", &[]),

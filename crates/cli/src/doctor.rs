@@ -1,6 +1,6 @@
 //! `ostler doctor`: what is well and what is not between here and an answer, each with what to do about it. It only looks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::fmt::rfc2822;
 use ostler_client::Client;
@@ -10,6 +10,7 @@ use ostler_protocol::{
     health::{Health, Readiness},
     runs::ListRuns,
 };
+use ostler_runner::agent::codex::program;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -107,7 +108,8 @@ async fn examine(connection: &Connection) -> Vec<Check> {
     }
     if connect::is_loopback(&settings.server.value) {
         checks.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
-        checks.extend(agents(client.list_backends().await.map(|all| all.backends).unwrap_or_default(), on_path));
+        checks.extend(agents(client.list_backends().await.map(|all| all.backends).unwrap_or_default()));
+        checks.push(codex().await);
     } else {
         let elsewhere = "the server is on another machine; run `ostler doctor` there";
         checks.push(Check::of("machine", State::Skip, elsewhere, ""));
@@ -206,34 +208,34 @@ fn disk(dir: &Path) -> Option<Check> {
 }
 
 /// Programs that profiles need on the machine where runners start.
-fn agents(backends: Vec<Backend>, find: impl Fn(&str) -> Option<String>) -> Vec<Check> {
-    let of_codex = |backend: &Backend| backend.backend_kind.starts_with("codex");
-    let profiles: Vec<_> = backends.iter().filter(|b| of_codex(b)).map(|b| line(&b.profile, 63)).collect();
+fn agents(backends: Vec<Backend>) -> Option<Check> {
     let available: Vec<_> = backends.iter().filter(|b| b.available).map(|b| line(&b.profile, 63)).collect();
-    let mut checks = vec![];
-    if !backends.is_empty() {
-        let state = if available.is_empty() { State::Fail } else { State::Ok };
-        let found = format!("{} can run: {}", count(available.len() as i64, "profile"), available.join(", "));
-        checks.push(Check::of("backends", state, found, "switch a profile on in the server's configuration"));
+    if backends.is_empty() {
+        return None;
     }
-    if !profiles.is_empty() {
-        checks.push(match find("codex") {
-            Some(path) => Check::ok("codex", path),
-            None => Check::of(
-                "codex",
-                State::Warn,
-                format!("not on the PATH; needed by {}", profiles.join(", ")),
-                "npm install -g @openai/codex, if you want these profiles",
-            ),
-        });
-    }
-    checks
+    let state = if available.is_empty() { State::Fail } else { State::Ok };
+    let found = format!("{} can run: {}", count(available.len() as i64, "profile"), available.join(", "));
+    Some(Check::of("backends", state, found, "switch a profile on in the server's configuration"))
 }
 
-fn on_path(program: &str) -> Option<String> {
-    let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());
-    found.map(|file| file.display().to_string())
+/// Which Codex a server started here would run, and whether it works.
+async fn codex() -> Check {
+    // The server's own configuration is not known here; what its environment would say may be.
+    let configured = std::env::var_os("OSTLER_AGENTS__CODEX").map(PathBuf::from);
+    let found = program::find(configured.as_deref(), std::env::var_os("PATH").as_deref());
+    match found {
+        Err(missing) => {
+            let fix = "npm install -g @openai/codex, or set agents.codex, if you want Codex's profiles";
+            Check::of("codex", State::Warn, missing, fix)
+        }
+        Ok(path) => match program::version(&path).await {
+            Ok(version) => Check::ok("codex", format!("{version} ({})", path.display())),
+            Err(error) => {
+                let fix = "install it anew, or set agents.codex to one that works";
+                Check::of("codex", State::Fail, format!("{}: {error}", path.display()), fix)
+            }
+        },
+    }
 }
 
 fn render(checks: &[Check], paint: Paint) -> String {
@@ -277,12 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_agent_is_a_warning_with_a_fix() {
-        let checks = agents(ostler_protocol::backends::built_in(), |_| None);
-        assert_eq!(checks.iter().map(|check| check.state).collect::<Vec<_>>(), [State::Ok, State::Warn]);
-        assert!(checks[1].fix.as_ref().unwrap().contains("@openai/codex"));
-        let found = agents(ostler_protocol::backends::built_in(), |name| Some(format!("/bin/{name}")));
-        assert_eq!(found[1], Check::ok("codex", "/bin/codex"));
+    fn what_can_run_is_listed() {
+        let check = agents(ostler_protocol::backends::built_in()).unwrap();
+        assert_eq!((check.state, check.found.as_str()), (State::Ok, "1 profile can run: scripted"));
+        assert_eq!(agents(vec![]), None);
     }
 
     #[test]

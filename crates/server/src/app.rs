@@ -42,6 +42,8 @@ pub struct Inner {
     pub followers: Arc<Followers>,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
+    /// Whether Codex can be run on this machine, once somebody has asked.
+    pub codex_works: tokio::sync::OnceCell<bool>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -151,6 +153,7 @@ impl App {
             followers: Arc::default(),
             metrics,
             traces,
+            codex_works: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

@@ -8,6 +8,7 @@ use ostler_protocol::{
     Failure, FailureKind, capabilities::Toggles, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor,
     runner_jobs::Launcher,
 };
+use ostler_runner::Patience;
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,7 @@ pub struct Config {
     pub secrets: SecretsSection,
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
+    pub agents: AgentsSection,
     pub limits: LimitsSection,
     pub log: LogSection,
     pub rate_limit: Rates,
@@ -158,6 +160,31 @@ impl Default for RunnerSection {
             job_silence_ms: 30_000,
             namespace: "local".into(),
         }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentsSection {
+    /// Codex's native program; the one on the PATH, or inside the npm package there, when left out.
+    #[schema(value_type = Option<String>)]
+    pub codex: Option<PathBuf>,
+    /// A model provider that an agent cannot reach is given up after this.
+    pub provider_unreachable_ms: u64,
+    /// A model provider that says "later" is asked again after this, then after twice as long, a few times over.
+    pub provider_later_ms: u64,
+}
+
+impl Default for AgentsSection {
+    fn default() -> Self {
+        let Patience { unreachable_ms, later_ms } = Patience::default();
+        Self { codex: None, provider_unreachable_ms: unreachable_ms, provider_later_ms: later_ms }
+    }
+}
+
+impl AgentsSection {
+    pub fn patience(&self) -> Patience {
+        Patience { unreachable_ms: self.provider_unreachable_ms, later_ms: self.provider_later_ms }
     }
 }
 

@@ -47,7 +47,9 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     let home = home(app, job.runner_job_id)?;
     let path = home.clone();
     aside(move || build(&path, &files)).await.map_err(unusable)?;
-    Ok(Outfit { home: Some(home), ..Outfit::bare(agent) })
+    let agents = &app.config.agents;
+    let program = agents.codex.clone().filter(|_| agent == AgentConfig::Codex);
+    Ok(Outfit { program, home: Some(home), patience: agents.patience(), ..Outfit::bare(agent) })
 }
 
 /// Clears away what was made for a job. Its runner is gone.

@@ -62,6 +62,8 @@ impl Items {
             "agentMessage" => {
                 self.release(link, false).await;
                 let id = self.id(link, &item.id, "msg");
+                // Whoever uses the id again says something new.
+                self.ids.remove(&item.id);
                 self.held = Some((id, item.text.clone()));
                 if item.phase.as_deref() == Some("commentary") {
                     self.release(link, false).await;
@@ -92,6 +94,7 @@ impl Items {
             _ => "completed",
         };
         let call = self.tool_call(link, item, "item/completed", status);
+        self.ids.remove(&item.id);
         link.emit(EventType::ToolCall, &call).await;
     }
 

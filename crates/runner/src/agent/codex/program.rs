@@ -18,10 +18,11 @@ const VERSION_MS_MAX: u64 = 10_000;
 const VERSION_CHARS_MAX: usize = 80;
 
 /// The native program: the configured one, else the one on the PATH, else the one inside the npm package there. `Err` says
-/// what was looked for, for people.
+/// what was looked for, for people. Whoever configures a script of their own knows what it starts.
 pub fn find(configured: Option<&Path>, search_path: Option<&OsStr>) -> Result<PathBuf, String> {
     if let Some(path) = configured {
-        return native(path).ok_or_else(|| format!("{} is no native Codex", path.display()));
+        let own = || path.canonicalize().ok().filter(|real| real.is_file() && package(real).is_none());
+        return native(path).or_else(own).ok_or_else(|| format!("{} is no Codex that can be started", path.display()));
     }
     let folders = search_path.into_iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
     let found: Vec<_> = folders.map(|folder| folder.join("codex")).filter(|path| path.is_file()).collect();
@@ -38,13 +39,18 @@ fn native(path: &Path) -> Option<PathBuf> {
     if is_binary(&real) {
         return Some(real);
     }
-    // …/node_modules/@openai/codex/bin/codex.js; the binaries are in packages of their own, inside or beside it.
-    let package = real.ancestors().find(|folder| folder.ends_with("@openai/codex"))?;
+    // The binaries are in packages of their own, inside or beside the launcher's.
+    let package = package(&real)?;
     let scopes = [package.join("node_modules/@openai"), package.parent()?.to_owned()];
     scopes.iter().flat_map(|scope| children(scope)).filter(|folder| is_platform(folder)).find_map(|folder| {
         let vendors = children(&folder.join("vendor"));
         vendors.into_iter().map(|vendor| vendor.join("bin/codex")).find(|path| is_binary(path))
     })
+}
+
+/// The npm package that a launcher belongs to: `…/node_modules/@openai/codex/bin/codex.js`.
+fn package(launcher: &Path) -> Option<&Path> {
+    launcher.ancestors().find(|folder| folder.ends_with("@openai/codex"))
 }
 
 /// `codex-linux-x64` and its like, for this machine.

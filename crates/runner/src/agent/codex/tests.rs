@@ -1,1 +1,139 @@
+//! The adapter alone with the real Codex, against a scripted provider on loopback: a self-test with a real backend process,
+//! not acceptance with a real provider. What Codex cannot be made to do is played by a shell.
 
+mod approvals;
+mod endings;
+mod failures;
+mod hostile;
+mod stage;
+mod threads;
+
+use serde_json::json;
+use stage::{Stage, selected};
+
+use super::*;
+use crate::budgets::Stop;
+
+#[tokio::test]
+async fn a_plain_turn_is_told_in_events_and_ends_with_its_reply() {
+    let mut stage = Stage::new();
+    let played = stage.play("hello").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let phases = played.phases();
+    let expected = ["initialize:completed", "codex-rollout-storage-mounted", "thread/start:completed", "turn/started"];
+    assert!(expected.iter().all(|phase| phases.contains(phase)), "{phases:?}");
+    let [message] = played.all("assistant_message")[..] else { panic!("{:#?}", played.events) };
+    assert_eq!(message["text"], "You said: hello");
+    assert_eq!((&message["final"], &message["replyAuthority"]), (&json!(true), &json!(true)));
+    let deltas = played.all("assistant_delta");
+    assert!(!deltas.is_empty() && deltas.iter().all(|delta| delta["messageId"] == message["messageId"]));
+    let pieces: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
+    assert_eq!(pieces, "You said: hello");
+    let [usage] = played.all("usage")[..] else { panic!("{:#?}", played.events) };
+    assert_eq!(
+        (&usage["inputTokens"], &usage["outputTokens"], &usage["totalTokens"]),
+        (&json!(11), &json!(7), &json!(18))
+    );
+    let [session] = played.all("session")[..] else { panic!("{:#?}", played.events) };
+    let started = selected(&played.events, "backend_status", "phase", "thread/start:completed");
+    assert_eq!(session["threadId"], started[0]["threadId"]);
+    let seen = stage.provider.seen();
+    assert!(seen.iter().all(|seen| seen.authorization.as_deref() == Some("Bearer planted-provider-key-1")));
+}
+
+#[tokio::test]
+async fn a_second_turn_starts_no_second_process_and_counts_its_own_tokens() {
+    let mut stage = Stage::new();
+    let first = stage.play("one").await;
+    let second = stage.play("two [[tokens:5]]").await;
+    assert_eq!(second.result, Ok(TurnEnd::completed()));
+    assert!(!second.phases().contains(&"initialize:completed"), "{:?}", second.phases());
+    assert_eq!(first.all("usage")[0]["totalTokens"], 18);
+    assert_eq!(second.all("usage")[0]["totalTokens"], 10);
+    assert!(second.all("session").is_empty(), "the thread is known");
+}
+
+#[tokio::test]
+async fn a_tool_is_told_with_its_output_and_exit_code() {
+    let mut stage = Stage::new();
+    for (command, status, code) in [("echo said; exit 0", "completed", 0), ("echo said; exit 7", "failed", 7)] {
+        let played = stage.play(&format!("[[tool:{command}]]")).await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+        let [started, ended] = played.all("tool_call")[..] else { panic!("{:#?}", played.events) };
+        assert_eq!((&started["status"], &started["name"]), (&json!("started"), &json!("shell")));
+        assert!(started["command"].as_str().unwrap().contains("echo said"), "{started}");
+        assert_eq!((&ended["status"], &ended["exitCode"]), (&json!(status), &json!(code)));
+        assert_eq!(started["toolCallId"], ended["toolCallId"]);
+        let output: String = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
+        assert_eq!(output, "said\n");
+        assert_eq!(played.all("usage").len(), 2, "one for each call of the model");
+    }
+}
+
+#[tokio::test]
+async fn endless_output_is_cut_and_says_so() {
+    let mut stage = Stage::new();
+    let played = stage.play("[[tool:head -c 300000 /dev/zero | tr '\\0' x]]").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()));
+    let outputs = played.all("command_output");
+    let bytes: usize = outputs.iter().map(|out| out["text"].as_str().unwrap().len()).sum();
+    assert!(bytes <= 64 * 1024, "{bytes}");
+    assert!(outputs.last().is_some_and(|out| out["outputTruncated"] == true) || bytes < 64 * 1024, "{outputs:?}");
+}
+
+#[tokio::test]
+async fn text_that_only_came_in_pieces_is_no_reply() {
+    let mut stage = Stage::new();
+    let played = stage.play("[[delta-only]]").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()));
+    assert_eq!(played.all("assistant_delta").len(), 1);
+    assert!(played.all("assistant_message").is_empty(), "{:#?}", played.events);
+}
+
+#[tokio::test]
+async fn thoughts_are_told_as_such() {
+    let mut stage = Stage::new();
+    let played = stage.play("[[think]]").await;
+    assert_eq!(played.all("reasoning").len(), 1, "{:#?}", played.events);
+    assert_eq!(played.all("reasoning")[0]["text"], "a thought");
+    assert_eq!(played.all("assistant_message")[0]["text"], "after some thought");
+}
+
+#[tokio::test]
+async fn a_steer_reaches_the_running_turn_and_is_accepted() {
+    let mut stage = Stage::new();
+    let mut steered = false;
+    let played = stage
+        .play_with("[[hold]]", |end, event_type, _| {
+            if event_type == "assistant_delta" && !std::mem::replace(&mut steered, true) {
+                end.steer(&stage::command(stage::STEER, "steer", "turn left"));
+            }
+        })
+        .await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    assert!(played.phases().contains(&"turn/steer:completed"));
+    assert_eq!(played.all("assistant_message").last().unwrap()["text"], "You said: turn left");
+}
+
+#[tokio::test]
+async fn a_budget_on_tokens_stops_the_turn_at_the_agents_own_counts() {
+    let mut stage = Stage::new();
+    stage.budgets.max_tokens = Some(10);
+    let played = stage.play("[[tool:echo one]] [[tokens:6]]").await;
+    assert_eq!(played.result, Err(Left::Stopped), "{:#?}", played.events);
+    assert!(matches!(played.stop, Some(Stop::Budget(ref used)) if used.name == "maxTokens"), "{:?}", played.stop);
+}
+
+#[tokio::test]
+async fn a_storm_of_compactions_is_bounded_by_the_budget_of_model_calls() {
+    let mut stage = Stage::new();
+    let overflow = stage.play("[[storm]]").await;
+    assert_eq!(overflow.failure_kind(), Some(FailureKind::BackendFailed), "{:#?}", overflow.events);
+    stage.budgets.max_turns = Some(4);
+    let before = stage.provider.seen().len();
+    let played = stage.play("go on").await;
+    assert_eq!(played.result, Err(Left::Stopped), "{:#?}", played.events);
+    assert!(matches!(played.stop, Some(Stop::Budget(ref used)) if used.name == "maxTurns"), "{:?}", played.stop);
+    let calls = stage.provider.seen().len() - before;
+    assert!(calls < 12, "{calls} calls were made");
+}

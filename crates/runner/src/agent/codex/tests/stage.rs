@@ -1,0 +1,220 @@
+//! A stage for one agent: a home, a storage, a workspace, a provider, and the runner's end in the test's hand.
+
+use std::{path::PathBuf, process::Command as System};
+
+use ostler_protocol::{
+    commands::Command, events::AppendEvent, ids::AttemptId, policy::Budgets, provider_profiles::AgentConfig,
+};
+use ostler_stand_ins::{Endpoint, responses};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::super::Codex;
+use crate::{
+    Outfit, Patience,
+    agent::{Agent, Turn, TurnResult},
+    budgets::{Meter, Stop},
+    link::{self, RunnerEnd},
+};
+
+const TURN: &str = "cmd_0198c0ffee000000000000000000000a";
+pub const STEER: &str = "cmd_0198c0ffee000000000000000000000b";
+/// A test that waits for longer hangs.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+pub struct Stage {
+    pub scratch: TempDir,
+    pub provider: Endpoint,
+    pub outfit: Outfit,
+    pub codex: Codex,
+    pub budgets: Budgets,
+    pub policy: Value,
+    pub thread_id: Option<String>,
+    pub is_repeat: bool,
+    turns: u32,
+}
+
+pub struct Played {
+    pub events: Vec<(String, Value)>,
+    pub result: TurnResult,
+    pub stop: Option<Stop>,
+}
+
+impl Played {
+    pub fn all(&self, event_type: &str) -> Vec<&Value> {
+        self.events.iter().filter(|(kind, _)| kind == event_type).map(|(_, payload)| payload).collect()
+    }
+
+    pub fn phases(&self) -> Vec<&str> {
+        self.all("backend_status").iter().filter_map(|payload| payload["phase"].as_str()).collect()
+    }
+
+    pub fn failure_kind(&self) -> Option<ostler_protocol::FailureKind> {
+        self.result.as_ref().ok().and_then(|end| end.failure_kind)
+    }
+}
+
+pub fn selected<'a>(events: &'a [(String, Value)], event_type: &str, field: &str, value: &str) -> Vec<&'a Value> {
+    let fits = |(kind, payload): &&(String, Value)| kind == event_type && payload[field] == value;
+    events.iter().filter(fits).map(|(_, payload)| payload).collect()
+}
+
+/// The real program. `cargo xtask test` says where it is.
+pub fn program() -> PathBuf {
+    std::env::var_os("OSTLER_TEST_CODEX")
+        .expect("OSTLER_TEST_CODEX is not set: run `cargo xtask test`, which brings a Codex along")
+        .into()
+}
+
+pub fn config(base_url: &str) -> String {
+    format!(
+        "model = \"stand-in\"\nmodel_provider = \"stand-in\"\n[model_providers.stand-in]\nname = \"stand-in\"\n\
+         base_url = \"{base_url}\"\nwire_api = \"responses\"\nrequires_openai_auth = true\nrequest_max_retries = 1\n\
+         stream_max_retries = 1\n[features]\nplugins = false\napps = false\n"
+    )
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        let provider = responses();
+        let scratch = tempfile::Builder::new().prefix("ostler-codex-").tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = scratch.path().canonicalize().unwrap().join(name);
+            std::fs::create_dir(&path).unwrap();
+            Some(path)
+        };
+        let outfit = Outfit {
+            program: Some(program()),
+            workspace: folder("workspace"),
+            home: folder("home"),
+            storage: folder("storage"),
+            patience: Patience { unreachable_ms: 3_000, later_ms: 20 },
+            ..Outfit::bare(AgentConfig::Codex)
+        };
+        let mut stage = Self {
+            scratch,
+            codex: Codex::new(outfit.clone()),
+            outfit,
+            budgets: Budgets::default(),
+            policy: json!({"sandbox": "danger-full-access", "approval": "never"}),
+            thread_id: None,
+            is_repeat: false,
+            turns: 0,
+            provider,
+        };
+        stage.write_home(&config(&stage.provider.base_url()));
+        stage
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.outfit.home.clone().unwrap()
+    }
+
+    pub fn write_home(&mut self, config: &str) {
+        std::fs::write(self.home().join("config.toml"), config).unwrap();
+        std::fs::write(self.home().join("auth.json"), r#"{"OPENAI_API_KEY": "planted-provider-key-1"}"#).unwrap();
+    }
+
+    /// Another runner takes over: nothing is left of this one but the session's storage.
+    pub fn take_over(&mut self) {
+        let home = self.scratch.path().canonicalize().unwrap().join(format!("home-{}", self.turns));
+        std::fs::create_dir(&home).unwrap();
+        self.outfit.home = Some(home);
+        self.write_home(&config(&self.provider.base_url()));
+        self.codex = Codex::new(self.outfit.clone());
+    }
+
+    pub async fn play(&mut self, prompt: &str) -> Played {
+        self.play_with(prompt, |_, _, _| {}).await
+    }
+
+    /// Plays a turn; `act` hears of each event as it comes.
+    pub async fn play_with(&mut self, prompt: &str, act: impl FnMut(&RunnerEnd, &str, &Value)) -> Played {
+        let played = tokio::time::timeout(PATIENCE, self.act_out(prompt, act)).await;
+        played.unwrap_or_else(|_| panic!("the turn {prompt:?} has no end"))
+    }
+
+    /// Plays a turn until a tool has started, and drops it there, as if its runner were killed.
+    pub async fn abandon(&mut self, prompt: &str) {
+        let started = tokio::sync::Notify::new();
+        let turn = self.play_with(prompt, |_, event_type, _| {
+            if event_type == "tool_call" {
+                started.notify_one();
+            }
+        });
+        tokio::select! {
+            _ = turn => panic!("the turn {prompt:?} ended"),
+            () = started.notified() => {}
+        }
+    }
+
+    async fn act_out(&mut self, prompt: &str, mut act: impl FnMut(&RunnerEnd, &str, &Value)) -> Played {
+        self.turns += 1;
+        let turn = self.turn(prompt);
+        let (link, end) = link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone()));
+        let mut events = vec![];
+        let mut take = |batch: Vec<AppendEvent>| {
+            for AppendEvent { event_type, payload, .. } in batch {
+                let payload = payload.to_value();
+                act(&end, &event_type, &payload);
+                events.push((event_type, payload));
+            }
+            end.sent();
+        };
+        let mut work = self.codex.turn(&turn, link);
+        let result = loop {
+            tokio::select! {
+                result = &mut work => break result,
+                batch = end.next_batch() => take(batch),
+            }
+        };
+        drop(work);
+        take(end.take());
+        let stop = end.stop_reason();
+        let told = events.iter().filter(|(kind, _)| kind == "session").find_map(|(_, fact)| fact["threadId"].as_str());
+        self.thread_id = told.map(str::to_owned).or(self.thread_id.take());
+        Played { events, result, stop }
+    }
+
+    fn turn(&self, prompt: &str) -> Turn {
+        let mut policy = json!({"timeoutMs": 60_000, "network": "enabled", "secretScope": {}});
+        policy.as_object_mut().unwrap().extend(self.policy.as_object().unwrap().clone());
+        let run = json!({"runId": "run_00000000000000000000000000000001", "sessionId": "s", "tenantId": "local",
+            "projectId": "p", "workspaceRef": {"kind": "none"}, "providerId": "x", "backendProfile": "codex",
+            "executionPolicy": policy, "traceSink": null, "status": "claimed", "terminal": null,
+            "cancelRequestedAt": null, "lastSeq": 1, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1,
+            "attemptId": null, "createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-01-01T00:00:00Z"});
+        Turn {
+            run: std::sync::Arc::new(serde_json::from_str(&run.to_string()).unwrap()),
+            command: command(TURN, "turn", prompt),
+            prompt: prompt.to_owned(),
+            thread_id: self.thread_id.clone(),
+            attempt_id: attempt_id(),
+            is_repeat: self.is_repeat,
+        }
+    }
+
+    /// Processes that were started for this stage and are still there, by their command lines.
+    pub fn left_behind(&self) -> Vec<String> {
+        let place = self.scratch.path().canonicalize().unwrap();
+        let output = System::new("ps").args(["axeww", "-o", "pid=,stat=,args="]).output().unwrap();
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ours = |line: &&str| line.contains(place.to_str().unwrap()) && !line.contains(" ps axeww");
+        lines.lines().filter(ours).map(|line| line.chars().take(200).collect()).collect()
+    }
+}
+
+/// Unlike any other, also of tests in other processes: an agent's processes are known by it.
+fn attempt_id() -> AttemptId {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("att_{:016x}{:016x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
+}
+
+pub fn command(id: &str, kind: &str, prompt: &str) -> Command {
+    let command = json!({"commandId": id, "runId": "run_00000000000000000000000000000001", "seq": 1, "type": kind,
+        "payload": {"prompt": prompt}, "payloadHash": "", "idempotencyKey": null, "state": "acked",
+        "targetCommandId": null, "cancelRequestedAt": null, "ackedAt": null, "attemptId": null, "terminal": null,
+        "createdAt": "2026-01-01T00:00:00Z", "updatedAt": "2026-01-01T00:00:00Z"});
+    serde_json::from_str(&command.to_string()).unwrap()
+}
