@@ -44,28 +44,46 @@ pub struct Page {
     pub has_more: bool,
 }
 
+/// How much a page holds at most. One event always fits.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub events: u32,
+    pub bytes: usize,
+}
+
+impl From<u32> for Bounds {
+    fn from(events: u32) -> Self {
+        Self { events, bytes: PAGE_BYTES_MAX }
+    }
+}
+
 /// The run's events numbered above `after`.
 pub async fn list_by_run(
     db: &Db,
     session: SessionId,
     run_id: RunId,
     after: i64,
-    limit: u32,
+    bounds: impl Into<Bounds>,
 ) -> Result<Page, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4"
     );
     let args = move |after: i64, limit: u32| vec![text(session), text(run_id), after.into(), i64::from(limit).into()];
-    page(db, sql, args, Event::seq, after, limit).await
+    page(db, sql, args, Event::seq, after, bounds.into()).await
 }
 
 /// The session's events numbered above `after`.
-pub async fn list_by_session(db: &Db, session: SessionId, after: i64, limit: u32) -> Result<Page, StoreError> {
+pub async fn list_by_session(
+    db: &Db,
+    session: SessionId,
+    after: i64,
+    bounds: impl Into<Bounds>,
+) -> Result<Page, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3"
     );
     let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
-    page(db, sql, args, |event| event.session_seq, after, limit).await
+    page(db, sql, args, |event| event.session_seq, after, bounds.into()).await
 }
 
 pub async fn get(db: &Db, session: SessionId, session_seq: i64) -> Result<Option<Event>, StoreError> {
@@ -96,7 +114,7 @@ pub async fn list_output(
         [text(session)].into_iter().chain(run).chain([after.into(), i64::from(limit).into()]).collect()
     };
     let number = if run_id.is_some() { Event::seq } else { |event: &Event| event.session_seq };
-    page(db, sql, args, number, after, limit).await
+    page(db, sql, args, number, after, limit.into()).await
 }
 
 /// Events of a session that is not there.
@@ -125,13 +143,13 @@ async fn page(
     args: impl Fn(i64, u32) -> Vec<Value>,
     number: fn(&Event) -> i64,
     mut after: i64,
-    limit: u32,
+    bounds: Bounds,
 ) -> Result<Page, StoreError> {
     let mut events: Vec<Event> = vec![];
     let mut bytes = 0;
     let mut chunk_rows = CHUNK_ROWS_MIN;
     loop {
-        let left = limit - events.len() as u32;
+        let left = bounds.events - events.len() as u32;
         // One more than is wanted tells whether more follow.
         let asked = chunk_rows.min(left + 1);
         let mut chunk = db.read(sql.clone(), args(after, asked), decode).await?;
@@ -140,8 +158,8 @@ async fn page(
         chunk.truncate(left as usize);
         for event in chunk {
             let size = event.payload.as_deref().map_or(0, str::len);
-            // One event always fits, or a reader would never get past it.
-            if bytes + size > PAGE_BYTES_MAX && !events.is_empty() {
+            // One is always taken, or a reader would never get past it.
+            if bytes + size > bounds.bytes && !events.is_empty() {
                 return Ok(Page { events, has_more: true });
             }
             bytes += size;
@@ -151,7 +169,7 @@ async fn page(
         if has_more || !full {
             return Ok(Page { events, has_more });
         }
-        let fitting = (PAGE_BYTES_MAX - bytes) / (bytes / events.len().max(1)).max(1);
+        let fitting = bounds.bytes.saturating_sub(bytes) / (bytes / events.len().max(1)).max(1);
         chunk_rows = (fitting as u32).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);
     }
 }

@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashMap,
-    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -40,8 +39,6 @@ pub const FLUSH_REQUESTS_MAX: usize = 512;
 pub const FLUSH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What may wait altogether. One more is refused as overloaded.
 pub const QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Postgres lanes, by session; SQLite has one writer by nature.
-const POSTGRES_LANES: usize = 2;
 /// Sessions whose rows a lane keeps between flushes.
 const WARM_SESSIONS_MAX: usize = 1_024;
 
@@ -99,7 +96,7 @@ struct Queued {
 
 enum Way {
     Sqlite(Arc<crate::sqlite::Sqlite>),
-    Postgres(Vec<mpsc::Sender<Job>>),
+    Postgres(mpsc::Sender<Job>),
 }
 
 impl Lanes {
@@ -110,13 +107,10 @@ impl Lanes {
                 Way::Sqlite(sqlite.clone())
             }
             Engine::Postgres(connections) => {
-                let mut senders = vec![];
-                for _ in 0..POSTGRES_LANES {
-                    let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
-                    tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host.clone()));
-                    senders.push(sender);
-                }
-                Way::Postgres(senders)
+                // One, as SQLite has by nature: two divide what waits, and commit twice as often for the same work.
+                let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
+                tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host));
+                Way::Postgres(sender)
             }
         };
         Ok(Self { way, queued: Queued::default() })
@@ -134,11 +128,10 @@ impl Lanes {
             return Err(overloaded());
         }
         let (answer, answered) = oneshot::channel();
-        let session = request.session;
         let job = Job { request, answer };
         let queued = match &self.way {
             Way::Sqlite(sqlite) => sqlite.submit(job),
-            Way::Postgres(senders) => senders[lane_of(session, senders.len())].try_send(job).map_err(|e| match e {
+            Way::Postgres(sender) => sender.try_send(job).map_err(|e| match e {
                 mpsc::error::TrySendError::Full(_) => overloaded(),
                 mpsc::error::TrySendError::Closed(_) => LaneError::Store(StoreError::Stopped),
             }),
@@ -175,12 +168,6 @@ pub(crate) fn overloaded() -> LaneError {
         "lane-queue",
         "the write queue is full; try again shortly",
     ))
-}
-
-/// The same lane for the same session, always.
-fn lane_of(session: SessionId, lanes: usize) -> usize {
-    let hasher = std::hash::BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default();
-    (hasher.hash_one(session) % lanes as u64) as usize
 }
 
 pub(crate) type Desks = HashMap<SessionId, Desk>;

@@ -1,4 +1,4 @@
-//! Postgres: a few connections for reads and plain writes, and write lanes that each hold a connection of their own.
+//! Postgres: a few connections for reads and plain writes, and a write lane that holds a connection of its own.
 //!
 //! A flush is optimistic: it decides on rows it has kept from earlier flushes, or reads without a lock, and writes
 //! everything in one statement, which is the transaction. The statement fails if any session it was decided on has
@@ -18,8 +18,8 @@ use ostler_protocol::{
 use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 
-pub use connections::{Connections, is_refusal};
-use connections::{Kept, connect};
+use connections::Kept;
+pub use connections::{ANSWER_MAX, Connections, connect, is_refusal, within};
 
 use crate::{
     db::{Durability, StoreError},
@@ -170,10 +170,17 @@ impl Lane {
             Some(connection) => connection,
             None => connect(&self.options).await?,
         };
-        let outcome = match hold {
-            Hold::Revisions => self.decide(&mut connection, requests, now, hold).await,
-            Hold::Locks => self.decide_under_locks(&mut connection, requests, now).await,
+        let decided = async {
+            match hold {
+                Hold::Revisions => self.decide(&mut connection, requests, now, hold).await,
+                Hold::Locks => self.decide_under_locks(&mut connection, requests, now).await,
+            }
         };
+        let outcome = tokio::time::timeout(ANSWER_MAX, decided).await.unwrap_or_else(|_| {
+            // What was taken out of it is lost with the attempt.
+            self.warm.clear();
+            Err(StoreError::Stopped)
+        });
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
         if outcome.as_ref().err().is_none_or(lane::refused) {
             self.connection = Some(Kept::new(connection));

@@ -3,7 +3,8 @@
 mod desks;
 
 use std::{
-    fs::File,
+    fs::{File, Permissions},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, OnceLock},
@@ -55,6 +56,7 @@ pub struct Sqlite {
 impl Sqlite {
     pub fn open(file: &Path, synchronous: Synchronous, now: Timestamp) -> Result<Self, StoreError> {
         let lock = lock(file)?;
+        make_private(file)?;
         let mut writer = Connection::open(file)?;
         let durability = prepare_writer(&writer, synchronous)?;
         migrate(&mut writer, now)?;
@@ -143,6 +145,16 @@ fn lock(file: &Path) -> Result<File, StoreError> {
         ))
     })?;
     Ok(lock)
+}
+
+/// The store is nobody else's to read, also in a directory that is. Its journal takes its mode from it.
+fn make_private(file: &Path) -> Result<(), StoreError> {
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(file)?;
+    let mode = file.metadata()?.permissions().mode();
+    if mode & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(mode & !0o077))?;
+    }
+    Ok(())
 }
 
 fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<Durability, StoreError> {
@@ -347,5 +359,21 @@ impl Lane {
         desks.values_mut().for_each(Desk::seal);
         desks::save(tx, &Changes::of(&desks))?;
         Ok((replies, desks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_can_read_the_store() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (new, old) = (dir.path().join("new.db"), dir.path().join("old.db"));
+        File::create(&old).and_then(|file| file.set_permissions(Permissions::from_mode(0o644))).expect("a file");
+        for path in [new, old] {
+            make_private(&path).expect("made private");
+            assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
+        }
     }
 }

@@ -9,7 +9,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Reader, Value, json, text},
+    record::{Reader, Value, json, opt_text, text},
 };
 
 const COLUMNS: &str = "token_id, name, role, tenants, created_at, expires_at, revoked_at";
@@ -26,8 +26,11 @@ fn decode(row: &mut Reader<'_>) -> Result<ServiceToken, StoreError> {
     })
 }
 
-pub async fn insert(db: &Db, token: &ServiceToken, token_hash: &str) -> Result<(), StoreError> {
-    let sql = format!("INSERT INTO tokens ({COLUMNS}, token_hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)");
+/// False: the key has been used.
+pub async fn insert(db: &Db, token: &ServiceToken, token_hash: &str, key: Option<&str>) -> Result<bool, StoreError> {
+    let sql = format!(
+        "INSERT INTO tokens ({COLUMNS}, token_hash, idempotency_key) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+    );
     let args = vec![
         text(token.token_id),
         token.name.as_str().into(),
@@ -37,8 +40,16 @@ pub async fn insert(db: &Db, token: &ServiceToken, token_hash: &str) -> Result<(
         token.expires_at.into(),
         token.revoked_at.into(),
         token_hash.into(),
+        opt_text(key),
     ];
-    db.execute(sql, args).await
+    match db.execute(sql, args).await {
+        Err(error) if error.is_unique_violation() => Ok(false),
+        outcome => outcome.map(|()| true),
+    }
+}
+
+pub async fn find_by_key(db: &Db, key: &str) -> Result<Option<ServiceToken>, StoreError> {
+    db.read_one(format!("SELECT {COLUMNS} FROM tokens WHERE idempotency_key = $1"), vec![key.into()], decode).await
 }
 
 /// Also one that was revoked or has expired: whether it is good is the caller's question.

@@ -6,11 +6,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ostler_protocol::{events::Event, ids::SessionId};
 use sqlx::{
-    Connection, Executor, PgConnection,
+    Executor, PgConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 
-use crate::db::{Db, Engine, StoreError};
+use crate::{
+    db::{Db, Engine, StoreError},
+    postgres::{ANSWER_MAX, connect, within},
+};
 
 const CHANNEL: &str = "ostler";
 /// Postgres takes fewer than 8,000 bytes.
@@ -118,10 +121,10 @@ impl Speaker {
     pub async fn tell(&mut self, news: &News) -> Result<(), StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => PgConnection::connect_with(&self.options).await?,
+            None => connect(&self.options).await?,
         };
         let told = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(news.encode(&self.origin));
-        told.execute(&mut connection).await?;
+        within(ANSWER_MAX, "no answer", told.execute(&mut connection)).await?;
         // One that failed is not used again.
         self.connection = Some(connection);
         Ok(())

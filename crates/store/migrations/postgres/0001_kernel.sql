@@ -237,7 +237,8 @@ CREATE TABLE tokens (
     tenants TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     expires_at BIGINT,
-    revoked_at BIGINT
+    revoked_at BIGINT,
+    idempotency_key TEXT UNIQUE
 );
 
 -- People. Each is known by a subject of an issuer: of ours, or of one that the configuration names.

@@ -21,12 +21,22 @@ const CONNECTIONS_MAX: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Who has waited this long for a connection is told that the store does not answer.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A statement that is not answered within this counts as lost with its connection: a network that drops packets says nothing.
+pub const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// A connection that was used this recently is taken without asking whether it still works.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
-    let connected = timeout(CONNECT_TIMEOUT, PgConnection::connect_with(options)).await;
-    Ok(connected.map_err(|_| late("no connection", CONNECT_TIMEOUT))??)
+    Ok(within(CONNECT_TIMEOUT, "no connection", PgConnection::connect_with(options)).await?)
+}
+
+/// What the database answers, or that it did not.
+pub async fn within<T>(
+    limit: Duration,
+    otherwise: &str,
+    asked: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    timeout(limit, asked).await.unwrap_or_else(|_| Err(late(otherwise, limit)))
 }
 
 fn late(what: &str, after: Duration) -> sqlx::Error {
@@ -47,7 +57,8 @@ impl Kept {
 
     /// `None`: it was lost meanwhile.
     pub async fn take_up(mut self) -> Option<PgConnection> {
-        let stands = self.since.elapsed() <= TRUSTED_FOR || self.connection.ping().await.is_ok();
+        let stands = self.since.elapsed() <= TRUSTED_FOR
+            || within(CONNECT_TIMEOUT, "no answer", self.connection.ping()).await.is_ok();
         stands.then_some(self.connection)
     }
 
@@ -144,7 +155,7 @@ fn is_lost(error: &sqlx::Error) -> bool {
 
 async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {
     let query = sqlx::query(AssertSqlSafe(sql.into_owned()));
-    args.iter().fold(query, bind).fetch_all(connection).await
+    within(ANSWER_MAX, "no answer", args.iter().fold(query, bind).fetch_all(connection)).await
 }
 
 fn bind<'q>(query: PgQuery<'q>, value: &'q Value) -> PgQuery<'q> {
@@ -152,5 +163,17 @@ fn bind<'q>(query: PgQuery<'q>, value: &'q Value) -> PgQuery<'q> {
         Value::Text(text) => query.bind(text.as_deref()),
         Value::Int(number) => query.bind(*number),
         Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_never_answers_counts_as_lost() {
+        let silent = std::future::pending::<Result<(), sqlx::Error>>();
+        let error = within(ANSWER_MAX, "no answer", silent).await.expect_err("nothing answers");
+        assert!(is_lost(&error) && !is_refusal(&error), "{error}");
     }
 }
