@@ -12,7 +12,7 @@ use std::{
 
 use clap::Args;
 use ostler_client::Client;
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, limits::USER_TOKEN_BYTES_MAX};
 use ostler_server::config::DEFAULT_LISTEN;
 use secrecy::SecretString;
 
@@ -27,7 +27,6 @@ const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
 const TENANT_VARIABLE: &str = "OSTLER_TENANT";
 const TOKEN_VARIABLE: &str = "OSTLER_TOKEN";
 const TOKEN_FILE: &str = "token";
-const TOKEN_BYTES_MAX: usize = 4 * 1024;
 const TENANT_DEFAULT: &str = "local";
 
 #[derive(Args, Clone, Debug, Default)]
@@ -239,7 +238,7 @@ fn read_token(path: &Path) -> Result<Option<SecretString>, Failure> {
 
 fn checked(text: &str, from: &str) -> Result<SecretString, Failure> {
     let token = text.trim();
-    if token.is_empty() || token.len() > TOKEN_BYTES_MAX || !token.bytes().all(|b| b.is_ascii_graphic()) {
+    if token.is_empty() || token.len() > USER_TOKEN_BYTES_MAX || !token.bytes().all(|b| b.is_ascii_graphic()) {
         let message = format!("{from} does not hold a token");
         return Err(errors::hinted(FailureKind::Unauthenticated, message, "a token is one word of printable ASCII"));
     }

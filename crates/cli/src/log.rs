@@ -1,12 +1,14 @@
 //! The log on stderr, of the programs that run for long: the server and the runner.
 
+use std::io::{self, Write};
+
 use ostler_protocol::Failure;
 use ostler_server::config::LogFormat;
 use tracing_subscriber::EnvFilter;
 
 use crate::{errors, paint::Paint};
 
-const LOG_DEFAULT: &str = "info";
+const LOG_DEFAULT: &str = "info,sqlx=warn";
 
 pub fn init(format: LogFormat) -> Result<(), Failure> {
     let named =
@@ -17,10 +19,24 @@ pub fn init(format: LogFormat) -> Result<(), Failure> {
             "for example OSTLER_LOG=info,ostler_server=debug",
         )
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Best);
     match format {
         LogFormat::Text => log.with_ansi(Paint::stderr().is_on()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// stderr as far as somebody reads it. A log whose reader has gone must not take the program with it.
+struct Best;
+
+impl Write for Best {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

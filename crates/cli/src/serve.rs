@@ -111,7 +111,7 @@ impl ServerFlags {
 #[serde(rename_all = "camelCase")]
 struct Ready {
     address: String,
-    token_file: Option<PathBuf>,
+    token_file: PathBuf,
 }
 
 pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> {
@@ -131,10 +131,8 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         _ = terminate.recv() => return Ok(exit_codes::OK),
     };
     let address = format!("http://{}", server.address());
-    output::data(&output::json_line(&Ready {
-        address: address.clone(),
-        token_file: server.token_file().map(ToOwned::to_owned),
-    }));
+    output::data(&output::json_line(&Ready { address: address.clone(), token_file: server.token_file().to_owned() }));
+    tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
     if std::io::stderr().is_terminal() {
         output::words(&format!("ready; try: ostler --server {address} run \"say hello\"\n"));
     }
@@ -165,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_ready_line_is_one_json_object() {
-        let ready = Ready { address: "http://127.0.0.1:1".into(), token_file: Some("/d/token".into()) };
+        let ready = Ready { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
         assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
     }
 }

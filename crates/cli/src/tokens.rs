@@ -101,6 +101,7 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         },
         tenants: args.tenants.clone(),
         expires_in_ms: args.expires_in,
+        idempotency_key: None,
     };
     let created = connection.client()?.create_token(&asked).await?;
     args.output.one(&created, || format!("{}\n", created.token));

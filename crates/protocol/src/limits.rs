@@ -49,6 +49,8 @@ pub const JOB_ATTEMPTS_MAX: i64 = 5;
 
 /// The tenants one token or user can be let into.
 pub const CALLER_TENANTS_MAX: usize = 64;
+/// A user's token, with whatever claims its issuer puts into it.
+pub const USER_TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// Ten years: whoever wants longer leaves the end out.
 pub const TOKEN_LIFE_MS_MAX: i64 = 10 * 366 * 86_400_000;
 pub const USER_TOKEN_LIFE_MS_DEFAULT: i64 = 12 * 3_600_000;

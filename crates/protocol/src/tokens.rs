@@ -64,6 +64,9 @@ pub struct CreateToken {
     /// Left out: it lasts until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<i64>,
+    /// The same key again makes no second token; nor can it show the first one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
 }
 
 impl CreateToken {
@@ -126,7 +129,7 @@ mod tests {
 
     fn asked(tenants: &[&str], expires_in_ms: Option<i64>) -> CreateToken {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
-        CreateToken { name: "ci".into(), role: TokenRole::Client, tenants, expires_in_ms }
+        CreateToken { name: "ci".into(), role: TokenRole::Client, tenants, expires_in_ms, idempotency_key: None }
     }
 
     #[test]

@@ -160,6 +160,20 @@ impl App {
         }))
     }
 
+    /// Does what takes a right away, and forgets who had it. In a task of its own: whoever asked for it may hang up.
+    pub async fn taking_rights<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
+        &self,
+        take: impl FnOnce(App) -> F,
+    ) -> Result<T, Failure> {
+        let (app, taken) = (self.clone(), take(self.clone()));
+        let done = tokio::spawn(async move {
+            let taken = taken.await;
+            app.auth.forget_callers();
+            taken
+        });
+        done.await.map_err(Failure::internal)?
+    }
+
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

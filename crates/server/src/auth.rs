@@ -117,6 +117,17 @@ impl Principal {
         }
     }
 
+    /// The tenants a list covers: the one that was asked for, or all the caller may see. `None`: every tenant.
+    pub fn tenants_within(&self, asked: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
+        match (asked, self.tenants()) {
+            (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
+                Err(forbidden("tenant", "this token is not for that tenant"))
+            }
+            (Some(tenant), _) => Ok(Some(vec![tenant.to_owned()])),
+            (None, own) => Ok(own.map(<[String]>::to_vec)),
+        }
+    }
+
     /// May ask for work in this tenant.
     pub fn may_submit(&self, tenant_id: &str) -> Result<(), Failure> {
         Access::Submit.admit(self)?;

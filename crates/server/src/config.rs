@@ -5,7 +5,11 @@ mod keys;
 use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
-    Failure, FailureKind, capabilities::Toggles, limits::LEASE_MS_DEFAULT, policy::TenantPolicy, redaction::Redactor,
+    Failure, FailureKind,
+    capabilities::Toggles,
+    limits::{LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_MS_MIN},
+    policy::TenantPolicy,
+    redaction::Redactor,
     runner_jobs::Launcher,
 };
 use ostler_runner::Patience;
@@ -283,6 +287,37 @@ impl Config {
         Ok(config)
     }
 
+    /// A number that makes no sense is refused here, not bent to fit somewhere else.
+    fn check_numbers(&self) -> Result<(), Failure> {
+        const MS_MAX: u64 = 86_400_000;
+        let (runner, limits) = (&self.runner, &self.limits);
+        let lease = LEASE_MS_MIN as u64..=LEASE_MS_MAX as u64;
+        let counted = 1..=1_000_000;
+        let ranges = [
+            ("server.drain_ms", self.server.drain_ms, 0..=MS_MAX),
+            ("runner.slots", runner.slots as u64, 0..=100_000),
+            ("runner.lease_ms", u64::try_from(runner.lease_ms).unwrap_or(0), lease),
+            ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
+            ("runner.job_silence_ms", u64::try_from(runner.job_silence_ms).unwrap_or(0), 1..=MS_MAX),
+            ("limits.followers_max", limits.followers_max as u64, counted.clone()),
+            ("limits.followers_per_caller_max", limits.followers_per_caller_max as u64, counted.clone()),
+            ("limits.readmit_ms", limits.readmit_ms, 1..=MS_MAX),
+            ("limits.slow_reader_ms", limits.slow_reader_ms, 1..=MS_MAX),
+            ("limits.head_ms", limits.head_ms, 1..=MS_MAX),
+            ("limits.body_ms", limits.body_ms, 1..=MS_MAX),
+            ("limits.heartbeat_ms", limits.heartbeat_ms, 1..=MS_MAX),
+            ("limits.connections_max", limits.connections_max as u64, counted),
+            ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
+        ];
+        match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
+            None => Ok(()),
+            Some((key, _, range)) => {
+                let message = format!("{key} must be {} to {}", range.start(), range.end());
+                Err(Failure::invalid("config", message))
+            }
+        }
+    }
+
     /// What can be told to be wrong before anything is opened.
     fn check(&self) -> Result<(), Failure> {
         if self.server.open_loopback && self.server.require_auth {
@@ -290,6 +325,7 @@ impl Config {
             return Err(Failure::invalid("config", message));
         }
         self.rate_limit.check()?;
+        self.check_numbers()?;
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
@@ -430,6 +466,20 @@ mod tests {
         }
         config.store.database_url = Some("postgresql:///x".to_owned().into());
         assert!(config.store().is_ok());
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused_by_name() {
+        Config::default().check().unwrap();
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().message
+        };
+        assert!(refused(|config| config.runner.lease_ms = 5).contains("runner.lease_ms"));
+        assert!(refused(|config| config.runner.job_silence_ms = -1).contains("runner.job_silence_ms"));
+        assert!(refused(|config| config.limits.heartbeat_ms = 0).contains("limits.heartbeat_ms"));
+        assert!(refused(|config| config.limits.connections_max = usize::MAX).contains("limits.connections_max"));
     }
 
     #[test]

@@ -93,8 +93,13 @@ impl Server {
         self.address
     }
 
-    pub fn token_file(&self) -> Option<&Path> {
-        Some(&self.token_file)
+    pub fn token_file(&self) -> &Path {
+        &self.token_file
+    }
+
+    /// What the store is: `sqlite` or `postgres`.
+    pub fn engine(&self) -> &'static str {
+        self.app.db.engine_name()
     }
 
     /// Drains, then stops. Draining ends streams and waits, takes no new work and lets runners finish their turns; it

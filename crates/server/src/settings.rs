@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::config::{Config, Key, Overrides, keys};
 
 const DATA_DIR: &str = "server.data_dir";
-/// Variables of other names that set a key.
-const ALIASES: [(&str, &str); 2] = [(DATA_DIR, "OSTLER_DATA_DIR"), ("store.database_url", "DATABASE_URL")];
+const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
+const DATABASE_URL: &str = "store.database_url";
+const DATABASE_URL_VARIABLE: &str = "DATABASE_URL";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -44,15 +45,17 @@ impl fmt::Display for Origin {
 
 /// Every setting of the server that this file, the environment and these flags would start.
 pub fn explain(file: Option<&Path>, overrides: Overrides) -> Result<Vec<Setting>, Failure> {
+    // Hidden, it looks the same wherever it comes from.
+    let named_url = overrides.database_url.is_some();
     let without_flags = json(&Config::load(file, Overrides::default())?)?;
     let config = Config::load(file, overrides)?;
     let whole = json(&config)?;
     let in_file = file.map(read).transpose()?.unwrap_or_default();
     let explained = keys().into_iter().map(|key| {
         let value = at(&whole, &key.name).cloned().unwrap_or_default();
-        let by_flag = at(&without_flags, &key.name) != at(&whole, &key.name);
+        let by_flag = at(&without_flags, &key.name) != at(&whole, &key.name) || (named_url && key.name == DATABASE_URL);
         let by_file = file.filter(|_| at(&in_file, &key.name).is_some());
-        let origin = match (by_flag, variable(&key), by_file) {
+        let origin = match (by_flag, variable(&key, by_file.is_some()), by_file) {
             (true, ..) => Origin::Flag,
             (false, Some(name), _) => Origin::Environment(name),
             (false, None, Some(file)) => Origin::File(file.to_owned()),
@@ -67,10 +70,15 @@ pub fn explain(file: Option<&Path>, overrides: Overrides) -> Result<Vec<Setting>
 }
 
 /// The variable that sets this key, if one does.
-fn variable(key: &Key) -> Option<String> {
-    let alias = ALIASES.iter().find(|(name, _)| *name == key.name).map(|(_, variable)| (*variable).to_owned());
+fn variable(key: &Key, by_file: bool) -> Option<String> {
     let is_set = |name: &String| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    [Some(key.environment()), alias].into_iter().flatten().find(is_set)
+    let own = Some(key.environment()).filter(is_set);
+    match key.name.as_str() {
+        DATA_DIR => Some(DATA_DIR_VARIABLE.to_owned()).filter(is_set).or(own),
+        // Meant for many programs, so it yields to whatever was said to this one.
+        DATABASE_URL => own.or_else(|| Some(DATABASE_URL_VARIABLE.to_owned()).filter(|name| !by_file && is_set(name))),
+        _ => own,
+    }
 }
 
 fn read(file: &Path) -> Result<Value, Failure> {

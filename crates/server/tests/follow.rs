@@ -27,6 +27,7 @@ on_both_engines!(
     a_stream_tells_what_was_and_what_comes,
     a_stream_resumes_without_gap_or_repetition,
     a_stream_ends_with_its_run,
+    a_stream_does_not_begin_where_the_log_has_never_been,
     a_silent_stream_beats,
     a_reader_of_a_run_that_stops_reading_is_dropped_alone,
     a_reader_of_a_session_that_stops_reading_is_dropped_alone,
@@ -207,7 +208,19 @@ async fn a_stream_ends_with_its_run(engine: Engine) {
     assert_eq!(server.follow(&run_id, 0).await.rest().await.len() as i64, last);
     assert_eq!(server.follow(&run_id, last - 1).await.rest().await.len(), 1);
     assert_eq!(server.follow(&run_id, last).await.rest().await, Vec::<Value>::new());
-    assert_eq!(server.follow(&run_id, last + 10).await.rest().await, Vec::<Value>::new());
+}
+
+async fn a_stream_does_not_begin_where_the_log_has_never_been(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    let last = server.events(&run_id).await.len() as i64;
+    for path in [format!("/api/v1/runs/{run_id}/events"), format!("/api/v1/sessions/{session_id}/trace")] {
+        let request = server.request("GET", &path).header("accept", "text/event-stream");
+        let answer = server.send(request.header("last-event-id", last + 1)).await;
+        let refused = answer.refused_by(SchemaInvalid, "after-beyond-end");
+        assert_eq!(refused.details["lastSeq"], last);
+    }
 }
 
 async fn a_silent_stream_beats(engine: Engine) {

@@ -14,6 +14,7 @@ on_both_engines!(
     a_token_lets_into_its_tenants_in_its_role,
     a_revoked_token_stops_working_at_once,
     a_token_ends_when_it_was_said_to,
+    a_key_makes_one_token,
     tokens_that_make_no_sense_are_refused,
     tokens_are_listed_in_pages_newest_first,
 );
@@ -22,6 +23,17 @@ async fn make(server: &TestServer, change: impl FnOnce(&mut Value)) -> Value {
     let mut body = json!({"name": "ci", "role": "client", "tenants": ["hwlab"]});
     change(&mut body);
     server.post("/api/v1/tokens", &body).await.with_status(201)
+}
+
+async fn a_key_makes_one_token(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let made = make(&server, |body| body["idempotencyKey"] = "k1".into()).await;
+    let again = json!({"name": "ci", "role": "client", "tenants": ["hwlab"], "idempotencyKey": "k1"});
+    let refused = server.post("/api/v1/tokens", &again).await.refused_by(StateConflict, "idempotency-key-used");
+    assert_eq!(refused.details["tokenId"], made["tokenId"]);
+    let listed = server.get("/api/v1/tokens").await.ok();
+    assert_eq!(listed["tokens"].as_array().unwrap().iter().filter(|token| token["name"] == "ci").count(), 1);
+    make(&server, |body| body["idempotencyKey"] = "k2".into()).await;
 }
 
 fn bearer(server: &Caller, made: &Value) -> Caller {

@@ -1,10 +1,13 @@
 //! The log as JSON: one object per line, each failure once, under the trace id that its caller was given.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use crate::{
     home::{Engine, Home},
     http::Http,
+    process::Server,
 };
 
 #[test]
@@ -22,7 +25,21 @@ fn each_failure_is_one_line_of_json_with_its_trace_id() {
     let of_failure: Vec<_> = lines.iter().filter(|line| line["trace_id"] == trace_id).collect();
     assert_eq!(of_failure.len(), 1, "{log}");
     assert_eq!((&of_failure[0]["level"], &of_failure[0]["kind"]), (&"INFO".into(), &"not-found".into()));
+    assert!(of_failure[0]["path"].as_str().unwrap().starts_with("/api/v1/runs/"), "{log}");
     assert!(!log.contains("pl4nted") && !log.contains(&token), "{log}");
+}
+
+#[test]
+fn a_server_whose_log_nobody_reads_answers_and_drains() {
+    let home = Home::new(Engine::Sqlite);
+    let mut command = home.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.stderr(Stdio::piped());
+    let mut server = Server::start(command).unwrap();
+    drop(server.process.0.stderr.take());
+    let mut stranger = Http::with_token(&server.address, Some("bad"));
+    assert_eq!(stranger.get("/api/v1/runs").refusal().0, 401);
+    assert_eq!(Http::new(&server).get("/api/v1/sessions/nosuch").refusal().0, 404);
+    server.stop();
 }
 
 #[test]

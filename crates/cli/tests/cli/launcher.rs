@@ -1,7 +1,7 @@
 //! The process launcher: a child process for each job. Its death, its exit and its log become facts, its token is good
 //! for its run only, and no child outlives its server unless it was told to.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -198,15 +198,17 @@ fn no_child_outlives_a_server_that_is_killed(engine: Engine) {
 fn a_child_that_may_outlive_its_server_goes_on_under_the_next_one(engine: Engine) {
     let mut home = home(engine);
     home.set("OSTLER_RUNNER__KEEP_ON_STOP", "true");
-    home.set("OSTLER_RUNNER__LEASE_MS", "20000");
+    home.set("OSTLER_RUNNER__LEASE_MS", "6000");
     home.set("OSTLER_SERVER__DRAIN_MS", "100");
     let server = home.serve();
     let address = server.address.clone();
     let mut http = Http::new(&server);
-    let (run_id, command_id) = submit(&mut http, &busy(2_000));
+    let (run_id, command_id) = submit(&mut http, &busy(5_000));
     in_flight(&mut http, &run_id, 1);
     let child = only_child(&server);
     server.stop();
+    // Long enough for a heartbeat to fail, which it logs to a pipe that nobody reads any more.
+    std::thread::sleep(Duration::from_millis(2_500));
     assert!(is_alive(child), "it goes on");
 
     let server = home.serve_at(&address);

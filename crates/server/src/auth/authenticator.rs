@@ -13,6 +13,7 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Timestamp,
     ids::{RunId, RunnerJobId},
+    limits::USER_TOKEN_BYTES_MAX,
     runner_jobs::JobPhase,
 };
 use ostler_store::{self as store, Db};
@@ -23,7 +24,6 @@ use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX
 use crate::app::store_failure;
 
 const TOKEN_BYTES_MAX: usize = 256;
-const USER_TOKEN_BYTES_MAX: usize = 8 * 1024;
 const CALLERS_REMEMBERED: usize = 1_024;
 /// How long another server of the same store may go on believing in a caller whose right was taken away.
 const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);

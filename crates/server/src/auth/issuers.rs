@@ -1,12 +1,18 @@
 //! Users' tokens: JWTs that we signed, or that an issuer of the configuration did. Which key, and with it which algorithm,
 //! follows from the issuer and the key's name; who issued it, for whom, and when it is good must be said and must fit.
 
+use std::sync::Arc;
+
 use jiff::SignedDuration;
 use ostler_crypto::{
     jwk::{Jwk, SigningKey, VerifyingKey},
     jws::{self, Unverified},
 };
-use ostler_protocol::{Failure, FailureKind, Timestamp, limits::NAME_BYTES_MAX, users::OWN_ISSUER};
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    limits::{NAME_BYTES_MAX, USER_TOKEN_LIFE_MS_MAX},
+    users::OWN_ISSUER,
+};
 use ostler_store::{self as store, Db};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -17,6 +23,10 @@ use crate::{app::store_failure, config::IssuerSection};
 /// By how much an issuer's clock may differ from ours.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(30);
 
+/// The longest life of a token of ours, as others' clocks may see it.
+const OWN_LIFE_MAX: SignedDuration =
+    SignedDuration::from_millis(USER_TOKEN_LIFE_MS_MAX + 2 * LEEWAY.as_millis() as i64);
+
 pub struct Issuers {
     key: SigningKey,
     outside: Vec<Issuer>,
@@ -25,7 +35,7 @@ pub struct Issuers {
 struct Issuer {
     name: String,
     audience: String,
-    keys: KeySet,
+    keys: Arc<KeySet>,
 }
 
 /// Whom a token speaks for, and until when.
@@ -73,7 +83,7 @@ impl Issuers {
             if section.issuer == OWN_ISSUER || known.iter().any(|issuer| issuer.name == section.issuer) {
                 return Err(wrong("this name is taken"));
             }
-            let keys = KeySet::of(section).map_err(|message| wrong(&message))?;
+            let keys = Arc::new(KeySet::of(section).map_err(|message| wrong(&message))?);
             known.push(Issuer { name: section.issuer.clone(), audience: section.audience.clone(), keys });
         }
         Ok(Self { key, outside: known })
@@ -118,6 +128,10 @@ impl Claims {
             Audience::Several(several) => several.iter().any(|one| one == audience),
         };
         let until = at(self.exp)?.checked_add(LEEWAY).ok()?;
+        // What we sign never lives longer, so whoever has such a token has our key.
+        if issuer == OWN_ISSUER && until.duration_since(now) > OWN_LIFE_MAX {
+            return None;
+        }
         let begun = match self.nbf {
             None => true,
             Some(nbf) => at(nbf)?.checked_sub(LEEWAY).ok()? <= now,

@@ -72,25 +72,34 @@ impl KeySet {
     }
 
     /// `None`: the issuer has no such key. `Err`: its keys cannot be had.
-    pub async fn find(&self, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
-        let fresh = || self.held().filter(|held| held.is_younger_than(FRESH, now)).and_then(|held| held.find(kid));
-        if let Some(key) = fresh() {
+    pub async fn find(self: &Arc<Self>, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
+        if let Some(key) = self.fresh(kid, now) {
             return Ok(Some(key));
         }
-        let mut tried = self.tried.lock().await;
-        // Somebody may have fetched it while we waited.
-        if let Some(key) = fresh() {
-            return Ok(Some(key));
-        }
-        if tried.is_none_or(|at| now.duration_since(at) >= REFETCH) {
-            *tried = Some(now);
-            match self.fetch().await {
-                Ok(keys) => *self.held.write().expect("never poisoned") = Some(Arc::new(Held { keys, at: now })),
-                Err(reason) => tracing::warn!(issuer = self.issuer, reason, "an issuer's keys could not be fetched"),
-            }
-        }
+        // In a task of its own: a caller who hangs up must not use up the others' attempt.
+        let (this, wanted) = (self.clone(), kid.to_owned());
+        let looked = tokio::spawn(async move { this.look_again(&wanted, now).await });
+        looked.await.map_err(Failure::internal)?;
         let held = self.held().filter(|held| held.is_younger_than(STALE, now));
         held.map(|held| held.find(kid)).ok_or_else(|| keys_missing(&self.issuer))
+    }
+
+    fn fresh(&self, kid: &str, now: Timestamp) -> Option<VerifyingKey> {
+        self.held().filter(|held| held.is_younger_than(FRESH, now)).and_then(|held| held.find(kid))
+    }
+
+    /// Fetches the keys, unless somebody just did.
+    async fn look_again(&self, kid: &str, now: Timestamp) {
+        let mut tried = self.tried.lock().await;
+        let too_soon = tried.is_some_and(|at| now.duration_since(at) < REFETCH);
+        if too_soon || self.fresh(kid, now).is_some() {
+            return;
+        }
+        *tried = Some(now);
+        match self.fetch().await {
+            Ok(keys) => *self.held.write().expect("never poisoned") = Some(Arc::new(Held { keys, at: now })),
+            Err(reason) => tracing::warn!(issuer = self.issuer, reason, "an issuer's keys could not be fetched"),
+        }
     }
 
     fn held(&self) -> Option<Arc<Held>> {
@@ -163,6 +172,8 @@ fn http_client(url: &str) -> Result<reqwest::Client, String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -173,6 +184,22 @@ mod tests {
         for bad in ["http://id.example/jwks", "http://127.0.0.1.evil.test/", "file:///etc/passwd", "ftp://x/", "jwks"] {
             assert!(http_client(bad).is_err(), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_hangs_up_does_not_use_up_the_others_attempt() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/jwks", listener.local_addr().unwrap());
+        let (issuer, audience) = ("https://id.example".to_owned(), "us".to_owned());
+        let section = IssuerSection { issuer, audience, jwks_url: Some(url), jwks_file: None };
+        let (keys, now) = (Arc::new(KeySet::of(&section).unwrap()), Timestamp::UNIX_EPOCH);
+        let hasty = keys.clone();
+        let hasty = tokio::spawn(async move { hasty.find("a", now).await.is_ok() });
+        let (mut asked, _) = listener.accept().await.unwrap();
+        hasty.abort();
+        assert!(hasty.await.unwrap_err().is_cancelled());
+        asked.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"keys\":[]}").await.unwrap();
+        assert!(keys.find("a", now).await.unwrap().is_none(), "the keys are there, and this is none of them");
     }
 
     #[test]

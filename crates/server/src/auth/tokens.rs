@@ -63,7 +63,7 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A secret in a file of its own. One that others can read is refused, not mended: who knows who has read it.
-fn secret_file(path: &Path, make: impl FnOnce() -> SecretString) -> Result<SecretString, Failure> {
+fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretString, Failure> {
     let broken = |error: std::io::Error| refused("token-file", format!("{}: {error}", path.display()));
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().len() >= 32 => {
@@ -80,18 +80,45 @@ fn secret_file(path: &Path, make: impl FnOnce() -> SecretString) -> Result<Secre
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let secret = make();
-            let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-            let written = file.and_then(|mut file| {
-                writeln!(file, "{}", secret.expose_secret())?;
-                file.sync_all()
-            });
-            written.map_err(broken)?;
-            Ok(secret)
+            match write_new(path, &secret) {
+                // Another server on the same directory was faster.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => secret_file(path, make),
+                written => written.map(|()| secret).map_err(broken),
+            }
         }
         Err(error) => Err(broken(error)),
     }
 }
 
+/// The file is there whole or not at all, whoever else makes it and whenever this process dies.
+fn write_new(path: &Path, secret: &SecretString) -> std::io::Result<()> {
+    let mut random = [0; 8];
+    clock::fill(&mut random);
+    let draft = path.with_extension(format!("new-{}", hex(&random)));
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = writeln!(file, "{}", secret.expose_secret()).and_then(|()| file.sync_all());
+    let named = written.and_then(|()| std::fs::hard_link(&draft, path));
+    std::fs::remove_file(&draft)?;
+    named
+}
+
 fn refused(rule: &'static str, message: String) -> Failure {
     Failure::rule(FailureKind::InfraFailed, rule, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_start_at_once_on_one_directory_agree() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = std::thread::scope(|scope| {
+            let starting: Vec<_> = (0..16).map(|_| scope.spawn(|| operator_token(dir.path()).unwrap().0)).collect();
+            starting.into_iter().map(|one| one.join().unwrap().expose_secret().to_owned()).collect::<Vec<_>>()
+        });
+        assert!(tokens.iter().all(|token| *token == tokens[0]));
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["token"]);
+    }
 }

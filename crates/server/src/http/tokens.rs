@@ -1,7 +1,7 @@
 //! `/api/v1/tokens…`: service tokens, for the operator.
 
 use axum::{Json, extract::State};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
     failures::Problem,
     ids::TokenId,
@@ -9,7 +9,7 @@ use ostler_protocol::{
 };
 
 use super::{
-    extract::{At, Body, Caller, Params},
+    extract::{At, Body, Caller, Params, idempotency_key},
     problem::Refusal,
 };
 use crate::{app::App, service};
@@ -17,12 +17,15 @@ use crate::{app::App, service};
 /// Make a service token. The answer is the only place where it is ever shown.
 #[utoipa::path(post, path = "/api/v1/tokens", tag = "callers",
     security(("token" = ["operate"])), request_body = CreateToken,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     responses((status = 201, body = CreatedToken), (status = "4XX", body = Problem)))]
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<CreateToken>,
+    headers: HeaderMap,
+    Body(mut asked): Body<CreateToken>,
 ) -> Result<(StatusCode, Json<CreatedToken>), Refusal> {
+    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
     Ok((StatusCode::CREATED, Json(service::tokens::create(&app, &caller, asked).await?)))
 }
 

@@ -51,6 +51,10 @@ const ENVIRONMENT: &[&str] = &[
 ];
 /// Between being asked to end and being made to.
 const TERMINATE: Duration = Duration::from_secs(2);
+/// Between losing its lease and being gone.
+const LEAVE: Duration = Duration::from_secs(10);
+/// How often a process is looked after, at least.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// After its end, for the rest of its log: a process that left our group may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -173,13 +177,15 @@ async fn last_words(reading: JoinHandle<Tail>) -> Tail {
 
 /// Resolves when the process has gone without its lease for too long: it lives, but does nothing.
 async fn stuck(app: &App, job: &RunnerJob, patience: Duration) {
-    let mut last_seen = Instant::now();
+    let (mut last_seen, mut patience) = (Instant::now(), patience);
     while last_seen.elapsed() < patience {
-        tokio::time::sleep(patience / 4).await;
+        tokio::time::sleep((patience / 4).min(LOOK_EVERY)).await;
         let lease = store::leases::get(&app.db, job.run_id).await;
         // A store that does not answer says nothing about the runner.
         if lease.map_or(true, |lease| lease.is_some_and(|lease| !lease.ended && lease.runner_id == job.runner_id)) {
             last_seen = Instant::now();
+            // Whoever had it and lost it knows that it has nothing more to do here.
+            patience = patience.min(LEAVE);
         }
     }
     tracing::warn!(job = %job.runner_job_id, "a runner process without a lease is killed");

@@ -9,7 +9,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId},
     sessions::Session,
 };
-use ostler_store as store;
+use ostler_store::{self as store, events::Bounds};
 use tokio::time::Instant;
 
 use crate::{
@@ -19,7 +19,8 @@ use crate::{
     hub::Subscription,
 };
 
-const CATCH_UP_EVENTS: u32 = 256;
+/// What a follower reads at once, and so what one that stalls holds.
+const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
 
 /// What is followed, and by which numbers.
 #[derive(Clone, Copy)]
@@ -49,12 +50,28 @@ pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Re
     let known = app.run_ref(run_id).await?;
     caller.may_read(&known)?;
     let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
-    follower.ended = after > 0 && follower.run_is_over(run_id).await?;
+    if after > 0 {
+        let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+        let run = run.ok_or_else(|| Failure::not_found("run"))?;
+        within_log(after, run.last_seq)?;
+        // A follower that starts behind the end must not wait for it.
+        follower.ended = run.status.is_terminal() && run.last_seq == after;
+    }
     Ok(follower)
+}
+
+/// Whoever names a number that was never given follows another log: one that was restored from a backup, say.
+fn within_log(after: i64, last: i64) -> Result<(), Failure> {
+    if after <= last {
+        return Ok(());
+    }
+    let message = format!("the log ends at {last}; nothing numbered {after} was ever written to it");
+    Err(Failure::invalid("after-beyond-end", message).detail("lastSeq", last))
 }
 
 /// Follows the events of a session that the caller was found to see.
 pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> Result<Follower, Failure> {
+    within_log(after, session.last_seq)?;
     Follower::start(app, caller, session.session, Scope::Session, after)
 }
 
@@ -117,20 +134,14 @@ impl Follower {
     async fn catch_up(&mut self) -> Result<(), Failure> {
         let (db, after) = (&self.app.db, self.after);
         let page = match self.scope {
-            Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP_EVENTS).await,
-            Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP_EVENTS).await,
+            Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await,
+            Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP).await,
         };
         let page = page.map_err(store_failure)?;
         self.behind = page.has_more;
         self.recheck_at = Instant::now() + self.app.recheck();
         self.ready.extend(page.events);
         Ok(())
-    }
-
-    /// A follower that starts behind the end must not wait for it.
-    async fn run_is_over(&self, run_id: RunId) -> Result<bool, Failure> {
-        let run = store::runs::get(&self.app.db, run_id).await.map_err(store_failure)?;
-        Ok(run.is_none_or(|run| run.status.is_terminal() && run.last_seq <= self.after))
     }
 
     /// Waits for the hub. False: the server stops.

@@ -17,10 +17,10 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{commands, provider_profiles, runner_jobs};
+use super::{commands, provider_profiles, runner_jobs, sessions};
 use crate::{
     app::{App, store_failure},
-    auth::{Principal, forbidden},
+    auth::Principal,
 };
 
 /// How often a create that lost a race for a key or a session name is decided anew.
@@ -123,9 +123,7 @@ async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result
         if let Some(session) = known {
             return Ok((session, false));
         }
-        if chosen.starts_with(SessionId::PREFIX) && chosen.parse::<SessionId>().is_ok() {
-            return Err(Failure::not_found("session"));
-        }
+        sessions::check_chosen(chosen)?;
     }
     let (tenant, profile) = (admitted.tenant_id.clone(), admitted.backend_profile.clone());
     let new = Session::new(SessionId::new(app.ids.body()), tenant, chosen.map(str::to_owned), profile, app.now());
@@ -214,13 +212,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Fa
 
 pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunPage, Failure> {
     let limit = cursors::limit(asked.limit)?;
-    let tenants = match (&asked.tenant_id, caller.tenants()) {
-        (Some(tenant), Some(own)) if !own.contains(tenant) => {
-            return Err(forbidden("tenant", "this token is not for that tenant"));
-        }
-        (Some(tenant), _) => Some(vec![tenant.clone()]),
-        (None, own) => own.map(<[String]>::to_vec),
-    };
+    let tenants = caller.tenants_within(asked.tenant_id.as_deref())?;
     let status = match asked.status.as_deref() {
         None => None,
         Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),

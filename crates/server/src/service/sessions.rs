@@ -37,12 +37,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
     app.config.policy.profile(profile)?;
     let chosen = asked.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
-    if chosen.is_some_and(|id| id.starts_with(SessionId::PREFIX)) {
-        return Err(Failure::invalid(
-            "session-id-reserved",
-            "session ids that begin with ses_ are the server's to give",
-        ));
-    }
+    chosen.map_or(Ok(()), check_chosen)?;
     let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
     let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
     let request_hash = request_hash(&asked);
@@ -133,7 +128,7 @@ async fn change(
 
 pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {
     let limit = cursors::limit(asked.limit.or(Some(50)))?;
-    let tenants = tenants(caller, asked.tenant_id.as_deref())?;
+    let tenants = caller.tenants_within(asked.tenant_id.as_deref())?;
     let only_open = match asked.state.as_deref().unwrap_or("default") {
         "default" => true,
         "all" => false,
@@ -225,7 +220,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
 
 /// The one session of this id that the caller may see.
 pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
-    let tenants = tenants(caller, tenant_id)?;
+    let tenants = caller.tenants_within(tenant_id)?;
     let mut found = store::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
     if found.len() > 1 {
         let message = "several tenants have a session of this id; name one with tenantId";
@@ -234,14 +229,15 @@ pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&st
     found.pop().ok_or_else(|| Failure::not_found("session"))
 }
 
-fn tenants(caller: &Principal, asked: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
-    match (asked, caller.tenants()) {
-        (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
-            Err(forbidden("tenant", "this token is not for that tenant"))
-        }
-        (Some(tenant), _) => Ok(Some(vec![tenant.to_owned()])),
-        (None, own) => Ok(own.map(<[String]>::to_vec)),
+/// An id that a caller chooses for a session that is not there yet.
+pub fn check_chosen(id: &str) -> Result<(), Failure> {
+    if !id.starts_with(SessionId::PREFIX) {
+        return Ok(());
     }
+    if id.parse::<SessionId>().is_ok() {
+        return Err(Failure::not_found("session"));
+    }
+    Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"))
 }
 
 /// Whose marks: a user's are their own, and nobody else's but the operator's to set; services name theirs.

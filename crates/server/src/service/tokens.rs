@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, Timestamp,
+    Failure, FailureKind, Timestamp,
     cursors::{self, Cursor},
     ids::TokenId,
     tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
@@ -10,6 +10,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use secrecy::ExposeSecret;
 
+use super::runs::check_key;
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, mint, token_hash},
@@ -19,6 +20,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
     Access::Operate.admit(caller)?;
     asked.check()?;
     check_tenants_exist(app, &asked.tenants)?;
+    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let now = app.now();
     let service_token = ServiceToken {
         token_id: TokenId::new(app.ids.body()),
@@ -31,9 +33,20 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
     };
     let token = mint(auth::SERVICE);
     let hash = token_hash(token.expose_secret());
-    store::tokens::insert(&app.db, &service_token, &hash).await.map_err(store_failure)?;
+    if !store::tokens::insert(&app.db, &service_token, &hash, key).await.map_err(store_failure)? {
+        return Err(made_before(app, key.unwrap_or_default()).await?);
+    }
     tracing::info!(token_id = %service_token.token_id, by = caller.name(), "a service token was made");
     Ok(CreatedToken { service_token, token: token.expose_secret().to_owned() })
+}
+
+/// A token is shown once, so whoever lost the answer revokes it and makes another under a new key.
+async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
+    let made = store::tokens::find_by_key(&app.db, key).await.map_err(store_failure)?;
+    let made = made.ok_or_else(|| Failure::internal("a token's key is taken by no token"))?;
+    let message = "this idempotencyKey has made a token, which cannot be shown again; revoke it and use another key";
+    let failure = Failure::rule(FailureKind::StateConflict, "idempotency-key-used", message);
+    Ok(failure.detail("tokenId", made.token_id.to_string()))
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<TokenPage, Failure> {
@@ -53,9 +66,10 @@ pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<To
 /// Idempotent: the first revocation stands.
 pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<ServiceToken, Failure> {
     Access::Operate.admit(caller)?;
-    let revoked = store::tokens::update_revoked(&app.db, token_id, app.now()).await.map_err(store_failure)?;
-    let revoked = revoked.ok_or_else(|| Failure::not_found("token"))?;
-    app.auth.forget_callers();
+    let revoked = app.taking_rights(|app| async move {
+        store::tokens::update_revoked(&app.db, token_id, app.now()).await.map_err(store_failure)
+    });
+    let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
     tracing::info!(%token_id, by = caller.name(), "a service token was revoked");
     Ok(revoked)
 }

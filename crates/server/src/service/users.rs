@@ -70,9 +70,11 @@ pub async fn list(app: &App, caller: &Principal, asked: ListUsers) -> Result<Use
 /// Removes a user, and with the user every token that speaks for them.
 pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
-    let removed = store::users::update_removed(&app.db, name, app.now()).await.map_err(store_failure)?;
-    let removed = removed.ok_or_else(|| Failure::not_found("user"))?;
-    app.auth.forget_callers();
+    let name = name.to_owned();
+    let removed = app.taking_rights(|app| async move {
+        store::users::update_removed(&app.db, &name, app.now()).await.map_err(store_failure)
+    });
+    let removed = removed.await?.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %removed.user_id, by = caller.name(), "a user was removed");
     Ok(removed)
 }

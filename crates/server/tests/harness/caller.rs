@@ -93,7 +93,7 @@ impl Caller {
     pub fn new(server: &Server) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().no_proxy().tls_certs_only([]).read_timeout(PATIENCE).build().unwrap();
-        let token = std::fs::read_to_string(server.token_file().unwrap()).unwrap().trim().to_owned();
+        let token = std::fs::read_to_string(server.token_file()).unwrap().trim().to_owned();
         Self { http, base: format!("http://{}", server.address()), token: Some(token) }
     }
 

@@ -172,7 +172,7 @@ impl TestServer {
         let data_dir = TempDir::new().unwrap();
         let mut config = self.config.clone();
         config.server.data_dir = Some(data_dir.path().to_owned());
-        std::fs::copy(self.server.as_ref().unwrap().token_file().unwrap(), data_dir.path().join("token")).unwrap();
+        std::fs::copy(self.server.as_ref().unwrap().token_file(), data_dir.path().join("token")).unwrap();
         choose(&mut config);
         let clock = self.clock.clone();
         let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
@@ -197,7 +197,7 @@ impl TestServer {
 
     /// The operator's token, to look for in places where it must not stand.
     pub fn operator_token(&self) -> String {
-        let file = self.server.as_ref().unwrap().token_file().unwrap();
+        let file = self.server.as_ref().unwrap().token_file();
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
@@ -243,7 +243,7 @@ async fn insert_tokens(config: &Config, wanted: &[(String, String, Vec<String>)]
             revoked_at: None,
         };
         let hash = hex(&ostler_crypto::sha256(token_of(name).as_bytes()));
-        tokens::insert(&db, &token, &hash).await.unwrap();
+        tokens::insert(&db, &token, &hash, None).await.unwrap();
     }
     db.close().await;
 }
