@@ -5,6 +5,7 @@
 
 mod backup;
 mod browser;
+mod codex;
 mod disk_full;
 mod drain;
 mod home;

@@ -1,0 +1,117 @@
+//! Turns that go well, and those that fail because the provider does.
+
+use serde_json::json;
+
+use super::{
+    inn::{Inn, is_phase, is_tool},
+    with_both_launchers,
+};
+use crate::{home::Engine, runner::count};
+
+with_both_launchers!(turns_of_a_run_are_worked_by_one_process_and_end_with_their_replies);
+
+fn turns_of_a_run_are_worked_by_one_process_and_end_with_their_replies(launcher: &str) {
+    let mut inn = Inn::open(launcher);
+    let (run, hello) = inn.submit("hello");
+    let result = inn.ended(&run, &hello);
+    assert_eq!((&result["status"], &result["reply"]), (&json!("completed"), &json!("You said: hello")), "{result}");
+    assert_eq!(result["usage"]["totalTokens"], 18);
+    for (command, status, code) in [("echo said", "completed", 0), ("exit 7", "failed", 7)] {
+        let turn = inn.command(&run, "turn", &format!("[[tool:{command}]]"));
+        let result = inn.ended(&run, &turn);
+        assert_eq!(result["status"], "completed", "{result}");
+        let item = &result["toolCallSummary"]["items"][0];
+        assert_eq!(
+            (&item["status"], &item["exitCode"], &item["toolName"]),
+            (&json!(status), &json!(code), &json!("shell"))
+        );
+        assert_eq!(result["usage"]["totalTokens"], 36, "two calls of the model");
+    }
+    let events = inn.events(&run);
+    assert_eq!(count(&events, "backend_status", "/phase", "initialize:completed"), 1, "one process for all");
+    assert_eq!(count(&events, "backend_status", "/phase", "thread/start:completed"), 1);
+    let session = inn.http.get(&format!("/api/v1/runs/{run}")).good()["sessionId"].as_str().unwrap().to_owned();
+    let thread = inn.http.get(&format!("/api/v1/sessions/{session}")).good()["threadId"].clone();
+    let told = events.iter().find(|event| event["type"] == "session" && !event["payload"]["threadId"].is_null());
+    assert_eq!(thread, told.unwrap()["payload"]["threadId"]);
+    inn.close();
+}
+
+#[test]
+fn a_turn_of_a_real_codex_is_the_same_on_postgres() {
+    let mut inn = Inn::open_on(Engine::Postgres, "resident", &[]);
+    let (run, turn) = inn.submit("[[tool:echo said]]");
+    assert_eq!(inn.ended(&run, &turn)["status"], "completed");
+    let output = inn.events(&run).into_iter().find(|event| event["type"] == "command_output").unwrap();
+    assert_eq!(output["payload"]["text"], "said\n");
+    inn.close();
+}
+
+#[test]
+fn two_turns_asked_for_at_once_are_worked_one_after_the_other() {
+    let mut inn = Inn::open("resident");
+    let (run, first) = inn.submit("[[slow:20]] first");
+    let second = inn.command(&run, "turn", "second");
+    assert_eq!(inn.ended(&run, &second)["reply"], "You said: second");
+    assert_eq!(inn.ended(&run, &first)["reply"], "You said: [[slow:20]] first");
+    let events = inn.events(&run);
+    let turns: Vec<_> = events.iter().filter(|event| is_phase(event, "turn/started")).collect();
+    assert_eq!(turns.len(), 2);
+    assert_ne!(turns[0]["payload"]["turnId"], turns[1]["payload"]["turnId"], "neither joined the other");
+    inn.close();
+}
+
+#[test]
+fn a_steer_reaches_the_running_turn() {
+    let mut inn = Inn::open("process");
+    let (run, turn) = inn.submit("[[hold]] straight on");
+    inn.event(&run, "text streams", |event| event["type"] == "assistant_delta");
+    let steer = inn.command(&run, "steer", "turn left");
+    let result = inn.ended(&run, &turn);
+    assert_eq!((&result["status"], &result["reply"]), (&json!("completed"), &json!("You said: turn left")), "{result}");
+    assert_eq!(inn.ended(&run, &steer)["status"], "completed");
+    inn.close();
+}
+
+#[test]
+fn each_failure_of_a_provider_ends_the_command_with_its_kind() {
+    let mut inn = Inn::open("resident");
+    let (run, first) = inn.submit("hello");
+    inn.ended(&run, &first);
+    for (marker, status, kind) in [
+        ("status:401", "failed", "provider-auth-failed"),
+        ("status:400", "failed", "backend-failed"),
+        ("status:503", "failed", "provider-unavailable"),
+        ("cut", "failed", "provider-unavailable"),
+        ("later:99", "blocked", "provider-unavailable"),
+    ] {
+        let turn = inn.command(&run, "turn", &format!("[[{marker}]]"));
+        let result = inn.ended(&run, &turn);
+        assert_eq!((&result["status"], &result["failureKind"]), (&json!(status), &json!(kind)), "{marker}: {result}");
+        assert_eq!(result["reply"], json!(null), "{marker}: {result}");
+    }
+    // Each in a thread of its own: what comes after an exceeded window is Codex's own affair.
+    let (run, turn) = inn.submit("[[overflow]]");
+    assert_eq!(inn.ended(&run, &turn)["failureKind"], "backend-failed");
+    let nobody = ostler_stand_ins::responses().base_url();
+    inn.furnish(&nobody);
+    let (run, turn) = inn.submit("anybody there?");
+    assert_eq!(inn.ended(&run, &turn)["failureKind"], "provider-unavailable");
+    inn.close();
+}
+
+#[test]
+fn a_budget_that_is_used_up_interrupts_codex_and_blocks_the_command() {
+    let mut inn = Inn::open("resident");
+    let policy = json!({"maxTokens": 10});
+    let (run, turn) = inn.submit_with("[[tool:echo one]] [[tokens:6]]", policy, json!({}));
+    let result = inn.ended(&run, &turn);
+    assert_eq!((&result["status"], &result["failureKind"]), (&json!("blocked"), &json!("budget-exceeded")), "{result}");
+    assert!(result["blocker"].as_str().unwrap().contains("maxTokens"), "{result}");
+    assert_eq!(result["usage"]["totalTokens"], 12, "the agent's own count");
+    let policy = json!({"maxToolCalls": 1});
+    let (run, turn) = inn.submit_with("[[tool:echo one]]", policy, json!({}));
+    assert_eq!(inn.ended(&run, &turn)["status"], "completed", "as many as granted");
+    assert!(inn.events(&run).iter().any(|event| is_tool(event, "completed")));
+    inn.close();
+}
