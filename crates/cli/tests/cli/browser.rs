@@ -3,8 +3,10 @@
 //! the browser sends; the browser then believes that the server is its own site.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::{Command, Stdio},
     sync::mpsc::{Receiver, Sender, channel},
@@ -12,13 +14,14 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
     home::{Engine, Home},
     http::Http,
-    process::{Guarded, Server},
+    process::{Guarded, Server, eventually},
 };
 
 const CHROMIUM_VARIABLE: &str = "OSTLER_TEST_CHROMIUM";
@@ -126,10 +129,16 @@ fn attack(site: &Site, target: &str, run_id: &str, guesses: &str) -> Value {
     command.arg(format!("--user-data-dir={}", profile.path().display()));
     let host = if target.starts_with(REBOUND) { REBOUND } else { EVIL };
     command.arg(format!("http://{host}:{}/attack?target={target}&run={run_id}&guesses={guesses}", site.port));
+    // It leaves files wherever temporary ones go, and has helpers that write until they are gone.
+    command.env("TMPDIR", profile.path()).process_group(0);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let group = Pid::from_child(&child);
     let browser = Guarded(child);
     let report = site.reports.recv_timeout(PATIENCE).expect("the page reports");
+    let _ = kill_process_group(group, Signal::KILL);
     drop(browser);
+    let profile = profile.keep();
+    eventually("its files are gone", || (fs::remove_dir_all(&profile).is_ok() || !profile.exists()).then_some(()));
     assert!(report["tried"].as_u64().unwrap() >= 30, "{report}");
     report
 }
