@@ -18,6 +18,8 @@ const MARK: &str = "pl4nted";
 const WITNESS: &str = "harmless-witness";
 const DATABASE_PASSWORD: &str = "pl4nted-database-password";
 const KEY: &str = "sk-pl4nted0123456789";
+/// No shape gives it away either; the server knows it because it keeps it.
+const PROFILE_KEY: &str = "pl4nted-\"of\"-a-profile";
 
 fn planted_secrets_are_found_nowhere(engine: Engine) {
     let mut home = Home::new(engine);
@@ -33,6 +35,7 @@ fn planted_secrets_are_found_nowhere(engine: Engine) {
         // No shape gives it away; the server knows its own.
         caller.secret["theirs"] = format!("it is {DATABASE_PASSWORD}").into();
     }
+    keep_a_profile(&mut caller);
     let agent_run = ask_the_agent(&mut caller);
     let runner_run = play_the_runner(&mut caller);
     say_it_wrong(&mut caller, &runner_run);
@@ -126,6 +129,35 @@ impl Caller {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value}")).to_owned()
+}
+
+/// A provider profile's credential, also said wrong. The config can be read back, so nothing is planted there.
+fn keep_a_profile(caller: &mut Caller) {
+    let path = "/api/v1/provider-profiles/mine";
+    let auth = json!({"OPENAI_API_KEY": PROFILE_KEY, "tokens": {"refresh_token": "pl4nted-0123456789"}}).to_string();
+    let whole = json!({"files": {"auth.json": auth, "config.toml": ""}});
+    caller.good("PUT", &format!("{path}/credential"), &whole);
+    caller.secret["kept"] = format!("it is {PROFILE_KEY}, {WITNESS}").into();
+    caller.good("POST", &format!("{path}/validate"), &json!({}));
+    let cut = whole.to_string();
+    for body in [
+        cut[..cut.len() - 2].to_owned(),
+        json!({"apiKey": [PROFILE_KEY]}).to_string(),
+        json!({"apiKey": PROFILE_KEY.repeat(1_000)}).to_string(),
+        json!({"apiKey": "pl4nted in two words"}).to_string(),
+        json!({"files": {"auth.json": PROFILE_KEY}}).to_string(),
+        json!({"files": {"auth.json": "{}", PROFILE_KEY: ""}}).to_string(),
+        json!({"files": {"auth.json": "{}", "config.toml": PROFILE_KEY}}).to_string(),
+        json!({"files": {"auth.json": "{}", "config.toml": "[ostler]\nagent = \"pl4nted\""}}).to_string(),
+        json!({"apiKey": "pl4nted-0123456789", "resourceVersion": "another"}).to_string(),
+    ] {
+        let (status, answer) = caller.call("PUT", &format!("{path}/credential"), &body);
+        assert!((400..500).contains(&status) && answer["traceId"].is_string(), "{status} {answer}");
+    }
+    for path in ["/api/v1/provider-profiles", path, &format!("{path}/config")] {
+        let (status, answer) = caller.call("GET", path, "");
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
 }
 
 /// A run of the built-in agent, which repeats what it is told.
