@@ -78,10 +78,10 @@ fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
     assert_eq!(provider.seen()[0].authorization, Some(format!("Bearer {key}")));
     assert!(printed(ostler(&["profiles", "list"])).contains("passed"));
     assert!(printed(ostler(&["run", "--profile", "codex", "say hello"])).contains("You said: say hello"));
-    let wrong = config(&provider).replace("/v1", "/v1/nowhere");
+    let wrong = config(&provider).replace("model_provider = \"stand-in\"", "model_provider = \"nobody\"");
     printed(cli_with(&home, &server, &["profiles", "config", "codex", "--file", "-"], &wrong));
     let failed = ostler(&["profiles", "validate", "codex"]);
-    assert_eq!(failed.status.code(), Some(10), "{}", String::from_utf8_lossy(&failed.stdout));
+    assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stdout).contains("codex failed"), "{failed:?}");
     printed(ostler(&["profiles", "delete", "codex", "--yes"]));
     let refused = ostler(&["run", "--profile", "codex", "say hello"]);
     assert_eq!(refused.status.code(), Some(12));
@@ -98,8 +98,7 @@ struct Side {
 }
 
 /// Prints everything that a tool can see of its agent's credential.
-const LOOK: &str = "sleep 2; echo harmless-witness; cat $HOME/auth.json; tr '\\0' '\\n' < /proc/self/environ; \
-    tr '\\0' ' ' < /proc/$PPID/cmdline";
+const LOOK: &str = "sleep 2; echo harmless-witness; cat $HOME/auth.json; env; cat /proc/$PPID/cmdline";
 
 fn two_profiles_at_once_share_nothing(engine: Engine) {
     let home = home(engine);
