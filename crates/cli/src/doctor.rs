@@ -7,7 +7,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     backends::Backend,
-    health::{Health, Readiness},
+    health::{Health, Readiness, SERVICE_ID},
     runs::ListRuns,
 };
 use ostler_runner::agent::codex::program;
@@ -15,10 +15,11 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    connect::{self, Connection, Settings},
+    connect::{self, Connection, Origin, Settings},
     errors, exit_codes,
     output::{self, Output, count, line},
     paint::Paint,
+    preflight::judge,
     times::now,
 };
 
@@ -91,21 +92,7 @@ async fn examine(connection: &Connection) -> Vec<Check> {
             return checks;
         }
     };
-    let began = Instant::now();
-    match client.health_and_clock().await {
-        Err(failure) => {
-            let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
-            checks.push(Check::of("server", State::Fail, line(&failure.message, 400), fix));
-            checks.push(Check::of("store", State::Skip, "not asked: the server does not answer", ""));
-        }
-        Ok((health, date)) => {
-            checks.push(Check::ok("server", format!("answers in {} ms", began.elapsed().as_millis())));
-            checks.push(version(&health, env!("CARGO_PKG_VERSION")));
-            checks.push(clock(date.as_deref(), now()));
-            checks.push(token(&client, &settings).await);
-            checks.extend(store(client.readiness().await));
-        }
-    }
+    checks.extend(server(&client, &settings).await);
     if connect::is_loopback(&settings.server.value) {
         checks.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
         checks.extend(agents(client.list_backends().await.map(|all| all.backends).unwrap_or_default()));
@@ -115,6 +102,57 @@ async fn examine(connection: &Connection) -> Vec<Check> {
         checks.push(Check::of("machine", State::Skip, elsewhere, ""));
     }
     checks
+}
+
+/// The server itself, and whether it lets us in. What is open to everybody is asked without a token, so that a bad one is
+/// not taken for a missing server.
+async fn server(client: &Client, settings: &Settings) -> Vec<Check> {
+    let began = Instant::now();
+    let mut open = client.with_token(None);
+    let mut answer = open.health_and_clock().await;
+    if answer.as_ref().is_err_and(|failure| failure.kind == FailureKind::Unauthenticated) {
+        // It asks for a token everywhere.
+        open = client.clone();
+        answer = open.health_and_clock().await;
+    }
+    let (health, date) = match answer {
+        Ok((health, date)) if health.service_id == SERVICE_ID => (health, date),
+        Ok((health, _)) => return vec![foreign(&format!("it says it is {:?}", line(&health.service_id, 80)))],
+        Err(failure) if failure.kind == FailureKind::Unauthenticated => {
+            let answers = Check::ok("server", "answers, and asks for a token everywhere");
+            return vec![answers, token(client, settings).await];
+        }
+        Err(failure) => return vec![unwell(&failure)],
+    };
+    let mut checks = vec![Check::ok("server", format!("answers in {} ms", began.elapsed().as_millis()))];
+    checks.push(version(&health, env!("CARGO_PKG_VERSION")));
+    if let Err(failure) = judge(open.capabilities().await, &[]) {
+        checks.push(of_failure("protocol", &failure));
+    }
+    checks.push(clock(date.as_deref(), now()));
+    checks.push(token(client, settings).await);
+    checks.extend(store(open.readiness().await));
+    checks
+}
+
+fn unwell(failure: &Failure) -> Check {
+    let said = line(&failure.message, 400);
+    match failure.kind {
+        _ if ostler_client::is_unreachable(failure) => {
+            let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
+            Check::of("server", State::Fail, said, fix)
+        }
+        FailureKind::RateLimited | FailureKind::Overloaded | FailureKind::Draining => {
+            let fix = "wait a moment; if it stays so, look at the server's log and its [rate_limit]";
+            Check::of("server", State::Fail, format!("says later: {said}"), fix)
+        }
+        _ => foreign(&said),
+    }
+}
+
+fn foreign(why: &str) -> Check {
+    let fix = "another program has this address; name Ostler's with `--server` or `--context`";
+    Check::of("server", State::Fail, format!("something answers, but it is no Ostler: {why}"), fix)
 }
 
 fn of_failure(name: &'static str, failure: &Failure) -> Check {
@@ -156,12 +194,25 @@ async fn token(client: &Client, settings: &Settings) -> Check {
         Err(failure) if failure.kind == FailureKind::Forbidden => {
             Check::of("token", State::Warn, format!("may not list runs ({from})"), errors::hint(failure.kind))
         }
-        Err(failure) => Check::of(
-            "token",
-            State::Fail,
-            format!("{} ({from})", line(&failure.message, 200)),
-            &errors::hint_of(&failure),
-        ),
+        Err(failure) => {
+            let state = if failure.kind == FailureKind::RateLimited { State::Warn } else { State::Fail };
+            let fix = match (&settings.token, failure.kind) {
+                (Some(origin), FailureKind::Unauthenticated) => better_token(origin),
+                _ => errors::hint_of(&failure),
+            };
+            Check::of("token", state, format!("{} ({from})", line(&failure.message, 200)), &fix)
+        }
+    }
+}
+
+/// What to do about a token that the server does not know.
+fn better_token(origin: &Origin) -> String {
+    match origin {
+        Origin::File(path) => {
+            let path = path.display();
+            format!("{path} holds no token of this server; `--data-dir` names its own directory, OSTLER_TOKEN a token")
+        }
+        _ => "put a token of this server into OSTLER_TOKEN, or unset it to use the one in its data directory".into(),
     }
 }
 

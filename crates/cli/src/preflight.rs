@@ -5,7 +5,7 @@
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind,
-    capabilities::{Capabilities, ENVELOPE_VERSION, ProtocolVersion},
+    capabilities::{ENVELOPE_VERSION, ProtocolVersion, SeenCapabilities},
 };
 use tokio::time::{Duration, timeout};
 
@@ -18,22 +18,33 @@ const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Refuses a command whose `needs` this server does not have.
 pub async fn preflight(client: &Client, needs: &[&str]) -> Result<(), Failure> {
     let Ok(answer) = timeout(PATIENCE, client.capabilities()).await else { return Ok(()) };
-    let server = match answer {
-        Ok(server) => server,
-        Err(failure) if failure.kind == FailureKind::NotFound => return Err(differs("an older one", "/capabilities")),
-        Err(_) => return Ok(()),
-    };
-    if let Some(word) = judge(&server, needs)? {
+    if let Some(word) = judge(answer, needs)? {
         output::words(&word);
     }
     Ok(())
 }
 
-/// A failure where this client and that server do not fit; a word where they do, but differ.
-fn judge(server: &Capabilities, needs: &[&str]) -> Result<Option<String>, Failure> {
-    let theirs = output::harmless(&server.ostler_version);
-    let speaks = server.protocol_versions.supported.iter().any(|version| version == ProtocolVersion::CURRENT.as_str());
-    if server.v != ENVELOPE_VERSION || !speaks {
+/// A failure where this client and that server do not fit; a word where they do, but differ. Whether the server can be
+/// reached, and whether it lets us in, is not judged here.
+pub fn judge(answer: Result<SeenCapabilities, Failure>, needs: &[&str]) -> Result<Option<String>, Failure> {
+    let server = match answer {
+        Ok(server) => server,
+        Err(failure) if failure.kind == FailureKind::NotFound => return Err(differs("an older one", "/capabilities")),
+        Err(failure) if is_foreign(&failure) => return Err(foreign("its /capabilities cannot be read")),
+        Err(_) => return Ok(None),
+    };
+    let theirs = match &server.ostler_version {
+        Some(version) => output::line(version, 40),
+        None => "of no known version".into(),
+    };
+    match server.v {
+        Some(ENVELOPE_VERSION) => {}
+        Some(other) => {
+            return Err(foreign(&format!("its envelope is v{other}, this client reads v{ENVELOPE_VERSION}")));
+        }
+        None => return Err(foreign("its envelope has no version")),
+    }
+    if !server.may_speak(ProtocolVersion::CURRENT) {
         return Err(differs(&theirs, &format!("protocol {}", ProtocolVersion::CURRENT.as_str())));
     }
     let lacks: Vec<_> = needs.iter().copied().filter(|tag| !server.has(tag)).collect();
@@ -46,6 +57,19 @@ fn judge(server: &Capabilities, needs: &[&str]) -> Result<Option<String>, Failur
     Ok(Some(format!("note: this is ostler {OUR_VERSION}, the server is {theirs}; it can do all this command needs\n")))
 }
 
+/// Somebody answered, but not as an Ostler does.
+pub fn is_foreign(failure: &Failure) -> bool {
+    failure.rule_name() == Some("answer-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
+}
+
+fn foreign(why: &str) -> Failure {
+    errors::hinted(
+        FailureKind::MethodNotAllowed,
+        format!("what answers there is no Ostler that ostler {OUR_VERSION} can talk to: {why}"),
+        "is that the right address? `ostler doctor` looks closer; client and server should be of the same version",
+    )
+}
+
 fn differs(theirs: &str, lacks: &str) -> Failure {
     errors::hinted(
         FailureKind::MethodNotAllowed,
@@ -56,22 +80,23 @@ fn differs(theirs: &str, lacks: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::capabilities::Toggles;
+    use ostler_protocol::capabilities::{Capabilities, Toggles};
 
     use super::*;
 
-    fn server(version: &str) -> Capabilities {
-        Capabilities::of_this_build(Toggles::default(), "/".into(), version.into())
+    fn server(version: &str) -> SeenCapabilities {
+        let sent = Capabilities::of_this_build(Toggles::default(), "/".into(), version.into());
+        serde_json::from_value(serde_json::to_value(sent).unwrap()).unwrap()
     }
 
     #[test]
     fn the_same_version_is_not_worth_a_word() {
-        assert_eq!(judge(&server(OUR_VERSION), &["ostler_runs"]).unwrap(), None);
+        assert_eq!(judge(Ok(server(OUR_VERSION)), &["ostler_runs"]).unwrap(), None);
     }
 
     #[test]
     fn another_version_that_has_everything_gets_a_word() {
-        let word = judge(&server("9.9.9"), &["ostler_runs"]).unwrap().unwrap();
+        let word = judge(Ok(server("9.9.9")), &["ostler_runs"]).unwrap().unwrap();
         assert!(word.contains(OUR_VERSION) && word.contains("9.9.9"), "{word}");
     }
 
@@ -79,7 +104,7 @@ mod tests {
     fn a_server_without_what_is_needed_is_refused_by_name() {
         let mut older = server("0.0.1");
         older.features.retain(|tag| tag != "ostler_runs");
-        let failure = judge(&older, &["health", "ostler_runs"]).unwrap_err();
+        let failure = judge(Ok(older), &["health", "ostler_runs"]).unwrap_err();
         assert!(failure.message.contains("0.0.1") && failure.message.contains("ostler_runs"), "{failure}");
         assert!(!failure.message.contains("health"), "{failure}");
     }
@@ -87,7 +112,13 @@ mod tests {
     #[test]
     fn a_server_of_another_protocol_is_refused() {
         let mut newer = server("9.9.9");
-        newer.protocol_versions.supported = vec!["v2".into()];
-        assert!(judge(&newer, &[]).unwrap_err().message.contains("protocol v1"));
+        newer.protocol_versions.as_mut().unwrap().supported = vec!["v2".into()];
+        assert!(judge(Ok(newer), &[]).unwrap_err().message.contains("protocol v1"));
+    }
+
+    #[test]
+    fn a_server_that_does_not_say_what_it_speaks_is_judged_by_its_features() {
+        let plain = SeenCapabilities { protocol: None, protocol_versions: None, ..server(OUR_VERSION) };
+        assert_eq!(judge(Ok(plain), &["ostler_runs"]).unwrap(), None);
     }
 }

@@ -59,7 +59,7 @@ struct Inner {
 }
 
 impl Client {
-    /// A client of the server at `base_url`, such as `http://127.0.0.1:7181` or `https://ostler.example.org/prefix`.
+    /// A client of the server at `base_url`, such as `http://127.0.0.1:4747` or `https://ostler.example.org/prefix`.
     pub fn http(base_url: &str, token: Option<SecretString>) -> Result<Self, Failure> {
         let authorization = token
             .map(|token| {

@@ -80,6 +80,6 @@ fn is_loopback(host: &str) -> bool {
 }
 
 fn bad_address(address: &str) -> Failure {
-    let message = format!("{address:?} is no server address; one looks like http://127.0.0.1:7181");
+    let message = format!("{address:?} is no server address; one looks like http://127.0.0.1:4747");
     Failure::invalid("server-address", message)
 }

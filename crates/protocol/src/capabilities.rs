@@ -313,6 +313,29 @@ impl Capabilities {
     }
 }
 
+/// The envelope as a client reads it, of a server that may be older, newer or not ours: everything may be missing.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SeenCapabilities {
+    pub v: Option<u32>,
+    pub features: Vec<String>,
+    pub protocol_versions: Option<ProtocolVersions>,
+    pub protocol: Option<ProtocolVersions>,
+    pub ostler_version: Option<String>,
+}
+
+impl SeenCapabilities {
+    /// Whether it speaks this version, as far as it says which it speaks.
+    pub fn may_speak(&self, version: ProtocolVersion) -> bool {
+        let versions = self.protocol_versions.as_ref().or(self.protocol.as_ref());
+        versions.is_none_or(|versions| versions.supported.iter().any(|known| known == version.as_str()))
+    }
+
+    pub fn has(&self, tag: &str) -> bool {
+        self.features.iter().any(|feature| feature == tag)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

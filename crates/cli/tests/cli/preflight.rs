@@ -64,6 +64,40 @@ fn a_server_of_another_protocol_is_named() {
 }
 
 #[test]
+fn an_envelope_of_another_shape_or_version_is_named() {
+    for (body, why) in [
+        (r#"{"v": 2, "capabilities": {}}"#, "its envelope is v2, this client reads v1"),
+        (r#"{"hello": "world"}"#, "its envelope has no version"),
+        (r#"{"v": "one", "features": {}}"#, "its /capabilities cannot be read"),
+        ("<html>welcome</html>", "its /capabilities cannot be read"),
+    ] {
+        let (url, paths) = stand_in("200 OK", body);
+        let (code, words) = ps(&url);
+        assert!(code == Some(2) && words.contains(why), "{code:?}: {words}");
+        assert!(words.contains("hint: is that the right address?"), "{words}");
+        assert_eq!(paths.try_iter().collect::<Vec<_>>(), ["/capabilities"]);
+    }
+}
+
+#[test]
+fn a_doctor_names_what_is_no_ostler_and_what_says_later() {
+    let said = |url: &str| {
+        let output = ostler(&["--server", url, "doctor"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (url, _) = stand_in("200 OK", "<html>welcome</html>");
+    let text = said(&url);
+    assert!(text.contains("something answers, but it is no Ostler") && !text.contains("ostler serve"), "{text}");
+    let (url, _) = stand_in("200 OK", r#"{"serviceId": "other", "status": "ok", "version": "1", "sourceCommit": ""}"#);
+    assert!(said(&url).contains("something answers, but it is no Ostler"));
+    let later = r#"{"failureKind": "rate-limited", "message": "too many requests", "traceId": "t"}"#;
+    let (url, _) = stand_in("429 Too Many Requests", later);
+    let text = said(&url);
+    assert!(text.contains("says later: too many requests") && text.contains("fix: wait a moment"), "{text}");
+}
+
+#[test]
 fn a_server_from_before_the_preflight_is_named() {
     let (url, paths) =
         stand_in("404 Not Found", r#"{"failureKind": "not-found", "message": "no such path", "traceId": "t"}"#);
