@@ -63,7 +63,16 @@ pub async fn api(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     if !ends_line {
         output::data("\n");
     }
-    if status.is_success() { Ok(exit_codes::OK) } else { Err(problem(status, &kept.freeze())) }
+    if status.is_success() {
+        return Ok(exit_codes::OK);
+    }
+    Err(match problem(status, &kept.freeze()) {
+        failure if failure.kind == FailureKind::NotFound => errors::with_hint(
+            failure,
+            "check the path and the ids in it; `ostler api GET /openapi.json` lists the paths",
+        ),
+        failure => failure,
+    })
 }
 
 /// As it came; on a terminal, without what could drive it.

@@ -6,7 +6,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
     runs::{Cancel, Terminal},
-    sessions::{ControlSession, SessionQuery},
+    sessions::ControlSession,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::{
     errors, exit_codes,
     output::{self, Output, line},
     runs::status,
-    targets::{self, Target},
+    targets::{Finder, SessionKey, Target, Within},
 };
 
 /// Cancel runs, what is active in sessions, or one command
@@ -39,6 +39,8 @@ pub struct Args {
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]
     output: Output,
@@ -55,10 +57,10 @@ pub async fn cancel(connection: &Connection, args: &Args) -> Result<u8, Failure>
     if args.command.is_some() && args.targets.len() > 1 {
         return Err(errors::usage("a command belongs to one run", "name only the run that `--command` belongs to"));
     }
-    let client = connection.client()?;
+    let finder = args.within.finder(connection)?;
     let mut doomed = vec![];
     for word in &args.targets {
-        doomed.push(look(&client, word, args.command.as_deref()).await?);
+        doomed.push(look(&finder, word, args.command.as_deref()).await?);
     }
     let list: String = doomed.iter().map(|one| format!("  {}\n", one.standing)).collect();
     output::words(&list);
@@ -69,7 +71,7 @@ pub async fn cancel(connection: &Connection, args: &Args) -> Result<u8, Failure>
     }
     let mut all = vec![];
     for one in doomed {
-        all.push(end(&client, one, args.reason.clone()).await?);
+        all.push(end(&finder.client, one, args.reason.clone()).await?);
     }
     let values: Vec<&Value> = all.iter().map(|(value, _)| value).collect();
     args.output.many(&values, || all.iter().map(|(_, text)| text.as_str()).collect());
@@ -77,15 +79,17 @@ pub async fn cancel(connection: &Connection, args: &Args) -> Result<u8, Failure>
 }
 
 /// Finds it and says how it stands, so that nobody cancels something else than they meant.
-async fn look(client: &Client, word: &str, command: Option<&str>) -> Result<Doomed, Failure> {
+async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Doomed, Failure> {
+    let client = &finder.client;
     if let Some(command) = command {
-        let run = targets::run(client, word).await?;
+        let run = finder.run(word).await?;
+        let command = finder.command(&run, command).await?;
         // A command of another run is unknown here, rather than cancelled by mistake.
-        let found = client.get_command(&run, command).await?;
+        let found = client.get_command(&run, &command).await?;
         let standing = format!("command {} · {}", found.command_id, found.state.as_str());
-        return Ok(Doomed { target: Target::Run(run), command: Some(command.to_owned()), standing });
+        return Ok(Doomed { target: Target::Run(run), command: Some(command), standing });
     }
-    let target = targets::any(client, word).await?;
+    let target = finder.any(word).await?;
     let standing = match &target {
         Target::Run(id) => {
             let run = client.get_run(id).await?;
@@ -96,10 +100,11 @@ async fn look(client: &Client, word: &str, command: Option<&str>) -> Result<Doom
                 output::count(run.unfinished_commands, "unfinished command")
             )
         }
-        Target::Session(id) => {
-            let session = client.get_session(id, &SessionQuery::default()).await?;
+        Target::Session(key) => {
+            let session = client.get_session(&key.id, &key.query()).await?;
             let active = session.active_run_id.map_or_else(|| "nothing active".to_owned(), |run| run.to_string());
-            format!("session {} · {} · {active}", line(&session.session_id, 200), session.execution_state.as_str())
+            let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
+            format!("session {id} of {tenant} · {} · {active}", session.execution_state.as_str())
         }
     };
     Ok(Doomed { target, command: None, standing })
@@ -119,8 +124,8 @@ async fn end(client: &Client, doomed: Doomed, reason: Option<String>) -> Result<
             let text = render(&run.run_id.to_string(), run.terminal.as_ref(), run.cancel_requested_at);
             Ok((value(&run)?, text))
         }
-        Target::Session(id) => {
-            let control = ControlSession { action: "cancel".into(), reason, tenant_id: None };
+        Target::Session(SessionKey { id, tenant }) => {
+            let control = ControlSession { action: "cancel".into(), reason, tenant_id: tenant.clone() };
             let session = client.control_session(id, &control).await?;
             let now = if session.active_command_id.is_some() { "cancelling" } else { "nothing is active any more" };
             let text = format!("{} {now}\n", line(&session.session_id, 200));

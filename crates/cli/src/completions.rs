@@ -11,8 +11,11 @@ use clap_complete::{
 use ostler_client::Client;
 use ostler_protocol::{
     Failure,
+    backends::Backend,
     runs::ListRuns,
     sessions::{ListSessions, SessionView},
+    tokens::{ListTokens, ServiceToken},
+    users::{ListUsers, User},
 };
 
 use crate::{
@@ -93,6 +96,41 @@ fn ask(
         tokio::time::timeout(ANSWER_WITHIN, known(&client)).await.map_err(Failure::internal)?
     });
     answer.unwrap_or_default().into_iter().filter(|candidate| fits(candidate, word)).collect()
+}
+
+/// Service tokens.
+pub fn tokens() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        ask(word, async |client: &Client| {
+            let query = ListTokens { limit: Some(CANDIDATES_MAX), cursor: None };
+            let one = |token: ServiceToken| {
+                CompletionCandidate::new(token.token_id.to_string()).help(Some(token.name.into()))
+            };
+            Ok(client.list_tokens(&query).await?.tokens.into_iter().map(one).collect())
+        })
+    })
+}
+
+/// Names of users.
+pub fn users() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        ask(word, async |client: &Client| {
+            let query = ListUsers { limit: Some(CANDIDATES_MAX), cursor: None };
+            let one = |user: User| CompletionCandidate::new(user.name).help(Some(user.tenants.join(", ").into()));
+            Ok(client.list_users(&query).await?.users.into_iter().map(one).collect())
+        })
+    })
+}
+
+/// Backend profiles.
+pub fn profiles() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        ask(word, async |client: &Client| {
+            let one =
+                |backend: Backend| CompletionCandidate::new(backend.profile).help(Some(backend.backend_kind.into()));
+            Ok(client.list_backends().await?.backends.into_iter().map(one).collect())
+        })
+    })
 }
 
 async fn known_targets(client: &Client) -> Result<Vec<CompletionCandidate>, Failure> {

@@ -1,7 +1,7 @@
 //! How a failure reads: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure made here may bring its own hint; every kind has one.
 
-use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, ids::RunId, redaction::Redactor};
 
 use crate::{
     output::{harmless, line},
@@ -19,6 +19,12 @@ pub fn hinted(kind: FailureKind, message: impl Into<String>, hint: impl Into<Str
 /// A failure with another hint than its kind's.
 pub fn with_hint(failure: Failure, hint: impl Into<String>) -> Failure {
     failure.detail(HINT, hint.into())
+}
+
+/// The same, for something that is not there: the command that lists such things.
+pub fn listed_by(failure: Failure, command: &str) -> Failure {
+    let is_missing = failure.kind == FailureKind::NotFound;
+    if is_missing { with_hint(failure, format!("`{command}` lists what there is")) } else { failure }
 }
 
 /// A command line that makes no sense.
@@ -53,6 +59,14 @@ pub fn hint_of(failure: &Failure) -> String {
 }
 
 fn general(failure: &Failure) -> &'static str {
+    match failure.rule_name() {
+        Some("store") if failure.kind == FailureKind::StateConflict => {
+            return "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`";
+        }
+        Some("listen") => return "another program may have the port; `--listen 127.0.0.1:0` takes a free one",
+        Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
+        _ => {}
+    }
     if ostler_client::is_unreachable(failure) {
         return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
             `ostler doctor` looks closer";
@@ -78,16 +92,16 @@ pub fn hint(kind: FailureKind) -> &'static str {
         IdempotencyConflict => "use a new idempotency key, or send exactly what was sent with this one",
         RunnerLeaseConflict => "another runner holds the run; wait for its lease to end",
         SessionBusy => "wait for the session's active run, cancel it, or use another session",
-        StateConflict => "look at the present state with `ostler result RUN`",
+        StateConflict => "look at how it stands now: `ostler ps --all` and `ostler result` show it",
         Cancelled => "start it again with `ostler run`, if it is still wanted",
-        Gone => "its events are kept no longer; `ostler result RUN` still has the outcome",
+        Gone => "its events are kept no longer; `ostler result` still has the outcome",
         SessionStoreEvicted => "start in a new session",
         PayloadTooLarge => "send less at once",
         SecretUnavailable => "have the operator configure the profile's credential, or use `--profile scripted`",
         BudgetExceeded => "raise the budget in the execution policy, or split the work",
         PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",
-        BackendFailed | ProviderInvalidToolCall => "`ostler trace RUN` shows what the agent did before it failed",
+        BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
         BackendTimeout => "give it more time with `--timeout`, or ask for less at once",
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
@@ -96,6 +110,22 @@ pub fn hint(kind: FailureKind) -> &'static str {
         Draining => "try again; the server is stopping, and another or the next one answers",
         Internal => "look for the trace id in the server's log, and report it",
     }
+}
+
+/// The same about a run that is known: a command in it can be typed as it stands.
+pub fn hint_about(kind: FailureKind, run: RunId) -> String {
+    ["result", "trace"].iter().fold(hint(kind).to_owned(), |hint, verb| {
+        hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
+    })
+}
+
+/// What the argument parser has to say, in the shape of every other error.
+pub fn of_parser(error: &clap::Error, paint: Paint) -> String {
+    let text = error.render();
+    let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
+    // Its last line points at the help, which the hint does too.
+    let said = text.split("\nFor more information").next().unwrap_or_default().trim_end();
+    format!("{said}\n{} look at the command's `--help`, which ends with examples\n", paint.bold("hint:"))
 }
 
 #[cfg(test)]

@@ -23,15 +23,22 @@ fn describe(event_type: EventType, payload: &Value) -> String {
     let field = |key: &str| field(payload, key);
     match event_type {
         EventType::UserMessage => message_text(payload),
-        EventType::AssistantDelta | EventType::ReasoningDelta => field("delta"),
+        EventType::AssistantDelta | EventType::ReasoningDelta => delta(payload),
         EventType::AssistantMessage | EventType::Reasoning => field("text"),
         EventType::ToolCall => tool_call(payload),
         EventType::CommandOutput => words(&[&labelled(&field("stream"), ":"), &field("text")]),
         EventType::Step => words(&[&field("name"), &field("status")]),
         EventType::Usage => usage(payload),
         EventType::BackendStatus => words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]),
-        EventType::Lease => words(&[&field("state"), &labelled("by ", &field("runnerId"))]),
-        EventType::PermissionRequest => words(&[&field("permissionId"), &field("title")]),
+        EventType::Lease => {
+            // A runner does not end its own lease by going silent.
+            let of = if field("state") == "expired" { "of " } else { "by " };
+            words(&[&field("state"), &labelled(of, &field("runnerId"))])
+        }
+        EventType::PermissionRequest => {
+            let command = labelled("(command: ", &labelled(&field("command"), ")"));
+            words(&[&field("permissionId"), &field("title"), &command])
+        }
         EventType::PermissionResolved => {
             words(&[&field("permissionId"), &field("status"), &labelled("by ", &field("resolvedBy"))])
         }
@@ -39,7 +46,8 @@ fn describe(event_type: EventType, payload: &Value) -> String {
         EventType::TerminalStatus => words(&[&field("status"), &field("failureKind"), &field("message")]),
         EventType::Audit => words(&[&field("action"), &labelled("by ", &field("by")), &field("reason")]),
         EventType::Custom => field("name"),
-        EventType::State | EventType::Activity | EventType::Session => String::new(),
+        EventType::Session => session(payload),
+        EventType::State | EventType::Activity => String::new(),
     }
 }
 
@@ -51,6 +59,25 @@ pub fn tool_call(payload: &Value) -> String {
     let head = words(&[&name, &field("status")]);
     let body = if what.is_empty() { head } else { format!("{head}: {what}") };
     words(&[&body, &labelled("(exit ", &labelled(&field("exitCode"), ")"))])
+}
+
+/// Blanks are shown as such: they are most of what some deltas hold.
+fn delta(payload: &Value) -> String {
+    let text = field(payload, "delta");
+    let raw = payload.get("delta").and_then(Value::as_str).unwrap_or_default();
+    if text.is_empty() && !raw.is_empty() { format!("{raw:?}") } else { text }
+}
+
+/// `renamed to Tuesday by operator`.
+fn session(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let title = match (field("change").as_str(), field("title")) {
+        ("renamed", title) if title.is_empty() => "to no title".into(),
+        ("renamed", title) => format!("to {title}"),
+        (_, title) => title,
+    };
+    let thread = labelled("thread ", &field("threadId"));
+    words(&[&field("change"), &title, &thread, &labelled("by ", &field("by"))])
 }
 
 fn usage(payload: &Value) -> String {
@@ -141,6 +168,11 @@ mod tests {
             (Usage, json!({"inputTokens": 3, "outputTokens": 4}), "7 tokens"),
             (BackendStatus, json!({"phase": "thread/started"}), "thread/started"),
             (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),
+            (
+                PermissionRequest,
+                json!({"permissionId": "prm_1", "title": "Go on?", "command": "make"}),
+                "prm_1 Go on? (command: make)",
+            ),
             (PermissionResolved, json!({"permissionId": null, "status": "denied", "resolvedBy": "a"}), "denied by a"),
             (Error, json!({"failureKind": "internal", "message": "oh"}), "internal: oh"),
             (TerminalStatus, json!({"status": "completed", "failureKind": null}), "completed"),
@@ -149,7 +181,13 @@ mod tests {
                 json!({"status": "failed", "failureKind": "internal", "message": "m"}),
                 "failed internal m",
             ),
-            (Session, json!({"renamed": "x"}), r#"{"renamed":"x"}"#),
+            (AssistantDelta, json!({"delta": " \n"}), r#"" \n""#),
+            (Lease, json!({"state": "expired", "runnerId": "r1"}), "expired of r1"),
+            (Session, json!({"change": "renamed", "title": "x", "by": "operator"}), "renamed to x by operator"),
+            (Session, json!({"change": "renamed", "title": null, "by": "ada"}), "renamed to no title by ada"),
+            (Session, json!({"change": "closed", "by": "ada"}), "closed by ada"),
+            (Session, json!({"threadId": "t1"}), "thread t1"),
+            (Session, json!({"other": "x"}), r#"{"other":"x"}"#),
             (Custom, json!({}), "{}"),
             (AssistantMessage, Value::Null, "(erased)"),
         ] {

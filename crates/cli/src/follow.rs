@@ -8,18 +8,23 @@ use ostler_client::{Client, EventStream, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
-    events::{EventPage, EventType, EventView},
+    events::{EventPage, EventView},
     limits::PAGE_ITEMS_MAX,
-    sessions::{SessionEventsQuery, SessionQuery},
+    sessions::SessionEventsQuery,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
-use crate::{errors, targets::Target};
+use crate::{
+    errors,
+    targets::{SessionKey, Target},
+};
 
 /// Attempts in a row without a single event.
 const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MS_MIN: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 5_000;
+/// How long nothing comes before the server is asked whether anything will.
+const QUIET: Duration = Duration::from_millis(500);
 /// A reader that is slower than the stream holds the stream back.
 const EVENTS_WAITING_MAX: usize = 64;
 
@@ -27,7 +32,7 @@ pub enum Followed {
     Event(Box<EventView>),
     /// The connection is gone; another attempt follows after a pause.
     Lost(String),
-    /// The run has ended and everything has been read, or it cannot be followed any more.
+    /// Everything there will be has been read, or it cannot be followed any more.
     Over(Result<(), Failure>),
 }
 
@@ -42,7 +47,8 @@ impl Target {
 
     pub fn id(&self) -> &str {
         match self {
-            Self::Run(id) | Self::Session(id) => id,
+            Self::Run(id) => id,
+            Self::Session(session) => &session.id,
         }
     }
 
@@ -50,8 +56,9 @@ impl Target {
         let limit = Some(PAGE_ITEMS_MAX);
         match self {
             Self::Run(id) => client.run_events(id, &EventsQuery { after_seq, limit, ..EventsQuery::default() }).await,
-            Self::Session(id) => {
-                let query = SessionEventsQuery { after_seq, limit, ..SessionEventsQuery::default() };
+            Self::Session(SessionKey { id, tenant }) => {
+                let tenant_id = tenant.clone();
+                let query = SessionEventsQuery { after_seq, limit, tenant_id, ..SessionEventsQuery::default() };
                 client.session_trace(id, &query).await
             }
         }
@@ -60,20 +67,19 @@ impl Target {
     async fn open(&self, client: &Client, after_seq: i64) -> Result<EventStream, Failure> {
         match self {
             Self::Run(id) => client.follow_run(id, after_seq).await,
-            Self::Session(id) => client.follow_session(id, &SessionQuery::default(), after_seq).await,
+            Self::Session(session) => client.follow_session(&session.id, &session.query(), after_seq).await,
         }
     }
 
-    fn ends_with(&self, event: &EventView) -> bool {
-        let is_end = event.event_type == EventType::TerminalStatus && event.command_id.is_none();
-        matches!(self, Self::Run(_)) && is_end
-    }
-
-    /// Whether a stream that closed had nothing more to say. A server that cannot be asked is asked again later.
-    async fn has_ended(&self, client: &Client, seq: i64) -> Result<bool, Failure> {
+    /// Whether there is nothing more to come: every command of the run has ended, and all was read. A session goes on from
+    /// run to run. A server that cannot be asked is asked again later.
+    async fn is_over(&self, client: &Client, seq: i64) -> Result<bool, Failure> {
         let Self::Run(id) = self else { return Ok(false) };
         match client.get_run(id).await {
-            Ok(run) => Ok(run.status.is_terminal() && run.last_seq <= seq),
+            Ok(run) => {
+                let is_idle = run.command_count > 0 && run.unfinished_commands == 0;
+                Ok((run.status.is_terminal() || is_idle) && run.last_seq <= seq)
+            }
             Err(failure) if is_transient(&failure) => Ok(false),
             Err(failure) => Err(failure),
         }
@@ -119,7 +125,7 @@ impl Pump {
             let lost = match self.read(&mut at).await {
                 // The reader has left.
                 Ok(false) => return Ok(()),
-                Ok(true) if at.ended || self.target.has_ended(&self.client, at.seq).await? => return Ok(()),
+                Ok(true) if at.ended || self.target.is_over(&self.client, at.seq).await? => return Ok(()),
                 Ok(true) => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
                 Err(failure) if !is_transient(&failure) => return Err(failure),
                 Err(failure) => failure,
@@ -140,15 +146,22 @@ impl Pump {
     /// Reads one stream to its end. `false`: the reader has left.
     async fn read(&self, at: &mut Position) -> Result<bool, Failure> {
         let mut stream = self.target.open(&self.client, at.seq).await?;
-        while let Some(event) = stream.next().await {
-            let event = event?;
+        loop {
+            // What ends a run is an event, so once per silence is enough to ask; a run may have been idle from the start.
+            let next = match timeout(QUIET, stream.next()).await {
+                Ok(next) => next,
+                Err(_) if self.target.is_over(&self.client, at.seq).await? => {
+                    at.ended = true;
+                    return Ok(true);
+                }
+                Err(_) => stream.next().await,
+            };
+            let Some(event) = next.transpose()? else { return Ok(true) };
             at.seq = at.seq.max(self.target.number(&event));
-            at.ended |= self.target.ends_with(&event);
             if self.to.send((self.index, Followed::Event(Box::new(event)))).await.is_err() {
                 return Ok(false);
             }
         }
-        Ok(true)
     }
 }
 

@@ -12,11 +12,12 @@ use ostler_protocol::{
 use crate::{
     completions,
     connect::Connection,
+    errors,
     events::field,
     exit_codes,
     output::{self, Output, line},
     table::table,
-    targets,
+    targets::{self, Finder, Within},
     times::{Times, now},
 };
 
@@ -42,6 +43,8 @@ struct ListArgs {
         help = "The run, or a session for its latest one")]
     run: String,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     times: Times,
     #[command(flatten)]
     output: Output,
@@ -57,21 +60,22 @@ struct ShowArgs {
     #[arg(value_name = "JOB", help = "The job's id, or the beginning of it")]
     job: String,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     times: Times,
     #[command(flatten)]
     output: Output,
 }
 
 pub async fn jobs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let client = connection.client()?;
     match &args.verb {
-        Verb::List(args) => list(&client, args).await,
-        Verb::Show(args) => show(&client, args).await,
+        Verb::List(args) => list(&args.within.finder(connection)?, args).await,
+        Verb::Show(args) => show(&args.within.finder(connection)?, args).await,
     }
 }
 
-async fn list(client: &Client, args: &ListArgs) -> Result<u8, Failure> {
-    let jobs = all(client, &targets::run(client, &args.run).await?).await?;
+async fn list(finder: &Finder, args: &ListArgs) -> Result<u8, Failure> {
+    let jobs = all(&finder.client, &finder.run(&args.run).await?).await?;
     args.output.many(&jobs, || {
         let rows = jobs.iter().map(|job| {
             vec![
@@ -91,12 +95,13 @@ async fn list(client: &Client, args: &ListArgs) -> Result<u8, Failure> {
     Ok(exit_codes::OK)
 }
 
-async fn show(client: &Client, args: &ShowArgs) -> Result<u8, Failure> {
-    let run = targets::run(client, &args.run).await?;
-    let job = match args.job.parse::<RunnerJobId>() {
-        Ok(_) => client.get_runner_job(&run, &args.job).await?,
-        Err(_) => find(all(client, &run).await?, &args.job)?,
+async fn show(finder: &Finder, args: &ShowArgs) -> Result<u8, Failure> {
+    let run = finder.run(&args.run).await?;
+    let found = match args.job.parse::<RunnerJobId>() {
+        Ok(_) => finder.client.get_runner_job(&run, &args.job).await,
+        Err(_) => find(all(&finder.client, &run).await?, &args.job),
     };
+    let job = found.map_err(|failure| errors::listed_by(failure, &format!("ostler jobs list {run}")))?;
     args.output.one(&job, || render(&job, args.times));
     Ok(exit_codes::OK)
 }

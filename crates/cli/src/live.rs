@@ -8,7 +8,7 @@ use ostler_protocol::{
     events::{EventType, EventView, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
     ids::{CommandId, RunId},
     liveness::Phase,
-    permissions::{AskPermission, Asked, PermissionOption},
+    permissions::{AskPermission, Asked},
     results::RunResult,
     runs::TerminalStatus,
 };
@@ -19,6 +19,7 @@ use crate::{
     events::{field, tool_call},
     output::{count, line},
     paint::Paint,
+    permissions,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -148,17 +149,10 @@ impl Live {
         let Asked::Well(ask) = AskPermission::read(&event.payload) else {
             return vec![self.note("a permission request could not be read and counts as denied")];
         };
-        let head = format!("permission needed: {}", line(&ask.title, 400));
-        let what = ask.command.map_or_else(String::new, |what| format!("  command: {}\n", line(&what, 2_000)));
-        let rest = format!("{} {}", self.run_id, ask.permission_id);
-        Vec::from([Piece::Note(format!(
-            "{}\n{what}  digest:  {}\n  options: {}\n  approve: {} approve {rest}\n  deny:    {} deny {rest}\n",
-            self.paint.yellow(&head),
-            ask.digest,
-            options(&ask.options),
-            self.invocation,
-            self.invocation,
-        ))])
+        let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
+        let asked = permissions::asked(&head, ask.command.as_deref(), &ask.digest, &ask.options);
+        let answers = permissions::answers(&self.invocation, self.run_id, ask.permission_id);
+        vec![Piece::Note(format!("{asked}{answers}"))]
     }
 
     fn terminal(&mut self, payload: &Value) -> Vec<Piece> {
@@ -197,12 +191,6 @@ fn message_id(payload: &Value) -> String {
     payload.get("messageId").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// `allow (Allow once), reject (Reject)`.
-pub fn options(options: &[PermissionOption]) -> String {
-    let one = |option: &PermissionOption| format!("{} ({})", line(&option.option_id, 80), line(&option.name, 80));
-    options.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
 /// How it ended, in one line; where it did not complete, why and what to do in two more.
 pub fn outcome(result: &RunResult, paint: Paint) -> String {
     let mut facts = vec![];
@@ -217,7 +205,7 @@ pub fn outcome(result: &RunResult, paint: Paint) -> String {
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!("  {kind}: {}\n", line(blocker, 500)));
-        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint(kind)));
+        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint_about(kind, result.run_id)));
     }
     out
 }

@@ -42,8 +42,8 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
-use ostler_protocol::Failure;
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand};
+use ostler_protocol::{Failure, FailureKind};
 
 use crate::{connect::Connection, paint::Paint};
 
@@ -93,7 +93,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     completions::answer(Cli::command);
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are asked for, and go to stdout.
+        Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+        Err(error) => {
+            output::words(&errors::of_parser(&error, Paint::stderr()));
+            return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
+        }
+    };
     match runtime(&cli.verb).block_on(dispatch(&cli)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

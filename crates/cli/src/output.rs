@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use clap::ValueEnum;
 use ostler_protocol::events::clip;
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit_codes;
 
@@ -128,9 +129,26 @@ pub fn json_line<T: Serialize>(value: &T) -> String {
     out
 }
 
-/// At most `max` characters, the mark included.
+/// At most `max` columns of a terminal, the mark included.
 pub fn shorten(text: &str, max: usize) -> String {
-    if text.chars().count() <= max { text.to_owned() } else { clip(text, max.saturating_sub(1)) }
+    if columns(text) <= max {
+        return text.to_owned();
+    }
+    let mut left = max.saturating_sub(1);
+    let fits = |c: &char| {
+        let wide = c.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = if fits { left - wide } else { 0 };
+        fits
+    };
+    let mut out: String = text.chars().take_while(fits).collect();
+    out.push('…');
+    out
+}
+
+/// How many columns of a terminal it takes.
+pub fn columns(text: &str) -> usize {
+    text.width()
 }
 
 #[cfg(test)]
@@ -142,6 +160,14 @@ mod tests {
         assert_eq!(harmless("a\x1b[2Jb\r\n\tc\u{202e}d"), "a[2Jb\n\tcd");
         assert_eq!(line(" two\nlines\x07 ", 20), "two lines");
         assert_eq!(line("abcdef", 3), "abc…");
+    }
+
+    #[test]
+    fn a_line_is_cut_by_the_columns_it_takes() {
+        assert_eq!(shorten("abcdef", 6), "abcdef");
+        assert_eq!(shorten("abcdef", 5), "abcd…");
+        assert_eq!(shorten("日本語", 5), "日本…");
+        assert_eq!(shorten("日本語", 4), "日…");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    ids::{PermissionId, prefix_range},
+    ids::{PermissionId, RunId, prefix_range},
     permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
 };
 
@@ -12,11 +12,13 @@ use crate::{
     completions,
     connect::Connection,
     errors, exit_codes,
-    live::options,
     output::{self, Output, line},
-    targets,
+    targets::{self, Within},
     times::{age, now},
 };
+
+/// How much is shown of what will run.
+const COMMAND_CHARS_MAX: usize = 2_000;
 
 /// Allow what an agent asked for
 ///
@@ -53,6 +55,8 @@ struct RequestArgs {
     #[arg(value_name = "PRM", help = "The request's id, or the beginning of it")]
     permission: Option<String>,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -76,8 +80,9 @@ async fn answer(
     option: Option<&str>,
     verdict: Verdict,
 ) -> Result<u8, Failure> {
-    let client = connection.client()?;
-    let run = targets::run(&client, &args.run).await?;
+    let finder = args.within.finder(connection)?;
+    let client = &finder.client;
+    let run = finder.run(&args.run).await?;
     let all = client.list_permissions(&run).await?.permissions;
     let request = pick(all, args, verdict, now())?;
     let option = choose(&request.options, option, verdict)?;
@@ -149,14 +154,27 @@ fn hint(all: &[PermissionOption]) -> String {
 }
 
 fn describe(request: &PermissionRequest, now: Timestamp) -> String {
-    format!(
-        "{}: {}\n  digest:  {}\n  options: {}\n  asked:   {} ago\n",
-        request.permission_id,
-        line(&request.title, 400),
-        line(&request.digest, 64),
-        options(&request.options),
-        age(request.created_at, now),
-    )
+    let head = format!("{}: {}", request.permission_id, line(&request.title, 400));
+    let asked = asked(&head, request.command.as_deref(), &request.digest, &request.options);
+    format!("{asked}  asked:   {} ago\n", age(request.created_at, now))
+}
+
+/// What is asked for, as everybody sees it before they answer: never without what will run.
+pub fn asked(head: &str, command: Option<&str>, digest: &str, all: &[PermissionOption]) -> String {
+    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", line(what, COMMAND_CHARS_MAX)));
+    format!("{head}\n{command}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+}
+
+/// The commands that answer it.
+pub fn answers(invocation: &str, run: RunId, permission: PermissionId) -> String {
+    let rest = format!("{run} {permission}");
+    format!("  approve: {invocation} approve {rest}\n  deny:    {invocation} deny {rest}\n")
+}
+
+/// `allow (Allow once), reject (Reject)`.
+fn options(options: &[PermissionOption]) -> String {
+    let one = |option: &PermissionOption| format!("{} ({})", line(&option.option_id, 80), line(&option.name, 80));
+    options.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -170,7 +188,7 @@ mod tests {
 
     fn request(number: u32, status: &str) -> PermissionRequest {
         serde_json::from_value(json!({"permissionId": format!("prm_{number:032x}"), "runId": format!("run_{:032x}", 1),
-            "commandId": format!("cmd_{:032x}", 1), "title": "rm -rf build", "toolCallId": null, "digest": "ab".repeat(32),
+            "commandId": format!("cmd_{:032x}", 1), "title": "Clean up?", "command": "rm -rf build", "toolCallId": null, "digest": "ab".repeat(32),
             "options": [{"optionId": "always", "name": "Always", "kind": "allow_always"},
                 {"optionId": "yes", "name": "Once", "kind": "allow_once"},
                 {"optionId": "no", "name": "No", "kind": "reject_once"}],
@@ -181,7 +199,12 @@ mod tests {
 
     fn picked(all: Vec<PermissionRequest>, permission: Option<&str>) -> Result<PermissionRequest, Failure> {
         let permission = permission.map(str::to_owned);
-        let args = RequestArgs { run: "run_1".into(), permission, output: Output { format: Format::Text } };
+        let args = RequestArgs {
+            run: "run_1".into(),
+            permission,
+            within: Within::default(),
+            output: Output { format: Format::Text },
+        };
         pick(all, &args, Verdict::Allow, NOW.parse().unwrap())
     }
 
@@ -195,7 +218,7 @@ mod tests {
     fn several_open_requests_are_listed() {
         let failure = picked(vec![request(1, "pending"), request(2, "pending")], None).unwrap_err();
         assert!(
-            failure.message.contains(&format!("prm_{:032x}: rm -rf build\n  digest:  abab", 2)),
+            failure.message.contains(&format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  abab", 2)),
             "{}",
             failure.message
         );
@@ -225,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_shown_with_its_digest() {
+    fn a_request_is_shown_with_what_will_run_and_its_digest() {
         let text = describe(&request(1, "pending"), NOW.parse().unwrap());
         let digest = "ab".repeat(32);
-        let head = format!("prm_{:032x}: rm -rf build\n  digest:  {digest}\n", 1);
+        let head = format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  {digest}\n", 1);
         assert_eq!(text, format!("{head}  options: always (Always), yes (Once), no (No)\n  asked:   5s ago\n"));
     }
 }

@@ -21,6 +21,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
+    completions,
     confirm::Confirm,
     connect::Connection,
     errors, exit_codes,
@@ -66,6 +67,7 @@ struct ListArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler profiles show codex")]
 struct ShowArgs {
+    #[arg(add = completions::profiles())]
     profile: String,
     #[command(flatten)]
     times: Times,
@@ -83,6 +85,7 @@ struct ShowArgs {
     ostler profiles set codex --auth ~/.codex/auth.json --config ~/.codex/config.toml")]
 struct SetArgs {
     /// A built-in profile, or a slug of your own
+    #[arg(add = completions::profiles())]
     profile: String,
     /// Read the key from this file
     #[arg(long, value_name = "FILE", conflicts_with = "auth")]
@@ -102,6 +105,7 @@ struct SetArgs {
 #[command(after_help = "Examples:\n  ostler profiles config deepseek > deepseek.toml\n  \
     ostler profiles config deepseek --file deepseek.toml")]
 struct ConfigArgs {
+    #[arg(add = completions::profiles())]
     profile: String,
     /// Replace it by this file; `-` is stdin. The credential stays
     #[arg(long, value_name = "FILE")]
@@ -118,6 +122,7 @@ struct ConfigArgs {
     after_help = "Examples:\n  ostler profiles validate codex\n  ostler profiles validate codex --tenant hwlab -o json"
 )]
 struct ValidateArgs {
+    #[arg(add = completions::profiles())]
     profile: String,
     #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
     tenant: Option<String>,
@@ -129,6 +134,7 @@ struct ValidateArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler profiles delete deepseek --yes")]
 struct DeleteArgs {
+    #[arg(add = completions::profiles())]
     profile: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -140,7 +146,7 @@ pub async fn profiles(connection: &Connection, args: &Args) -> Result<u8, Failur
     match &args.verb {
         Verb::List(args) => list(connection, args).await,
         Verb::Show(args) => {
-            let profile = connection.client()?.get_provider_profile(&args.profile).await?;
+            let profile = connection.client()?.get_provider_profile(&args.profile).await.map_err(missing)?;
             args.output.one(&profile, || render_one(&profile, args.times, now()));
             Ok(exit_codes::OK)
         }
@@ -151,11 +157,15 @@ pub async fn profiles(connection: &Connection, args: &Args) -> Result<u8, Failur
             if !args.confirm.ask(&format!("delete the credential and config of {}?", line(&args.profile, 63)))? {
                 return Ok(exit_codes::OK);
             }
-            let deleted = connection.client()?.delete_provider_profile(&args.profile).await?;
+            let deleted = connection.client()?.delete_provider_profile(&args.profile).await.map_err(missing)?;
             args.output.one(&deleted, || format!("{} deleted\n", deleted.profile));
             Ok(exit_codes::OK)
         }
     }
+}
+
+fn missing(failure: Failure) -> Failure {
+    errors::listed_by(failure, "ostler profiles list")
 }
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
@@ -196,7 +206,7 @@ async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
 async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let Some(path) = &args.file else {
-        let found = client.get_profile_config(&args.profile).await?;
+        let found = client.get_profile_config(&args.profile).await.map_err(missing)?;
         args.output.one(&found, || found.config.clone());
         return Ok(exit_codes::OK);
     };
@@ -212,7 +222,10 @@ async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failur
 async fn validate(connection: &Connection, args: &ValidateArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let tenant_id = Some(connection.tenant(args.tenant.as_deref())?);
-    let begun = client.validate_profile(&args.profile, &ValidateProfile { tenant_id, ..Default::default() }).await?;
+    let begun = client
+        .validate_profile(&args.profile, &ValidateProfile { tenant_id, ..Default::default() })
+        .await
+        .map_err(missing)?;
     output::words(&format!("trying {} with {}\n", begun.profile, begun.run_id));
     let ended = ended(&client, begun).await?;
     args.output.one(&ended, || match &ended.message {

@@ -16,9 +16,11 @@ impl Repaint {
         (std::io::stdout().is_terminal() && paint::is_capable()).then_some(Self { lines: 0 })
     }
 
-    /// Shows the text in place of the last one. Its lines must fit the terminal.
+    /// Shows the text in place of the last one, each line cut to the terminal: one that wrapped would be two lines to go up.
     pub fn paint(&mut self, text: &str) {
-        output::data(&over(self.lines, text));
+        let width = output::width().unwrap_or(80);
+        let text: String = text.lines().map(|line| output::shorten(line, width) + "\n").collect();
+        output::data(&over(self.lines, &text));
         self.lines = text.lines().count();
     }
 }

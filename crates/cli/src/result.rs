@@ -11,7 +11,8 @@ use crate::{
     errors, exit_codes, live,
     output::{Output, count, harmless, line},
     paint::Paint,
-    targets,
+    permissions::{answers, asked},
+    targets::Within,
     times::age_ms,
 };
 
@@ -25,17 +26,23 @@ pub struct Args {
     #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
         help = "The run, or a session for its active or latest one")]
     run: String,
-    /// The result of this command instead of the latest
+    /// The result of this command instead of the latest, by its id or the beginning of it
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     command: Option<String>,
+    #[command(flatten)]
+    within: Within,
     #[command(flatten)]
     output: Output,
 }
 
 pub async fn result(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let client = connection.client()?;
-    let run = targets::run(&client, &args.run).await?;
-    let result = client.run_result(&run, args.command.as_deref()).await?;
+    let finder = args.within.finder(connection)?;
+    let run = finder.run(&args.run).await?;
+    let command = match &args.command {
+        Some(word) => Some(finder.command(&run, word).await?),
+        None => None,
+    };
+    let result = finder.client.run_result(&run, command.as_deref()).await?;
     args.output.one(&result, || render(&result, &connection.invocation(), Paint::stdout()));
     Ok(exit_codes::of_outcome(result.terminal_status))
 }
@@ -47,13 +54,16 @@ pub fn render(result: &RunResult, invocation: &str, paint: Paint) -> String {
         out.push_str(&format!(
             "  failure: {kind}\n  blocker: {}\n  next:    {}\n",
             line(blocker, 500),
-            errors::hint(kind)
+            errors::hint_about(kind, result.run_id)
         ));
     }
     out.push_str(&text_of(result));
-    out.push_str(&permissions(result, invocation));
+    out.push_str(&open_permissions(result, invocation));
     out.push('\n');
-    field(&mut out, "run", &format!("{} ({})", result.run_id, line(&result.run_status, 40)));
+    // A run whose commands have all ended waits for another one; that is nothing to wait for.
+    let is_idle = result.terminal_status.is_some() && result.run_status == "pending";
+    let run_status = if is_idle { "idle".into() } else { line(&result.run_status, 40) };
+    field(&mut out, "run", &format!("{} ({run_status})", result.run_id));
     if let Some(command) = result.command_id {
         field(&mut out, "command", &command.to_string());
     }
@@ -86,15 +96,11 @@ fn text_of(result: &RunResult) -> String {
     }
 }
 
-fn permissions(result: &RunResult, invocation: &str) -> String {
+fn open_permissions(result: &RunResult, invocation: &str) -> String {
     let one = |request: &ostler_protocol::permissions::PermissionRequest| {
-        let rest = format!("{} {}", request.run_id, request.permission_id);
-        format!(
-            "\npermission needed: {}\n  digest:  {}\n  options: {}\n  approve: {invocation} approve {rest}\n  deny:    {invocation} deny {rest}\n",
-            line(&request.title, 400),
-            line(&request.digest, 64),
-            live::options(&request.options),
-        )
+        let head = format!("\npermission needed: {}", line(&request.title, 400));
+        let asked = asked(&head, request.command.as_deref(), &request.digest, &request.options);
+        format!("{asked}{}", answers(invocation, request.run_id, request.permission_id))
     };
     result.open_permissions.iter().map(one).collect()
 }
@@ -182,9 +188,9 @@ mod tests {
         serde_json::from_value(body).unwrap()
     }
 
-    fn tail(lines: &str) -> String {
+    fn tail(status: &str, lines: &str) -> String {
         format!(
-            "\nrun      run_{:032x} (pending)\ncommand  cmd_{:032x}\nsession  s1\n\
+            "\nrun      run_{:032x} ({status})\ncommand  cmd_{:032x}\nsession  s1\n\
              events   6 of the command, 9 of the run\n{lines}",
             1, 1
         )
@@ -193,7 +199,7 @@ mod tests {
     #[test]
     fn a_completed_command_shows_its_reply_first() {
         let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
-        assert_eq!(text, format!("completed\n\nhello\n{}", tail("liveness ended; last event 3s ago\n")));
+        assert_eq!(text, format!("completed\n\nhello\n{}", tail("idle", "liveness ended; last event 3s ago\n")));
     }
 
     #[test]
@@ -208,12 +214,26 @@ mod tests {
         let text = render(&failed, "ostler", Paint::PLAIN);
         let head = "failed\n  failure: backend-failed\n  blocker: the agent fell over\n  \
             next:    `ostler trace RUN` shows what the agent did before it failed\n\n\
-            the last text, which is not a reply:\nhello\n";
-        assert_eq!(text, format!("{head}{}", tail("liveness ended; last event 3s ago\n")));
+            the last text, which is not a reply:\nhello\n"
+            .replace("RUN", &failed.run_id.to_string());
+        assert_eq!(text, format!("{head}{}", tail("idle", "liveness ended; last event 3s ago\n")));
         let words = live::outcome(&failed, Paint::PLAIN);
         assert!(
             words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id))
         );
+    }
+
+    #[test]
+    fn an_open_request_shows_what_would_run() {
+        let waiting = sample(|body| {
+            body["openPermissions"] = json!([{"permissionId": format!("prm_{:032x}", 1), "runId": body["runId"],
+                "commandId": body["commandId"], "title": "Clean up?", "command": "rm -rf build", "toolCallId": null,
+                "digest": "ab".repeat(32), "options": [{"optionId": "yes", "name": "Once", "kind": "allow_once"}],
+                "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
+                "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}]);
+        });
+        let text = render(&waiting, "ostler", Paint::PLAIN);
+        assert!(text.contains("permission needed: Clean up?\n  command: rm -rf build\n  digest:  abab"), "{text}");
     }
 
     #[test]
@@ -233,6 +253,6 @@ mod tests {
         });
         let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
             liveness running a tool; last event 1m ago\nrunner   r1; heard of 2s ago\nnext     wait\n";
-        assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail(lines)));
+        assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail("pending", lines)));
     }
 }

@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use crate::{
+    completions,
     connect::Connection,
     errors, exit_codes,
     follow::{Followed, follow},
@@ -39,6 +40,8 @@ use crate::{
 
 /// How often the status line counts on.
 const STATUS_TICK: Duration = Duration::from_millis(500);
+/// How long nothing must come before the status line stands below an unfinished reply.
+const QUIET_TICKS: u32 = 1;
 /// How often the server is asked what a silent turn waits for.
 const LIVENESS_EVERY: u32 = 4;
 /// How often a result is asked for when the server is away, and how long is waited in between.
@@ -61,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The backend profile that does it
-    #[arg(long, default_value = "scripted")]
+    #[arg(long, default_value = "scripted", add = completions::profiles())]
     profile: String,
     #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
     tenant: Option<String>,
@@ -249,7 +252,7 @@ impl Turn<'_> {
                         asking = Some(self.ask());
                     }
                     silent_ticks += 1;
-                    self.draw_status(asked_to_stop);
+                    self.draw_status(asked_to_stop, silent_ticks > QUIET_TICKS);
                 }
                 asked = async { asking.as_mut().expect("guarded").await }, if asking.is_some() => {
                     asking = None;
@@ -285,10 +288,11 @@ impl Turn<'_> {
         async move { client.command_result(&run, &command).await }.boxed()
     }
 
-    fn draw_status(&mut self, stopping: bool) {
+    fn draw_status(&mut self, stopping: bool, is_quiet: bool) {
         let what = if stopping { "cancelling" } else { phase_words(self.phase) };
         let leave = if stopping { "Ctrl-C leaves" } else { "Ctrl-C cancels" };
-        self.screen.status(&format!("{what} · {}s · {leave}", self.began.elapsed().as_secs()));
+        let line = format!("{what} · {}s · {leave}", self.began.elapsed().as_secs());
+        self.screen.status(&line, is_quiet);
     }
 
     /// The result, also from a server that is just coming back.

@@ -10,7 +10,7 @@ use ostler_server::config::LogFormat;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 use tokio::sync::oneshot;
 
-use crate::{connect::Connection, errors, exit_codes, log, output};
+use crate::{completions, connect::Connection, errors, exit_codes, log, output, targets::Within};
 
 /// Claim a run and drive its agent
 ///
@@ -21,11 +21,14 @@ use crate::{connect::Connection, errors, exit_codes, log, output};
     after_help = "Examples:\n  ostler runner run_0198…\n  OSTLER_TOKEN=… ostler --server https://ostler.example.org runner run_0198…"
 )]
 pub struct Args {
-    #[arg(value_name = "RUN", help = "The run to claim", required_unless_present = "launched")]
+    #[arg(value_name = "RUN", required_unless_present = "launched", add = completions::targets(),
+        help = "The run to claim, or a session for its active or latest one")]
     run: Option<String>,
     /// The runner's name; the same name takes its own lease up again
     #[arg(long, value_name = "NAME")]
     runner_id: Option<String>,
+    #[command(flatten)]
+    within: Within,
     /// Read the order from stdin and end with it, as the process launcher wants it
     #[arg(long, conflicts_with_all = ["run", "runner_id"])]
     launched: bool,
@@ -40,7 +43,7 @@ impl Args {
 pub async fn runner(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     log::init(LogFormat::Text)?;
     let (order, client) = match &args.run {
-        Some(run) => by_hand(connection, run, args.runner_id.clone()).await?,
+        Some(run) => by_hand(connection, run, &args.within, args.runner_id.clone()).await?,
         None => launched().await?,
     };
     let outcome = ostler_runner::run(order, client).await;
@@ -52,16 +55,21 @@ pub async fn runner(connection: &Connection, args: &Args) -> Result<u8, Failure>
     })
 }
 
-async fn by_hand(connection: &Connection, run: &str, name: Option<String>) -> Result<(RunnerOrder, Client), Failure> {
-    let client = connection.client()?;
-    let run = client.get_run(run).await?;
+async fn by_hand(
+    connection: &Connection,
+    run: &str,
+    within: &Within,
+    name: Option<String>,
+) -> Result<(RunnerOrder, Client), Failure> {
+    let finder = within.finder(connection)?;
+    let run = finder.client.get_run(&finder.run(run).await?).await?;
     let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
     let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {
         let message = format!("nobody here knows the agent of the profile {:?}", run.backend_profile);
         errors::usage(message, "let the server start its runner: it has the profile's config")
     })?;
     let outfit = Outfit::bare(agent);
-    Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile, outfit), client))
+    Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile, outfit), finder.client))
 }
 
 async fn launched() -> Result<(RunnerOrder, Client), Failure> {

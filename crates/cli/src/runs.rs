@@ -2,12 +2,16 @@
 //! cancelled, by failing, or by being told to.
 
 use clap::Subcommand;
+use futures_util::{StreamExt, stream};
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    runs::{ListRuns, Run, RunStatus},
+    ids::RunId,
+    runs::{ListRuns, Run, RunStatus, TerminalStatus},
 };
 
 use crate::{
+    completions,
     connect::Connection,
     exit_codes,
     output::{self, Output, line},
@@ -15,9 +19,12 @@ use crate::{
     times::{Times, now},
 };
 
+/// How many runs are asked after at the same time.
+const ENDS_AT_ONCE: usize = 8;
+
 /// List runs
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler runs list --status failed")]
+#[command(after_help = "Examples:\n  ostler runs list --status running")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -29,11 +36,14 @@ enum Verb {
 }
 
 /// List runs, newest first
+///
+/// The end of a turn does not end its run: it goes idle, ready for another turn, and how the last one ended stands beside.
+/// A run is failed itself only when nothing can go on in it.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status failed -n 5\n  \
+#[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status running -n 5\n  \
     ostler runs list --session review -o jsonl | jq -r .runId")]
 struct ListArgs {
-    /// Only runs with this status
+    /// Only runs with this status; an idle run is pending
     #[arg(long, value_parser = ["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])]
     status: Option<String>,
     #[arg(long, value_name = "ID", help = "Only runs of this session")]
@@ -42,7 +52,7 @@ struct ListArgs {
     tenant: Option<String>,
     #[arg(long, help = "Only runs of this project")]
     project: Option<String>,
-    #[arg(long, help = "Only runs of this backend profile")]
+    #[arg(long, help = "Only runs of this backend profile", add = completions::profiles())]
     profile: Option<String>,
     /// Show at most this many
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -64,8 +74,10 @@ pub async fn runs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
         limit: Some(args.limit),
         ..ListRuns::default()
     };
-    let page = connection.client()?.list_runs(&query).await?;
-    args.output.many(&page.runs, || render(&page.runs, args.times, now(), output::width()));
+    let client = connection.client()?;
+    let page = client.list_runs(&query).await?;
+    let ends = if args.output.is_text() { ends(&client, page.runs.iter().map(ended_run)).await } else { vec![] };
+    args.output.many(&page.runs, || render(&page.runs, &ends, args.times, now(), output::width()));
     if page.runs.is_empty() {
         output::words("no such runs; start one: ostler run \"say hello\"\n");
     } else if page.next_cursor.is_some() {
@@ -74,11 +86,24 @@ pub async fn runs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     Ok(exit_codes::OK)
 }
 
-fn render(runs: &[Run], times: Times, now: Timestamp, width: Option<usize>) -> String {
-    let rows = runs.iter().map(|run| {
+/// The run whose last turn is worth asking after.
+fn ended_run(run: &Run) -> Option<RunId> {
+    is_idle(run).then_some(run.run_id)
+}
+
+/// How the last turn of each run ended, where one is named and has ended. A server that does not say leaves it open.
+pub async fn ends(client: &Client, runs: impl Iterator<Item = Option<RunId>>) -> Vec<Option<TerminalStatus>> {
+    let end =
+        |run: Option<RunId>| async move { client.run_result(&run?.to_string(), None).await.ok()?.terminal_status };
+    stream::iter(runs.collect::<Vec<_>>()).map(end).buffered(ENDS_AT_ONCE).collect().await
+}
+
+fn render(runs: &[Run], ends: &[Option<TerminalStatus>], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = runs.iter().enumerate().map(|(index, run)| {
+        let end = ends.get(index).copied().flatten();
         vec![
             run.run_id.to_string(),
-            status(run).to_owned(),
+            end.map_or_else(|| status(run).to_owned(), |end| format!("{} ({})", status(run), end.as_str())),
             line(&run.backend_profile, 63),
             line(&run.session_id, 200),
             times.ago(run.created_at, now),
@@ -87,7 +112,7 @@ fn render(runs: &[Run], times: Times, now: Timestamp, width: Option<usize>) -> S
         ]
     });
     let headers = ["RUN", "STATUS", "PROFILE", "SESSION", "MADE", "CHANGED", "EVENTS"];
-    table(&headers, rows.collect(), &[3, 2], width)
+    table(&headers, rows.collect(), &[0, 3, 2, 1], width)
 }
 
 /// Everything asked of it has ended and nobody holds it: it costs nothing and waits for another command.
@@ -135,13 +160,25 @@ mod tests {
         let runs = [run(|_| ()), run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into())];
         let (id, times) = (runs[0].run_id, Line::parse_from(["runs"]).times);
         assert_eq!(
-            render(&runs, times, "2030-01-01T00:02:03Z".parse().unwrap(), None),
+            render(&runs, &[None, None], times, "2030-01-01T00:02:03Z".parse().unwrap(), None),
             format!(
                 "RUN                                   STATUS      PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
                  {id}  running     scripted  s1       2m ago  1m ago   12\n\
                  {id}  cancelling  scripted  s1       2m ago  1m ago   12\n"
             )
         );
+    }
+
+    #[test]
+    fn an_idle_run_shows_how_its_last_turn_ended() {
+        let idle = run(|body| {
+            body["status"] = "pending".into();
+            body["unfinishedCommands"] = 0.into();
+        });
+        let times = Line::parse_from(["runs"]).times;
+        let text =
+            render(&[idle], &[Some(TerminalStatus::Failed)], times, "2030-01-01T00:02:03Z".parse().unwrap(), None);
+        assert!(text.contains("  idle (failed)  "), "{text}");
     }
 
     #[test]

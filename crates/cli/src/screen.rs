@@ -1,24 +1,38 @@
-//! The two streams as one terminal shows them. The reply goes to stdout and notes to stderr; a note never starts in the
-//! middle of the reply's line, and a status line stands below both while nothing happens, gone before anything is written.
+//! The two streams as whoever sees both of them sees them. The reply goes to stdout and notes to stderr; where they go to the
+//! same place, a note never starts in the middle of the reply's line. At a terminal a status line stands below both while
+//! nothing happens, gone before anything is written.
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, os::fd::AsFd};
+
+use rustix::fs::fstat;
 
 use crate::{live::Piece, output, paint};
+
+/// How far apart a terminal's tab stops are.
+const TAB_COLUMNS: usize = 8;
 
 pub struct Screen {
     shows_reply: bool,
     is_terminal: bool,
+    /// Both streams go to the same terminal, pipe or file.
+    is_shared: bool,
     /// The reply's last character was no line end.
     reply_open: bool,
-    /// The terminal's cursor stands after the reply's last character.
+    /// What is written next stands after the reply's last character.
     mid_line: bool,
+    /// The columns that the reply's unfinished line takes so far.
+    columns: usize,
     status: Status,
 }
 
 impl Screen {
     pub fn new(shows_reply: bool) -> Self {
         let is_terminal = std::io::stdout().is_terminal();
-        Self { shows_reply, is_terminal, reply_open: false, mid_line: false, status: Status::stderr() }
+        // Two names of one terminal look like two places.
+        let both_terminals = is_terminal && std::io::stderr().is_terminal();
+        let is_shared = both_terminals || is_same(&std::io::stdout(), &std::io::stderr());
+        let status = Status::stderr();
+        Self { shows_reply, is_terminal, is_shared, reply_open: false, mid_line: false, columns: 0, status }
     }
 
     pub fn show(&mut self, pieces: Vec<Piece>) {
@@ -27,12 +41,15 @@ impl Screen {
                 Piece::Note(text) => self.note(&text),
                 Piece::Reply(text) if self.shows_reply => {
                     self.status.clear();
-                    output::data(&if self.is_terminal { output::harmless(&text) } else { text.clone() });
+                    let shown = if self.is_terminal { output::harmless(&text) } else { text.clone() };
+                    output::data(&shown);
+                    let before = if self.mid_line { self.columns } else { 0 };
+                    self.columns = columns_after(before, &shown);
                     self.reply_open = !text.ends_with('\n');
                     self.mid_line = self.reply_open;
                 }
-                // A note may have ended the line on the terminal, but never in a pipe.
-                Piece::NextMessage if self.shows_reply && (self.mid_line || !self.is_terminal) => {
+                // A note may have ended the line, but only where both go to the same place.
+                Piece::NextMessage if self.shows_reply && (self.mid_line || !self.is_shared) => {
                     self.status.clear();
                     output::data("\n");
                     (self.reply_open, self.mid_line) = (false, false);
@@ -50,10 +67,10 @@ impl Screen {
 
     pub fn note(&mut self, text: &str) {
         self.status.clear();
-        if self.mid_line && self.is_terminal {
+        if self.mid_line && self.is_shared {
             output::words("\n");
+            self.mid_line = false;
         }
-        self.mid_line = false;
         output::words(text);
     }
 
@@ -62,17 +79,21 @@ impl Screen {
         self.status.is_possible
     }
 
-    /// Says what is being waited for; not while the reply's line is unfinished, which it would tear.
-    pub fn status(&mut self, text: &str) {
-        if !(self.mid_line && self.is_terminal) {
-            self.status.draw(text);
+    /// Says what is being waited for, below the reply's line if that is unfinished; then only if nothing has come for a
+    /// while, so that a reply that streams in does not flicker.
+    pub fn status(&mut self, text: &str, is_quiet: bool) {
+        let unfinished = self.mid_line && self.is_shared;
+        if !unfinished {
+            self.status.draw(text, None);
+        } else if is_quiet {
+            self.status.draw(text, Some(self.columns));
         }
     }
 
     /// Ends the reply's last line.
     pub fn close(&mut self) {
         self.status.clear();
-        if self.reply_open && (self.mid_line || !self.is_terminal) {
+        if self.reply_open && (self.mid_line || !self.is_shared) {
             output::data("\n");
         }
         self.reply_open = false;
@@ -84,27 +105,80 @@ impl Screen {
 struct Status {
     is_possible: bool,
     is_drawn: bool,
+    /// It stands below an unfinished line, and the cursor goes back to this column of it.
+    below: Option<usize>,
 }
 
 impl Status {
     fn stderr() -> Self {
         let ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
         let is_possible = std::io::stderr().is_terminal() && paint::is_capable() && !ci;
-        Self { is_possible, is_drawn: false }
+        Self { is_possible, is_drawn: false, below: None }
     }
 
-    fn draw(&mut self, text: &str) {
-        if self.is_possible {
-            // One column stays free, or the terminal would wrap, and the line could not be taken back.
-            let width = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| width.0.into());
-            output::words(&format!("\r\x1b[K{}", output::shorten(text, width - 1)));
-            self.is_drawn = true;
+    /// `after`: how many columns an unfinished line above it takes.
+    fn draw(&mut self, text: &str, after: Option<usize>) {
+        let width = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| width.0.into());
+        // At a terminal's edge nobody can tell whether the cursor has wrapped already.
+        let at_edge = after.is_some_and(|columns| columns % width == 0);
+        if !self.is_possible || at_edge {
+            return;
         }
+        if !self.is_drawn && after.is_some() {
+            output::words("\n");
+            self.below = after.map(|columns| columns % width);
+        }
+        // One column stays free, or the terminal would wrap, and the line could not be taken back.
+        output::words(&format!("\r\x1b[K{}", output::shorten(text, width - 1)));
+        self.is_drawn = true;
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
             output::words("\r\x1b[K");
+            if let Some(column) = self.below.take() {
+                output::words(&format!("\x1b[A\x1b[{column}C"));
+            }
         }
+    }
+}
+
+/// Whether both are the same terminal, pipe or file.
+fn is_same(one: &impl AsFd, other: &impl AsFd) -> bool {
+    match (fstat(one), fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
+/// The columns of the last line, once the text was written behind `before` columns.
+fn columns_after(before: usize, text: &str) -> usize {
+    let (start, last) = match text.rsplit_once('\n') {
+        Some((_, last)) => (0, last),
+        None => (before, text),
+    };
+    last.split_inclusive('\t').fold(start, |columns, piece| match piece.strip_suffix('\t') {
+        Some(words) => (columns + output::columns(words)) / TAB_COLUMNS * TAB_COLUMNS + TAB_COLUMNS,
+        None => columns + output::columns(piece),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unfinished_line_is_measured() {
+        assert_eq!(columns_after(3, "abc"), 6);
+        assert_eq!(columns_after(3, "abc\nde"), 2);
+        assert_eq!(columns_after(3, "abc\n"), 0);
+        assert_eq!(columns_after(0, "日本\tx"), 9);
+    }
+
+    #[test]
+    fn two_ends_of_one_pipe_are_the_same_place() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(is_same(&writer, &writer.try_clone().unwrap()) && is_same(&reader, &writer));
+        assert!(!is_same(&writer, &std::io::pipe().unwrap().1));
     }
 }

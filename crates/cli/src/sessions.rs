@@ -2,21 +2,23 @@
 //! session itself.
 
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
-use ostler_client::Client;
 use ostler_protocol::{
     Failure,
     events::{EventType, EventView},
     limits::PAGE_ITEMS_MAX,
-    sessions::{CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView},
+    sessions::{
+        ControlSession, CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView, UpdateSession,
+    },
 };
 
 use crate::{
     completions,
+    confirm::Confirm,
     connect::Connection,
     exit_codes,
     live::phase_words,
     output::{self, Format, Output, harmless, line},
-    targets::{self, Target},
+    targets::{SessionKey, Target, Within},
     times::{Times, now},
 };
 
@@ -43,19 +45,22 @@ pub struct OutputArgs {
         help = "What to show")]
     target: String,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     output: Output,
 }
 
 pub async fn output(connection: &Connection, args: &OutputArgs) -> Result<u8, Failure> {
-    let client = connection.client()?;
-    let (session_id, run_id) = match targets::any(&client, &args.target).await? {
-        Target::Session(id) => (id, None),
-        Target::Run(id) => (client.get_run(&id).await?.session_id, Some(id)),
+    let finder = args.within.finder(connection)?;
+    let (session, run_id) = match finder.any(&args.target).await? {
+        Target::Session(key) => (key, None),
+        Target::Run(id) => (finder.session(&id).await?, Some(id)),
     };
-    let mut query = SessionEventsQuery { run_id, limit: Some(PAGE_ITEMS_MAX), ..SessionEventsQuery::default() };
+    let (limit, tenant_id) = (Some(PAGE_ITEMS_MAX), session.tenant);
+    let mut query = SessionEventsQuery { run_id, limit, tenant_id, ..SessionEventsQuery::default() };
     let mut all = vec![];
     loop {
-        let page = client.session_output(&session_id, &query).await?;
+        let page = finder.client.session_output(&session.id, &query).await?;
         match args.output.format {
             // Only a JSON document has to be whole before it can be written.
             Format::Json => all.extend(page.events),
@@ -99,18 +104,20 @@ pub struct ReadArgs {
         help = "What was read; a run stands for its session")]
     sessions: Vec<String>,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     reader: Reader,
     #[command(flatten)]
     output: Output,
 }
 
 pub async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8, Failure> {
-    let client = connection.client()?;
+    let finder = args.within.finder(connection)?;
     let mut all = vec![];
     for word in &args.sessions {
-        let id = targets::session(&client, word).await?;
-        let read = ReadSession { reader_id: args.reader.id(), ..ReadSession::default() };
-        all.push(client.read_session(&id, &read).await?);
+        let session = finder.session(word).await?;
+        let read = ReadSession { reader_id: args.reader.id(), tenant_id: session.tenant, version: None };
+        all.push(finder.client.read_session(&session.id, &read).await?);
     }
     args.output.many(&all, || {
         all.iter()
@@ -120,7 +127,7 @@ pub async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8, Failur
     Ok(exit_codes::OK)
 }
 
-/// Make sessions, and look at one
+/// Make, show, rename and close sessions
 ///
 /// `ostler ps` lists them.
 #[derive(clap::Args, Debug)]
@@ -134,6 +141,8 @@ pub struct Args {
 enum Verb {
     Create(CreateArgs),
     Show(ShowArgs),
+    Rename(RenameArgs),
+    Close(CloseArgs),
 }
 
 /// Make a session before its first run
@@ -146,7 +155,7 @@ enum Verb {
 struct CreateArgs {
     #[arg(value_name = "ID", help = "Your own id for it; the server gives one when left out")]
     id: Option<String>,
-    #[arg(long, default_value = "scripted", help = "The backend profile of its runs")]
+    #[arg(long, default_value = "scripted", help = "The backend profile of its runs", add = completions::profiles())]
     profile: String,
     #[arg(long, help = "The tenant it belongs to [default: the context's, else local]")]
     tenant: Option<String>,
@@ -164,6 +173,8 @@ struct ShowArgs {
         help = "Its id, the beginning of it, or one of its runs")]
     session: String,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     reader: Reader,
     #[command(flatten)]
     times: Times,
@@ -172,29 +183,92 @@ struct ShowArgs {
 }
 
 pub async fn sessions(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let client = connection.client()?;
     match &args.verb {
-        Verb::Create(args) => create(connection, &client, args).await,
-        Verb::Show(args) => show(&client, args).await,
+        Verb::Create(args) => create(connection, args).await,
+        Verb::Show(args) => show(connection, args).await,
+        Verb::Rename(args) => rename(connection, args).await,
+        Verb::Close(args) => close(connection, args).await,
     }
 }
 
-async fn create(connection: &Connection, client: &Client, args: &CreateArgs) -> Result<u8, Failure> {
+/// Give a session a title; its id stays
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions rename review \"Review of Tuesday\"\n  ostler sessions rename review \"\""
+)]
+struct RenameArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[arg(help = "What people call it; an empty one takes the title away")]
+    title: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Close a session for good: it takes no more work, and can still be read
+///
+/// What is unfinished in it must end first.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions close review --yes\n  ostler sessions close review --dry-run")]
+struct CloseArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+async fn rename(connection: &Connection, args: &RenameArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let SessionKey { id, tenant } = finder.session(&args.session).await?;
+    let update = UpdateSession { title: Some(args.title.clone()), tenant_id: tenant };
+    let session = finder.client.update_session(&id, &update).await?;
+    args.output.one(&session, || match &session.title {
+        Some(title) => format!("{} is now {:?}\n", line(&session.session_id, 200), line(title, 200)),
+        None => format!("{} has no title\n", line(&session.session_id, 200)),
+    });
+    Ok(exit_codes::OK)
+}
+
+async fn close(connection: &Connection, args: &CloseArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let session = finder.client.get_session(&key.id, &key.query()).await?;
+    let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
+    output::words(&format!("  session {id} of {tenant} · {}\n", session.execution_state.as_str()));
+    if !args.confirm.ask("close this for good?")? {
+        return Ok(exit_codes::OK);
+    }
+    let control = ControlSession { action: "close".into(), reason: None, tenant_id: Some(session.tenant_id) };
+    let closed = finder.client.control_session(&key.id, &control).await?;
+    args.output.one(&closed, || format!("{id} closed\n"));
+    Ok(exit_codes::OK)
+}
+
+async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failure> {
     let session = CreateSession {
         tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
         session_id: args.id.clone(),
         backend_profile: Some(args.profile.clone()),
         ..CreateSession::default()
     };
-    let made = client.create_session(&session).await?;
+    let made = connection.client()?.create_session(&session).await?;
     args.output.one(&made, || format!("{}\n", line(&made.session_id, 200)));
     Ok(exit_codes::OK)
 }
 
-async fn show(client: &Client, args: &ShowArgs) -> Result<u8, Failure> {
-    let id = targets::session(client, &args.session).await?;
-    let query = SessionQuery { reader_id: args.reader.id(), ..SessionQuery::default() };
-    let session = client.get_session(&id, &query).await?;
+async fn show(connection: &Connection, args: &ShowArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let query = SessionQuery { reader_id: args.reader.id(), ..key.query() };
+    let session = finder.client.get_session(&key.id, &query).await?;
     args.output.one(&session, || render(&session, args.times));
     Ok(exit_codes::OK)
 }
@@ -205,6 +279,7 @@ fn render(session: &SessionView, times: Times) -> String {
     let mut fields = vec![
         ("session", line(&session.session_id, 200)),
         ("tenant", line(&session.tenant_id, 200)),
+        ("title", session.title.as_deref().map_or_else(|| "-".into(), |title| line(title, 200))),
         ("profile", line(&session.backend_profile, 63)),
         ("state", session.execution_state.as_str().to_owned()),
         ("version", format!("{}, {unread}", session.version)),
@@ -215,6 +290,9 @@ fn render(session: &SessionView, times: Times) -> String {
         ("made", times.ago(session.created_at, now())),
         ("changed", times.ago(session.updated_at, now())),
     ];
+    if let Some(at) = session.closed_at {
+        fields.push(("closed", times.ago(at, now())));
+    }
     if let Some(liveness) = &session.liveness {
         fields.push(("phase", phase_words(liveness.phase).to_owned()));
         fields.push(("next", line(&liveness.suggested_action, 200)));

@@ -12,7 +12,7 @@ use crate::{
     connect::Connection,
     exit_codes,
     output::{self, Output, line},
-    targets,
+    targets::Within,
 };
 
 /// Say something to the turn that is running
@@ -28,6 +28,8 @@ pub struct Args {
     #[arg(value_parser = NonEmptyStringValueParser::new(), help = "What to say")]
     text: String,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -37,9 +39,9 @@ pub async fn steer(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         payload: RawJson::of(&json!({"text": args.text})),
         idempotency_key: None,
     };
-    let client = connection.client()?;
-    let run = targets::run(&client, &args.run).await?;
-    let command = client.create_command(&run, &steer).await?;
+    let finder = args.within.finder(connection)?;
+    let run = finder.run(&args.run).await?;
+    let command = finder.client.create_command(&run, &steer).await?;
     args.output.one(&command, || format!("{}\n", command.command_id));
     output::words(&render(&command, &connection.invocation()));
     Ok(exit_code(command.state, &command))

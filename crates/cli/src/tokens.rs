@@ -1,17 +1,22 @@
 //! `ostler token`: service tokens, for the operator. A new token goes to stdout and nowhere else; nobody can show it again.
 
 use clap::{Subcommand, ValueEnum};
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
+    ids::{TokenId, prefix_range},
+    limits::PAGE_ITEMS_MAX,
     tokens::{CreateToken, ListTokens, ServiceToken, TokenRole},
 };
 
 use crate::{
+    completions,
     confirm::Confirm,
     connect::Connection,
-    exit_codes,
+    errors, exit_codes,
     output::{self, Output, line},
     table::table,
+    targets,
     times::{Times, age, now, parse_ms},
 };
 
@@ -75,8 +80,8 @@ struct ListArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler token revoke tok_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --yes")]
 struct RevokeArgs {
-    /// The token's id, from `ostler token list`
-    #[arg(value_name = "TOKEN_ID")]
+    /// The token's id, the beginning of it, or its name, from `ostler token list`
+    #[arg(value_name = "TOKEN", add = completions::tokens())]
     token_id: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -125,12 +130,42 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 }
 
 async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
-    if !args.confirm.ask(&format!("revoke the token {}?", line(&args.token_id, 80)))? {
+    let client = connection.client()?;
+    let token = find(&client, &args.token_id).await?;
+    let (id, name) = (token.token_id.to_string(), line(&token.name, 200));
+    output::words(&format!("  token {id} · {name} · {}\n", state(&token, now())));
+    if !args.confirm.ask("revoke this?")? {
         return Ok(exit_codes::OK);
     }
-    let revoked = connection.client()?.revoke_token(&args.token_id).await?;
+    let revoked = client.revoke_token(&id).await?;
     args.output.one(&revoked, || format!("{} revoked\n", revoked.token_id));
     Ok(exit_codes::OK)
+}
+
+/// By its id, the beginning of it, or its name, as long as only one is meant.
+async fn find(client: &Client, word: &str) -> Result<ServiceToken, Failure> {
+    let word = word.trim_end_matches('…');
+    let unknown = || errors::listed_by(targets::unknown("token", word), "ostler token list");
+    let prefix = prefix_range(TokenId::PREFIX, word).map(|(prefix, _)| prefix);
+    let fits = |token: &ServiceToken| {
+        let begins = prefix.as_ref().is_some_and(|prefix| token.token_id.to_string().starts_with(prefix));
+        begins || token.name == word
+    };
+    let mut found: Vec<ServiceToken> = vec![];
+    let mut query = ListTokens { limit: Some(PAGE_ITEMS_MAX), cursor: None };
+    loop {
+        let page = client.list_tokens(&query).await?;
+        found.extend(page.tokens.into_iter().filter(fits));
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    let standing = |token: &ServiceToken| {
+        (token.token_id.to_string(), format!("{} · {}", line(&token.name, 200), state(token, now())))
+    };
+    let id = targets::one(word, "token", found.iter().map(standing).collect())?.ok_or_else(unknown)?;
+    found.into_iter().find(|token| token.token_id.to_string() == id).ok_or_else(unknown)
 }
 
 fn render(tokens: &[ServiceToken], times: Times, now: Timestamp, width: Option<usize>) -> String {

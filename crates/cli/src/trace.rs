@@ -20,7 +20,7 @@ use crate::{
     follow::{Followed, follow_all},
     output::{self, Format, Output, shorten},
     paint::Paint,
-    targets::{self, Target},
+    targets::{Target, Within},
     times::{Times, now, parse_ms},
 };
 
@@ -32,8 +32,9 @@ const LABEL_CHARS_MAX: usize = 16;
 
 /// Show what happened in runs and sessions, event by event
 ///
-/// With `-f` it goes on until the runs end or Ctrl-C, through lost connections and server restarts, without gap or
-/// duplicate. A session goes on from run to run. Relative times count from the first event shown.
+/// With `-f` it goes on through lost connections and server restarts, without gap or duplicate: for a run until every
+/// command it was given has ended, for a session from run to run until Ctrl-C. Relative times count from the first event
+/// shown.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler trace 01a1dd6b\n  ostler trace -f review nightly --kind tool_call,error\n  \
@@ -60,6 +61,8 @@ pub struct Args {
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = event_type)]
     kind: Vec<EventType>,
     #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
     times: Times,
     #[command(flatten)]
     output: Output,
@@ -79,16 +82,17 @@ pub async fn trace(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     if args.targets.len() > TARGETS_MAX {
         return Err(errors::usage(format!("at most {TARGETS_MAX} can be shown at once"), "name fewer"));
     }
-    let client = connection.client()?;
+    let finder = args.within.finder(connection)?;
+    let client = &finder.client;
     let mut found = vec![];
     for word in &args.targets {
-        found.push(targets::any(&client, word).await?);
+        found.push(finder.any(word).await?);
     }
     let mut sink = Sink::new(args, &found);
     if args.follow {
-        live(&client, args, found, &mut sink).await?
+        live(client, args, found, &mut sink).await?
     } else {
-        pages(&client, args, found, &mut sink).await?
+        pages(client, args, found, &mut sink).await?
     }
     sink.finish();
     Ok(exit_codes::OK)
@@ -300,7 +304,7 @@ mod tests {
     #[test]
     fn several_targets_have_prefixes_of_one_width() {
         let words = ["review".to_owned(), format!("run_{:032x}", 0xabcdef)];
-        let found = words.clone().map(Target::Session);
+        let found = words.clone().map(Target::Run);
         let (prefixes, width) = prefixes(&words, &found, Paint::PLAIN);
         assert_eq!(prefixes, ["review           | ", "…000000000abcdef | "]);
         assert_eq!(width, 19);

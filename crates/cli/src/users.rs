@@ -1,17 +1,21 @@
 //! `ostler users`: people, for the operator. A user's token goes to stdout and nowhere else.
 
 use clap::Subcommand;
+use ostler_client::Client;
 use ostler_protocol::{
-    Failure, Timestamp,
+    Failure, FailureKind, Timestamp,
+    limits::PAGE_ITEMS_MAX,
     users::{CreateUser, CreateUserToken, ListUsers, User, local},
 };
 
 use crate::{
+    completions,
     confirm::Confirm,
     connect::Connection,
-    exit_codes,
+    errors, exit_codes,
     output::{self, Output, line},
     table::table,
+    targets,
     times::{Times, now, parse_ms},
 };
 
@@ -71,6 +75,7 @@ struct ListArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler users token ada\n  ostler users token ada --expires-in 7d -o json")]
 struct TokenArgs {
+    #[arg(add = completions::users())]
     name: String,
     /// When it ends: 15m, 12h, 7d; 30 days at most [default: 12h]
     #[arg(long, value_name = "TIME", value_parser = parse_ms)]
@@ -83,6 +88,7 @@ struct TokenArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler users remove ada --yes")]
 struct RemoveArgs {
+    #[arg(add = completions::users())]
     name: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -107,7 +113,7 @@ async fn add(connection: &Connection, args: &AddArgs) -> Result<u8, Failure> {
         issuer: args.issuer.clone(),
         subject: args.subject.clone(),
     };
-    let user = connection.client()?.create_user(&asked).await?;
+    let user = connection.client()?.create_user(&asked).await.map_err(taken)?;
     args.output.one(&user, || format!("{}\n", user.user_id));
     if args.issuer.is_none() {
         output::words(&format!("make a token: {} users token {}\n", connection.invocation(), line(&user.name, 200)));
@@ -128,19 +134,46 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 
 async fn token(connection: &Connection, args: &TokenArgs) -> Result<u8, Failure> {
     let asked = CreateUserToken { expires_in_ms: args.expires_in };
-    let made = connection.client()?.create_user_token(&args.name, &asked).await?;
+    let made = connection.client()?.create_user_token(&args.name, &asked).await.map_err(missing)?;
     args.output.one(&made, || format!("{}\n", made.token));
     output::words(&format!("good until {}; it is not kept and not shown again\n", made.expires_at));
     Ok(exit_codes::OK)
 }
 
 async fn remove(connection: &Connection, args: &RemoveArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    if args.confirm.dry_run && !is_known(&client, &args.name).await? {
+        return Err(missing(targets::unknown("user", &args.name)));
+    }
     if !args.confirm.ask(&format!("remove the user {}?", line(&args.name, 80)))? {
         return Ok(exit_codes::OK);
     }
-    let removed = connection.client()?.remove_user(&args.name).await?;
+    let removed = client.remove_user(&args.name).await.map_err(missing)?;
     args.output.one(&removed, || format!("{} removed\n", line(&removed.name, 200)));
     Ok(exit_codes::OK)
+}
+
+async fn is_known(client: &Client, name: &str) -> Result<bool, Failure> {
+    let mut query = ListUsers { limit: Some(PAGE_ITEMS_MAX), cursor: None };
+    loop {
+        let page = client.list_users(&query).await?;
+        query.cursor = page.next_cursor;
+        if page.users.iter().any(|user| user.name == name) {
+            return Ok(true);
+        }
+        if query.cursor.is_none() {
+            return Ok(false);
+        }
+    }
+}
+
+fn missing(failure: Failure) -> Failure {
+    errors::listed_by(failure, "ostler users list")
+}
+
+fn taken(failure: Failure) -> Failure {
+    let hint = "take another name, or remove the user first; `ostler users list` shows who is there";
+    if failure.kind == FailureKind::StateConflict { errors::with_hint(failure, hint) } else { failure }
 }
 
 fn render(users: &[User], times: Times, now: Timestamp, width: Option<usize>) -> String {

@@ -1,6 +1,7 @@
 //! A running server: opens the store, checks that it can be trusted, listens, and stops without losing anything.
 
 use std::{
+    io::ErrorKind,
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -10,7 +11,7 @@ use std::{
 
 use axum::Router;
 use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
-use ostler_store::{Db, lane::Lanes};
+use ostler_store::{Db, StoreError, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -52,15 +53,14 @@ impl Server {
         let data_dir = config.data_dir()?;
         make_private_dir(&data_dir)?;
         let (token, token_file) = operator_token(&data_dir)?;
-        let db = Db::open(&config.store()?, clock.now()).await.map_err(|error| not_started("store", error))?;
+        let db = Db::open(&config.store()?, clock.now()).await.map_err(not_opened)?;
         check_durability(&db, &config).await?;
         let secrets = SecretStore::open(&config)?;
         let issuers = Issuers::new(signing_key(&data_dir)?, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
-        let listener = TcpListener::bind(&config.server.listen)
-            .await
-            .map_err(|error| not_started("listen", format!("{}: {error}", config.server.listen)))?;
+        let listener =
+            TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
         check_open(&config, address)?;
         config.server.listen = address.to_string();
@@ -186,6 +186,25 @@ fn passwords_of(url: &str) -> [String; 2] {
 pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
     let text = error.to_string();
     Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
+}
+
+/// A store that another process holds is no failure of ours: it is in use.
+pub fn not_opened(error: StoreError) -> Failure {
+    let kind = match error {
+        StoreError::Locked(_) => FailureKind::StateConflict,
+        _ => FailureKind::InfraFailed,
+    };
+    Failure { kind, ..not_started("store", error) }
+}
+
+/// So is a port; and an address may make no sense at all.
+fn not_bound(listen: &str, error: &std::io::Error) -> Failure {
+    let kind = match error.kind() {
+        ErrorKind::AddrInUse => FailureKind::StateConflict,
+        ErrorKind::InvalidInput => FailureKind::SchemaInvalid,
+        _ => FailureKind::InfraFailed,
+    };
+    Failure { kind, ..not_started("listen", format!("{listen}: {error}")) }
 }
 
 #[cfg(test)]

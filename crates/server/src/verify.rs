@@ -14,7 +14,7 @@ use crate::{
     app::store_failure,
     clock::{Clock, SystemClock},
     config::Config,
-    server::not_started,
+    server::not_opened,
 };
 
 const PAGE: u32 = 1_000;
@@ -45,7 +45,7 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
         let message = format!("there is no store at {}", file.display());
         return Err(Failure::rule(FailureKind::NotFound, "store-absent", message));
     }
-    let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_started("store", error))?;
+    let db = Db::open(&store, SystemClock.now()).await.map_err(not_opened)?;
     let report = walk(&db, session).await;
     db.close().await;
     report

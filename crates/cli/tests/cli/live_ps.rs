@@ -39,6 +39,14 @@ fn ps_shows_what_runs_and_what_is_unread() {
     assert_snapshot("ps_piped", &home, &piped(&home.cli(Some(&server), &["ps"])));
     assert_snapshot("ps_iso", &home, &piped(&home.cli(Some(&server), &["ps", "--time", "iso", "-n", "1"])));
 
+    // Whoever answers sees first what would run; so does whoever looks.
+    for args in [&["result", "gamma"][..], &["trace", "gamma", "--kind", "permission_request"], &["approve", "gamma"]] {
+        let text = piped(&home.cli(Some(&server), args));
+        assert!(text.contains("command: make"), "{args:?}: {text}");
+    }
+    eventually("it goes on", || (home.cli(Some(&server), &["result", "gamma"]).status.code() != Some(9)).then_some(()));
+    waiting(&home, &server, "gamma");
+
     // What was read is gone, for this reader only.
     assert_snapshot("read_piped", &home, &piped(&home.cli(Some(&server), &["read", "alpha", "beta"])));
     assert_eq!(sessions(&home, &server, &["ps"]), ["gamma"]);
@@ -64,6 +72,23 @@ fn a_watched_list_is_refreshed_in_place() {
     let second = terminal.shows("1 session · 0 running");
     assert_eq!(second.matches("SESSION ").count(), 1, "the old list is gone: {second}");
     assert!(!second.contains("alpha"), "{second}");
+    terminal.types(CTRL_C);
+    assert_eq!(terminal.ends().code, 0);
+}
+
+#[test]
+fn a_watched_list_is_refreshed_in_place_on_a_narrow_terminal() {
+    let (home, server) = scene();
+    let columns = 60.try_into().unwrap();
+    let shown = Terminal::start_at(columns, &home, &server, &["runs", "list"], &[]).ends().screen;
+    assert_eq!(shown.lines().count(), 4, "a line per run: {shown}");
+    let terminal = Terminal::start_at(columns, &home, &server, &["ps", "-w"], &[]);
+    let first = terminal.shows("3 sessions · 1 running");
+    assert_eq!(first.lines().count(), 6, "no row is wrapped: {first}");
+    assert!(home.cli(Some(&server), &["read", "alpha", "beta"]).status.success());
+    assert!(home.cli(Some(&server), &["deny", "gamma"]).status.success());
+    let second = terminal.shows("1 session · 0 running");
+    assert_eq!(second.lines().count(), 4, "nothing of the old list is left: {second}");
     terminal.types(CTRL_C);
     assert_eq!(terminal.ends().code, 0);
 }
@@ -98,6 +123,25 @@ fn a_watched_list_outlives_a_server_restart() {
     terminal.types(CTRL_C);
     assert_eq!(terminal.ends().code, 0);
     server.stop();
+}
+
+#[test]
+fn a_session_is_renamed_and_closed_and_a_failed_turn_is_seen() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    let failed =
+        cli(&["run", "--session", "review", r#"{"script": [{"fail": {"kind": "backend-failed", "message": "no"}}]}"#]);
+    assert_eq!(failed.status.code(), Some(10), "{failed:?}");
+    assert!(piped(&cli(&["runs", "list"])).contains("idle (failed)"));
+    assert_snapshot("sessions_rename", &home, &piped(&cli(&["sessions", "rename", "review", "Review of Tuesday"])));
+    assert_snapshot("error_close_unasked", &home, &piped(&cli(&["sessions", "close", "review"])));
+    assert_snapshot("sessions_close", &home, &piped(&cli(&["sessions", "close", "review", "--yes"])));
+    assert_snapshot("ps_closed", &home, &piped(&cli(&["ps"])));
+    let shown = piped(&cli(&["sessions", "show", "review"]));
+    assert!(shown.contains("title    Review of Tuesday") && shown.contains("\nclosed "), "{shown}");
+    let facts = piped(&cli(&["trace", "review", "--kind", "session"]));
+    assert!(facts.contains("renamed to Review of Tuesday by") && facts.contains("closed by"), "{facts}");
 }
 
 #[test]

@@ -77,6 +77,32 @@ fn a_status_line_says_what_is_waited_for_and_leaves_no_trace() {
 }
 
 #[test]
+fn the_status_line_comes_back_while_a_reply_waits_to_go_on() {
+    let (home, server) = start();
+    let waits = json!({"script": [{"say": "First."}, {"wait": 4000}, {"say": "Last."}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &waits], &[]);
+    let waiting = terminal.shows("First.\nwaiting for the agent");
+    assert_eq!(waiting.matches("Ctrl-C").count(), 1, "{waiting}");
+    let ended = terminal.ends();
+    let after = ended.screen.split_once("First.").unwrap().1;
+    assert!(after.starts_with("\nLast.\ncompleted ·"), "it leaves no trace: {}", ended.screen);
+}
+
+#[test]
+fn both_streams_in_one_pipe_keep_their_lines_apart() {
+    let (home, server) = start();
+    let mut command = home.command(&["run", &script()]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.env("OSTLER_SERVER", server.url()).stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_snapshot("run_terminal", &home, &text);
+}
+
+#[test]
 fn no_status_line_is_drawn_where_a_machine_reads() {
     let (home, server) = start();
     let waits = json!({"script": [{"wait": 1200}, {"say": "Done."}]}).to_string();

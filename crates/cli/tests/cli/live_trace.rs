@@ -68,6 +68,27 @@ fn several_sessions_are_told_apart() {
     assert!(ended.raw.contains(red) && ended.raw.contains(violet), "each has a colour: {:?}", ended.raw);
 }
 
+#[test]
+fn a_followed_run_ends_with_its_commands_and_a_session_goes_on() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    let script = json!({"script": [{"say": "Before."}, {"wait": 1200}, {"say": "After."}]}).to_string();
+    let made = home.cli(Some(&server), &["run", "--detach", "--session", "review", &script]);
+    let run_id = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    // Live, and again when everything is over.
+    for _ in 0..2 {
+        let followed = home.cli(Some(&server), &["trace", "-f", &run_id]);
+        let text = piped(&followed);
+        assert!(followed.status.success() && text.contains("After.") && text.contains("completed"), "{text}");
+    }
+    let terminal = Terminal::start(&home, &server, &["trace", "-f", "review"], &[]);
+    terminal.shows("After.");
+    run(&home, &server, "review", json!({"script": [{"say": "Another."}]}));
+    terminal.shows("Another.");
+    terminal.types(CTRL_C);
+    assert_eq!(terminal.ends().code, 0);
+}
+
 /// Follows in a process of its own, into a file.
 fn follow(home: &Home, server: &Server, args: &[&str]) -> Guarded {
     let mut command = home.command(args);

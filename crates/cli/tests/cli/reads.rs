@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     home::{Engine, Home},
-    process::{Server, ostler},
+    process::{Server, eventually, ostler},
     snapshot::{assert_snapshot, piped},
 };
 
@@ -46,6 +46,88 @@ fn the_beginning_of_an_id_is_enough() {
     {
         assert_snapshot(name, &home, &piped(&home.cli(Some(&server), &["result", word])));
     }
+}
+
+#[test]
+fn a_name_that_two_tenants_have_is_told_apart_by_its_tenant() {
+    let (home, server) = start();
+    let mut runs = vec![];
+    for tenant in ["local", "hwlab"] {
+        let made = home.cli(Some(&server), &["run", "--detach", "--session", "review", "--tenant", tenant, tenant]);
+        runs.push(String::from_utf8(made.stdout).unwrap().trim().to_owned());
+        let done = || home.cli(Some(&server), &["result", runs.last().unwrap()]);
+        eventually("the turn ends", || done().status.success().then_some(()));
+    }
+    assert_snapshot("ps_tenants", &home, &piped(&home.cli(Some(&server), &["ps"])));
+    assert_snapshot("error_tenant_ambiguous", &home, &piped(&home.cli(Some(&server), &["output", "review"])));
+    let verbs: [&[&str]; 6] = [
+        &["sessions", "show"],
+        &["trace"],
+        &["output"],
+        &["read", "--reader", "somebody"],
+        &["result"],
+        &["cancel", "--dry-run"],
+    ];
+    for verb in verbs {
+        let said = |more: &[&str]| {
+            let output = home.cli(Some(&server), &[verb, more].concat());
+            let text = piped(&output);
+            assert!(output.status.success(), "{verb:?} {more:?}: {text}");
+            text
+        };
+        for (run, tenant) in runs.iter().zip(["local", "hwlab"]) {
+            said(&[run]);
+            let named = said(&["review", "--tenant", tenant]);
+            assert!(["read", "result"].contains(&verb[0]) || named.contains(tenant), "{verb:?}: {named}");
+        }
+        // The tenant somebody works for by default settles it too.
+        let mut settled = home.command(&[verb, &["review"]].concat());
+        settled.env("OSTLER_SERVER", server.url()).env("OSTLER_TENANT", "hwlab");
+        assert!(settled.output().unwrap().status.success(), "{verb:?}");
+    }
+    let shown = home.cli(Some(&server), &["sessions", "show", &runs[1], "-o", "json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap()["tenantId"], "hwlab");
+}
+
+#[test]
+fn the_beginning_of_a_tokens_a_commands_or_a_sessions_id_is_enough() {
+    let (home, server) = start();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    assert!(cli(&["token", "create", "ci", "--tenant", "local"]).status.success());
+    let listed: Value = serde_json::from_slice(&cli(&["token", "list", "-o", "json"]).stdout).unwrap();
+    let token = listed[0]["tokenId"].as_str().unwrap();
+    assert_snapshot("token_revoke_dry", &home, &piped(&cli(&["token", "revoke", &token[..20], "--dry-run"])));
+    assert_snapshot("error_token_unknown", &home, &piped(&cli(&["token", "revoke", "tok_ffff", "--dry-run"])));
+    let revoked = piped(&cli(&["token", "revoke", &token[..30], "--yes"]));
+    assert!(revoked.contains(&format!("{token} revoked")), "{revoked}");
+
+    assert!(cli(&["run", "--session", "review-of-tuesday", "hello"]).status.success());
+    let shown: Value = serde_json::from_slice(&cli(&["sessions", "show", "review-of", "-o", "json"]).stdout).unwrap();
+    assert_eq!(shown["sessionId"], "review-of-tuesday");
+    let whole: Value = serde_json::from_slice(&cli(&["result", "review-of", "-o", "json"]).stdout).unwrap();
+    let command = whole["commandId"].as_str().unwrap();
+    let same = cli(&["result", "review-of", "--command", &command[..30], "-o", "json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&same.stdout).unwrap()["commandId"], command);
+    assert_snapshot("error_command_unknown", &home, &piped(&cli(&["result", "review-of", "--command", "cmd_ffff"])));
+    assert!(cli(&["run", "--session", "review-of-friday", "hello"]).status.success());
+    assert_snapshot("error_session_ambiguous", &home, &piped(&cli(&["sessions", "show", "review"])));
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_lists_its_like() {
+    let (home, server) = start();
+    for (name, args) in [
+        ("error_user_unknown", &["users", "token", "nobody"][..]),
+        ("error_user_unknown_dry", &["users", "remove", "nobody", "--dry-run"]),
+        ("error_profile_unknown", &["profiles", "show", "nothing"]),
+        ("error_path_unknown", &["api", "GET", "nothing"]),
+    ] {
+        assert_snapshot(name, &home, &piped(&home.cli(Some(&server), args)));
+    }
+    let add = ["users", "add", "ada", "--timezone", "UTC"];
+    assert!(home.cli(Some(&server), &add).status.success());
+    let again = ["users", "add", "ada", "--timezone", "Europe/Berlin"];
+    assert_snapshot("error_user_taken", &home, &piped(&home.cli(Some(&server), &again)));
 }
 
 #[test]
@@ -167,6 +249,11 @@ fn a_shell_completes_commands_and_ids() {
     let run = run(&home, &server);
     assert!(offered(&home, &server, &["ostler", "tra"]).contains(&"trace".to_owned()));
     assert_eq!(offered(&home, &server, &["ostler", "result", &run[..20]]), [run.as_str()]);
+    assert!(home.cli(Some(&server), &["users", "add", "ada", "--timezone", "UTC"]).status.success());
+    assert!(home.cli(Some(&server), &["token", "create", "ci", "--tenant", "local"]).status.success());
+    assert_eq!(offered(&home, &server, &["ostler", "users", "token", "a"]), ["ada"]);
+    assert_eq!(offered(&home, &server, &["ostler", "token", "revoke", "tok_"]).len(), 1);
+    assert_eq!(offered(&home, &server, &["ostler", "profiles", "show", "deep"]), ["deepseek"]);
     assert!(offered(&home, &server, &["ostler", "jobs", "li"]).contains(&"list".to_owned()));
     for shell in ["bash", "zsh", "fish", "powershell"] {
         let script = home.cli(None, &["completions", shell]);

@@ -72,14 +72,31 @@ fn a_second_server_on_the_same_sqlite_store_is_refused() {
     let home = Home::new(Engine::Sqlite);
     let server = home.serve();
     let status = home.try_serve().err().expect("the second one does not start");
-    assert_ne!(status.code(), Some(0));
+    assert_eq!(status.code(), Some(5), "it is in use, which is no failed run");
     let log = home.log();
+    assert!(log.contains("hint: stop the other process"), "{log}");
     assert!(log.contains("another process has") && log.contains("SQLite serves one process"), "{log}");
     let (code, said) = home.verify();
     assert!(code > 1 && said.contains("another process has"), "{code}: {said}");
     assert_eq!(Http::new(&server).get("/health/readiness").status, 200, "the first one is not disturbed");
     server.stop();
     home.serve().stop();
+}
+
+#[test]
+fn an_address_that_is_taken_or_makes_no_sense_is_told_apart_from_a_failed_run() {
+    let home = Home::new(Engine::Sqlite);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (listen, code) in [(address.as_str(), 5), ("nope", 2)] {
+        let output = home.cli(None, &["serve", "--listen", listen]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{listen}: {said}");
+        assert!(said.contains("hint: ") && said.contains("--listen"), "{said}");
+    }
+    let bad = home.cli(None, &["--server", "nope", "ps"]);
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(bad.status.code() == Some(2) && said.contains("http://127.0.0.1:4747"), "{said}");
 }
 
 #[test]

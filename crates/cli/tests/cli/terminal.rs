@@ -43,8 +43,19 @@ pub struct Ended {
 impl Terminal {
     /// Starts a command on a terminal of its own.
     pub fn start(home: &Home, server: &Server, args: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_at(COLUMNS, home, server, args, environment)
+    }
+
+    /// The same on a terminal of another width.
+    pub fn start_at(
+        columns: NonZeroU16,
+        home: &Home,
+        server: &Server,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let (pty, pts) = pty_process::blocking::open().unwrap();
-        pty.resize(pty_process::Size::new(LINES.get(), COLUMNS.get())).unwrap();
+        pty.resize(pty_process::Size::new(LINES.get(), columns.get())).unwrap();
         let mut command = pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_ostler"))
             .env_clear()
             .args(args)
@@ -55,7 +66,7 @@ impl Terminal {
             command = command.env(name, value);
         }
         let process = Guarded(command.spawn(pts).unwrap());
-        let seen = Arc::new(Mutex::new(Seen { parser: vt100::Parser::new(LINES, COLUMNS, 0), raw: vec![] }));
+        let seen = Arc::new(Mutex::new(Seen { parser: vt100::Parser::new(LINES, columns, 0), raw: vec![] }));
         let pty = Arc::new(pty);
         let reader = thread::spawn({
             let (pty, seen) = (pty.clone(), seen.clone());
