@@ -7,6 +7,7 @@ mod answer;
 mod backends;
 mod capabilities;
 mod commands;
+mod conversation;
 mod events;
 mod health;
 mod leases;
@@ -18,7 +19,7 @@ mod runner_jobs;
 mod runners;
 mod runs;
 mod sessions;
-mod sse;
+pub mod sse;
 mod tokens;
 mod transport;
 mod users;
@@ -37,7 +38,7 @@ use tokio::time::{Duration, timeout};
 
 pub use answer::{is_transient, is_unreachable, problem};
 pub use events::EventStream;
-pub use transport::{Body, InProcess};
+pub use transport::{Body, InProcess, web_client};
 
 use path::Path;
 use transport::Transport;

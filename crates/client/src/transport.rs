@@ -32,24 +32,10 @@ pub enum Transport {
 impl Transport {
     pub fn http(base_url: &str) -> Result<Self, Failure> {
         let base = base_url.trim_end_matches('/').to_owned();
-        let url: Uri = base.parse().map_err(|_| bad_address(base_url))?;
-        let host = url.host().filter(|host| !host.is_empty()).ok_or_else(|| bad_address(base_url))?;
-        let mut builder = reqwest::Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
-            .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
-        if is_loopback(host) {
-            builder = builder.no_proxy();
-        }
-        // The process may have chosen a provider already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        builder = match url.scheme_str() {
-            Some("https") => builder,
-            // Plain HTTP needs no roots: a machine without any can still be served, and starts faster.
-            Some("http") => builder.tls_certs_only([]),
-            _ => return Err(bad_address(base_url)),
-        };
-        let client = builder.build().map_err(|e| answer::unreachable(&e))?;
+        let client = web_client(&base).map_err(|failure| match failure.rule_name() {
+            Some("address") => bad_address(base_url),
+            _ => failure,
+        })?;
         Ok(Self::Http { client, base })
     }
 
@@ -72,6 +58,29 @@ impl Transport {
             }
         }
     }
+}
+
+/// A client for one address: no redirects, no proxy before loopback, a bound on the time to connect.
+pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
+    let bad = || Failure::invalid("address", format!("{address:?} is no http or https address"));
+    let url: Uri = address.parse().map_err(|_| bad())?;
+    let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
+    let mut builder = reqwest::Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(Duration::from_millis(CONNECT_MS_MAX))
+        .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
+    if is_loopback(host) {
+        builder = builder.no_proxy();
+    }
+    // The process may have chosen a provider already; then that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    builder = match url.scheme_str() {
+        Some("https") => builder,
+        // Plain HTTP needs no roots: a machine without any can still be served, and starts faster.
+        Some("http") => builder.tls_certs_only([]),
+        _ => return Err(bad()),
+    };
+    builder.build().map_err(|e| answer::unreachable(&e))
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -158,6 +158,11 @@ pub const REGISTRY: &[Capability] = &[
         "How a command or run stands or ended: reply, failure, tool calls, liveness.",
     ),
     tag(
+        "ostler_conversation",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/conversation"],
+        "What was said in a session before a command, for agents that keep no account of their own.",
+    ),
+    tag(
         "ostler_permissions",
         &["POST /api/v1/runs/{runId}/permissions/{permissionId}/answer", "GET /api/v1/runs/{runId}/permissions"],
         "What agents ask leave for: list, and answer once, naming the digest of what will run.",

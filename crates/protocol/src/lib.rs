@@ -8,6 +8,7 @@ pub mod budgets;
 pub mod capabilities;
 pub mod chain;
 pub mod commands;
+pub mod conversation;
 pub mod cursors;
 pub mod events;
 pub mod facts;

@@ -10,6 +10,10 @@ pub const PAGE_ITEMS_MAX: u32 = 1_000;
 pub const PAGE_ITEMS_DEFAULT: u32 = 100;
 /// A page also ends once its payloads reach this size, so that no page can take the server's memory.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The words of a conversation that an agent is told of at once: about 64,000 tokens.
+pub const CONVERSATION_BYTES_MAX: usize = 256 * 1024;
+/// … and how many events they are looked for in.
+pub const CONVERSATION_EVENTS_MAX: i64 = 50_000;
 pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;

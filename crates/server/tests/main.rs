@@ -9,6 +9,7 @@ mod budgets;
 mod callers;
 mod cancel;
 mod commands;
+mod conversation;
 mod docs;
 mod events;
 mod follow;

@@ -10,8 +10,8 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, events, liveness, permissions, policy, provider_profiles, runner_jobs, runners, runs,
-    sessions, tokens,
+    FailureKind, commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs,
+    runners, runs, sessions, tokens,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -64,6 +64,7 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/runs/{runId}/commands", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/result", none),
+    ("GET", "/api/v1/runs/{runId}/commands/{commandId}/conversation", none),
     ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id})),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
     ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
@@ -255,6 +256,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("PermissionStatus", words::<permissions::PermissionStatus>()),
         ("Phase", words::<liveness::Phase>()),
         ("PlacementKind", words::<runners::PlacementKind>()),
+        ("Role", words::<conversation::Role>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
         ("TerminalStatus", words::<runs::TerminalStatus>()),

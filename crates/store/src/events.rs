@@ -117,6 +117,26 @@ pub async fn list_output(
     page(db, sql, args, number, after, limit.into()).await
 }
 
+/// The newest events of these types among the newest `within` of a session, in their order.
+pub async fn list_newest(
+    db: &Db,
+    session: SessionId,
+    types: &[EventType],
+    within: i64,
+    limit: u32,
+) -> Result<Vec<Event>, StoreError> {
+    let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1
+         AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1) - $2
+         AND type IN ({}) ORDER BY session_seq DESC LIMIT $3",
+        names.join(", ")
+    );
+    let mut events = db.read(sql, vec![text(session), within.into(), i64::from(limit).into()], decode).await?;
+    events.reverse();
+    Ok(events)
+}
+
 /// Events of a session that is not there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Orphans {

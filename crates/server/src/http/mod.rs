@@ -4,6 +4,7 @@
 mod backends;
 mod capabilities;
 mod commands;
+mod conversation;
 mod docs;
 mod document;
 mod doors;
@@ -53,6 +54,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(commands::create, commands::poll))
         .routes(routes!(commands::get))
         .routes(routes!(commands::result))
+        .routes(routes!(conversation::get))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::ack))
         .routes(routes!(commands::patch_status))

@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod capabilities;
 pub mod commands;
+pub mod conversation;
 pub mod events;
 pub mod follow;
 pub mod health;

@@ -152,7 +152,7 @@ fn check_version(known: Option<&Secret>, expected: Option<&str>) -> Result<(), F
 /// A command and a URL are seen by others: in lists of processes, in logs. A key may not stand there.
 fn check_shown(app: &App, config: &Option<ProfileConfig>) -> Result<(), Failure> {
     let shown = match config.as_ref().map(|config| &config.agent) {
-        Some(AgentConfig::Acp { command }) => command.join(" "),
+        Some(AgentConfig::Acp { command, .. }) => command.join(" "),
         Some(AgentConfig::Model { base_url, .. }) => base_url.clone(),
         _ => return Ok(()),
     };

@@ -77,6 +77,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_idempotency_keys" => idempotency_keys(server).await,
         "ostler_run_events" => run_events(server).await,
         "ostler_results" => results(server).await,
+        "ostler_conversation" => conversation(server).await,
         "ostler_permissions" => permissions(server).await,
         "ostler_runner_jobs" => runner_jobs(server).await,
         "ostler_runners" => runners(server).await,
@@ -188,6 +189,19 @@ async fn results(server: &TestServer) {
     assert_eq!((&result["terminalStatus"], &result["finalResponse"]["text"]), (&json!("completed"), &json!("done")));
     let whole = server.get(&format!("/api/v1/runs/{run_id}/result")).await.with_status(200);
     assert_eq!(whole["finalResponse"]["text"], "done");
+}
+
+async fn conversation(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&turn).await;
+    runner.say(&turn, "hello").await;
+    runner.end(&turn, "completed").await;
+    let next = server.turn(&run_id, "again").await;
+    let path = format!("/api/v1/runs/{run_id}/commands/{next}/conversation");
+    let said = json!([{"role": "user", "text": "hi"}, {"role": "assistant", "text": "hello"}]);
+    assert_eq!(server.get(&path).await.ok(), json!({"messages": said, "truncated": false}));
 }
 
 async fn permissions(server: &TestServer) {

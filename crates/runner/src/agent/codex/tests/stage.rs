@@ -191,6 +191,7 @@ impl Stage {
             thread_id: self.thread_id.clone(),
             attempt_id: attempt_id(),
             is_repeat: self.is_repeat,
+            conversation: vec![],
         }
     }
 
