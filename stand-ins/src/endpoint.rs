@@ -2,7 +2,6 @@
 //! It remembers what it was asked.
 
 use std::{
-    convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -19,6 +18,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+const BREAK_PAUSE: Duration = Duration::from_millis(50);
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A request as it came.
@@ -32,7 +32,7 @@ pub struct Seen {
 /// What is answered.
 pub enum Answer {
     Status(u16, Value),
-    /// Server-sent events, each with the pause before it. A stream that is `cut` ends without its end.
+    /// Server-sent events, each with the pause before it; a string is sent as it is.
     Stream {
         events: Vec<(Duration, Value)>,
         then: Then,
@@ -44,6 +44,8 @@ pub enum Then {
     End,
     /// Nothing, until the caller goes away.
     Hold,
+    /// The connection breaks.
+    Break,
 }
 
 pub type Handler = dyn Fn(&Seen, &[Seen]) -> Answer + Send + Sync;
@@ -124,31 +126,38 @@ fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
 
 /// The events one by one; the sender ends when the caller goes away.
 fn stream(events: Vec<(Duration, Value)>, then: Then) -> Pieces {
-    let (send, receive) = mpsc::channel::<Bytes>(1);
+    let (send, receive) = mpsc::channel(1);
     tokio::spawn(async move {
         for (pause, event) in events {
             tokio::time::sleep(pause).await;
             let name = event["type"].as_str().map(|name| format!("event: {name}\n")).unwrap_or_default();
-            if send.send(format!("{name}data: {event}\n\n").into()).await.is_err() {
+            let data = event.as_str().map_or_else(|| event.to_string(), str::to_owned);
+            if send.send(Ok(format!("{name}data: {data}\n\n").into())).await.is_err() {
                 return;
             }
         }
-        if matches!(then, Then::Hold) {
-            send.closed().await;
+        match then {
+            Then::End => {}
+            Then::Hold => send.closed().await,
+            Then::Break => {
+                // What was written before must have left, or the break would swallow it.
+                tokio::time::sleep(BREAK_PAUSE).await;
+                let _ = send.send(Err(std::io::Error::other("broken on purpose"))).await;
+            }
         }
     });
     Pieces(receive)
 }
 
-struct Pieces(mpsc::Receiver<Bytes>);
+struct Pieces(mpsc::Receiver<std::io::Result<Bytes>>);
 
 impl futures_util::Stream for Pieces {
-    type Item = Result<Bytes, Infallible>;
+    type Item = std::io::Result<Bytes>;
 
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|piece| piece.map(Ok))
+        self.0.poll_recv(context)
     }
 }

@@ -5,9 +5,11 @@
 //! A marker in the last user text chooses what happens: `[[name]]` or `[[name:argument]]`. Without one there is a plain
 //! answer.
 
+mod chat;
 mod endpoint;
 pub mod marker;
 mod responses;
 
+pub use chat::{chat, chat_with_key};
 pub use endpoint::{Endpoint, Seen};
 pub use responses::responses;

@@ -46,7 +46,17 @@ pub fn built_in() -> Vec<Backend> {
         available: false,
         capabilities: ["turn", "steer", "interrupt", "permission", "resume"].map(String::from).to_vec(),
     });
-    std::iter::once(scripted).chain(codex).collect()
+    let model = Backend {
+        profile: "model".into(),
+        backend_kind: "model".into(),
+        protocol: "openai-chat-completions".into(),
+        transport: "https".into(),
+        // A model server of one's own wants none.
+        required_secret_keys: vec![],
+        available: true,
+        capabilities: ["turn", "steer", "interrupt", "repeat"].map(String::from).to_vec(),
+    };
+    std::iter::once(scripted).chain(codex).chain([model]).collect()
 }
 
 /// The keys a credential of this profile carries.

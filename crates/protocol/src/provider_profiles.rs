@@ -54,6 +54,9 @@ pub enum AgentConfig {
     Acp {
         /// The program and its arguments.
         command: Vec<String>,
+        /// Folders of its home where it keeps its own account of a session. They outlive the runner.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        keep: Vec<String>,
     },
     /// A model behind an OpenAI-compatible endpoint, called by the runner itself.
     Model { base_url: String, model: String },

@@ -3,7 +3,9 @@
 //!
 //! An agent knows nothing of leases, epochs, batches or the server; a [`Link`] is all it has.
 
+mod acp;
 pub mod codex;
+mod model;
 pub mod process;
 pub mod scripted;
 
@@ -13,6 +15,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
     commands::Command,
+    conversation::Message,
     ids::AttemptId,
     provider_profiles::AgentConfig,
     runs::{Run, TerminalStatus},
@@ -35,6 +38,11 @@ pub trait Agent: Send + Sync {
     fn close(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
+
+    /// Whether each turn should bring what was said in the session before it. An agent with a thread of its own knows.
+    fn wants_conversation(&self) -> bool {
+        false
+    }
 }
 
 /// One turn to work on.
@@ -48,6 +56,8 @@ pub struct Turn {
     pub attempt_id: AttemptId,
     /// An earlier attempt worked on this command and died.
     pub is_repeat: bool,
+    /// What was said in the session before, for an agent that wants it.
+    pub conversation: Vec<Message>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +116,8 @@ pub fn in_outfit(outfit: &Outfit) -> Box<dyn Agent> {
     match &outfit.agent {
         AgentConfig::Scripted => Box::new(scripted::Scripted),
         AgentConfig::Codex => Box::new(codex::Codex::new(outfit.clone())),
-        other => {
-            let message = format!("this runner cannot run the agent {}", other.kind().as_str());
-            Box::new(Absent(Lack { failure_kind: FailureKind::InfraFailed, message }))
-        }
+        AgentConfig::Model { base_url, model } => Box::new(model::Model::new(base_url, model, outfit)),
+        AgentConfig::Acp { command, keep } => Box::new(acp::Acp::new(command, keep, outfit)),
     }
 }
 

@@ -152,6 +152,13 @@ impl Link {
         self.emit(EventType::AssistantMessage, &payload).await;
     }
 
+    /// A whole thought that the agent shows.
+    pub async fn reasoning(&self, message_id: &str, text: &str) {
+        let (text, text_truncated) = fit(text);
+        let payload = json!({"messageId": message_id, "text": text, "textTruncated": text_truncated});
+        self.emit(EventType::Reasoning, &payload).await;
+    }
+
     /// Output of a tool.
     pub async fn output(&self, tool_call_id: &str, stream: &str, text: &str) {
         let (text, cut) = fit(text);

@@ -7,6 +7,7 @@ use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     commands::{AckCommand, Command, CommandPage, PollCommands},
+    conversation::Conversation,
     events::{AppendEvent, AppendEvents, Appended, EventType},
     ids::{AttemptId, CommandId},
     leases::{Claimed, LeaseState, PatchLease},
@@ -175,6 +176,12 @@ impl Tenure {
     pub async fn result(&self, command_id: CommandId) -> Result<RunResult, Failure> {
         let command_id = command_id.to_string();
         insist(self.retry_for(), || self.client.command_result(&self.run_id, &command_id)).await
+    }
+
+    /// What was said in the session before a command.
+    pub async fn conversation(&self, command_id: CommandId) -> Result<Conversation, Failure> {
+        let command_id = command_id.to_string();
+        insist(self.retry_for(), || self.client.conversation(&self.run_id, &command_id)).await
     }
 
     /// Asks for commands that came meanwhile, waiting at most `wait_ms`.

@@ -87,9 +87,11 @@ async fn prepare(tenure: &mut Tenure, agent: &dyn Agent, command: Command) -> Re
     if let Some(result) = &before {
         meter.used_before(result);
     }
+    let conversation = if agent.wants_conversation() { tenure.conversation(id).await?.messages } else { vec![] };
     let prompt = command.prompt().unwrap_or_default();
     let (run, thread_id, attempt_id) = (tenure.run.clone(), tenure.thread_id.clone(), tenure.attempt_id);
-    Ok(Start::Go(Box::new((Turn { run, command, prompt, thread_id, attempt_id, is_repeat }, allowance, meter))))
+    let turn = Turn { run, command, prompt, thread_id, attempt_id, is_repeat, conversation };
+    Ok(Start::Go(Box::new((turn, allowance, meter))))
 }
 
 /// States that nobody can know how these tool calls ended.

@@ -20,6 +20,7 @@ mod live_ps;
 mod live_run;
 mod live_trace;
 mod loop_mount;
+mod model;
 mod power_cut;
 mod preflight;
 mod process;

@@ -31,6 +31,8 @@ struct OurTable {
     model: Option<String>,
     command: Option<Vec<String>>,
     #[serde(default)]
+    keep: Vec<String>,
+    #[serde(default)]
     files: BTreeMap<String, String>,
 }
 
@@ -56,13 +58,16 @@ impl ProfileConfig {
 
 /// Each agent takes its own settings; one of another agent's is a mistake that would change nothing.
 fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
-    let OurTable { agent, base_url, model, command, files } = ours;
+    let OurTable { agent, base_url, model, command, keep, files } = ours;
     match (agent.as_deref().unwrap_or("codex"), base_url, model, command) {
-        ("codex", None, None, None) if files.is_empty() => Ok(AgentConfig::Codex),
+        ("codex", None, None, None) if files.is_empty() && keep.is_empty() => Ok(AgentConfig::Codex),
         ("codex", ..) => Err(refused("for codex the table [ostler] names the agent and nothing else")),
-        ("acp", None, None, Some(command)) => Ok(AgentConfig::Acp { command: checked_command(command)? }),
-        ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files")),
-        ("model", Some(base_url), Some(model), None) if files.is_empty() => {
+        ("acp", None, None, Some(command)) => {
+            check_paths("ostler.keep", keep.iter().map(String::as_str))?;
+            Ok(AgentConfig::Acp { command: checked_command(command)?, keep })
+        }
+        ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files and keep")),
+        ("model", Some(base_url), Some(model), None) if files.is_empty() && keep.is_empty() => {
             check_url(&base_url)?;
             crate::ids::name("ostler.model", &model)?;
             Ok(AgentConfig::Model { base_url, model })
@@ -91,15 +96,21 @@ fn check_url(text: &str) -> Result<(), Failure> {
     Err(refused("ostler.base_url must be an http or https URL without a user or password"))
 }
 
+/// Paths inside the agent's home.
+fn check_paths<'a>(field: &str, mut paths: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    let inside = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
+    match paths.all(|path| path.len() <= NAME_BYTES_MAX && path.split('/').all(inside)) {
+        true => Ok(()),
+        false => Err(refused(&format!("a path of {field} must be relative and stay inside the home"))),
+    }
+}
+
 fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
     if files.len() > PROFILE_FILES_MAX {
         return Err(refused(&format!("ostler.files holds at most {PROFILE_FILES_MAX} files")));
     }
-    for (path, text) in files {
-        let inside = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
-        if path.len() > NAME_BYTES_MAX || !path.split('/').all(inside) {
-            return Err(refused("a path of ostler.files must be relative and stay inside the home"));
-        }
+    check_paths("ostler.files", files.keys().map(String::as_str))?;
+    for text in files.values() {
         if text.len() > PROFILE_FILE_BYTES_MAX {
             return Err(Failure::too_large("profile-file-size", "ostler.files", text.len(), PROFILE_FILE_BYTES_MAX));
         }
@@ -147,7 +158,7 @@ mod tests {
         assert_eq!(ProfileConfig::read(model).unwrap().agent, AgentConfig::Model { base_url, model: name });
         let acp = "[ostler]\nagent = \"acp\"\ncommand = [\"qwen\", \"--acp\"]\n[ostler.files]\n\".q/s.json\" = '{\"k\":\"${K}\"}'\n";
         let acp = ProfileConfig::read(acp).unwrap();
-        assert_eq!(acp.agent, AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()] });
+        assert_eq!(acp.agent, AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()], keep: vec![] });
         assert_eq!(acp.files[".q/s.json"], r#"{"k":"${K}"}"#);
     }
 

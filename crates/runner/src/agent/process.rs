@@ -71,7 +71,7 @@ pub struct Program {
 
 impl Program {
     /// The one place that says how a program is started.
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).env_clear().process_group(0);
         command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));

@@ -3,7 +3,10 @@
 
 use std::{
     str::FromStr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -14,6 +17,7 @@ use ostler_client::{Body, Client};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
+    conversation::Conversation,
     events::{AppendEvents, Event, EventType, NewEvent},
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
     kernel::{self, *},
@@ -34,7 +38,10 @@ use uuid::Uuid;
 
 pub const RUN: u128 = 1;
 
+static KERNELS: AtomicU32 = AtomicU32::new(0);
+
 pub struct Kernel {
+    number: u32,
     desk: Mutex<Desk>,
     redactor: Redactor,
     changed: Notify,
@@ -62,6 +69,7 @@ impl Kernel {
         let mut desk = Desk::new(Tracked::new(session));
         desk.runs.insert(run.run_id, RunDesk::new(Tracked::new(run)));
         Arc::new(Self {
+            number: KERNELS.fetch_add(1, Ordering::Relaxed),
             desk: Mutex::new(desk),
             redactor: Redactor::new(&[]),
             changed: Notify::new(),
@@ -97,7 +105,8 @@ impl Kernel {
             "cancelRequestedAt": null, "ackedAt": null, "attemptId": null, "terminal": null,
             "createdAt": "1970-01-01T00:00:00Z", "updatedAt": "1970-01-01T00:00:00Z"});
         let command = serde_json::from_str(&command.to_string()).unwrap();
-        let message = NewEvent::written(EventType::UserMessage, Some(command_id), &json!({}));
+        let content = json!({"commandType": command_type, "content": [{"type": "text", "text": payload["prompt"]}]});
+        let message = NewEvent::written(EventType::UserMessage, Some(command_id), &content);
         self.apply(Op::CreateCommand(Box::new(CreateCommandOp { command, message }))).unwrap();
         command_id
     }
@@ -140,6 +149,10 @@ impl Kernel {
     }
 
     pub async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        self.until_within(Duration::from_secs(120), holds).await;
+    }
+
+    pub async fn until_within(&self, patience: Duration, holds: impl Fn(&Self) -> bool) {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -149,7 +162,10 @@ impl Kernel {
                 changed.await;
             }
         };
-        timeout(Duration::from_secs(120), wait).await.expect("it never came to that");
+        if timeout(patience, wait).await.is_err() {
+            let told: Vec<_> = self.events().iter().map(|event| (event.event_type.as_str(), payload(event))).collect();
+            panic!("it never came to that: {told:#?}");
+        }
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -189,7 +205,9 @@ impl Kernel {
         match (method.as_str(), parts) {
             ("POST", ["runs", _, "claim"]) => {
                 let ClaimRun { runner_id, lease_ms, take_up } = read(body);
-                let attempt_id = AttemptId::new(Uuid::from_u128(100 + self.run().lease_epoch as u128));
+                // Agents' processes are known by it, also to tests that run beside this one.
+                let own = u128::from(std::process::id()) << 64 | u128::from(self.number) << 32;
+                let attempt_id = AttemptId::new(Uuid::from_u128(own | (100 + self.run().lease_epoch as u128)));
                 match self.apply(Op::Claim(ClaimOp {
                     runner_id,
                     lease_ms: lease_ms.unwrap_or(60_000),
@@ -229,6 +247,9 @@ impl Kernel {
             ("POST", ["runs", _, "events"]) => self.append(read(body)),
             ("GET", ["runs", _, "commands"]) => self.poll(query).await,
             ("GET", ["runs", _, "commands", id, "result"]) => Ok(self.result(id.parse().unwrap())),
+            ("GET", ["runs", _, "commands", id, "conversation"]) => {
+                Ok(text(&Conversation::before(id.parse().unwrap(), &self.events())))
+            }
             other => Err(Failure::new(FailureKind::NotFound, format!("{other:?}"))),
         }
     }

@@ -1,7 +1,10 @@
 //! The runner against the pure kernel: what it writes, in how many calls, and how it stops.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
 
+mod acp;
 mod kernel;
+mod model;
+mod qwen;
 
 use std::sync::Arc;
 

@@ -33,6 +33,7 @@ fn turn(prompt: &str) -> Turn {
         thread_id: None,
         attempt_id: "att_00000000000000000000000000000001".parse().unwrap(),
         is_repeat: false,
+        conversation: vec![],
     }
 }
 

@@ -1,0 +1,278 @@
+//! One turn's conversation with an agent: the prompt goes out, updates and requests come in, and the answer to the prompt
+//! ends it. Nothing an agent does or leaves undone can hold the turn up for ever.
+
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+use ostler_protocol::{
+    FailureKind, RawJson,
+    events::{EventType, clip},
+    rpc::{Frame, RpcError, RpcId},
+};
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::{
+    Live, MESSAGE_CHARS_MAX,
+    files::Files,
+    host::{Host, Settled},
+    process_ended,
+    updates::Updates,
+    wire::{Prompted, Updated},
+};
+use crate::{
+    Outfit,
+    agent::{Left, Turn, TurnEnd, TurnResult, process::Heard},
+    link::{Link, Steer},
+};
+
+/// After a cancel, for the agent to answer its prompt. Shorter than the runner's own patience with an agent.
+const CANCEL_MS: u64 = 5_000;
+/// Without a word and without a tool at work, an agent has lost its thread.
+const SILENCE_MS: u64 = 600_000;
+/// Lines that are no frames, in one turn.
+const NOISE_MAX: u32 = 200;
+/// Prompts of one turn: its own, and one for each time somebody spoke in between.
+const PROMPTS_MAX: usize = 64;
+
+const CUT_OFF: &str = "Your work on this was cut off before it ended. See how far you came, and go on from there.";
+
+pub struct Talk<'a> {
+    live: &'a mut Live,
+    turn: &'a Turn,
+    link: Link,
+    host: Host,
+    updates: Updates,
+    steers: VecDeque<Steer>,
+    noise: u32,
+    /// The process can be used for another turn.
+    pub is_well: bool,
+}
+
+enum Happening {
+    Stopped,
+    Heard(Option<Heard>),
+    Settled(Settled),
+    Steer(Steer),
+    Silence,
+}
+
+impl<'a> Talk<'a> {
+    pub fn new(live: &'a mut Live, outfit: &Outfit, turn: &'a Turn, link: Link) -> Self {
+        let files = outfit.workspace.as_deref().and_then(|workspace| Files::in_workspace(workspace).ok());
+        let host = Host::new(&turn.run.execution_policy, files);
+        let updates = Updates::new(live.model.clone());
+        Self { live, turn, link, host, updates, steers: VecDeque::new(), noise: 0, is_well: false }
+    }
+
+    pub async fn run(&mut self, holds_prompt: bool) -> TurnResult {
+        self.pass_over().await;
+        let mut prompt = if holds_prompt { CUT_OFF.to_owned() } else { self.turn.prompt.clone() };
+        for _ in 0..PROMPTS_MAX {
+            let answer = match self.prompt(&prompt).await {
+                Ok(answer) => answer,
+                Err(ended) => return self.give_up(ended).await,
+            };
+            let goes_on = answer.stop_reason == "end_turn" && !self.steers.is_empty() && self.link.check().is_ok();
+            self.updates.finish(&self.link, !goes_on).await;
+            if let Some(usage) = answer.usage.as_ref().filter(|_| !self.updates.has_counted()) {
+                self.updates.usage(&self.link, usage).await;
+            }
+            if !goes_on {
+                self.is_well = true;
+                return self.ended(&answer.stop_reason).await;
+            }
+            prompt = self.steers.drain(..).map(Steer::accept).collect::<Vec<_>>().join("\n\n");
+        }
+        self.give_up(Ended::Failed(FailureKind::BackendFailed, "the turn has no end".into())).await
+    }
+
+    /// What came between two turns belongs to neither.
+    async fn pass_over(&mut self) {
+        while let Some(Some(heard)) = self.live.process.next().now_or_never() {
+            if let Heard::Frame(Frame::Request { id, method, .. }) = heard {
+                let _ = self.answer(id, Err(RpcError::unknown_method(&method))).await;
+            }
+        }
+    }
+
+    async fn prompt(&mut self, text: &str) -> Result<Prompted, Ended> {
+        let params = json!({"sessionId": self.live.session_id, "prompt": [{"type": "text", "text": text}]});
+        let call = self.live.process.start_call("session/prompt", &params).await.map_err(|_| Ended::Gone)?;
+        let mut stopped = Box::pin(self.link.stopped());
+        // Once it was told to stop, until when an answer is waited for.
+        let mut stop_by: Option<Instant> = None;
+        loop {
+            let wait = stop_by.unwrap_or_else(|| Instant::now() + Duration::from_millis(SILENCE_MS));
+            let happening = tokio::select! {
+                biased;
+                () = &mut stopped, if stop_by.is_none() => Happening::Stopped,
+                heard = self.live.process.next() => Happening::Heard(heard),
+                settled = self.host.next() => Happening::Settled(settled),
+                steer = self.link.next_steer(), if stop_by.is_none() => Happening::Steer(steer),
+                () = sleep_until(wait) => Happening::Silence,
+            };
+            match happening {
+                Happening::Stopped => {
+                    stop_by = Some(Instant::now() + Duration::from_millis(CANCEL_MS));
+                    self.cancel().await?;
+                }
+                Happening::Heard(None) => return Err(Ended::Gone),
+                Happening::Heard(Some(heard)) => {
+                    if let Some(answer) = self.hear(heard, call).await? {
+                        return answer;
+                    }
+                }
+                Happening::Settled(Settled { id, reply, declined }) => {
+                    self.updates.declined(declined.as_ref());
+                    self.answer(id, reply).await?;
+                }
+                Happening::Steer(steer) => self.steers.push_back(steer),
+                Happening::Silence if stop_by.is_some() => return Err(Ended::Deaf),
+                Happening::Silence if self.updates.has_open_tools() || self.host.is_waiting() => {}
+                Happening::Silence => {
+                    let message = format!("the agent said nothing for {} s", SILENCE_MS / 1_000);
+                    return Err(Ended::Failed(FailureKind::BackendTimeout, message));
+                }
+            }
+        }
+    }
+
+    /// `Some`: the prompt was answered.
+    async fn hear(&mut self, heard: Heard, call: i64) -> Result<Option<Result<Prompted, Ended>>, Ended> {
+        match heard {
+            Heard::Noise(why) => {
+                self.noise += 1;
+                if self.noise > NOISE_MAX {
+                    let message = format!("the agent does not keep to its protocol: {why}");
+                    return Err(Ended::Failed(FailureKind::BackendFailed, message));
+                }
+            }
+            Heard::Frame(Frame::Notification { method, params }) if method == "session/update" => {
+                self.update(&params).await?;
+            }
+            Heard::Frame(Frame::Notification { .. }) => {}
+            Heard::Frame(Frame::Request { id, method, params }) => {
+                if let Some(reply) = self.host.take(&mut self.link, &mut self.updates, &id, &method, &params).await {
+                    self.answer(id, reply).await?;
+                }
+            }
+            Heard::Frame(Frame::Answer { id: RpcId::Number(id), result }) if id == call => {
+                let prompted = result.view::<Prompted>().filter(|prompted| !prompted.stop_reason.is_empty());
+                let senseless =
+                    || Ended::Failed(FailureKind::BackendFailed, "the agent's answer makes no sense".into());
+                return Ok(Some(prompted.ok_or_else(senseless)));
+            }
+            Heard::Frame(Frame::Error { id: Some(RpcId::Number(id)), error }) if id == call => {
+                return Ok(Some(Err(Ended::Refused(error))));
+            }
+            // An answer to nothing that was asked, or the second one to something: nobody waits for it.
+            Heard::Frame(Frame::Answer { .. } | Frame::Error { .. }) => {}
+        }
+        Ok(None)
+    }
+
+    async fn update(&mut self, params: &RawJson) -> Result<(), Ended> {
+        // One that cannot be read is news of a kind we do not know.
+        let Some(told) = params.view::<Updated>().filter(|told| told.session_id == self.live.session_id) else {
+            return Ok(());
+        };
+        let flooded = self.updates.take(&mut self.link, told.update).await;
+        flooded
+            .map_err(|_| Ended::Failed(FailureKind::BackendFailed, "the agent says more than a turn may hold".into()))
+    }
+
+    async fn answer(&mut self, id: RpcId, reply: Result<Value, RpcError>) -> Result<(), Ended> {
+        let sent = self.live.process.answer(id, reply.as_ref().map_err(Clone::clone)).await;
+        sent.map_err(|_| Ended::Gone)
+    }
+
+    async fn cancel(&mut self) -> Result<(), Ended> {
+        let session = json!({"sessionId": self.live.session_id});
+        self.live.process.notify("session/cancel", &session).await.map_err(|_| Ended::Gone)?;
+        for (id, outcome) in self.host.give_up() {
+            self.answer(id, Ok(outcome)).await?;
+        }
+        Ok(())
+    }
+
+    async fn ended(&mut self, stop_reason: &str) -> TurnResult {
+        self.link.check()?;
+        let failed = |kind, message: &str| Ok(TurnEnd::failed(kind, message));
+        match stop_reason {
+            "end_turn" => Ok(TurnEnd::completed()),
+            "max_tokens" => {
+                let phase = json!({"phase": "completion:cut-short", "finishReason": "max_tokens"});
+                self.link.emit(EventType::BackendStatus, &phase).await;
+                Ok(TurnEnd::completed())
+            }
+            "max_turn_requests" => {
+                let message = "the agent reached its own limit of model calls in one turn";
+                Ok(TurnEnd::blocked(FailureKind::BudgetExceeded, message))
+            }
+            "refusal" => failed(FailureKind::BackendFailed, "the agent refuses to go on"),
+            "cancelled" => Ok(TurnEnd::cancelled("the agent cancelled the turn by itself")),
+            other => {
+                failed(FailureKind::BackendFailed, &format!("the agent ended the turn with {:?}", clip(other, 80)))
+            }
+        }
+    }
+
+    /// The prompt has no good answer: what was said is told, and why it ended.
+    async fn give_up(&mut self, ended: Ended) -> TurnResult {
+        self.updates.finish(&self.link, false).await;
+        match ended {
+            Ended::Refused(error) => {
+                self.is_well = true;
+                self.link.check()?;
+                let (kind, later) = kind_of(&error);
+                let message = clip(&format!("the agent failed: {}", told(&error)), MESSAGE_CHARS_MAX);
+                Ok(if later { TurnEnd::blocked(kind, message) } else { TurnEnd::failed(kind, message) })
+            }
+            Ended::Deaf => Err(Left::Stopped),
+            Ended::Gone => {
+                process_ended(&self.link, &self.live.process).await;
+                self.link.check()?;
+                Ok(TurnEnd::failed(FailureKind::BackendFailed, "the agent ended in the middle of the turn"))
+            }
+            Ended::Failed(kind, message) => {
+                process_ended(&self.link, &self.live.process).await;
+                self.link.check()?;
+                Ok(TurnEnd::failed(kind, message))
+            }
+        }
+    }
+}
+
+/// Why a prompt has no good answer.
+enum Ended {
+    Refused(RpcError),
+    /// The process is gone.
+    Gone,
+    /// It was told to stop, and does not.
+    Deaf,
+    Failed(FailureKind, String),
+}
+
+/// Agents pass on what their provider said in words; the status among them says what it was.
+fn kind_of(error: &RpcError) -> (FailureKind, bool) {
+    let text = told(error);
+    let status = |codes: &[&str]| text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| codes.contains(&word));
+    match () {
+        () if status(&["401", "403"]) => (FailureKind::ProviderAuthFailed, false),
+        () if status(&["429", "503"]) => (FailureKind::ProviderUnavailable, true),
+        () if status(&["500", "502", "504", "ECONNREFUSED", "ECONNRESET", "ENOTFOUND"]) => {
+            (FailureKind::ProviderUnavailable, false)
+        }
+        () if text.contains("Connection error") || text.contains("terminated") => {
+            (FailureKind::ProviderUnavailable, false)
+        }
+        () => (FailureKind::BackendFailed, false),
+    }
+}
+
+fn told(error: &RpcError) -> String {
+    let data = error.data.as_ref().map(RawJson::to_value).unwrap_or_default();
+    let details = data["details"].as_str().or_else(|| data["message"].as_str()).or_else(|| data.as_str());
+    [error.message.as_str(), details.unwrap_or_default()].join(" ").trim().to_owned()
+}

@@ -1,0 +1,221 @@
+//! The model agent, against the pure kernel and a scripted endpoint on a real socket.
+
+use std::sync::Arc;
+
+use ostler_protocol::{
+    FailureKind,
+    commands::{Command, CommandType},
+    events::EventType,
+    ids::CommandId,
+    provider_profiles::AgentConfig,
+    runs::TerminalStatus,
+};
+use ostler_runner::{Outfit, RunnerOrder, RunnerOutcome, run};
+use ostler_stand_ins::{Endpoint, chat, chat_with_key};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::kernel::{Kernel, of_type};
+
+const KEY: &str = "planted-key-of-the-model";
+
+fn outfit(base_url: String) -> Outfit {
+    Outfit::bare(AgentConfig::Model { base_url, model: "small".into() })
+}
+
+/// A home with a key file of this content.
+fn home_with(auth: &str) -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("auth.json"), auth).unwrap();
+    home
+}
+
+fn start(kernel: &Arc<Kernel>, outfit: Outfit) -> JoinHandle<RunnerOutcome> {
+    let order = RunnerOrder::resident(kernel.run_id(), "runner-a".into(), "scripted".into(), outfit);
+    tokio::spawn(run(order, kernel.client()))
+}
+
+fn ask(kernel: &Kernel, prompt: &str) -> CommandId {
+    kernel.submit(CommandType::Turn, json!({"prompt": prompt}))
+}
+
+/// Runs one turn to its end.
+async fn turn(prompt: &str, outfit: Outfit, policy: Value) -> (Arc<Kernel>, Command) {
+    let kernel = Kernel::new(policy);
+    let command_id = ask(&kernel, prompt);
+    start(&kernel, outfit).await.unwrap();
+    let command = kernel.command(command_id);
+    (kernel, command)
+}
+
+fn end(command: &Command) -> (TerminalStatus, Option<FailureKind>) {
+    let terminal = command.terminal.as_ref().expect("it has ended");
+    (terminal.status, terminal.failure_kind)
+}
+
+fn texts(kernel: &Kernel) -> Vec<String> {
+    of_type(kernel, EventType::AssistantMessage).iter().map(|m| m["text"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_reply_is_streamed_counted_and_final() {
+    let endpoint = chat();
+    let (kernel, command) = turn("hello there", outfit(endpoint.base_url()), json!({})).await;
+    assert_eq!(end(&command), (TerminalStatus::Completed, None));
+    let message = of_type(&kernel, EventType::AssistantMessage).remove(0);
+    assert_eq!((&message["text"], &message["final"]), (&json!("You said: hello there"), &json!(true)));
+    let deltas = of_type(&kernel, EventType::AssistantDelta);
+    let streamed: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
+    assert_eq!(streamed, "You said: hello there");
+    assert_eq!(deltas[0]["messageId"], message["messageId"]);
+    let usage = json!({"model": "stand-in", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15});
+    assert_eq!(of_type(&kernel, EventType::Usage), [usage]);
+    let asked = endpoint.seen().remove(0);
+    assert_eq!((&asked.body["model"], asked.authorization), (&json!("small"), None));
+    assert!(!kernel.leased(), "the lease was given back");
+}
+
+#[tokio::test]
+async fn earlier_turns_of_the_session_come_along() {
+    let endpoint = chat();
+    let kernel = Kernel::new(json!({}));
+    ask(&kernel, "my name is Ada");
+    ask(&kernel, "[[status:400]]");
+    ask(&kernel, "[[recall]]");
+    ask(&kernel, "not yet");
+    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
+    let recalled = "user=my name is Ada | assistant=You said: my name is Ada";
+    assert_eq!(texts(&kernel)[1], recalled);
+    // What failed is still something that was said: it stands in front of what is asked now.
+    let asked = endpoint.seen();
+    assert_eq!(asked[2].body["messages"][2]["content"], "[[status:400]]\n\n[[recall]]");
+}
+
+#[tokio::test]
+async fn what_a_thinking_model_shows_is_told_apart_from_its_reply() {
+    let endpoint = chat();
+    let (kernel, command) = turn("[[think]]", outfit(endpoint.base_url()), json!({})).await;
+    assert_eq!(end(&command).0, TerminalStatus::Completed);
+    assert_eq!(of_type(&kernel, EventType::Reasoning)[0]["text"], "let me see");
+    assert_eq!(texts(&kernel), ["thought"]);
+}
+
+#[tokio::test]
+async fn each_failure_of_a_provider_has_its_kind() {
+    use FailureKind::*;
+    use TerminalStatus::{Blocked, Failed};
+    let endpoint = chat();
+    let cases = [
+        ("[[status:401]]", Failed, SecretUnavailable),
+        ("[[status:400]]", Failed, BackendFailed),
+        ("[[status:404]]", Failed, BackendFailed),
+        ("[[status:302]]", Failed, BackendFailed),
+        ("[[status:500]]", Failed, ProviderUnavailable),
+        ("[[status:503]]", Blocked, ProviderUnavailable),
+        ("[[busy:9]]", Blocked, ProviderUnavailable),
+        ("[[cut]]", Failed, ProviderUnavailable),
+        ("[[unfinished]]", Failed, ProviderUnavailable),
+        ("[[error]]", Failed, ProviderUnavailable),
+        ("[[garbage]]", Failed, BackendFailed),
+        ("[[flood]]", Failed, BackendFailed),
+        ("[[nothing]]", Failed, BackendFailed),
+        ("[[loop]]", Failed, BackendFailed),
+    ];
+    // Side by side: some of them wait before they give up.
+    let turns = cases.map(|(prompt, ..)| turn(prompt, outfit(endpoint.base_url()), json!({})));
+    let ended = futures_util::future::join_all(turns).await;
+    for ((prompt, status, kind), (_, command)) in cases.into_iter().zip(ended) {
+        assert_eq!(end(&command), (status, Some(kind)), "{prompt}: {:?}", command.terminal);
+    }
+    let (_, refused) = turn("hello", outfit("http://127.0.0.1:1/v1".into()), json!({})).await;
+    assert_eq!(end(&refused), (Failed, Some(ProviderUnavailable)));
+    let (_, senseless) = turn("hello", outfit("ftp://127.0.0.1".into()), json!({})).await;
+    assert_eq!(end(&senseless), (Failed, Some(BackendFailed)));
+}
+
+#[tokio::test]
+async fn a_provider_that_says_later_is_asked_again_and_the_wait_is_told() {
+    let endpoint = chat();
+    let (kernel, command) = turn("[[busy:2]]", outfit(endpoint.base_url()), json!({})).await;
+    assert_eq!(end(&command).0, TerminalStatus::Completed);
+    let waits = of_type(&kernel, EventType::BackendStatus);
+    let waits: Vec<_> = waits.iter().filter(|phase| phase["phase"] == "waiting-provider").collect();
+    assert_eq!(waits.len(), 2);
+    assert!(waits[0]["resumeAt"].is_string());
+    assert_eq!(endpoint.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_tool_that_nobody_has_is_refused_to_the_model_and_counted() {
+    let endpoint = chat();
+    let (kernel, command) = turn("[[run:ls]]", outfit(endpoint.base_url()), json!({})).await;
+    assert_eq!(end(&command).0, TerminalStatus::Completed);
+    let calls = of_type(&kernel, EventType::ToolCall);
+    assert_eq!((&calls[0]["status"], &calls[1]["status"]), (&json!("started"), &json!("failed")));
+    assert!(texts(&kernel)[0].contains(r#"there is no tool "run_shell_command""#), "{:?}", texts(&kernel));
+    let (_, command) = turn("[[loop]]", outfit(endpoint.base_url()), json!({"maxToolCalls": 3})).await;
+    assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
+}
+
+#[tokio::test]
+async fn the_budget_counts_the_providers_own_tokens() {
+    let endpoint = chat();
+    let (_, command) = turn("[[loop]]", outfit(endpoint.base_url()), json!({"maxTokens": 45})).await;
+    assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
+    assert_eq!(endpoint.seen().len(), 3);
+}
+
+/// Starts a turn and waits until the model speaks.
+async fn speaking(endpoint: &Endpoint, prompt: &str) -> (Arc<Kernel>, CommandId, JoinHandle<RunnerOutcome>) {
+    let kernel = Kernel::new(json!({}));
+    let command_id = ask(&kernel, prompt);
+    let runner = start(&kernel, outfit(endpoint.base_url()));
+    kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
+    (kernel, command_id, runner)
+}
+
+#[tokio::test]
+async fn a_steer_is_said_after_what_the_model_is_saying() {
+    let endpoint = chat();
+    let (kernel, command_id, runner) = speaking(&endpoint, "[[slow:20]]").await;
+    let steer = kernel.submit(CommandType::Steer, json!({"prompt": "and now [[recall]]"}));
+    runner.await.unwrap();
+    assert_eq!(end(&kernel.command(steer)).0, TerminalStatus::Completed);
+    assert_eq!(end(&kernel.command(command_id)).0, TerminalStatus::Completed);
+    let messages = of_type(&kernel, EventType::AssistantMessage);
+    assert_eq!((&messages[0]["final"], &messages[1]["final"]), (&json!(false), &json!(true)));
+    assert!(texts(&kernel)[1].starts_with("user=[[slow:20]] | assistant=word0 word1"), "{:?}", texts(&kernel));
+}
+
+#[tokio::test]
+async fn an_interrupt_drops_the_request() {
+    let endpoint = chat();
+    let (kernel, command_id, runner) = speaking(&endpoint, "[[hold]]").await;
+    let interrupt = kernel.submit(CommandType::Interrupt, json!({}));
+    runner.await.unwrap();
+    assert_eq!(end(&kernel.command(command_id)).0, TerminalStatus::Cancelled);
+    assert_eq!(end(&kernel.command(interrupt)).0, TerminalStatus::Completed);
+}
+
+#[tokio::test]
+async fn the_key_comes_from_the_home_and_is_told_to_nobody_else() {
+    let endpoint = chat_with_key(KEY);
+    let home = home_with(&json!({"OPENAI_API_KEY": KEY}).to_string());
+    let at_home = |home: &TempDir| Outfit { home: Some(home.path().to_owned()), ..outfit(endpoint.base_url()) };
+    let (_, command) = turn("hello", at_home(&home), json!({})).await;
+    assert_eq!(end(&command).0, TerminalStatus::Completed);
+    // A provider that turns us away repeats the key it was given.
+    let wrong = home_with(r#"{"OPENAI_API_KEY": "another-planted-key"}"#);
+    let (kernel, command) = turn("hello", at_home(&wrong), json!({})).await;
+    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::ProviderAuthFailed)));
+    let events: String =
+        kernel.events().iter().filter_map(|event| event.payload.clone()).map(|p| p.to_string()).collect();
+    assert!(events.contains("refused the key") && !events.contains("another-planted-key"), "{events}");
+    for auth in ["{}", "not JSON", r#"{"OPENAI_API_KEY": ""}"#] {
+        let (_, command) = turn("hello", at_home(&home_with(auth)), json!({})).await;
+        assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "{auth}");
+    }
+    let (_, command) = turn("hello", at_home(&tempfile::tempdir().unwrap()), json!({})).await;
+    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "a key is wanted");
+}

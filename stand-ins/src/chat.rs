@@ -1,0 +1,165 @@
+//! OpenAI-compatible chat completions: `POST …/chat/completions` with the whole history, answered by a stream of chunks.
+//! Where a tool has just answered, it says what the tool said.
+//!
+//! | marker | what happens |
+//! |---|---|
+//! | none | what was said, word by word, with usage (10 tokens in, 5 out) |
+//! | `run:COMMAND` | a call of `run_shell_command` |
+//! | `loop` | a call of a tool that nobody has, again and again |
+//! | `think` | a thought, then a text |
+//! | `recall` | everything that was said before |
+//! | `slow:N` | N words, one every 50 ms; 600 unless told |
+//! | `hold` | one word, then silence |
+//! | `status:N` | HTTP status N |
+//! | `busy:N` | HTTP status 429 the first N times |
+//! | `cut`, `unfinished` | the connection breaks, or the stream ends, in the middle |
+//! | `garbage`, `flood` | an event that is no JSON, or that is too long |
+//! | `error` | an error in the middle of the stream |
+//! | `nothing`, `length` | an empty answer, or one that ran into the limit of its length |
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    Endpoint, Seen,
+    endpoint::{Answer, Then},
+    marker,
+};
+
+const WORDS_MAX: usize = 600;
+const WORD_MS: u64 = 50;
+const FLOOD_BYTES: usize = 4 * 1024 * 1024;
+
+/// A chat endpoint on loopback.
+pub fn chat() -> Endpoint {
+    Endpoint::start(answer)
+}
+
+/// One that wants a key, and says whom it turned away.
+pub fn chat_with_key(key: &str) -> Endpoint {
+    let wanted = Some(format!("Bearer {key}"));
+    Endpoint::start(move |seen, before| match seen.authorization == wanted {
+        true => answer(seen, before),
+        false => refusal(401, &format!("not with {:?}", seen.authorization)),
+    })
+}
+
+fn answer(seen: &Seen, before: &[Seen]) -> Answer {
+    if !seen.path.ends_with("/chat/completions") {
+        return refusal(404, "no such path");
+    }
+    let asked = Asked { messages: seen.body["messages"].as_array().map_or(&[], Vec::as_slice) };
+    let said = asked.last();
+    let marker = marker::markers(&said).last();
+    let (name, argument) = marker.map_or(("", ""), |marker| (marker.name, marker.argument));
+    let again = || before.iter().filter(|earlier| earlier.body == seen.body).count();
+    match (name, asked.tool_answer()) {
+        ("status", _) => refusal(argument.parse().unwrap_or(500), "as you wish"),
+        ("busy", _) if again() < argument.parse().unwrap_or(1) => refusal(429, "not now"),
+        ("loop", _) => stream(call("call_loop", "no_such_tool", &json!({})), Then::End),
+        ("run", None) => {
+            let arguments = json!({"command": argument, "description": "as it was asked to", "is_background": false});
+            // Each call has an id of its own, as a provider's has.
+            stream(call(&format!("call_{}", before.len()), "run_shell_command", &arguments), Then::End)
+        }
+        (_, Some(answer)) => say(&format!("The tool said: {answer}")),
+        ("think", _) => {
+            stream([vec![thought("let me "), thought("see"), text("thought")], end("stop")].concat(), Then::End)
+        }
+        ("recall", _) => say(&asked.earlier()),
+        ("slow", _) => {
+            let count = argument.parse().unwrap_or(WORDS_MAX);
+            let words = (0..count).map(|number| (Duration::from_millis(WORD_MS), text(&format!("word{number} "))));
+            Answer::Stream { events: words.chain(at_once(end("stop"))).collect(), then: Then::End }
+        }
+        ("hold", _) => stream(vec![text("one word ")], Then::Hold),
+        ("cut", _) => stream(vec![text("half of it")], Then::Break),
+        ("unfinished", _) => stream(vec![text("half of it")], Then::End),
+        ("garbage", _) => stream(vec!["this is no JSON".into()], Then::End),
+        ("flood", _) => stream(vec!["x".repeat(FLOOD_BYTES).into()], Then::End),
+        ("error", _) => {
+            stream(vec![text("half"), json!({"error": {"message": "the model fell over", "code": 500}})], Then::End)
+        }
+        ("nothing", _) => stream(end("stop"), Then::End),
+        ("length", _) => stream([vec![text("as far as")], end("length")].concat(), Then::End),
+        _ => say(&format!("You said: {said}")),
+    }
+}
+
+/// What a request's history comes to.
+struct Asked<'a> {
+    messages: &'a [Value],
+}
+
+impl Asked<'_> {
+    /// The last thing a person said.
+    fn last(&self) -> String {
+        self.messages.iter().rev().find(|message| message["role"] == "user").map(text_of).unwrap_or_default()
+    }
+
+    /// What a tool answered, if that was the last thing to happen.
+    fn tool_answer(&self) -> Option<String> {
+        self.messages.last().filter(|message| message["role"] == "tool").map(text_of)
+    }
+
+    fn earlier(&self) -> String {
+        let (_, earlier) = self.messages.split_last().unwrap_or((&Value::Null, &[]));
+        let told = |message: &Value| format!("{}={}", message["role"].as_str().unwrap_or("?"), text_of(message));
+        earlier.iter().map(told).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// The text of a message, whether it stands alone or in parts.
+fn text_of(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
+    }
+}
+
+fn chunk(delta: Value, finish_reason: Value) -> Value {
+    json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "stand-in",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+}
+
+fn text(text: &str) -> Value {
+    chunk(json!({"role": "assistant", "content": text}), Value::Null)
+}
+
+fn thought(text: &str) -> Value {
+    chunk(json!({"role": "assistant", "content": null, "reasoning_content": text}), Value::Null)
+}
+
+/// A tool call in two pieces, as providers send it.
+fn call(id: &str, name: &str, arguments: &Value) -> Vec<Value> {
+    let arguments = arguments.to_string();
+    let (first, second) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+    let begin = json!({"role": "assistant", "content": null, "tool_calls": [{"index": 0, "id": id, "type": "function",
+        "function": {"name": name, "arguments": first}}]});
+    let rest = json!({"tool_calls": [{"index": 0, "function": {"arguments": second}}]});
+    [vec![chunk(begin, Value::Null), chunk(rest, Value::Null)], end("tool_calls")].concat()
+}
+
+fn end(reason: &str) -> Vec<Value> {
+    let usage = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "stand-in",
+        "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}});
+    vec![chunk(json!({}), reason.into()), usage, "[DONE]".into()]
+}
+
+fn say(said: &str) -> Answer {
+    stream(said.split_inclusive(' ').map(text).chain(end("stop")).collect(), Then::End)
+}
+
+fn stream(events: Vec<Value>, then: Then) -> Answer {
+    Answer::Stream { events: at_once(events).collect(), then }
+}
+
+fn at_once(events: Vec<Value>) -> impl Iterator<Item = (Duration, Value)> {
+    events.into_iter().map(|event| (Duration::ZERO, event))
+}
+
+fn refusal(status: u16, message: &str) -> Answer {
+    Answer::Status(status, json!({"error": {"message": message, "type": "stand_in"}}))
+}
