@@ -63,6 +63,9 @@ fn general(failure: &Failure) -> &'static str {
         Some("store") if failure.kind == FailureKind::StateConflict => {
             return "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`";
         }
+        Some("listen") if failure.kind == FailureKind::SchemaInvalid => {
+            return "give an address and a port, such as `--listen 127.0.0.1:4747`";
+        }
         Some("listen") => return "another program may have the port; `--listen 127.0.0.1:0` takes a free one",
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
