@@ -139,9 +139,10 @@ async fn qwen_answers_asks_leave_for_its_tools_and_needs_one_process() {
     let calls = of_type(&stable.kernel, EventType::ToolCall);
     assert_eq!(calls.last().unwrap()["status"], "declined", "{calls:?}");
 
-    let turn = stable.ask("[[status:503]]");
+    // What may pass it tries again for minutes; this may not.
+    let turn = stable.ask("[[status:400]]");
     let end = stable.ended(turn).await;
-    assert_eq!(end.failure_kind, Some(FailureKind::ProviderUnavailable), "{end:?}");
+    assert_eq!(end.failure_kind, Some(FailureKind::BackendFailed), "{end:?}");
     assert_eq!(stable.phases("initialize:completed").len(), 1, "one process did it all");
     let usage = of_type(&stable.kernel, EventType::Usage);
     assert_eq!((&usage[0]["inputTokens"], &usage[0]["outputTokens"]), (&json!(10), &json!(5)));
