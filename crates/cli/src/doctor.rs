@@ -7,7 +7,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     backends::Backend,
-    health::{Health, Readiness, SERVICE_ID},
+    health::{ConfinementReadiness, Health, Readiness, SERVICE_ID},
     runs::ListRuns,
 };
 use ostler_runner::agent::codex::program;
@@ -239,6 +239,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
             "start the server's newest version once; it migrates",
         ),
         Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost"),
+        confinement(&readiness.confinement),
         Check::of(
             "ready",
             if readiness.status == "ready" { State::Ok } else { State::Fail },
@@ -246,6 +247,21 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
             "the checks above and the server's log say why",
         ),
     ]
+}
+
+/// What agents' programs are held to.
+fn confinement(found: &ConfinementReadiness) -> Check {
+    let (state, found) = match (found.guarded, found.landlock) {
+        (false, _) => (State::Warn, "nobody stands guard over agents' programs".to_owned()),
+        (true, 0) => (State::Warn, "agents are guarded; their files are not confined".to_owned()),
+        (true, level) => (State::Ok, format!("agents are guarded; files by Landlock {level}; not the network")),
+    };
+    Check::of(
+        "confinement",
+        state,
+        found,
+        "run the server on Linux 5.13 or newer with Landlock on (confinement.landlock)",
+    )
 }
 
 /// Room where the server on this machine keeps its data.

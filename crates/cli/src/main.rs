@@ -9,11 +9,13 @@ mod config;
 mod confirm;
 mod connect;
 mod contexts;
+mod diff;
 mod doctor;
 mod errors;
 mod events;
 mod exit_codes;
 mod follow;
+mod guard;
 mod jobs;
 mod live;
 mod log;
@@ -64,6 +66,7 @@ enum Verb {
     Ps(ps::Args),
     Result(result::Args),
     Trace(trace::Args),
+    Diff(diff::Args),
     Output(sessions::OutputArgs),
     Read(sessions::ReadArgs),
     Steer(steer::Args),
@@ -82,6 +85,8 @@ enum Verb {
     Users(users::Args),
     Serve(serve::Args),
     Runner(runner::Args),
+    #[command(hide = true)]
+    Guard(guard::Args),
     Doctor(doctor::Args),
     Verify(verify::Args),
     Completions(completions::Args),
@@ -128,7 +133,7 @@ impl Verb {
             Self::Serve(_) | Self::Verify(_) | Self::Context(_) | Self::Config(_) | Self::Completions(_) => {
                 return None;
             }
-            Self::Api(_) | Self::Doctor(_) => return None,
+            Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
             // Its launcher is of the same build, and started it from its own program.
             Self::Runner(args) if args.is_launched() => return None,
             Self::Runner(_) => &["ostler_runners"],
@@ -136,6 +141,7 @@ impl Verb {
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],
             Self::Result(_) => &["ostler_results"],
+            Self::Diff(_) => &["ostler_results", "ostler_diffs"],
             Self::Runs(_) => &["ostler_runs"],
             Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
@@ -158,6 +164,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Ps(args) => ps::ps(connection, args).await,
         Verb::Result(args) => result::result(connection, args).await,
         Verb::Trace(args) => trace::trace(connection, args).await,
+        Verb::Diff(args) => diff::diff(connection, args).await,
         Verb::Output(args) => sessions::output(connection, args).await,
         Verb::Read(args) => sessions::read(connection, args).await,
         Verb::Steer(args) => steer::steer(connection, args).await,
@@ -176,6 +183,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Users(args) => users::users(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Runner(args) => runner::runner(connection, args).await,
+        Verb::Guard(args) => guard::guard(args).await,
         Verb::Doctor(args) => doctor::doctor(connection, args).await,
         Verb::Verify(args) => verify::verify(connection, args).await,
         Verb::Completions(args) => completions::completions(args),

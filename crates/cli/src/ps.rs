@@ -254,7 +254,7 @@ pub mod fixtures {
 
     pub fn session(change: impl FnOnce(&mut Value)) -> SessionView {
         let mut body = json!({"sessionId": "review", "tenantId": "local", "backendProfile": "scripted",
-            "executionState": "idle", "version": 1, "readVersion": 0, "unread": true, "activeRunId": null,
+            "storageKind": "none", "executionState": "idle", "version": 1, "readVersion": 0, "unread": true, "activeRunId": null,
             "activeCommandId": null, "lastRunId": format!("run_{:032x}", 1), "lastCommandId": null, "lastSeq": 12,
             "threadId": null, "chainHead": {"sessionSeq": 12, "hash": "00"}, "liveness": null, "supervisor": null,
             "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"});

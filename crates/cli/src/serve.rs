@@ -119,7 +119,9 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
     let (file, overrides) = args.flags.overrides(connection);
-    let config = Config::load(file, overrides)?;
+    let mut config = Config::load(file, overrides)?;
+    // The version that runs, even when another one has been installed over it.
+    config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     log::init(match args.log_format {
         Some(Look::Text) => LogFormat::Text,
         Some(Look::Json) => LogFormat::Json,

@@ -4,10 +4,10 @@ use clap::{Command, CommandFactory};
 
 use super::*;
 
-/// Every command with its words, `token create` after `token`.
+/// Every command for people with its words, `token create` after `token`.
 fn commands() -> Vec<(String, Command)> {
     fn walk(words: &str, command: &Command, all: &mut Vec<(String, Command)>) {
-        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
             let words = format!("{words} {}", sub.get_name());
             all.push((words.clone(), sub.clone()));
             walk(&words, sub, all);

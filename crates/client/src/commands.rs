@@ -5,11 +5,17 @@ use ostler_protocol::{
     commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
     results::RunResult,
     runs::Cancel,
+    workspaces::CommandDiff,
 };
 
 use crate::{Client, path::Path};
 
 impl Client {
+    /// What a command's agent changed in its workspace.
+    pub async fn command_diff(&self, run_id: &str, command_id: &str) -> Result<CommandDiff, Failure> {
+        self.get(Path::api(&["runs", run_id, "commands", command_id, "diff"])).await
+    }
+
     pub async fn create_command(&self, run_id: &str, command: &CreateCommand) -> Result<Command, Failure> {
         self.post(Path::api(&["runs", run_id, "commands"]), command).await
     }

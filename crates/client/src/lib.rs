@@ -18,6 +18,7 @@ mod raw;
 mod runner_jobs;
 mod runners;
 mod runs;
+mod session_storage;
 mod sessions;
 pub mod sse;
 mod tokens;

@@ -163,6 +163,11 @@ pub const REGISTRY: &[Capability] = &[
         "What was said in a session before a command, for agents that keep no account of their own.",
     ),
     tag(
+        "ostler_diffs",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/diff"],
+        "What an agent changed in its workspace in one turn, as a unified diff.",
+    ),
+    tag(
         "ostler_permissions",
         &["POST /api/v1/runs/{runId}/permissions/{permissionId}/answer", "GET /api/v1/runs/{runId}/permissions"],
         "What agents ask leave for: list, and answer once, naming the digest of what will run.",
@@ -207,6 +212,17 @@ pub const REGISTRY: &[Capability] = &[
         &["PATCH /api/v1/sessions/{sessionId}", "POST /api/v1/sessions/{sessionId}/control"],
         "Sessions can be renamed and closed; both are facts of the session, which belong to no run.",
     ),
+    tag(
+        "ostler_session_storage",
+        &[
+            "GET /api/v1/sessions/{sessionId}/storage",
+            "DELETE /api/v1/sessions/{sessionId}/storage",
+            "POST /api/v1/sessions/{sessionId}/storage/refresh",
+            "POST /api/v1/sessions/storage/gc",
+        ],
+        "A session's own directory for its agent: what is in it, its expiry and its eviction.",
+    )
+    .modes(&["local"]),
     tag(
         "ostler_session_events",
         &["GET /api/v1/sessions/{sessionId}/trace"],

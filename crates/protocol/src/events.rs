@@ -72,6 +72,8 @@ pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
 /// A runner is gone and was not done; the event says how.
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
+/// The phase a runner writes when a turn has changed the workspace; the event says what.
+pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
 /// At most `max` characters of a text.

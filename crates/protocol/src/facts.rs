@@ -4,12 +4,12 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
-    events::{EventType, clip},
+    events::{EventType, PHASE_WORKSPACE_CHANGED, clip},
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     permissions::{AskPermission, Asked},
     runs::TerminalStatus,
@@ -23,10 +23,21 @@ pub enum Facts {
     Output { bytes: i64, truncated: bool },
     Usage { tokens: i64, cost_usd: f64 },
     Phase { phase: String, resume_at: Option<Timestamp> },
+    Changes(ChangeFacts),
     Error { failure_kind: Option<FailureKind>, message: String },
     Terminal(TerminalFacts),
     Permission(Asked),
     Thread { thread_id: Option<String> },
+}
+
+/// What a turn changed in its workspace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChangeFacts {
+    pub files_changed: i64,
+    pub bytes_added: i64,
+    pub bytes_removed: i64,
+    pub truncated: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -270,6 +281,9 @@ impl Facts {
             }
             EventType::BackendStatus => {
                 let phase = words(fields.phase, TOOL_COMMAND_CHARS_MAX).unwrap_or_default();
+                if phase == PHASE_WORKSPACE_CHANGED {
+                    return Ok(Self::Changes(payload.view().unwrap_or_default()));
+                }
                 Self::Phase { phase, resume_at: read(fields.resume_at) }
             }
             EventType::Error => {

@@ -11,7 +11,7 @@ use crate::{
         Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED, PHASE_TRANSPORT_DISCONNECTED,
         PHASE_WAITING_PROVIDER,
     },
-    facts::{AssistantFacts, Facts, ToolFacts},
+    facts::{AssistantFacts, ChangeFacts, Facts, ToolFacts},
     limits::TOOL_ITEMS_KEPT,
 };
 
@@ -34,6 +34,8 @@ pub struct CommandFold {
     pub standing: Standing,
     pub resume_at: Option<Timestamp>,
     pub steer_accepted_seq: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<ChangeFold>,
     pub last_error: Option<(Option<FailureKind>, String)>,
 }
 
@@ -91,6 +93,13 @@ pub struct OutputFold {
     pub truncated: bool,
 }
 
+/// What the last attempt changed in its workspace, and which event says it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChangeFold {
+    pub session_seq: i64,
+    pub told: ChangeFacts,
+}
+
 /// Distinct statuses and exit codes kept apart; the rest is counted together.
 const DISTINCT_MAX: usize = 16;
 const OPEN_TOOLS_MAX: usize = 64;
@@ -117,6 +126,9 @@ impl CommandFold {
                 self.turns += 1;
             }
             Facts::Phase { phase, resume_at } => self.phase(event, phase, *resume_at),
+            Facts::Changes(told) => {
+                self.changes = Some(ChangeFold { session_seq: event.session_seq, told: told.clone() });
+            }
             Facts::Error { failure_kind, message } => self.last_error = Some((*failure_kind, message.clone())),
             Facts::Terminal(_) => self.tools.open.clear(),
             Facts::Permission(_) | Facts::Thread { .. } | Facts::None => {}

@@ -26,6 +26,7 @@ pub struct Readiness {
     pub migrations: MigrationReadiness,
     pub durability: DurabilityReadiness,
     pub secret_refs: SecretRefReadiness,
+    pub confinement: ConfinementReadiness,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -52,6 +53,29 @@ pub struct DurabilityReadiness {
     pub durable: bool,
     /// The weak settings found, by name and value.
     pub weak_settings: Vec<String>,
+}
+
+/// What agents that are programs of their own are held to, when this server starts their runners.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfinementReadiness {
+    /// Whether a process of ours stands guard over each, holds it to its limits and lets nothing outlive it.
+    pub guarded: bool,
+    /// Whether writes are confined to workspace, home and storage, and the data directory is hidden, unless a run's
+    /// sandbox is `danger-full-access`.
+    pub files_confined: bool,
+    /// The version of Landlock in force, as far as this build uses it; 0 is none.
+    pub landlock: u32,
+    /// Never by us: an agent must reach its provider. A run's `network` is told to the agent, whose own sandbox may hold
+    /// its tools to it.
+    pub network_confined: bool,
+}
+
+impl ConfinementReadiness {
+    pub fn of(guarded: bool, landlock: u32) -> Self {
+        let landlock = if guarded { landlock } else { 0 };
+        Self { guarded, files_confined: landlock > 0, landlock, network_confined: false }
+    }
 }
 
 /// Secrets are named, never shown.

@@ -30,9 +30,11 @@ pub mod rpc;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
+pub mod session_storage;
 pub mod sessions;
 pub mod tokens;
 pub mod users;
+pub mod workspaces;
 
 pub use failures::{Failure, FailureKind};
 pub use jiff::Timestamp;

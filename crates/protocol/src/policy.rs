@@ -12,6 +12,7 @@ use crate::{
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
     provider_profiles::secret_name,
     runs::{CreateRun, TraceSink},
+    workspaces::WorkspaceRef,
 };
 
 /// From narrow to wide.
@@ -399,6 +400,7 @@ fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failur
     if shape.tenant_id.is_some_and(|t| t != tenant_id) {
         return Err(denied("workspace-tenant", "workspaceRef names another tenant than the run"));
     }
+    WorkspaceRef::read(raw)?;
     Ok(raw.clone())
 }
 

@@ -63,6 +63,16 @@ pub enum AgentConfig {
 }
 
 impl AgentConfig {
+    /// Whether the agent is a program of its own, with business with files; the others live in their runner.
+    pub fn is_program(&self) -> bool {
+        matches!(self, Self::Codex | Self::Acp { .. })
+    }
+
+    /// Whether it confines its tools itself, in a way that ours would get into the way of.
+    pub fn has_own_sandbox(&self) -> bool {
+        matches!(self, Self::Codex)
+    }
+
     /// The agent of a profile that has no config. `None`: without one nobody can tell.
     pub fn of_profile(profile: &str) -> Option<Self> {
         match profile {

@@ -82,6 +82,16 @@ pub struct ArtifactSummary {
     pub truncated: bool,
     /// Where the whole output can be read.
     pub events_path: String,
+    /// What the agent changed in its workspace; 0 where it has none.
+    #[serde(default)]
+    pub files_changed: i64,
+    #[serde(default)]
+    pub bytes_added: i64,
+    #[serde(default)]
+    pub bytes_removed: i64,
+    /// Where the difference can be read; null where nothing was changed.
+    #[serde(default)]
+    pub diff_path: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -173,12 +183,7 @@ impl RunResult {
             next_after_seq: run.last_seq,
             scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq),
             scoped_event_count: command.as_ref().map(|c| c.fold.events),
-            artifact_summary: ArtifactSummary {
-                output_events: fold.output.events,
-                output_bytes: fold.output.bytes,
-                truncated: fold.output.truncated,
-                events_path: format!("/api/v1/runs/{}/events", run.run_id),
-            },
+            artifact_summary: artifact_summary(&run, command.as_ref(), fold),
             tool_call_summary: ToolCallSummary {
                 count: fold.tools.count,
                 status_counts: fold.tools.statuses.clone(),
@@ -192,6 +197,21 @@ impl RunResult {
             steer_delivery: command.as_ref().and_then(|c| steer_delivery(c, target_last_seq)),
             chain_head: ChainHead { session_seq, hash: hex(&chain_head) },
         }
+    }
+}
+
+fn artifact_summary(run: &Run, command: Option<&Command>, fold: &CommandFold) -> ArtifactSummary {
+    let changes = fold.changes.as_ref().map(|changes| changes.told.clone()).unwrap_or_default();
+    let of_command = command.filter(|_| fold.changes.is_some());
+    ArtifactSummary {
+        output_events: fold.output.events,
+        output_bytes: fold.output.bytes,
+        truncated: fold.output.truncated || changes.truncated,
+        events_path: format!("/api/v1/runs/{}/events", run.run_id),
+        files_changed: changes.files_changed,
+        bytes_added: changes.bytes_added,
+        bytes_removed: changes.bytes_removed,
+        diff_path: of_command.map(|c| format!("/api/v1/runs/{}/commands/{}/diff", run.run_id, c.command_id)),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
     limits::SESSION_TITLE_BYTES_MAX,
     liveness::{Liveness, Supervisor},
     results::ChainHead,
+    session_storage::{SessionStorage, StorageKind},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -51,6 +52,7 @@ pub struct Session {
     pub closed_at: Option<Timestamp>,
     /// The agent's own thread.
     pub thread_id: Option<String>,
+    pub storage: SessionStorage,
     pub last_seq: i64,
     pub chain_head: Hash,
     /// Rises whenever a command or a run ends; a reader's cursor holds the version it has seen.
@@ -90,6 +92,7 @@ impl Session {
             title: None,
             closed_at: None,
             thread_id: None,
+            storage: SessionStorage::default(),
             last_seq: 0,
             chain_head: crate::chain::GENESIS,
             version: 0,
@@ -139,6 +142,13 @@ pub struct CreateSession {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// `local` makes its storage at once; else it is made when a run first needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_kind: Option<StorageKind>,
+    /// When its storage may be evicted; what the server's configuration says when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
@@ -187,6 +197,8 @@ pub struct SessionView {
     /// The number of the session's last event.
     pub last_seq: i64,
     pub thread_id: Option<String>,
+    #[serde(flatten)]
+    pub storage: SessionStorage,
     pub chain_head: ChainHead,
     /// Of the active or last run; null before the first, and in lists.
     pub liveness: Option<Liveness>,
@@ -217,6 +229,7 @@ impl SessionView {
             last_command_id: session.last_command_id,
             last_seq: session.last_seq,
             thread_id: session.thread_id,
+            storage: session.storage,
             chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
             supervisor: liveness.as_ref().map(Liveness::supervisor),
             liveness,

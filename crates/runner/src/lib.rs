@@ -7,12 +7,15 @@
 pub mod agent;
 mod backlog;
 mod budgets;
+mod changes;
+pub mod guard;
 mod holdback;
 mod launch;
 mod link;
 mod outbox;
 mod outfit;
 mod runner;
+mod storage;
 mod tail;
 mod tenure;
 mod turn;

@@ -140,7 +140,7 @@ impl Link {
 
     /// A whole message. A final one is the turn's reply.
     pub async fn message(&self, message_id: &str, text: &str, is_final: bool) {
-        let (text, text_truncated) = fit(text);
+        let (text, text_truncated) = fit(text, TEXT_BYTES_MAX);
         let payload = MessagePayload {
             message_id,
             text,
@@ -154,14 +154,14 @@ impl Link {
 
     /// A whole thought that the agent shows.
     pub async fn reasoning(&self, message_id: &str, text: &str) {
-        let (text, text_truncated) = fit(text);
+        let (text, text_truncated) = fit(text, TEXT_BYTES_MAX);
         let payload = json!({"messageId": message_id, "text": text, "textTruncated": text_truncated});
         self.emit(EventType::Reasoning, &payload).await;
     }
 
     /// Output of a tool.
     pub async fn output(&self, tool_call_id: &str, stream: &str, text: &str) {
-        let (text, cut) = fit(text);
+        let (text, cut) = fit(text, TEXT_BYTES_MAX);
         let payload = json!({"toolCallId": tool_call_id, "stream": stream, "text": text, "textTruncated": cut, "outputTruncated": cut});
         self.emit(EventType::CommandOutput, &payload).await;
     }
@@ -252,9 +252,9 @@ impl Link {
     }
 }
 
-/// As much of a text as an event can hold, and whether that is less than all.
-fn fit(text: &str) -> (&str, bool) {
-    if text.len() <= TEXT_BYTES_MAX / 6 {
+/// As much of a text as takes so many bytes once it is escaped, and whether that is less than all.
+pub fn fit(text: &str, bytes_max: usize) -> (&str, bool) {
+    if text.len() <= bytes_max / 6 {
         return (text, false);
     }
     let mut bytes = 0;
@@ -264,7 +264,7 @@ fn fit(text: &str) -> (&str, bool) {
             '\0'..='\u{1f}' => 6,
             char => char.len_utf8(),
         };
-        if bytes > TEXT_BYTES_MAX {
+        if bytes > bytes_max {
             return (&text[..at], true);
         }
     }

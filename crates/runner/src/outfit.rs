@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 
-use ostler_protocol::{FailureKind, provider_profiles::AgentConfig};
+use ostler_protocol::{FailureKind, policy::Sandbox, provider_profiles::AgentConfig};
 use serde::{Deserialize, Serialize};
+
+use crate::guard::{Guard, Guarded, Order, Reach};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -18,9 +20,13 @@ pub struct Outfit {
     pub home: Option<PathBuf>,
     /// Where the agent keeps its own account of the session; it outlives the runner.
     pub storage: Option<PathBuf>,
+    /// Where the runner keeps track of what changes in the workspace; the agent has no business there.
+    pub changes: Option<PathBuf>,
     pub patience: Patience,
     /// The outfit could not be made ready: every turn ends with this.
     pub lacks: Option<Lack>,
+    /// Who stands guard over the agent's program. `None`: nobody.
+    pub guard: Option<Guard>,
 }
 
 /// How long an agent bears with a model provider that does not do its work.
@@ -50,12 +56,74 @@ pub struct Lack {
 impl Outfit {
     /// An outfit for an agent that needs nothing.
     pub fn bare(agent: AgentConfig) -> Self {
-        let (program, workspace, home, storage) = (None, None, None, None);
-        Self { agent, program, workspace, home, storage, patience: Patience::default(), lacks: None }
+        Self {
+            agent,
+            program: None,
+            workspace: None,
+            home: None,
+            storage: None,
+            changes: None,
+            patience: Patience::default(),
+            lacks: None,
+            guard: None,
+        }
     }
 
     /// An outfit that could not be made ready.
     pub fn lacking(agent: AgentConfig, failure_kind: FailureKind, message: String) -> Self {
         Self { lacks: Some(Lack { failure_kind, message }), ..Self::bare(agent) }
+    }
+
+    /// The guard over the agent's program in a run with this sandbox.
+    pub fn guarded(&self, sandbox: Sandbox) -> Option<Guarded> {
+        let guard = self.guard.as_ref()?;
+        // Codex confines its tools itself, by namespaces that cannot be made from within Landlock.
+        let confined = guard.landlock && !self.agent.has_own_sandbox();
+        let reach = self.reach(sandbox, &guard.hidden).filter(|_| confined);
+        let order = Order { limits: guard.limits, reach, runner_pid: std::process::id() };
+        Some(Guarded { guard: guard.program.clone(), order })
+    }
+
+    fn reach(&self, sandbox: Sandbox, hidden: &[PathBuf]) -> Option<Reach> {
+        let mut writable: Vec<_> = [&self.home, &self.storage].into_iter().flatten().cloned().collect();
+        let mut readable = vec![];
+        match sandbox {
+            Sandbox::DangerFullAccess => return None,
+            Sandbox::WorkspaceWrite => writable.extend(self.workspace.clone()),
+            Sandbox::ReadOnly => readable.extend(self.workspace.clone()),
+        }
+        // Nobody else's /tmp.
+        let tmp = self.home.as_ref().map(|home| home.join("tmp"));
+        Some(Reach { writable, readable, hidden: hidden.to_vec(), tmp })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reach(sandbox: Sandbox) -> Option<Reach> {
+        let guard = Guard {
+            program: "ostler".into(),
+            limits: Default::default(),
+            landlock: true,
+            hidden: vec!["/data".into()],
+        };
+        let bare = Outfit::bare(AgentConfig::Acp { command: vec![], keep: Default::default() });
+        let outfit =
+            Outfit { workspace: Some("/work".into()), home: Some("/data/home".into()), guard: Some(guard), ..bare };
+        let codex = Outfit { agent: AgentConfig::Codex, ..outfit.clone() };
+        assert_eq!(codex.guarded(sandbox).unwrap().order.reach, None, "it confines its tools itself");
+        outfit.guarded(sandbox).unwrap().order.reach
+    }
+
+    #[test]
+    fn only_the_widest_sandbox_is_not_confined_and_only_the_narrowest_keeps_the_workspace_as_it_is() {
+        assert_eq!(reach(Sandbox::DangerFullAccess), None);
+        let (home, work) = (PathBuf::from("/data/home"), PathBuf::from("/work"));
+        let write = reach(Sandbox::WorkspaceWrite).unwrap();
+        assert_eq!((write.writable, write.readable), (vec![home.clone(), work.clone()], vec![]));
+        let read = reach(Sandbox::ReadOnly).unwrap();
+        assert_eq!((read.writable, read.readable), (vec![home], vec![work]));
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::{Duration, Instant, sleep};
 use crate::{
     Outfit,
     agent::{self, Agent, TurnEnd},
+    storage,
     tenure::{Halt, Tenure, insist},
     turn,
 };
@@ -225,7 +226,8 @@ async fn serve(order: &RunnerOrder, tenure: &mut Tenure, agent: &mut dyn Agent, 
         while let Some(command) = tenure.backlog.next_turn() {
             fruitless = 0;
             *turns += 1;
-            turn::work(tenure, agent, command).await?;
+            turn::work(tenure, &order.outfit, agent, command).await?;
+            report_storage(order, tenure).await;
         }
         if tenure.has_left {
             return Ok(());
@@ -240,6 +242,20 @@ async fn serve(order: &RunnerOrder, tenure: &mut Tenure, agent: &mut dyn Agent, 
             Err(halt) => return Err(halt),
         }
         tenure.refill(0).await?;
+    }
+}
+
+/// Says what the agent has left in its session's storage. The turn has ended by now; that this failed is no reason to fail.
+async fn report_storage(order: &RunnerOrder, tenure: &Tenure) {
+    let Some(storage) = order.outfit.storage.clone() else { return };
+    let run_id = order.run_id.to_string();
+    let measured = tokio::task::spawn_blocking(move || storage::measure(&storage, run_id)).await;
+    let found = match measured.map_err(std::io::Error::other).flatten() {
+        Ok(found) => found,
+        Err(error) => return tracing::warn!(%error, run_id = %order.run_id, "the storage could not be measured"),
+    };
+    if let Err(failure) = tenure.refresh_storage(&found).await {
+        tracing::warn!(%failure, run_id = %order.run_id, "the storage could not be reported");
     }
 }
 

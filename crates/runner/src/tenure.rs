@@ -13,6 +13,7 @@ use ostler_protocol::{
     leases::{Claimed, LeaseState, PatchLease},
     results::RunResult,
     runs::Run,
+    session_storage::RefreshStorage,
 };
 use tokio::time::{Duration, Instant, sleep};
 
@@ -182,6 +183,11 @@ impl Tenure {
     pub async fn conversation(&self, command_id: CommandId) -> Result<Conversation, Failure> {
         let command_id = command_id.to_string();
         insist(self.retry_for(), || self.client.conversation(&self.run_id, &command_id)).await
+    }
+
+    /// Tells what the session's storage holds now.
+    pub async fn refresh_storage(&self, found: &RefreshStorage) -> Result<(), Failure> {
+        self.client.refresh_session_storage(&self.run.session_id, found).await.map(drop)
     }
 
     /// Asks for commands that came meanwhile, waiting at most `wait_ms`.

@@ -9,16 +9,20 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     budgets::Allowance,
     commands::{Command, CommandPage, CommandState, CommandType, PollCommands},
-    events::{AppendEvent, Appended, EventType},
+    events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
     ids::CommandId,
     leases::LeaseState,
+    workspaces::WorkspaceChanges,
 };
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::{
+    Outfit,
     agent::{AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult},
     budgets::{Meter, Stop},
+    changes::Changes,
     link::{self, RunnerEnd},
     tenure::{Halt, Refusal, Tenure},
 };
@@ -32,7 +36,7 @@ const QUIET_MS: (u64, u64) = (25, 1_000);
 const STOP_GRACE_MS: u64 = 10_000;
 
 /// Works on one turn of the backlog. Only what ends the whole tenure is an error.
-pub async fn work(tenure: &mut Tenure, agent: &mut dyn Agent, command: Command) -> Result<(), Halt> {
+pub async fn work(tenure: &mut Tenure, outfit: &Outfit, agent: &mut dyn Agent, command: Command) -> Result<(), Halt> {
     let prepared = prepare(tenure, agent, command).await;
     let (turn, allowance, meter) = match prepared {
         Ok(Start::Go(go)) => *go,
@@ -47,11 +51,22 @@ pub async fn work(tenure: &mut Tenure, agent: &mut dyn Agent, command: Command) 
     for command in aimed {
         watch.deliver(command).await?;
     }
+    let begun = Changes::begin(outfit).await;
     let left = watch.attend(agent.turn(&turn, link)).await?;
+    if let (Some(begun), Outcome::Left(Ok(_) | Err(Left::Stopped))) = (begun, &left) {
+        watch.tell_changes(&begun).await;
+    }
     watch.finish(left).await?;
     // What was aimed at the turn and never delivered has ended with it.
     tenure.backlog.aimed_at(turn.command.command_id);
     Ok(())
+}
+
+#[derive(Serialize)]
+struct Told {
+    phase: &'static str,
+    #[serde(flatten)]
+    changes: WorkspaceChanges,
 }
 
 enum Start {
@@ -335,6 +350,14 @@ impl<'a> Watch<'a> {
             Err(failure) => return Err(failure.into()),
         }
         Ok(())
+    }
+
+    /// Says what the agent changed in its workspace, before the turn's end is stated.
+    async fn tell_changes(&mut self, begun: &Changes) {
+        if let Some(changes) = begun.end().await {
+            let fact = Told { phase: PHASE_WORKSPACE_CHANGED, changes };
+            self.end.tell(EventType::BackendStatus, &fact);
+        }
     }
 
     /// Sends what is left, and the end.

@@ -35,6 +35,9 @@ pub struct Config {
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub agents: AgentsSection,
+    pub sessions: SessionsSection,
+    pub workspaces: WorkspacesSection,
+    pub confinement: ConfinementSection,
     pub limits: LimitsSection,
     pub log: LogSection,
     pub rate_limit: Rates,
@@ -150,6 +153,9 @@ pub struct RunnerSection {
     pub job_silence_ms: i64,
     /// The namespace shown for jobs that have none.
     pub namespace: String,
+    /// The program that stands guard over agents: the one that serves, where it can. Not for a file to say.
+    #[serde(skip)]
+    pub guard: Option<PathBuf>,
 }
 
 impl Default for RunnerSection {
@@ -163,6 +169,72 @@ impl Default for RunnerSection {
             sweep_interval_ms: 500,
             job_silence_ms: 30_000,
             namespace: "local".into(),
+            guard: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionsSection {
+    /// How long a session's storage is kept after its last use; unset is for ever.
+    pub storage_ttl_ms: Option<i64>,
+    /// How often storage that has expired is looked for.
+    pub gc_interval_ms: u64,
+}
+
+impl Default for SessionsSection {
+    fn default() -> Self {
+        Self { storage_ttl_ms: None, gc_interval_ms: 300_000 }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkspacesSection {
+    /// Directories below which a run may name its workspace (`{"kind": "local"}`); none by default.
+    pub roots: Vec<String>,
+    /// How repositories may be fetched (`{"kind": "git"}`): `https`, `http`, `ssh`, `git`, `file`.
+    pub git_protocols: Vec<String>,
+    /// How long one step of git may take.
+    pub git_timeout_ms: u64,
+    /// How long an idle run keeps the workspace that was made for it. One that has ended loses it with the next look.
+    pub keep_ms: i64,
+}
+
+impl Default for WorkspacesSection {
+    fn default() -> Self {
+        Self { roots: vec![], git_protocols: vec!["https".into()], git_timeout_ms: 120_000, keep_ms: 86_400_000 }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfinementSection {
+    /// Keeps agents' programs to their workspace, home and storage, and out of the data directory, where the kernel has
+    /// Landlock. `danger-full-access` is never confined.
+    pub landlock: bool,
+    /// Address space of each process of an agent; unset is no limit. Programs on Node reserve far more than they use.
+    pub memory_bytes: Option<u64>,
+    /// Processor time of each process of an agent; unset is no limit.
+    pub cpu_seconds: Option<u64>,
+    /// Size of a file that an agent writes; unset is no limit.
+    pub file_bytes: Option<u64>,
+    /// Files each process of an agent has open; unset is the system's limit.
+    pub open_files: Option<u64>,
+    /// Processes of the user that agents run as, all together; unset is the system's limit.
+    pub processes: Option<u64>,
+}
+
+impl Default for ConfinementSection {
+    fn default() -> Self {
+        Self {
+            landlock: true,
+            memory_bytes: None,
+            cpu_seconds: None,
+            file_bytes: Some(8 * 1024 * 1024 * 1024),
+            open_files: Some(4_096),
+            processes: None,
         }
     }
 }

@@ -5,6 +5,7 @@ mod app;
 mod auth;
 pub mod clock;
 pub mod config;
+mod directories;
 mod followers;
 mod http;
 mod hub;

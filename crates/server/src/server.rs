@@ -3,7 +3,6 @@
 use std::{
     io::ErrorKind,
     net::SocketAddr,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,7 +19,7 @@ use crate::{
     auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, SystemClock},
     config::Config,
-    http,
+    directories, http,
     hub::Hub,
     launcher, listener,
     metrics::Metrics,
@@ -51,7 +50,8 @@ impl Server {
     pub async fn start_with(mut config: Config, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
         config.server.workspace = Some(workspace(&config)?);
         let data_dir = config.data_dir()?;
-        make_private_dir(&data_dir)?;
+        directories::make(&data_dir).map_err(|failure| not_started("data-dir", failure.cause.unwrap_or_default()))?;
+        config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
         let db = Db::open(&config.store()?, clock.now()).await.map_err(not_opened)?;
         check_durability(&db, &config).await?;
@@ -126,7 +126,11 @@ impl Server {
 
 fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray>>) -> Vec<JoinHandle<()>> {
     let serving = tokio::spawn(listener::serve(app.clone(), listener, router));
-    let mut tasks = vec![serving, tokio::spawn(worker::sweeper::run(app.clone()))];
+    let mut tasks = vec![
+        serving,
+        tokio::spawn(worker::sweeper::run(app.clone())),
+        tokio::spawn(worker::session_storage::run(app.clone())),
+    ];
     if let Some(told) = told {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
     }
@@ -150,11 +154,6 @@ fn check_open(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     }
     tracing::warn!(%address, "open-loopback: whoever is on this machine may run agents here without a token");
     Ok(())
-}
-
-fn make_private_dir(path: &Path) -> Result<(), Failure> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| not_started("data-dir", format!("{}: {error}", path.display())))
 }
 
 async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {

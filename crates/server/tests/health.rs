@@ -47,6 +47,9 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
         readiness["secretRefs"],
         json!({"redacted": true, "databaseUrl": url, "providerSecrets": "local-files"})
     );
+    // Nobody stands guard in this test: only the program `ostler` knows how.
+    let unguarded = json!({"guarded": false, "filesConfined": false, "landlock": 0, "networkConfined": false});
+    assert_eq!(readiness["confinement"], unguarded);
 }
 
 async fn health_shows_no_secret(engine: Engine) {

@@ -112,6 +112,12 @@ impl Scene {
             ),
             (
                 "POST",
+                format!("/api/v1/sessions/{session}/storage/refresh"),
+                json!({"runId": run, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
+            ),
+            ("POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
+            (
+                "POST",
                 "/api/v1/tokens".into(),
                 json!({"name": "ci", "role": "client", "tenants": ["hwlab"], "expiresInMs": 1_000}),
             ),
@@ -173,7 +179,9 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/runs/{runId}/runner-jobs",
         "POST /api/v1/sessions",
         "POST /api/v1/sessions/{sessionId}/control",
+        "POST /api/v1/sessions/storage/gc",
         "POST /api/v1/sessions/{sessionId}/read",
+        "POST /api/v1/sessions/{sessionId}/storage/refresh",
         "POST /api/v1/tokens",
         "POST /api/v1/users",
         "POST /api/v1/users/{userName}/token",
@@ -311,7 +319,8 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (method, path, _) in scene.writes() {
-        if ["/cancel", "/runner-jobs", "/read", "/token", "/validate"].iter().any(|optional| path.ends_with(optional)) {
+        let optional = ["/cancel", "/runner-jobs", "/read", "/token", "/validate", "/gc"];
+        if optional.iter().any(|optional| path.ends_with(optional)) {
             continue;
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;
@@ -541,7 +550,7 @@ async fn zero_bytes_do_no_harm(engine: Engine) {
         body[field] = zero.into();
         server.post("/api/v1/runs", &body).await.refused(SchemaInvalid);
     }
-    server.create_run_with(|body| body["workspaceRef"] = json!({"kind": "git", "repo": zero})).await;
+    server.create_run_with(|body| body["workspaceRef"] = json!({"kind": "none", "repo": zero})).await;
     let register =
         json!({"runnerId": "r", "backendProfile": "scripted", "placement": {"kind": "host-process", "pod": zero}});
     server.post("/api/v1/runners/register", &register).await.with_status(200);

@@ -26,7 +26,8 @@ on_both_engines!(
 async fn a_valid_run_reads_back_as_it_was_accepted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();
-    body["workspaceRef"] = json!({"kind": "git", "repo": "pikasTech/HWLAB", "commit": "abc", "z": [1, {"y": null}]});
+    body["workspaceRef"] =
+        json!({"kind": "git", "repoUrl": "https://git.example/HWLAB.git", "commit": "abc", "z": [1, {"y": null}]});
     body["traceSink"] = json!({"kind": "loki", "stream": "x"});
     let created = server.post("/api/v1/runs", &body).await.with_status(201);
     let run_id = id(&created, "runId");

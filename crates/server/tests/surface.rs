@@ -11,7 +11,7 @@ use std::{
 
 use ostler_protocol::{
     FailureKind, commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs,
-    runners, runs, sessions, tokens,
+    runners, runs, session_storage, sessions, tokens,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -65,6 +65,7 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/result", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/conversation", none),
+    ("GET", "/api/v1/runs/{runId}/commands/{commandId}/diff", none),
     ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id})),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
     ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
@@ -91,6 +92,13 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/sessions/{sessionId}/trace", none),
     ("GET", "/api/v1/sessions/{sessionId}/output", none),
     ("POST", "/api/v1/sessions/{sessionId}/read", |_| json!({})),
+    ("GET", "/api/v1/sessions/{sessionId}/storage", none),
+    (
+        "POST",
+        "/api/v1/sessions/{sessionId}/storage/refresh",
+        |scene| json!({"runId": scene.run_id, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
+    ),
+    ("POST", "/api/v1/sessions/storage/gc", |_| json!({"limit": 10})),
     (
         "POST",
         "/api/v1/runs/{runId}/permissions/{permissionId}/answer",
@@ -109,6 +117,7 @@ pub const OPERATIONS: &[Row] = &[
         |_| json!({"runnerId": "runner-a", "leaseEpoch": 1, "status": "completed"}),
     ),
     ("POST", "/api/v1/runs/{runId}/cancel", |_| json!({})),
+    ("DELETE", "/api/v1/sessions/{sessionId}/storage", none),
     ("GET", "/api/v1/provider-profiles", none),
     ("GET", "/api/v1/provider-profiles/{profile}", none),
     ("PUT", "/api/v1/provider-profiles/{profile}/credential", |_| json!({"apiKey": "sk-0123456789abcdef"})),
@@ -171,10 +180,11 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
 impl Scene {
     /// A run with a command and a job, a token, a user of this name, and a profile that was tried.
     pub async fn set(server: &TestServer, user_name: &str) -> Self {
-        let run_id = server.create_run().await;
+        let stored = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local"});
+        let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");
+        let run_id = server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": session_id})).await;
         let command_id = server.turn(&run_id, "hi").await;
         let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-        let session_id = id(&server.run(&run_id).await, "sessionId");
         let job_id = id(&job, "runnerJobId");
         let permission_id = job_id.replace("job_", "prm_");
         let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
@@ -259,6 +269,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Role", words::<conversation::Role>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
+        ("StorageKind", words::<session_storage::StorageKind>()),
         ("TerminalStatus", words::<runs::TerminalStatus>()),
         ("TokenRole", words::<tokens::TokenRole>()),
         ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),

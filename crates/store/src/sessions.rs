@@ -4,13 +4,14 @@ use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
     ids::SessionId,
+    session_storage::{SessionStorage, StorageKind},
     sessions::{ExecutionState, Session},
 };
 
 use crate::{
     db::{Db, StoreError},
     readers::Settled,
-    record::{Kind::*, Reader, Record, Value, columns, opt_text, text},
+    record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
 };
 
 impl Record for Session {
@@ -29,6 +30,9 @@ impl Record for Session {
         ("title", Text),
         ("closed_at", Int),
         ("thread_id", Text),
+        ("storage_kind", Text),
+        ("storage", Text),
+        ("expires_at", Int),
         ("last_seq", Int),
         ("chain_head", Bytes),
         ("version", Int),
@@ -65,6 +69,9 @@ impl Record for Session {
             self.title.clone().into(),
             self.closed_at.into(),
             self.thread_id.clone().into(),
+            self.storage.storage_kind.as_str().into(),
+            described(&self.storage),
+            self.storage.expires_at.into(),
             self.last_seq.into(),
             (&self.chain_head).into(),
             self.version.into(),
@@ -93,6 +100,7 @@ impl Record for Session {
             title: row.opt_text()?,
             closed_at: row.opt_time()?,
             thread_id: row.opt_text()?,
+            storage: storage(row)?,
             last_seq: row.int()?,
             chain_head: row.hash()?,
             version: row.int()?,
@@ -108,6 +116,20 @@ impl Record for Session {
             updated_at: row.time()?,
         })
     }
+}
+
+/// What no query looks into; most sessions have nothing of it.
+fn described(storage: &SessionStorage) -> Value {
+    match storage.storage_kind {
+        StorageKind::None => Value::Text(None),
+        StorageKind::Local | StorageKind::Evicted => json(storage),
+    }
+}
+
+fn storage(row: &mut Reader<'_>) -> Result<SessionStorage, StoreError> {
+    let storage_kind = row.named(StorageKind::parse)?;
+    let described: SessionStorage = row.opt_json()?.unwrap_or_default();
+    Ok(SessionStorage { storage_kind, expires_at: row.opt_time()?, ..described })
 }
 
 pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreError> {
@@ -283,4 +305,10 @@ pub async fn list_after(db: &Db, after: Option<SessionId>, limit: u32) -> Result
         vec![after.into(), i64::from(limit).into()],
     )
     .await
+}
+
+/// Sessions whose storage had expired by then, the longest expired first.
+pub async fn list_expired_storage(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<Session>, StoreError> {
+    let expired = "WHERE t.storage_kind = 'local' AND t.expires_at <= $1 ORDER BY t.expires_at LIMIT $2";
+    db.select::<Session>(expired, vec![now.into(), i64::from(limit).into()]).await
 }

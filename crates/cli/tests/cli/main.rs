@@ -8,6 +8,7 @@ mod browser;
 mod codex;
 mod disk_full;
 mod drain;
+mod guard;
 mod home;
 mod http;
 mod json_log;

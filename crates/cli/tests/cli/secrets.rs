@@ -116,7 +116,7 @@ impl Caller {
 
     fn run_request(&self) -> Value {
         let mut body = run_request();
-        body["workspaceRef"] = self.with(json!({"kind": "git"}));
+        body["workspaceRef"] = self.with(json!({"kind": "none"}));
         body["traceSink"] = self.secret.clone();
         body["businessIntents"] = json!([self.secret]);
         let reference = json!({"name": "agentrun-v01-tool-github", "keys": ["ghp_pl4nted0123456789"]});

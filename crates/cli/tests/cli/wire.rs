@@ -138,7 +138,7 @@ fn run() -> Value {
 }
 
 fn session() -> Value {
-    json!({"sessionId": "s1", "tenantId": "local", "backendProfile": "scripted", "executionState": "idle", "version": 1,
+    json!({"sessionId": "s1", "tenantId": "local", "backendProfile": "scripted", "storageKind": "none", "executionState": "idle", "version": 1,
         "readVersion": 0, "unread": true, "activeRunId": null, "activeCommandId": null, "lastRunId": run_id(),
         "lastCommandId": null, "lastSeq": 12, "threadId": null, "chainHead": {"sessionSeq": 12, "hash": "00"},
         "liveness": null, "supervisor": null, "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"})

@@ -30,7 +30,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
         return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
     }
     check_accepting(&rows.run)?;
-    session::check_open(&desk.session)?;
+    session::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
         return Err(session_busy(active));
     }

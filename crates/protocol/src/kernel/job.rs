@@ -48,6 +48,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -
             .detail("runnerJobId", known.runner_job_id.to_string()));
     }
     check_accepting(&rows.run)?;
+    desk.session.storage.check()?;
     let command = match op.command_id {
         Some(id) => rows.commands.get(&id).map(|c| &**c),
         None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),

@@ -29,7 +29,7 @@ pub struct CreateRunOp {
 }
 
 pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply, Failure> {
-    session::check_open(&desk.session)?;
+    session::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));
     }

@@ -1,4 +1,4 @@
-//! Facts of a session itself: it was made, renamed, closed. They belong to no run, so they have the session's number and
+//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it. They belong to no run, so they have the session's number and
 //! none of a run's; the chain, the streams and the pages take them like any other.
 
 use serde_json::json;
@@ -7,6 +7,7 @@ use super::{Reply, desk::Desk, run::session_busy};
 use crate::{
     Failure, FailureKind, Timestamp,
     events::{EventType, NewEvent},
+    session_storage::{RefreshStorage, StorageKind},
     sessions::Session,
 };
 
@@ -28,12 +29,19 @@ pub enum SessionChange {
     Rename(Option<String>),
     /// For good: it takes no run and no command any more, and can still be read.
     Close,
+    /// It has storage now; kept at least until then.
+    MakeStorage { expires_at: Option<Timestamp> },
+    /// What a runner found in it.
+    MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
+    /// Its storage goes, for good.
+    EvictStorage { reason: &'static str },
 }
 
 /// Its row is on the desk already: the operation brought it.
 pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
-    let Session { title, backend_profile, .. } = &*desk.session;
-    let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile, "by": by});
+    let Session { title, backend_profile, storage, .. } = &*desk.session;
+    let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile,
+        "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by});
     state(desk, &fact, now)
 }
 
@@ -42,13 +50,16 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
     let is_so = match &op.change {
         SessionChange::Rename(title) => desk.session.title == *title,
         SessionChange::Close => desk.session.closed_at.is_some(),
+        SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
+        SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
+        SessionChange::EvictStorage { .. } => desk.session.storage.storage_kind == StorageKind::Evicted,
     };
     if is_so {
         return Ok(Reply::Session(Box::new((*desk.session).clone())));
     }
-    check_open(&desk.session)?;
     let fact = match op.change {
         SessionChange::Rename(title) => {
+            check_open(&desk.session)?;
             let fact = json!({"change": "renamed", "title": title, "by": op.by});
             desk.session.title = title;
             fact
@@ -60,6 +71,21 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
             desk.session.closed_at = Some(now);
             json!({"change": "closed", "by": op.by})
         }
+        SessionChange::MakeStorage { expires_at } => {
+            check_open(&desk.session)?;
+            make_storage(&mut desk.session, expires_at)?;
+            json!({"change": "storage-made", "storageKind": "local", "expiresAt": desk.session.storage.expires_at,
+                "by": op.by})
+        }
+        SessionChange::MeasureStorage { found, expires_at } => {
+            measure_storage(&mut desk.session, &found, expires_at, now)?;
+            json!({"change": "storage-measured", "sizeBytes": found.size_bytes, "filesCount": found.files_count,
+                "sha256": found.sha256, "expiresAt": desk.session.storage.expires_at, "by": op.by})
+        }
+        SessionChange::EvictStorage { reason } => {
+            evict_storage(&mut desk.session, now)?;
+            json!({"change": "storage-evicted", "reason": reason, "by": op.by})
+        }
     };
     Ok(state(desk, &fact, now))
 }
@@ -69,8 +95,64 @@ fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
     Reply::Session(Box::new((*desk.session).clone()))
 }
 
-/// A closed session takes no more work.
-pub fn check_open(session: &Session) -> Result<(), Failure> {
+fn is_as_found(session: &Session, found: &RefreshStorage, expires_at: Option<Timestamp>) -> bool {
+    let storage = &session.storage;
+    let known = (storage.storage_size_bytes, storage.storage_files_count, &storage.storage_sha256);
+    // What has no digest may have changed without showing it.
+    let same = found.sha256.is_some() && known == (Some(found.size_bytes), Some(found.files_count), &found.sha256);
+    storage.storage_kind == StorageKind::Local && same && storage.expires_at >= expires_at
+}
+
+fn make_storage(session: &mut Session, expires_at: Option<Timestamp>) -> Result<(), Failure> {
+    session.storage.check()?;
+    session.storage.storage_kind = StorageKind::Local;
+    session.storage.keep_until(expires_at);
+    Ok(())
+}
+
+fn measure_storage(
+    session: &mut Session,
+    found: &RefreshStorage,
+    expires_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Failure> {
+    session.storage.check()?;
+    check_storage(session)?;
+    let storage = &mut session.storage;
+    storage.storage_size_bytes = Some(found.size_bytes);
+    storage.storage_files_count = Some(found.files_count);
+    storage.storage_sha256 = found.sha256.clone();
+    storage.storage_updated_at = Some(now);
+    storage.keep_until(expires_at);
+    Ok(())
+}
+
+fn evict_storage(session: &mut Session, now: Timestamp) -> Result<(), Failure> {
+    check_storage(session)?;
+    if let Some(active) = session.busy_with_other(None, now) {
+        return Err(session_busy(active));
+    }
+    session.storage.storage_kind = StorageKind::Evicted;
+    session.storage.storage_evicted_at = Some(now);
+    Ok(())
+}
+
+fn check_storage(session: &Session) -> Result<(), Failure> {
+    match session.storage.storage_kind {
+        StorageKind::None => {
+            Err(Failure::rule(FailureKind::StateConflict, "storage-none", "the session has no storage"))
+        }
+        StorageKind::Local | StorageKind::Evicted => Ok(()),
+    }
+}
+
+/// A session that was closed takes no more work, and neither does one whose agent has lost its memory.
+pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
+    check_open(session)?;
+    session.storage.check()
+}
+
+fn check_open(session: &Session) -> Result<(), Failure> {
     match session.closed_at {
         Some(_) => Err(Failure::rule(FailureKind::StateConflict, "session-closed", "the session was closed")),
         None => Ok(()),

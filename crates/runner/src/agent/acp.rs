@@ -114,7 +114,7 @@ impl Acp {
 
     /// Starts the program and opens the agent's session in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
-        let program = self.program()?;
+        let program = self.program(turn.run.execution_policy.sandbox)?;
         self.processes += 1;
         let mark = format!("{}-{}", turn.attempt_id, self.processes);
         let mut process = Process::start(&program, &mark, REDACTOR.clone()).map_err(|error| {
@@ -220,7 +220,7 @@ impl Acp {
         Ok(place)
     }
 
-    fn program(&self) -> Result<Program, TurnEnd> {
+    fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let Some((path, arguments)) = self.command.split_first() else {
             return Err(TurnEnd::failed(FailureKind::InfraFailed, "the profile names no program"));
         };
@@ -238,6 +238,7 @@ impl Acp {
             directory: Some(self.workspace()?),
             environment,
             version: Version::Two,
+            guarded: self.outfit.guarded(sandbox),
         })
     }
 

@@ -113,7 +113,7 @@ impl Codex {
 
     /// Starts the program and opens the session's thread in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
-        let program = self.program()?;
+        let program = self.program(turn.run.execution_policy.sandbox)?;
         self.processes += 1;
         let mark = format!("{}-{}", turn.attempt_id, self.processes);
         let mut process = Process::start(&program, &mark, REDACTOR.clone()).map_err(|error| {
@@ -189,7 +189,7 @@ impl Codex {
     }
 
     /// The program, in its own home, with the session's storage where it keeps its rollouts.
-    fn program(&self) -> Result<Program, TurnEnd> {
+    fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(self.outfit.program.as_deref(), std::env::var_os("PATH").as_deref())
             .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
         let home = self.home()?;
@@ -205,6 +205,7 @@ impl Codex {
             directory: Some(self.workspace()?),
             environment: environment.map(|(name, value)| (name.into(), value.into())).to_vec(),
             version: Version::Bare,
+            guarded: self.outfit.guarded(sandbox),
         })
     }
 

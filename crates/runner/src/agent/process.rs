@@ -28,7 +28,7 @@ use tokio::{
     time::{Duration, Instant, timeout, timeout_at},
 };
 
-use crate::Tail;
+use crate::{Tail, guard::Guarded};
 
 /// What a program gets of our environment.
 const ENVIRONMENT: &[&str] = &[
@@ -67,13 +67,22 @@ pub struct Program {
     /// Beside the few variables that every program gets.
     pub environment: Vec<(OsString, OsString)>,
     pub version: Version,
+    /// Who stands guard over it. `None`: nobody.
+    pub guarded: Option<Guarded>,
 }
 
 impl Program {
     /// The one place that says how a program is started.
     pub(super) fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
-        command.args(&self.arguments).env_clear().process_group(0);
+        let mut command = match &self.guarded {
+            None => Command::new(&self.path),
+            Some(guarded) => Command::new(&guarded.guard),
+        };
+        match &self.guarded {
+            None => command.args(&self.arguments),
+            Some(guarded) => command.arg0("ostler").args(guarded.arguments(&self.path, &self.arguments)),
+        };
+        command.env_clear().process_group(0);
         command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
@@ -115,6 +124,7 @@ pub struct Process {
     forgotten: HashSet<i64>,
     log: Arc<Mutex<Tail>>,
     redactor: Arc<Redactor>,
+    is_guarded: bool,
     is_closed: bool,
 }
 
@@ -148,6 +158,7 @@ impl Process {
             forgotten: HashSet::new(),
             log,
             redactor,
+            is_guarded: program.guarded.is_some(),
             is_closed: false,
         })
     }
@@ -252,6 +263,11 @@ impl Process {
         self.output.close();
         let status = timeout(Duration::from_millis(CLOSE_MS), self.child.wait()).await;
         self.is_closed = true;
+        if status.is_err() && self.is_guarded {
+            // The guard knows its own; it is killed itself only if it does not get done.
+            let _ = kill_process(self.group, Signal::TERM);
+            let _ = timeout(Duration::from_millis(CLOSE_MS), self.child.wait()).await;
+        }
         kill_all(self.group, self.mark.clone()).await;
         match status {
             Ok(status) => status.ok(),
@@ -264,6 +280,11 @@ impl Drop for Process {
     /// Whoever lets it go unclosed has no time: everything is killed at once.
     fn drop(&mut self) {
         if self.is_closed {
+            return;
+        }
+        if self.is_guarded {
+            // The guard goes on without us, and ends everything and then itself.
+            let _ = kill_process(self.group, Signal::TERM);
             return;
         }
         let _ = kill_process_group(self.group, Signal::KILL);

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
+    RawJson,
     commands::Command,
     events::{AppendEvent, EventType},
     permissions::{PermissionRequest, PermissionStatus},
 };
+use serde::Serialize;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until},
@@ -57,6 +59,11 @@ impl RunnerEnd {
     /// Forgets what has not been sent.
     pub fn discard(&self) {
         self.shared.state().outbox.clear();
+    }
+
+    /// Queues what the runner itself has to say about the turn.
+    pub fn tell<T: Serialize>(&self, event_type: EventType, payload: &T) {
+        self.shared.push(event_type, RawJson::of(payload));
     }
 
     /// Queues the end of a command: the turn's, or that of an interrupt.

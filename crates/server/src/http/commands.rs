@@ -8,6 +8,7 @@ use ostler_protocol::{
     ids::{CommandId, RunId},
     results::RunResult,
     runs::Cancel,
+    workspaces::CommandDiff,
 };
 
 use super::{
@@ -73,6 +74,19 @@ pub async fn result(
     At((run_id, command_id)): At<(RunId, CommandId)>,
 ) -> Result<Json<RunResult>, Refusal> {
     Ok(Json(service::results::get(&app, &caller, run_id, Some(command_id)).await?))
+}
+
+/// What a command's agent changed in its workspace.
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/diff", tag = "commands",
+    security(("token" = ["read"])),
+    params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
+    responses((status = 200, body = CommandDiff), (status = "4XX", body = Problem)))]
+pub async fn diff(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At((run_id, command_id)): At<(RunId, CommandId)>,
+) -> Result<Json<CommandDiff>, Refusal> {
+    Ok(Json(service::results::diff(&app, &caller, run_id, command_id).await?))
 }
 
 /// Cancel a command. Idempotent: cancelling a finished command returns how it ended.

@@ -20,6 +20,7 @@ mod provider_profiles;
 mod runner_jobs;
 mod runners;
 mod runs;
+mod session_storage;
 mod sessions;
 mod tokens;
 mod users;
@@ -55,6 +56,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(commands::get))
         .routes(routes!(commands::result))
         .routes(routes!(conversation::get))
+        .routes(routes!(commands::diff))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::ack))
         .routes(routes!(commands::patch_status))
@@ -78,6 +80,9 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sessions::output))
         .routes(routes!(sessions::read))
         .routes(routes!(sessions::control))
+        .routes(routes!(session_storage::get, session_storage::delete))
+        .routes(routes!(session_storage::refresh))
+        .routes(routes!(session_storage::sweep))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(users::create, users::list))

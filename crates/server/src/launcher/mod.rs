@@ -1,9 +1,11 @@
 //! Launchers: each takes runner jobs, starts a runner for each, and says how it ended. None ever scans runs for work. Where
 //! a runner lives is the only thing that differs between them.
 
+mod git;
 mod outfit;
 mod process;
 mod resident;
+pub mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 

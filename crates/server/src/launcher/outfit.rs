@@ -3,9 +3,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{DirBuilder, OpenOptions, Permissions},
-    io::{ErrorKind, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -15,13 +15,18 @@ use ostler_protocol::{
     provider_profiles::AgentConfig,
     runner_jobs::{JobPhase, RunnerJob},
 };
-use ostler_runner::Outfit;
+use ostler_runner::{
+    Outfit,
+    guard::{Guard, Limits},
+};
 use ostler_store as store;
 use secrecy::{ExposeSecret, SecretString};
 
+use super::workspaces;
 use crate::{
     app::{App, RunRef},
-    service::provider_profiles,
+    directories,
+    service::{provider_profiles, runs, session_storage},
 };
 
 /// The directory of homes, in the data directory.
@@ -44,12 +49,34 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Outfit {
 
 async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
     let (agent, files) = provider_profiles::outfit(app, &run.backend_profile).await?;
+    let agents = &app.config.agents;
+    let program = agents.codex.clone().filter(|_| agent == AgentConfig::Codex);
+    let bare = Outfit::bare(agent);
+    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app)?, ..bare };
+    if outfit.agent.is_program() {
+        outfit.storage = Some(session_storage::make(app, run.session).await?);
+        let workspace = workspaces::ready(app, &runs::read(app, run.run_id).await?).await?;
+        (outfit.workspace, outfit.changes) = (Some(workspace.directory), Some(workspace.changes));
+    }
     let home = home(app, job.runner_job_id)?;
     let path = home.clone();
     aside(move || build(&path, &files)).await.map_err(unusable)?;
-    let agents = &app.config.agents;
-    let program = agents.codex.clone().filter(|_| agent == AgentConfig::Codex);
-    Ok(Outfit { program, home: Some(home), patience: agents.patience(), ..Outfit::bare(agent) })
+    Ok(Outfit { home: Some(home), ..outfit })
+}
+
+fn guard(app: &App) -> Result<Option<Guard>, Failure> {
+    let Some(program) = app.config.runner.guard.clone() else { return Ok(None) };
+    let section = &app.config.confinement;
+    let limits = Limits {
+        memory_bytes: section.memory_bytes,
+        cpu_seconds: section.cpu_seconds,
+        file_bytes: section.file_bytes,
+        open_files: section.open_files,
+        processes: section.processes,
+    };
+    // The operator's token is in there, and what other agents were given.
+    let hidden = vec![app.config.data_dir()?];
+    Ok(Some(Guard { program, limits, landlock: section.landlock, hidden }))
 }
 
 /// Clears away what was made for a job. Its runner is gone.
@@ -58,7 +85,7 @@ pub async fn clear(app: &App, job: &RunnerJob) {
     if !home.exists() {
         return;
     }
-    if let Err(error) = aside(move || wipe(&home)).await {
+    if let Err(error) = aside(move || directories::remove(&home)).await {
         tracing::warn!(%error, job = %job.runner_job_id, "an agent's home could not be wiped; the next sweep tries again");
     }
 }
@@ -74,7 +101,7 @@ pub async fn sweep(app: &App) {
         };
         // A store that does not answer says nothing about the runner.
         let in_use = job.map_or(true, |job| job.is_some_and(|job| job.phase == JobPhase::Running));
-        if !in_use && let Err(error) = aside(move || wipe(&home)).await {
+        if !in_use && let Err(error) = aside(move || directories::remove(&home)).await {
             tracing::warn!(%error, "a home that was left behind could not be wiped");
         }
     }
@@ -96,47 +123,21 @@ fn unusable(error: std::io::Error) -> Failure {
 
 /// A fresh home with these files, readable by its owner alone.
 fn build(home: &Path, files: &BTreeMap<String, SecretString>) -> std::io::Result<()> {
-    wipe(home)?;
-    make_dir(home)?;
+    directories::remove(home)?;
+    directories::create(home)?;
     for (path, text) in files {
         let path = home.join(path);
-        path.parent().map(make_dir).transpose()?;
+        path.parent().map(directories::create).transpose()?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(text.expose_secret().as_bytes())?;
     }
     Ok(())
 }
 
-fn make_dir(path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Removes a home, whatever its agent made of it. Links are removed and never followed.
-fn wipe(home: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(home) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            unlock(home)?;
-            std::fs::remove_dir_all(home)
-        }
-        removed => removed,
-    }
-}
-
-/// An agent may have closed a directory against us both.
-fn unlock(directory: &Path) -> std::io::Result<()> {
-    std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            unlock(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -162,8 +163,8 @@ mod tests {
         std::fs::set_permissions(home.join(".q/deep"), Permissions::from_mode(0o000)).unwrap();
         build(&home, &files(&["config.toml"])).unwrap();
         assert_eq!(std::fs::read_dir(&home).unwrap().count(), 1, "the next home has nothing of the one before");
-        wipe(&home).unwrap();
-        wipe(&home).unwrap();
+        directories::remove(&home).unwrap();
+        directories::remove(&home).unwrap();
         assert!(!home.exists() && outside.join("kept").exists());
     }
 }

@@ -1,7 +1,8 @@
 //! Health: alive, and ready to be trusted with work.
 
 use ostler_protocol::health::{
-    DurabilityReadiness, Health, MigrationReadiness, Readiness, SERVICE_ID, SecretRefReadiness, StoreReadiness,
+    ConfinementReadiness, DurabilityReadiness, Health, MigrationReadiness, Readiness, SERVICE_ID, SecretRefReadiness,
+    StoreReadiness,
 };
 
 use crate::app::App;
@@ -45,5 +46,11 @@ pub async fn readiness(app: &App) -> Readiness {
             provider_secrets: app.secrets.kind().into(),
             database_url: if app.config.store.database_url.is_some() { "configured" } else { "not configured" }.into(),
         },
+        confinement: confinement(app),
     }
+}
+
+fn confinement(app: &App) -> ConfinementReadiness {
+    let landlock = if app.config.confinement.landlock { ostler_runner::guard::landlock_level() } else { 0 };
+    ConfinementReadiness::of(app.config.runner.guard.is_some(), landlock)
 }

@@ -15,6 +15,7 @@ pub mod results;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
+pub mod session_storage;
 pub mod sessions;
 pub mod tokens;
 pub mod users;

@@ -6,6 +6,7 @@ use ostler_protocol::{
     fold::CommandFold,
     ids::{CommandId, RunId},
     results::{ResultParts, RunResult},
+    workspaces::{CommandDiff, WorkspaceChanges},
 };
 use ostler_store::{self as store, results::ResultRow};
 use serde::Deserialize;
@@ -38,6 +39,23 @@ pub async fn get(
         }
     };
     Ok(RunResult::of(parts(row, open_permissions), app.now()))
+}
+
+/// What the command's agent changed, as its last attempt told; nothing where it told nothing.
+pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<CommandDiff, Failure> {
+    let known = app.run_ref(run_id).await?;
+    caller.may_read(&known)?;
+    let command = store::commands::get(&app.db, command_id).await.map_err(store_failure)?;
+    let command = command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))?;
+    let changes = match &command.fold.changes {
+        None => WorkspaceChanges::default(),
+        Some(told) => {
+            let event = store::events::get(&app.db, known.session, told.session_seq).await.map_err(store_failure)?;
+            let payload = event.and_then(|event| event.payload);
+            payload.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+        }
+    };
+    Ok(CommandDiff { run_id, command_id, changes })
 }
 
 #[derive(Deserialize)]

@@ -13,14 +13,16 @@ use ostler_protocol::{
     runner_jobs::CreateRunnerJob,
     runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
     sessions::Session,
+    workspaces::WorkspaceRef,
 };
 use ostler_store as store;
 use serde_json::json;
 
-use super::{commands, provider_profiles, runner_jobs, sessions};
+use super::{commands, provider_profiles, runner_jobs, session_storage, sessions};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
+    launcher::workspaces,
 };
 
 /// How often a create that lost a race for a key or a session name is decided anew.
@@ -31,6 +33,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     app.accepting()?;
     let admitted = redacted(app, app.config.policy.admit(&asked)?)?;
     caller.may_submit(&admitted.tenant_id)?;
+    workspaces::check(app, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
     app.name("projectId", &admitted.project_id)?;
     app.name("providerId", &admitted.provider_id)?;
     let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
@@ -121,6 +124,7 @@ async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result
     if let Some(chosen) = chosen {
         let known = store::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
         if let Some(session) = known {
+            session_storage::check_there(app, &session).await?;
             return Ok((session, false));
         }
         sessions::check_chosen(chosen)?;
@@ -207,6 +211,11 @@ fn new_run(
 pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Failure> {
     let known = app.run_ref(run_id).await?;
     caller.may_read(&known)?;
+    read(app, run_id).await
+}
+
+/// The run, for whoever works for it.
+pub async fn read(app: &App, run_id: RunId) -> Result<Run, Failure> {
     store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))
 }
 

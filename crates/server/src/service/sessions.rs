@@ -9,6 +9,7 @@ use ostler_protocol::{
     kernel::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
     liveness::Liveness,
     runs::Cancel,
+    session_storage::{SessionStorage, StorageKind},
     sessions::{
         ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
         SessionPage, SessionQuery, SessionView, UpdateSession, title,
@@ -20,6 +21,7 @@ use super::{
     commands,
     follow::{self, Follower},
     runs::{self, unexpected},
+    session_storage,
 };
 use crate::{
     app::{App, store_failure},
@@ -40,6 +42,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     chosen.map_or(Ok(()), check_chosen)?;
     let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
     let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
+    let storage = storage(app, &asked)?;
     let request_hash = request_hash(&asked);
     for _ in 0..runs::RACES_MAX {
         if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
@@ -51,14 +54,28 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
             idempotency_key: key.map(str::to_owned),
             request_hash: Some(request_hash.clone()),
             title: title.clone(),
+            storage: storage.clone(),
             ..new
         };
         let op = CreateSessionOp { session, by: caller.name() };
         if let Some(reply) = app.try_submit(id, None, Op::CreateSession(Box::new(op))).await? {
+            if storage.storage_kind == StorageKind::Local {
+                session_storage::make(app, id).await?;
+            }
             return Ok((SessionView::of(session_of(reply)?, 0, None), true));
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once"))
+}
+
+/// The storage it begins with.
+fn storage(app: &App, asked: &CreateSession) -> Result<SessionStorage, Failure> {
+    let storage_kind = asked.storage_kind.unwrap_or_default();
+    if storage_kind == StorageKind::Evicted {
+        return Err(Failure::invalid("storage-kind", "storageKind must be none or local"));
+    }
+    let by_use = session_storage::expiry(app).filter(|_| storage_kind == StorageKind::Local);
+    Ok(SessionStorage { storage_kind, expires_at: asked.expires_at.or(by_use), ..SessionStorage::default() })
 }
 
 fn request_hash(asked: &CreateSession) -> String {
@@ -97,7 +114,7 @@ fn shown_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
 }
 
-fn session_of(reply: Reply) -> Result<Session, Failure> {
+pub fn session_of(reply: Reply) -> Result<Session, Failure> {
     match reply {
         Reply::Session(session) => Ok(*session),
         other => Err(unexpected(&other)),

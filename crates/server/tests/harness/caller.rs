@@ -85,6 +85,14 @@ pub fn run_body() -> Value {
 
 /// The field's text.
 #[track_caller]
+/// Makes a run's body one of an agent that is a program; see [`Caller::equip`].
+pub fn of_program(body: &mut Value) {
+    body["backendProfile"] = json!("codex");
+    let secret = json!({"name": "agentrun-v01-provider-codex", "keys": ["auth.json", "config.toml"]});
+    body["executionPolicy"] =
+        json!({"secretScope": {"providerCredentials": [{"profile": "codex", "secretRef": secret}]}});
+}
+
 pub fn id(body: &Value, field: &str) -> String {
     body[field].as_str().unwrap_or_else(|| panic!("{field} in {body}")).to_owned()
 }
@@ -151,6 +159,13 @@ impl Caller {
     }
 
     /// A run of `run_body`, and its id.
+    /// Gives the profile of [`of_program`] its credential. With `agents.codex` set to nothing there is, everything is made
+    /// ready for its agent, which then is not found.
+    pub async fn equip(&self) {
+        let path = "/api/v1/provider-profiles/codex/credential";
+        self.call("PUT", path, &json!({"apiKey": "k-0123456789"})).await.with_status(200);
+    }
+
     pub async fn create_run(&self) -> String {
         self.create_run_with(|_| ()).await
     }

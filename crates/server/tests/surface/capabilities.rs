@@ -78,11 +78,13 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_run_events" => run_events(server).await,
         "ostler_results" => results(server).await,
         "ostler_conversation" => conversation(server).await,
+        "ostler_diffs" => diffs(server).await,
         "ostler_permissions" => permissions(server).await,
         "ostler_runner_jobs" => runner_jobs(server).await,
         "ostler_runners" => runners(server).await,
         "ostler_sessions" => sessions(server).await,
         "ostler_session_changes" => session_changes(server).await,
+        "ostler_session_storage" => session_storage(server).await,
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
@@ -112,6 +114,33 @@ async fn shares_answers_with_pages(server: &TestServer) -> bool {
     let shared = answer.headers.get("access-control-allow-origin").is_some_and(|origin| origin == PAGE_ORIGIN);
     assert_eq!(answer.status == 200, shared);
     shared
+}
+
+async fn session_storage(server: &TestServer) {
+    let stored = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local",
+        "expiresAt": "2000-01-01T00:00:00Z"});
+    let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");
+    let run_id = server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": session_id})).await;
+    let storage = format!("/api/v1/sessions/{session_id}/storage");
+    let found = json!({"runId": run_id, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST});
+    server.post(&format!("{storage}/refresh"), &found).await.with_status(200);
+    assert_eq!(server.get(&storage).await.with_status(200)["storageSizeBytes"], 7);
+    server.post("/api/v1/sessions/storage/gc", &json!({})).await.with_status(200);
+    let evicted = server.send(server.request("DELETE", &storage)).await.with_status(200);
+    assert_eq!(evicted["storageKind"], "evicted");
+}
+
+async fn diffs(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&turn).await;
+    let told = json!({"phase": "workspace-changed", "filesChanged": 1, "bytesAdded": 3, "bytesRemoved": 0,
+        "files": [{"path": "a", "change": "added", "bytesAdded": 3}], "diff": "+hi\n"});
+    runner.tell(&turn, "backend_status", told).await;
+    let diff = server.get(&format!("/api/v1/runs/{run_id}/commands/{turn}/diff")).await.with_status(200);
+    assert_eq!((&diff["filesChanged"], &diff["diff"]), (&json!(1), &json!("+hi\n")));
+    assert_eq!(server.result(&run_id, &turn).await["artifactSummary"]["bytesAdded"], 3);
 }
 
 /// Whether the first page has it.

@@ -11,6 +11,9 @@ CREATE TABLE sessions (
     title TEXT,
     closed_at BIGINT,
     thread_id TEXT,
+    storage_kind TEXT NOT NULL,
+    storage TEXT,
+    expires_at BIGINT,
     last_seq BIGINT NOT NULL,
     chain_head BLOB NOT NULL,
     version BIGINT NOT NULL,
@@ -35,6 +38,7 @@ CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id);
 CREATE INDEX sessions_running ON sessions (created_at, session_id) WHERE execution_state = 'running';
 CREATE INDEX sessions_used ON sessions (created_at, session_id) WHERE version > 0;
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX sessions_expiring ON sessions (expires_at) WHERE storage_kind = 'local';
 
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,

@@ -48,12 +48,12 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(policy: &ExecutionPolicy, files: Option<Files>) -> Self {
+    pub fn new(policy: &ExecutionPolicy, files: Option<Files>, terminals: Terminals) -> Self {
         Self {
             approval: policy.approval,
             may_write: policy.sandbox > Sandbox::ReadOnly,
             files,
-            terminals: Terminals::default(),
+            terminals,
             waiting: FuturesUnordered::new(),
             asked: vec![],
         }

@@ -17,6 +17,7 @@ use super::{
     files::Files,
     host::{Host, Settled},
     process_ended,
+    terminals::Terminals,
     updates::Updates,
     wire::{Prompted, Updated},
 };
@@ -60,7 +61,10 @@ enum Happening {
 impl<'a> Talk<'a> {
     pub fn new(live: &'a mut Live, outfit: &Outfit, turn: &'a Turn, link: Link) -> Self {
         let files = outfit.workspace.as_deref().and_then(|workspace| Files::in_workspace(workspace).ok());
-        let host = Host::new(&turn.run.execution_policy, files);
+        let policy = &turn.run.execution_policy;
+        // What runs in a terminal has no business with the agent's own places.
+        let tools = Outfit { home: None, storage: None, ..outfit.clone() };
+        let host = Host::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
         let updates = Updates::new(live.model.clone());
         Self { live, turn, link, host, updates, steers: VecDeque::new(), noise: 0, is_well: false }
     }

@@ -19,20 +19,21 @@ use tokio::{
 };
 
 use super::wire::CreateTerminal;
-use crate::agent::process::Program;
+use crate::{agent::process::Program, guard::Guarded};
 
 const TERMINALS_MAX: usize = 16;
 const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 const ARGUMENTS_MAX: usize = 1_000;
 
-#[derive(Default)]
 pub struct Terminals {
+    guarded: Option<Guarded>,
     open: HashMap<String, Terminal>,
     made: u32,
 }
 
 struct Terminal {
     group: Pid,
+    is_guarded: bool,
     output: Arc<Mutex<Output>>,
     ended: watch::Receiver<Option<Value>>,
 }
@@ -54,6 +55,10 @@ impl Output {
 }
 
 impl Terminals {
+    pub fn new(guarded: Option<Guarded>) -> Self {
+        Self { guarded, open: HashMap::new(), made: 0 }
+    }
+
     /// Starts a program; the new terminal's id.
     pub fn create(&mut self, asked: CreateTerminal, directory: PathBuf) -> Result<String, String> {
         if self.open.len() >= TERMINALS_MAX || asked.args.len() > ARGUMENTS_MAX {
@@ -67,6 +72,7 @@ impl Terminals {
             environment: [("HOME".into(), directory.clone().into())].into_iter().chain(environment).collect(),
             directory: Some(directory),
             version: Version::Two,
+            guarded: self.guarded.clone(),
         };
         let mut command = program.command();
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -78,7 +84,7 @@ impl Terminals {
         tokio::spawn(attend(child.stdout.take(), child.stderr.take(), child, output.clone(), tell));
         self.made += 1;
         let id = format!("terminal-{}", self.made);
-        self.open.insert(id.clone(), Terminal { group, output, ended });
+        self.open.insert(id.clone(), Terminal { group, is_guarded: self.guarded.is_some(), output, ended });
         Ok(id)
     }
 
@@ -119,7 +125,9 @@ impl Terminal {
     fn kill(&self) {
         // The group's id is its first process's, which is not given to another before we have seen its end.
         if self.ended.borrow().is_none() {
-            let _ = kill_process_group(self.group, Signal::KILL);
+            // A guard has work to do before it goes.
+            let signal = if self.is_guarded { Signal::TERM } else { Signal::KILL };
+            let _ = kill_process_group(self.group, signal);
         }
     }
 }

@@ -24,6 +24,7 @@ fn shell_with(script: &str, mark: &str) -> Process {
         directory: None,
         environment: vec![("GIVEN".into(), "yes".into())],
         version: Version::Bare,
+        guarded: None,
     };
     Process::start(&program, mark, Arc::new(Redactor::new(&["hunter2-known"]))).unwrap()
 }

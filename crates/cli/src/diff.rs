@@ -1,0 +1,145 @@
+//! `ostler diff`: what an agent changed in its workspace in one turn. On a terminal in colour, in a pipe as a patch.
+
+use clap::builder::NonEmptyStringValueParser;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind,
+    runs::ListRuns,
+    workspaces::{ChangedFile, CommandDiff},
+};
+
+use crate::{
+    completions,
+    connect::Connection,
+    errors, exit_codes,
+    output::{self, Output, count, harmless, line},
+    paint::Paint,
+    targets::{self, Within},
+};
+
+/// Show what an agent changed in its workspace
+///
+/// In a pipe it is a patch, which `git apply` takes unless it was too long to keep whole.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler diff\n  ostler diff my-session --stat\n  ostler diff RUN | git apply")]
+pub struct Args {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "The run, or a session for its active or latest one; the latest run when left out")]
+    run: Option<String>,
+    /// Of this command instead of the latest, by its id or the beginning of it
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
+    command: Option<String>,
+    /// Only which files, and how much
+    #[arg(long)]
+    stat: bool,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn diff(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let run = match &args.run {
+        Some(word) => finder.run(word).await?,
+        None => latest(&finder.client).await?,
+    };
+    let command = match &args.command {
+        Some(word) => finder.command(&run, word).await?,
+        None => latest_command(&finder.client, &run).await?,
+    };
+    let diff = finder.client.command_diff(&run, &command).await?;
+    let stat = args.stat;
+    args.output.one(&diff, || if stat { summary(&diff, Paint::stdout()) } else { patch(&diff, Paint::stdout()) });
+    if diff.changes.truncated {
+        output::words("there was more than is kept here; the workspace has it all\n");
+    }
+    Ok(exit_codes::OK)
+}
+
+async fn latest(client: &Client) -> Result<String, Failure> {
+    let page = client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() }).await?;
+    let run = page.runs.into_iter().next().map(|run| run.run_id.to_string());
+    run.ok_or_else(|| {
+        errors::hinted(FailureKind::NotFound, "there is no run yet", "start one: ostler run \"say hello\"")
+    })
+}
+
+async fn latest_command(client: &Client, run: &str) -> Result<String, Failure> {
+    let command = client.run_result(run, None).await?.command_id;
+    command.map(|id| id.to_string()).ok_or_else(|| targets::unknown("command in run", run))
+}
+
+/// The patch as it is; a terminal gets colour, and nothing that could play tricks on it.
+fn patch(diff: &CommandDiff, paint: Paint) -> String {
+    if !paint.is_on() {
+        return diff.changes.diff.clone();
+    }
+    let mut out = String::new();
+    for text in diff.changes.diff.lines() {
+        let text = harmless(text);
+        let painted = match text.as_bytes().first() {
+            _ if text.starts_with("diff --git") => paint.bold(&text),
+            _ if text.starts_with("+++") || text.starts_with("---") => paint.bold(&text),
+            Some(b'+') => paint.green(&text),
+            Some(b'-') => paint.red(&text),
+            Some(b'@') => paint.dim(&text),
+            _ => text.to_string(),
+        };
+        out.push_str(&painted);
+        out.push('\n');
+    }
+    out
+}
+
+fn summary(diff: &CommandDiff, paint: Paint) -> String {
+    let changes = &diff.changes;
+    let width = changes.files.iter().map(|file| line(&file.path, 200).chars().count()).max().unwrap_or(0);
+    let mut out: String = changes.files.iter().map(|file| file_line(file, width, paint)).collect();
+    let shown = changes.files.len() as i64;
+    if changes.files_changed > shown {
+        out.push_str(&format!("… and {} more\n", changes.files_changed - shown));
+    }
+    let (added, removed) = (changes.bytes_added, changes.bytes_removed);
+    out.push_str(&format!(
+        "{} changed, {added} bytes added, {removed} removed\n",
+        count(changes.files_changed, "file")
+    ));
+    out
+}
+
+fn file_line(file: &ChangedFile, width: usize, paint: Paint) -> String {
+    let how_much = if file.binary {
+        "binary".to_owned()
+    } else {
+        format!("{} {}", paint.green(&format!("+{}", file.bytes_added)), paint.red(&format!("-{}", file.bytes_removed)))
+    };
+    format!("{:<9} {:<width$} {how_much}\n", line(&file.change, 9), line(&file.path, 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> CommandDiff {
+        serde_json::from_value(serde_json::json!({
+            "runId": "run_00000000000000000000000000000001", "commandId": "cmd_00000000000000000000000000000001",
+            "filesChanged": 3, "bytesAdded": 10, "bytesRemoved": 4,
+            "files": [{"path": "a", "change": "added", "bytesAdded": 10},
+                {"path": "long", "change": "modified", "bytesRemoved": 4}],
+            "diff": "diff --git a/a b/a\n@@ -0,0 +1 @@\n+hi\u{1b}[2J\n", "truncated": true}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pipe_gets_the_patch_as_it_is() {
+        assert_eq!(patch(&sample(), Paint::PLAIN), sample().changes.diff);
+    }
+
+    #[test]
+    fn the_summary_names_each_file_and_counts_them_all() {
+        let text =
+            "added     a    +10 -0\nmodified  long +0 -4\n… and 1 more\n3 files changed, 10 bytes added, 4 removed\n";
+        assert_eq!(summary(&sample(), Paint::PLAIN), text);
+    }
+}

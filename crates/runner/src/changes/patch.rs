@@ -1,0 +1,117 @@
+//! Reads a patch as git writes it: which files, how much, and as much of the text as an event can hold.
+
+use ostler_protocol::{
+    events::clip,
+    workspaces::{ChangedFile, WorkspaceChanges},
+};
+
+use crate::link::fit;
+
+/// Escaped bytes of the text that are kept; the rest of the event's limit is for the list of files.
+const DIFF_BYTES_MAX: usize = 120 * 1024;
+const FILES_KEPT: usize = 100;
+const PATH_CHARS_MAX: usize = 200;
+
+/// `cut`: there was more than could be read.
+pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
+    let mut changes = WorkspaceChanges { truncated: cut, ..WorkspaceChanges::default() };
+    let mut file: Option<ChangedFile> = None;
+    let mut in_hunk = false;
+    for line in patch.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(names) = line.strip_prefix(b"diff --git ") {
+            changes.add(file.take());
+            let change = "modified".to_owned();
+            file = Some(ChangedFile { path: path_of(names), change, ..ChangedFile::default() });
+            in_hunk = false;
+            continue;
+        }
+        let Some(file) = &mut file else { continue };
+        match line.first() {
+            Some(b'+') if in_hunk => file.bytes_added += line.len() as i64 - 1,
+            Some(b'-') if in_hunk => file.bytes_removed += line.len() as i64 - 1,
+            Some(b'@') => in_hunk = true,
+            _ if in_hunk => {}
+            _ if line.starts_with(b"new file") => file.change = "added".into(),
+            _ if line.starts_with(b"deleted file") => file.change = "deleted".into(),
+            _ if line.starts_with(b"Binary files") => file.binary = true,
+            _ => {}
+        }
+    }
+    changes.add(file);
+    let text = String::from_utf8_lossy(patch);
+    let (shown, shortened) = fit(&text, DIFF_BYTES_MAX);
+    changes.truncated |= shortened;
+    // Whole lines only.
+    changes.diff =
+        if shortened { shown[..shown.rfind('\n').map_or(0, |end| end + 1)].to_owned() } else { shown.into() };
+    changes
+}
+
+trait Add {
+    fn add(&mut self, file: Option<ChangedFile>);
+}
+
+impl Add for WorkspaceChanges {
+    fn add(&mut self, file: Option<ChangedFile>) {
+        let Some(file) = file else { return };
+        self.files_changed += 1;
+        self.bytes_added += file.bytes_added;
+        self.bytes_removed += file.bytes_removed;
+        if self.files.len() < FILES_KEPT {
+            self.files.push(file);
+        } else {
+            self.truncated = true;
+        }
+    }
+}
+
+/// `a/x b/x`: the same name twice, for nothing is called a rename here.
+fn path_of(names: &[u8]) -> String {
+    let names = names.trim_ascii_end();
+    let name = String::from_utf8_lossy(&names[..names.len() / 2]);
+    // A name with unusual letters stands in quotes.
+    let name =
+        name.strip_prefix("\"a/").and_then(|name| name.strip_suffix('"')).or(name.strip_prefix("a/")).unwrap_or(&name);
+    clip(name, PATH_CHARS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_look_like_headers_are_counted_as_what_they_are() {
+        let patch =
+            b"diff --git a/x y b/x y\nindex 1..2 100644\n--- a/x y\n+++ b/x y\n@@ -1,2 +1,2 @@\n--- gone\n+++ new\n";
+        let changes = read(patch, false);
+        assert_eq!((changes.files[0].path.as_str(), changes.bytes_added, changes.bytes_removed), ("x y", 7, 8));
+    }
+
+    #[test]
+    fn a_binary_file_is_named_and_not_counted() {
+        let changes = read(
+            b"diff --git a/i.png b/i.png\nnew file mode 100644\nBinary files /dev/null and b/i.png differ\n",
+            false,
+        );
+        let file = &changes.files[0];
+        assert_eq!(
+            (file.path.as_str(), file.change.as_str(), file.binary, file.bytes_added),
+            ("i.png", "added", true, 0)
+        );
+    }
+
+    #[test]
+    fn however_much_was_changed_the_event_stays_within_its_limit() {
+        let mut patch = vec![];
+        for number in 0..3_000 {
+            patch.extend(
+                format!("diff --git a/{number}\u{1} b/{number}\u{1}\n@@ -0,0 +1 @@\n+\u{1}\u{2}\"\\\n").bytes(),
+            );
+        }
+        let changes = read(&patch, false);
+        assert!(changes.truncated && changes.diff.ends_with('\n'));
+        assert_eq!((changes.files_changed, changes.files.len()), (3_000, FILES_KEPT));
+        let size = serde_json::to_string(&changes).unwrap().len();
+        assert!(size < ostler_protocol::limits::EVENT_BYTES_MAX, "{size}");
+    }
+}

@@ -1,0 +1,140 @@
+//! The inner step: binds its life to the guard's, takes its limits and its part of the file system, and becomes the
+//! program. What it takes here it cannot lay down again, and all it starts inherits it.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    Scope, path_beneath_rules,
+};
+use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
+
+use super::{Limits, Order, Reach};
+
+/// The newest Landlock we know; an older kernel does what it can of it.
+const KNOWN: ABI = ABI::V6;
+/// Devices are there to be written to, but not to be made.
+const DEVICES: &str = "/dev";
+
+/// Becomes the program. Returns only if that fails.
+pub fn confine(order: &Order, guard_pid: i32, program: &Path, arguments: &[OsString]) -> io::Error {
+    match prepare(order, guard_pid) {
+        Ok(()) => {
+            let mut command = Command::new(program);
+            if let Some(tmp) = order.reach.as_ref().and_then(|reach| reach.tmp.as_ref()) {
+                command.env("TMPDIR", tmp);
+            }
+            command.args(arguments).exec()
+        }
+        Err(error) => error,
+    }
+}
+
+fn prepare(order: &Order, guard_pid: i32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().is_none_or(|pid| pid.as_raw_nonzero().get() != guard_pid) {
+        return Err(io::Error::other("the guard is gone"));
+    }
+    take_limits(&order.limits)?;
+    let Some(reach) = &order.reach else { return Ok(()) };
+    if let Some(tmp) = &reach.tmp {
+        std::fs::create_dir_all(tmp)?;
+    }
+    stay_within(reach).map_err(io::Error::other)
+}
+
+fn take_limits(limits: &Limits) -> io::Result<()> {
+    let asked = [
+        (Resource::As, limits.memory_bytes),
+        (Resource::Cpu, limits.cpu_seconds),
+        (Resource::Fsize, limits.file_bytes),
+        (Resource::Nofile, limits.open_files),
+        (Resource::Nproc, limits.processes),
+        // What an agent's memory holds is nobody's to read from a file.
+        (Resource::Core, Some(0)),
+    ];
+    for (resource, limit) in asked {
+        let Some(limit) = limit else { continue };
+        // A limit of ours that is above one that is there already changes nothing.
+        let limit = getrlimit(resource).maximum.map_or(limit, |maximum| maximum.min(limit));
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+    }
+    Ok(())
+}
+
+fn stay_within(reach: &Reach) -> Result<(), RulesetError> {
+    let read = AccessFs::ReadFile | AccessFs::Execute;
+    let use_device: BitFlags<AccessFs> = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    Ruleset::default()
+        .handle_access(AccessFs::from_all(KNOWN))?
+        // Nobody else's processes can be told to end, not the guard's either.
+        .scope(Scope::Signal)?
+        .create()?
+        .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(all_but(&reach.hidden), read))?
+        .add_rules(path_beneath_rules([DEVICES], use_device))?
+        .add_rules(path_beneath_rules(&reach.readable, AccessFs::from_read(KNOWN)))?
+        .add_rules(path_beneath_rules(&reach.writable, AccessFs::from_all(KNOWN)))?
+        .restrict_self()?;
+    Ok(())
+}
+
+/// The largest trees that together hold everything but these. Links are passed over: what they lead to has a place of
+/// its own.
+fn all_but(hidden: &[PathBuf]) -> Vec<PathBuf> {
+    let hidden: Vec<_> = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let (mut trees, mut next) = (vec![], vec![PathBuf::from("/")]);
+    while let Some(path) = next.pop() {
+        if !hidden.iter().any(|hidden| hidden.starts_with(&path)) {
+            trees.push(path);
+        } else if !hidden.contains(&path) {
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let real = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
+            next.extend(real.map(|entry| entry.path()));
+        }
+    }
+    trees
+}
+
+/// The newest version that works as a whole.
+pub fn landlock_level() -> u32 {
+    let works = |abi: ABI| {
+        let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let asked = asked.handle_access(AccessFs::from_all(abi));
+        let asked = if abi >= ABI::V6 { asked.and_then(|rules| rules.scope(Scope::Signal)) } else { asked };
+        asked.and_then(Ruleset::create).is_ok()
+    };
+    let newest = [ABI::V6, ABI::V5, ABI::V3, ABI::V2, ABI::V1].into_iter().find(|abi| works(*abi));
+    newest.map_or(0, |abi| abi as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_but_what_is_hidden_is_in_one_of_the_trees() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        for path in ["a/secret/deep", "a/open", "b"] {
+            std::fs::create_dir_all(place.join(path)).unwrap();
+        }
+        std::os::unix::fs::symlink(place.join("a/secret"), place.join("link")).unwrap();
+        let trees = all_but(&[place.join("a/secret")]);
+        let covers = |path: &str| trees.iter().any(|tree| Path::new(path).starts_with(tree));
+        for path in ["a/open", "b"] {
+            assert!(covers(place.join(path).to_str().unwrap()), "{path}");
+        }
+        assert!(covers("/proc") && covers("/dev/null"));
+        for path in ["a/secret", "a/secret/deep", "link", "a", ""] {
+            assert!(!covers(place.join(path).to_str().unwrap()), "{path}");
+        }
+        assert_eq!(all_but(&[]), [PathBuf::from("/")]);
+    }
+}

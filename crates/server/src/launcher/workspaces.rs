@@ -1,0 +1,137 @@
+//! Workspaces of runs: an empty directory, one of the machine's below an allowed root, or a checkout. What is made for a
+//! run lies in the data directory, outlives its runners, and goes when the run has ended or was not used for long.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind,
+    ids::RunId,
+    json::canonical_hash,
+    runs::Run,
+    workspaces::{GitRef, WorkspaceRef},
+};
+use ostler_store as store;
+
+use super::git::Git;
+use crate::{
+    app::{App, store_failure},
+    directories,
+};
+
+/// Where a run's agent works, and where its changes are kept track of.
+pub struct Workspace {
+    pub directory: PathBuf,
+    pub changes: PathBuf,
+}
+
+/// Makes a run's workspace ready. One that is there is used again: an agent goes on where it was.
+pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
+    let own = directories::run_workspace(app, run.run_id)?;
+    directories::make(&own)?;
+    let directory = match WorkspaceRef::read(&run.workspace_ref)? {
+        WorkspaceRef::None => {
+            directories::make(&own.join("work"))?;
+            own.join("work")
+        }
+        WorkspaceRef::Local { path } => check_local(app, &path)?,
+        WorkspaceRef::Git(wanted) => check_out(app, &wanted, &own, run.run_id).await?,
+    };
+    Ok(Workspace { directory, changes: own.join("changes") })
+}
+
+/// Refuses a reference that this server does not allow, before anything is made of it.
+pub fn check(app: &App, workspace: &WorkspaceRef) -> Result<(), Failure> {
+    match workspace {
+        WorkspaceRef::None => Ok(()),
+        WorkspaceRef::Local { path } => check_local(app, path).map(drop),
+        WorkspaceRef::Git(wanted) => {
+            if !app.config.workspaces.git_protocols.iter().any(|allowed| allowed == wanted.protocol) {
+                let message = format!("this server does not fetch repositories by {}", wanted.protocol);
+                return Err(denied("workspace-git-protocol", message));
+            }
+            credential(app, wanted).map(drop)
+        }
+    }
+}
+
+/// The directory itself, without links or dots, if it lies below one of the roots. Asked again when a runner starts: a
+/// link may lead elsewhere by then.
+fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
+    let refused = || denied("workspace-root", "workspaceRef.path is not below a root that this server allows");
+    let real = Path::new(path).canonicalize().map_err(|_| refused())?;
+    let roots = &app.config.workspaces.roots;
+    let allowed =
+        roots.iter().filter_map(|root| Path::new(root).canonicalize().ok()).any(|root| real.starts_with(root));
+    let data_dir = app.config.data_dir()?.canonicalize().map_err(|_| refused())?;
+    // Our own directory is nobody's workspace, and no part of one.
+    if !allowed || !real.is_dir() || real.starts_with(&data_dir) || data_dir.starts_with(&real) {
+        return Err(refused());
+    }
+    Ok(real)
+}
+
+async fn check_out(app: &App, wanted: &GitRef, own: &Path, run_id: RunId) -> Result<PathBuf, Failure> {
+    let directory = own.join("work");
+    if directory.exists() {
+        return Ok(directory);
+    }
+    let section = &app.config.workspaces;
+    let git = Git {
+        protocols: &section.git_protocols,
+        timeout: Duration::from_millis(section.git_timeout_ms),
+        credential: credential(app, wanted)?,
+        redactor: &app.redactor,
+    };
+    let cache = app.config.data_dir()?.join("git").join(&canonical_hash(&wanted.repo_url.as_str().into())[..32]);
+    let (half, keep_as) = (own.join("half"), format!("refs/ostler/{run_id}"));
+    directories::make(&cache)?;
+    let commit = git.fetch(&cache, wanted, &keep_as).await?;
+    // What an earlier attempt left is in nobody's use.
+    directories::clear(half.clone()).await?;
+    directories::make(&half)?;
+    git.check_out(&cache, &commit, &half, &keep_as).await?;
+    std::fs::rename(&half, &directory).map_err(Failure::internal)?;
+    Ok(directory)
+}
+
+/// The origin a credential is for, and the file it is in.
+fn credential(app: &App, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
+    let Some(name) = &wanted.credential_ref else { return Ok(None) };
+    let file = app.config.data_dir()?.join("git-credentials").join(name);
+    if wanted.protocol != "https" || !file.is_file() {
+        let message =
+            "workspaceRef.credentialRef names no credential of this server, or the repository is not on https";
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message));
+    }
+    let host = wanted.repo_url["https://".len()..].split('/').next().unwrap_or_default();
+    Ok(Some((format!("https://{host}"), file)))
+}
+
+/// Clears away the workspaces of runs that have ended, or that nobody has used for long.
+pub async fn clear_unused(app: &App) -> Result<(), Failure> {
+    let Ok(entries) = std::fs::read_dir(directories::all_workspaces(app)?) else { return Ok(()) };
+    let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+    for run_id in named.collect::<Vec<_>>() {
+        let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+        let lease = store::leases::get(&app.db, run_id).await.map_err(store_failure)?;
+        let held = lease.is_some_and(|lease| lease.is_live(app.now()));
+        if !held && run.is_none_or(|run| is_unused(app, &run)) {
+            directories::clear(directories::run_workspace(app, run_id)?).await?;
+        }
+    }
+    Ok(())
+}
+
+fn is_unused(app: &App, run: &Run) -> bool {
+    let kept = SignedDuration::from_millis(app.config.workspaces.keep_ms);
+    let over = run.updated_at.checked_add(kept).is_ok_and(|until| until <= app.now());
+    run.status.is_terminal() || run.unfinished_commands == 0 && over
+}
+
+fn denied(rule: &'static str, message: impl Into<String>) -> Failure {
+    Failure::rule(FailureKind::TenantPolicyDenied, rule, message)
+}

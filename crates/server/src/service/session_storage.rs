@@ -1,0 +1,152 @@
+//! Session storage: make, get, refresh, evict, and the sweep that evicts what has expired. The fact comes first and the
+//! directory follows: what a crash leaves behind between the two is found by the next start.
+
+use std::path::PathBuf;
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    ids::SessionId,
+    kernel::{ChangeSessionOp, Op, SessionChange},
+    session_storage::{
+        RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
+        SweptStorage, evicted,
+    },
+    sessions::Session,
+};
+use ostler_store as store;
+
+use super::sessions::{find, session_of};
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+    directories,
+};
+
+/// Who changes what nobody asked to be changed.
+const MANAGER: &str = "manager";
+
+pub async fn get(app: &App, caller: &Principal, id: &str, asked: StorageQuery) -> Result<SessionStorageView, Failure> {
+    Ok(SessionStorageView::of(find(app, caller, id, asked.tenant_id.as_deref()).await?))
+}
+
+/// Evicts the session's storage: the session can still be read, and takes no more runs.
+pub async fn delete(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    asked: StorageQuery,
+) -> Result<SessionStorageView, Failure> {
+    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
+    caller.may_submit(&session.tenant_id)?;
+    Ok(SessionStorageView::of(evict(app, session.session, "deleted", &caller.name()).await?))
+}
+
+/// Takes a runner's report of what it found in the storage.
+pub async fn refresh(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    found: RefreshStorage,
+) -> Result<SessionStorageView, Failure> {
+    let run_id = found.run_id.parse().map_err(|_| Failure::not_found("run"))?;
+    let run = app.run_ref(run_id).await?;
+    caller.may_run(&run)?;
+    found.check()?;
+    let session = read(app, run.session).await?;
+    if session.public_id() != id {
+        return Err(Failure::not_found("session"));
+    }
+    let change = SessionChange::MeasureStorage { found, expires_at: expiry(app) };
+    Ok(SessionStorageView::of(submit(app, run.session, change, &caller.name()).await?))
+}
+
+/// Evicts what has expired, for the operator.
+pub async fn sweep(app: &App, asked: SweepStorage) -> Result<SweptStorage, Failure> {
+    let limit = asked.limit.unwrap_or(SWEEP_DEFAULT);
+    if !(1..=SWEEP_MAX).contains(&limit) {
+        return Err(Failure::invalid("sweep-limit", format!("limit must be 1 to {SWEEP_MAX}")));
+    }
+    evict_expired(app, asked.now.unwrap_or_else(|| app.now()), limit).await
+}
+
+pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<SweptStorage, Failure> {
+    let mut expired = store::sessions::list_expired_storage(&app.db, now, limit + 1).await.map_err(store_failure)?;
+    let has_more = expired.len() > limit as usize;
+    expired.truncate(limit as usize);
+    let mut swept = SweptStorage { evicted: vec![], busy: 0, has_more };
+    for session in expired {
+        match evict(app, session.session, "expired", MANAGER).await {
+            Ok(session) => swept.evicted.push(SessionStorageView::of(session)),
+            Err(failure) if failure.kind == FailureKind::SessionBusy => swept.busy += 1,
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(swept)
+}
+
+/// Directories whose sessions were evicted before they could be removed, or are unknown to the store.
+pub async fn clear_leftovers(app: &App) -> Result<(), Failure> {
+    let Ok(entries) = std::fs::read_dir(directories::all_session_storage(app)?) else { return Ok(()) };
+    let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<SessionId>().ok());
+    for id in named.collect::<Vec<_>>() {
+        let session = store::sessions::get(&app.db, id).await.map_err(store_failure)?;
+        if session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local) {
+            directories::clear(directories::session_storage(app, id)?).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the session's storage ready for a run, and says where it is.
+pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
+    let mut session = read(app, id).await?;
+    if session.storage.storage_kind != StorageKind::Local {
+        session = submit(app, id, SessionChange::MakeStorage { expires_at: expiry(app) }, MANAGER).await?;
+    }
+    if is_missing(app, &session)? {
+        return Err(evicted());
+    }
+    let path = directories::session_storage(app, id)?;
+    directories::make(&path)?;
+    Ok(path)
+}
+
+/// Refuses work for a session whose storage is gone although nobody evicted it, and makes a fact of that.
+pub async fn check_there(app: &App, session: &Session) -> Result<(), Failure> {
+    if !is_missing(app, session)? {
+        return Ok(());
+    }
+    submit(app, session.session, SessionChange::EvictStorage { reason: "missing" }, MANAGER).await?;
+    Err(evicted())
+}
+
+/// Storage in which nothing was ever reported can be made again; what an agent has left there cannot.
+fn is_missing(app: &App, session: &Session) -> Result<bool, Failure> {
+    Ok(session.storage.is_used() && !directories::session_storage(app, session.session)?.is_dir())
+}
+
+/// How long a use keeps it, as configured.
+pub fn expiry(app: &App) -> Option<Timestamp> {
+    let kept_ms = app.config.sessions.storage_ttl_ms?;
+    app.now().checked_add(SignedDuration::from_millis(kept_ms)).ok()
+}
+
+async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
+    let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;
+    if let Err(failure) = directories::clear(directories::session_storage(app, id)?).await {
+        tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %id, "evicted storage could not be removed");
+    }
+    Ok(session)
+}
+
+async fn submit(app: &App, id: SessionId, change: SessionChange, by: &str) -> Result<Session, Failure> {
+    let op = Op::ChangeSession(ChangeSessionOp { change, by: by.to_owned() });
+    let reply = app.try_submit(id, None, op).await?;
+    session_of(reply.ok_or_else(|| Failure::internal("a key clashed where none is written"))?)
+}
+
+async fn read(app: &App, id: SessionId) -> Result<Session, Failure> {
+    let session = store::sessions::get(&app.db, id).await.map_err(store_failure)?;
+    session.ok_or_else(|| Failure::not_found("session"))
+}

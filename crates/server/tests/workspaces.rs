@@ -1,0 +1,224 @@
+//! Workspaces: only below allowed roots, only by allowed protocols, checked out at the commit that was named, and cleared
+//! away afterwards. The agent's program is nowhere: what is made ready for it is what is looked at.
+
+use std::path::{Path, PathBuf};
+
+use ostler_protocol::FailureKind::*;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Answer, Engine, Setup, TestServer, eventually, id, of_program, run_body},
+    on_both_engines,
+};
+
+on_both_engines!(
+    no_directory_of_the_machine_is_a_workspace_by_default,
+    a_local_workspace_lies_below_an_allowed_root_links_and_all,
+    only_allowed_protocols_and_known_credentials_are_taken,
+    a_run_without_a_workspace_gets_an_empty_directory,
+    a_repository_is_checked_out_at_its_commit_and_shares_nothing,
+    a_commit_that_is_not_there_ends_the_turn_with_a_reason,
+    what_was_made_for_a_run_goes_with_it,
+    what_a_turn_changed_is_in_its_result_and_behind_its_route,
+);
+
+fn with_programs(setup: &mut Setup) {
+    setup.config.runner.slots = 4;
+    setup.config.agents.codex = Some("/nowhere/codex".into());
+    setup.config.workspaces.git_protocols = vec!["file".into()];
+}
+
+async fn try_create(server: &TestServer, workspace: Value) -> Answer {
+    let mut body = run_body();
+    body["workspaceRef"] = workspace;
+    server.post("/api/v1/runs", &body).await
+}
+
+/// A run of a program in this workspace, to the end of its turn. Its id and its result.
+async fn run_in(server: &TestServer, workspace: Value) -> (String, Value) {
+    let change = |body: &mut Value| {
+        of_program(body);
+        body["workspaceRef"] = workspace;
+    };
+    server.equip().await;
+    let (run_id, command_id) = server.start_with("hi", change).await;
+    let result = server.ended(&run_id, &command_id).await;
+    (run_id, result)
+}
+
+fn own(server: &TestServer, run_id: &str) -> PathBuf {
+    server.config.server.data_dir.as_ref().unwrap().join("workspaces").join(run_id)
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let author = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+    let output =
+        std::process::Command::new("git").args(author).args(arguments).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A repository with two commits. Its address and their ids.
+fn repository(place: &Path) -> (String, String, String) {
+    git(place, &["init", "--quiet", "--initial-branch=main"]);
+    let mut commits = ["one", "two"].iter().map(|text| {
+        std::fs::write(place.join("file"), text).unwrap();
+        git(place, &["add", "."]);
+        git(place, &["commit", "--quiet", "-m", text]);
+        git(place, &["rev-parse", "HEAD"])
+    });
+    let (first, second) = (commits.next().unwrap(), commits.next().unwrap());
+    (format!("file://{}", place.display()), first, second)
+}
+
+async fn no_directory_of_the_machine_is_a_workspace_by_default(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let place = tempfile::tempdir().unwrap();
+    for path in [place.path().to_str().unwrap(), "/", "/nowhere/at/all"] {
+        let refused = try_create(&server, json!({"kind": "local", "path": path})).await;
+        refused.refused_by(TenantPolicyDenied, "workspace-root");
+    }
+}
+
+async fn a_local_workspace_lies_below_an_allowed_root_links_and_all(engine: Engine) {
+    let place = tempfile::tempdir().unwrap();
+    let (root, outside) = (place.path().join("root"), place.path().join("outside"));
+    for folder in [&root.join("project"), &outside] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
+    std::os::unix::fs::symlink(root.join("project"), place.path().join("way-in")).unwrap();
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.workspaces.roots = vec![root.to_str().unwrap().to_owned()];
+    })
+    .await;
+    let local = |path: &Path| json!({"kind": "local", "path": path});
+    for path in [&root.join("project"), &place.path().join("way-in"), &root] {
+        try_create(&server, local(path)).await.with_status(201);
+    }
+    for path in [&root.join("link"), &root.join("../outside"), &outside, &root.join("absent")] {
+        try_create(&server, local(path)).await.refused_by(TenantPolicyDenied, "workspace-root");
+    }
+    // It is asked again when a runner starts.
+    let inner = root.join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let mut body = run_body();
+    of_program(&mut body);
+    body["workspaceRef"] = local(&inner);
+    server.equip().await;
+    let run_id = id(&server.post("/api/v1/runs", &body).await.with_status(201), "runId");
+    std::fs::remove_dir(&inner).unwrap();
+    std::os::unix::fs::symlink(&outside, &inner).unwrap();
+    let turn = server.turn(&run_id, "hi").await;
+    server.create_job(&run_id, &json!({"commandId": turn})).await.with_status(201);
+    assert_eq!(server.ended(&run_id, &turn).await["failureKind"], "tenant-policy-denied");
+}
+
+async fn only_allowed_protocols_and_known_credentials_are_taken(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let at = |url: &str| json!({"kind": "git", "repoUrl": url});
+    try_create(&server, at("https://git.example/a.git")).await.with_status(201);
+    for url in ["file:///etc", "ssh://git@git.example/a", "http://git.example/a"] {
+        try_create(&server, at(url)).await.refused_by(TenantPolicyDenied, "workspace-git-protocol");
+    }
+    try_create(&server, at("ext::sh -c id")).await.refused_by(SchemaInvalid, "workspace-git-url");
+    let mut named = at("https://git.example/a.git");
+    named["credentialRef"] = json!("github");
+    try_create(&server, named.clone()).await.refused_by(SecretUnavailable, "workspace-git-credential");
+    let folder = server.config.server.data_dir.as_ref().unwrap().join("git-credentials");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("github"), "username=me\npassword=planted-git-password\n").unwrap();
+    let created = try_create(&server, named).await.with_status(201);
+    assert!(!created.to_string().contains("planted"));
+}
+
+async fn a_run_without_a_workspace_gets_an_empty_directory(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    let (run_id, _) = run_in(&server, json!({"kind": "none"})).await;
+    assert_eq!(std::fs::read_dir(own(&server, &run_id).join("work")).unwrap().count(), 0);
+    let (run_id, command_id) = server.start("hi").await;
+    server.ended(&run_id, &command_id).await;
+    assert!(!own(&server, &run_id).exists(), "an agent inside its runner needs none");
+}
+
+async fn a_repository_is_checked_out_at_its_commit_and_shares_nothing(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    let place = tempfile::tempdir().unwrap();
+    let (url, first, second) = repository(place.path());
+    // A hook of the repository's own, and one that a clone might bring along, would leave a trace.
+    for (want, text, commit) in [
+        (json!({}), "two", &second),
+        (json!({"commitId": first}), "one", &first),
+        (json!({"ref": "main"}), "two", &second),
+    ] {
+        let mut workspace = json!({"kind": "git", "repoUrl": url});
+        workspace.as_object_mut().unwrap().extend(want.as_object().unwrap().clone());
+        let (run_id, result) = run_in(&server, workspace).await;
+        let work = own(&server, &run_id).join("work");
+        assert_eq!(std::fs::read_to_string(work.join("file")).unwrap(), text, "{result}");
+        assert_eq!(&git(&work, &["rev-parse", "HEAD"]), commit);
+        assert_eq!(git(&work, &["remote"]), "");
+        assert!(!work.join(".git/objects/info/alternates").exists());
+    }
+    let cache = server.config.server.data_dir.as_ref().unwrap().join("git");
+    let caches: Vec<_> = std::fs::read_dir(&cache).unwrap().flatten().collect();
+    assert_eq!(caches.len(), 1, "the same repository is fetched into the same place");
+    assert_eq!(git(&caches[0].path(), &["for-each-ref"]), "", "and keeps no name of a run that has its checkout");
+}
+
+async fn a_commit_that_is_not_there_ends_the_turn_with_a_reason(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    let place = tempfile::tempdir().unwrap();
+    let (url, ..) = repository(place.path());
+    for want in [json!({"commitId": "0123456789012345678901234567890123456789"}), json!({"ref": "absent"})] {
+        let mut workspace = json!({"kind": "git", "repoUrl": url});
+        workspace.as_object_mut().unwrap().extend(want.as_object().unwrap().clone());
+        let (_, result) = run_in(&server, workspace).await;
+        assert_eq!((&result["status"], &result["failureKind"]), (&json!("failed"), &json!("not-found")), "{want}");
+        assert!(result["blocker"].as_str().unwrap().contains("no such commit"), "{}", result["blocker"]);
+    }
+}
+
+async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.sessions.gc_interval_ms = 10;
+    })
+    .await;
+    let (ended, _) = run_in(&server, json!({"kind": "none"})).await;
+    let (idle, _) = run_in(&server, json!({"kind": "none"})).await;
+    server.cancel_run(&ended).await;
+    eventually("it is cleared", async || (!own(&server, &ended).exists()).then_some(())).await;
+    assert!(own(&server, &idle).exists());
+    server.clock.advance_ms(server.config.workspaces.keep_ms);
+    eventually("so is one that nobody uses", async || (!own(&server, &idle).exists()).then_some(())).await;
+}
+
+async fn what_a_turn_changed_is_in_its_result_and_behind_its_route(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let (turn, next) = (server.turn(&run_id, "hi").await, server.turn(&run_id, "again").await);
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&turn).await;
+    let diff = |turn: &str| format!("/api/v1/runs/{run_id}/commands/{turn}/diff");
+    let secret = "sk-abcdefghijklmnop0123456789";
+    let told = json!({"phase": "workspace-changed", "filesChanged": 2, "bytesAdded": 40, "bytesRemoved": 1, "truncated": true,
+        "files": [{"path": "a", "change": "added", "bytesAdded": 40}], "diff": format!("+key {secret}\n")});
+    runner.tell(&turn, "backend_status", told).await;
+    let found = server.get(&diff(&turn)).await.with_status(200);
+    assert_eq!((&found["filesChanged"], &found["files"][0]["path"]), (&json!(2), &json!("a")));
+    assert_eq!(found["diff"], "+key [redacted]\n");
+    let summary = &server.result(&run_id, &turn).await["artifactSummary"];
+    assert_eq!(
+        (&summary["filesChanged"], &summary["bytesAdded"], &summary["bytesRemoved"]),
+        (&json!(2), &json!(40), &json!(1))
+    );
+    assert_eq!((&summary["diffPath"], &summary["truncated"]), (&json!(diff(&turn)), &json!(true)));
+    // The next turn has changed nothing.
+    let nothing = server.get(&diff(&next)).await.with_status(200);
+    assert_eq!((&nothing["filesChanged"], &nothing["diff"]), (&json!(0), &json!("")));
+    assert_eq!(server.result(&run_id, &next).await["artifactSummary"]["diffPath"], Value::Null);
+    server.get(&diff("cmd_unknown")).await.refused(NotFound);
+    server.get(&format!("/api/v1/runs/{}/commands/{turn}/diff", server.create_run().await)).await.refused(NotFound);
+}
