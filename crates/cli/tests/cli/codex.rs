@@ -2,6 +2,7 @@
 //! acceptance with a real provider. Each test runs with resident runners and with runners in processes of their own.
 
 mod approvals;
+mod crashes;
 mod endings;
 mod inn;
 mod turns;
