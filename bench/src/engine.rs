@@ -117,7 +117,12 @@ impl Bench {
 
     /// Starts a server on the place and waits until it is ready.
     pub fn serve(&self, place: &Place) -> Outcome<Server> {
-        Server::start(&self.ostler, place)
+        self.serve_with(place, &[])
+    }
+
+    /// The same, with settings from the environment.
+    pub fn serve_with(&self, place: &Place, settings: &[(&str, &str)]) -> Outcome<Server> {
+        Server::start(&self.ostler, place, settings)
     }
 
     /// The process that all of Postgres's others descend from.

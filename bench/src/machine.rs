@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::Outcome;
 use crate::report::Report;
@@ -12,6 +12,12 @@ use crate::report::Report;
 #[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// A time that another process of this machine can compare with its own.
+#[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
+pub fn unix_us() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 pub fn since(started: Instant) -> Duration {

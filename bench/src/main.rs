@@ -8,6 +8,7 @@
 mod append;
 mod bare;
 mod calls;
+mod codex;
 mod engine;
 mod follow;
 mod http;
@@ -24,6 +25,7 @@ mod start;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use codex::Programs;
 use engine::Bench;
 use report::Report;
 
@@ -31,13 +33,15 @@ use report::Report;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str =
-    "usage: ostler-bench --ostler FILE --postgres-url URL [--pg-test-fsync FILE] [--out FILE] [--quick] [FILTER]
+    "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
+                    [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
-          sessions, replicas, start";
+          sessions, replicas, start, codex";
 
 struct Options {
     ostler: PathBuf,
     postgres_url: String,
+    programs: Programs,
     pg_test_fsync: Option<PathBuf>,
     out: Option<PathBuf>,
     quick: bool,
@@ -47,12 +51,14 @@ struct Options {
 impl Options {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut ostler, mut postgres_url, mut pg_test_fsync, mut out) = (None, None, None, None);
-        let (mut quick, mut filter) = (false, None);
+        let (mut quick, mut filter, mut codex, mut stand_in) = (false, None, None, None);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
             match argument.as_str() {
                 "--ostler" => ostler = Some(value()?.into()),
                 "--postgres-url" => postgres_url = Some(value()?),
+                "--codex" => codex = Some(value()?.into()),
+                "--stand-in" => stand_in = Some(value()?.into()),
                 "--pg-test-fsync" => pg_test_fsync = Some(value()?.into()),
                 "--out" => out = Some(value()?.into()),
                 "--quick" => quick = true,
@@ -62,15 +68,26 @@ impl Options {
         }
         let ostler = ostler.ok_or(USAGE)?;
         let postgres_url = postgres_url.ok_or(USAGE)?;
-        Ok(Self { ostler, postgres_url, pg_test_fsync, out, quick, filter })
+        let programs = Programs { codex: codex.ok_or(USAGE)?, stand_in: stand_in.ok_or(USAGE)? };
+        Ok(Self { ostler, postgres_url, programs, pg_test_fsync, out, quick, filter })
     }
 }
 
 fn main() -> ExitCode {
-    let outcome = Options::parse(std::env::args().skip(1)).map_err(Into::into).and_then(|options| {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [note, codex, rest @ ..] = &arguments[..]
+        && note == "--note"
+    {
+        return ended(codex::note(codex, rest));
+    }
+    let outcome = Options::parse(arguments.into_iter()).map_err(Into::into).and_then(|options| {
         // One thread: what the load costs is then easy to see, and never more than one core.
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&options))
     });
+    ended(outcome)
+}
+
+fn ended(outcome: Outcome<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -111,6 +128,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("replicas") {
         replicas::measure(&bench, &mut report).await?;
+    }
+    if wanted("codex") {
+        codex::measure(&bench, &options.programs, &mut report).await?;
     }
     print!("{}", report.table());
     if let Some(out) = &options.out {

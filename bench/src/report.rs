@@ -10,11 +10,13 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 16] = [
+const TARGETS: [(&str, Target); 18] = [
     ("append.postgres.cpu_us_per_event", AtMost(15.0)),
     ("append.postgres.ratio_to_bare", AtLeast(0.6)),
     ("append.sqlite.cpu_us_per_event", AtMost(25.0)),
     ("append.sqlite.ratio_to_bare", AtLeast(0.6)),
+    ("codex.first_text_lag_ms", AtMost(30.0)),
+    ("codex.turn_ratio_to_bare", AtMost(1.15)),
     ("follow.kib_per_follower", AtMost(16.0)),
     ("follow.p99_ms", AtMost(100.0)),
     ("generator.cpu_share_max", AtMost(1.0)),

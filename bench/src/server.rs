@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(ostler: &Path, place: &Place) -> Outcome<Self> {
+    pub fn start(ostler: &Path, place: &Place, settings: &[(&str, &str)]) -> Outcome<Self> {
         std::fs::create_dir_all(&place.data_dir)?;
         let log = place.data_dir.with_extension("log");
         let mut command = Command::new(ostler);
@@ -42,6 +42,7 @@ impl Server {
                 command.env_remove(name);
             }
         }
+        command.envs(settings.iter().copied());
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&place.data_dir);
         if let Some(url) = &place.database_url {
             command.args(["--database-url", url]);

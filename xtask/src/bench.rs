@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use crate::npm;
 use crate::postgres::Cluster;
 use crate::process::{cargo, in_workspace, run, workspace_root};
 
@@ -12,7 +13,9 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
         return Err(format!("what is {unknown:?}? `cargo xtask bench [--quick] [FILTER]`"));
     }
     eprintln!("==> building the release server and the load generator");
-    run(cargo()?.args(["build", "--release", "--package", "ostler-cli", "--package", "ostler-bench"]))?;
+    let packages = ["ostler-cli", "ostler-bench", "ostler-stand-ins"].map(|package| ["--package", package]);
+    run(cargo()?.args(["build", "--release"]).args(packages.as_flattened()))?;
+    let agents = npm::find_or_install()?;
 
     let root = workspace_root()?;
     // Joining an absolute path replaces the root, which is also what cargo does with this variable.
@@ -23,6 +26,7 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
     let cluster = Cluster::start()?;
     let mut program = in_workspace(release.join("ostler-bench"))?;
     program.arg("--ostler").arg(release.join("ostler")).args(["--postgres-url", &cluster.url()]);
+    program.arg("--codex").arg(agents.codex()).arg("--stand-in").arg(release.join("ostler-stand-in"));
     match cluster.program("pg_test_fsync") {
         Some(tool) => drop(program.arg("--pg-test-fsync").arg(tool)),
         None => eprintln!("    this Postgres has no pg_test_fsync: what a sync costs will be missing"),

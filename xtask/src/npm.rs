@@ -26,6 +26,10 @@ pub struct Agents {
 }
 
 impl Agents {
+    pub fn codex(&self) -> &Path {
+        &self.variables[0].1
+    }
+
     /// `None`: one of them is missing.
     fn in_directory(directory: &Path) -> Option<Agents> {
         let modules = directory.join("node_modules");
