@@ -24,13 +24,16 @@ const MARK: &str = "pr0file-key";
 /// Printed beside the keys: where it is not found, nobody has looked.
 const WITNESS: &str = "harmless-witness";
 
-/// A home whose servers find the real Codex.
+/// A home whose servers find the real Codex; with Postgres their runners are processes of their own.
 fn home(engine: Engine) -> Home {
     let mut home = Home::new(engine);
     let codex = std::env::var("OSTLER_TEST_CODEX").expect("OSTLER_TEST_CODEX is not set: run `cargo xtask test`");
     let folder = Path::new(&codex).parent().unwrap().to_str().unwrap().to_owned();
     home.set("PATH", &format!("{folder}:/usr/local/bin:/usr/bin:/bin"));
     home.set("OSTLER_LOG", "debug");
+    if engine == Engine::Postgres {
+        home.set("OSTLER_RUNNER__LAUNCHER", "process");
+    }
     home
 }
 
