@@ -42,6 +42,7 @@ pub fn mask(home: &Home, text: &str) -> String {
         (r"\d{4}-\d{2}-\d{2}T[0-9:.]+Z", "INSTANT"),
         (r"· \d+s ·", "· TIME ·"),
         (r"\d+\.\d GiB", "SIZE"),
+        (r"\bLandlock \d+", "Landlock N"),
     ];
     masks.iter().fold(text, |text, (pattern, mask)| Regex::new(pattern).unwrap().replace_all(&text, *mask).into_owned())
 }
