@@ -23,6 +23,12 @@ pub fn settled(text: &str) -> usize {
     }
 }
 
+/// The beginning of a text that is cut for being too long: between words too, because half a credential is not recognised.
+pub fn clip(text: &str, chars_max: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(chars_max) else { return text.to_owned() };
+    format!("{}…", &text[..settled(&text[..end])])
+}
+
 /// Where the last word begins. Credentials are printable ASCII; everything else stands between words.
 fn last_word(text: &str) -> usize {
     let boundary = text.char_indices().rev().find(|(_, char)| !char.is_ascii_graphic());
@@ -74,6 +80,13 @@ mod tests {
         assert_eq!(shown(&whole), whole);
         let endless = format!("-----BEGIN X-----\n{}", "abc\n".repeat(BLOCK_BYTES_MAX));
         assert_eq!(shown(&endless), endless);
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_between_words() {
+        assert_eq!(clip("login with sk-1234567890", 16), "login with …");
+        assert_eq!(clip("short", 5), "short");
+        assert_eq!(clip("onelongword", 5), "…");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ostler_protocol::{
     events::{AppendEvent, EventType},
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Duration, Instant};
 
@@ -63,6 +63,12 @@ struct DeltaPayload<'a> {
     delta: &'a str,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfMessage {
+    message_id: Option<String>,
+}
+
 impl Outbox {
     pub fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
         let (event_type, payload) = match payload.size() {
@@ -71,8 +77,13 @@ impl Outbox {
             size => (EventType::Error, left_out(event_type, size)),
         };
         self.bytes += payload.as_str().len() + ENVELOPE_BYTES_MAX;
-        if matches!(event_type, EventType::AssistantMessage | EventType::Reasoning | EventType::TerminalStatus) {
-            self.release();
+        match event_type {
+            EventType::AssistantMessage | EventType::Reasoning => {
+                let whole = payload.view::<OfMessage>().and_then(|of| of.message_id);
+                self.release(|delta| Some(&delta.message_id) == whole.as_ref());
+            }
+            EventType::TerminalStatus => self.release(|_| true),
+            _ => {}
         }
         let event_type = event_type.as_str().to_owned();
         self.queue.push_back(Queued::Event(AppendEvent {
@@ -95,11 +106,12 @@ impl Outbox {
         self.queue_delta(delta(text));
     }
 
-    /// What is held back goes out: its message is whole.
-    fn release(&mut self) {
-        for delta in std::mem::take(&mut self.held) {
-            self.queue_delta(delta);
-        }
+    /// What is held back of these goes out: the message is whole.
+    fn release(&mut self, whole: impl Fn(&Delta) -> bool) {
+        let (whole, held) = std::mem::take(&mut self.held).into_iter().partition(whole);
+        self.held = held;
+        let whole: Vec<Delta> = whole;
+        whole.into_iter().for_each(|delta| self.queue_delta(delta));
     }
 
     fn queue_delta(&mut self, delta: Delta) {
@@ -238,11 +250,10 @@ mod tests {
         delta(&mut outbox, "m2", "aside");
         delta(&mut outbox, "m1", "4567 and");
         assert_eq!(texts(&outbox.take(now)), ["key ", "step", "sk-ant-01234567 "]);
-        outbox.push(EventType::AssistantMessage, "cmd", RawJson::of(&json!({})));
-        let mut last = texts(&outbox.take(now));
-        assert_eq!(last.pop().as_deref(), Some("assistant_message"));
-        last.sort();
-        assert_eq!(last, ["and", "aside"]);
+        outbox.push(EventType::AssistantMessage, "cmd", RawJson::of(&json!({"messageId": "m1"})));
+        assert_eq!(texts(&outbox.take(now)), ["and", "assistant_message"]);
+        outbox.push(EventType::TerminalStatus, "cmd", RawJson::of(&json!({})));
+        assert_eq!(texts(&outbox.take(now)), ["aside", "terminal_status"]);
     }
 
     #[tokio::test]

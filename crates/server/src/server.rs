@@ -56,7 +56,8 @@ impl Server {
         let db = Db::open(&config.store()?, clock.now()).await.map_err(not_opened)?;
         check_durability(&db, &config).await?;
         let secrets = SecretStore::open(&config)?;
-        let issuers = Issuers::new(signing_key(&data_dir)?, &config.auth.issuers)?;
+        let (signing_key, signing) = signing_key(&data_dir)?;
+        let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
         let listener =
@@ -71,8 +72,9 @@ impl Server {
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&known);
-        let sealing = config.secrets.key.as_ref().map(|key| key.expose_secret().to_owned()).unwrap_or_default();
-        let redactor = Redactor::new(&[token.expose_secret(), &written, &read, &sealing]);
+        let sealing = SecretStore::key_text(&config)?;
+        let own = [token.expose_secret(), &written, &read, sealing.expose_secret(), signing.expose_secret()];
+        let redactor = Redactor::new(&own);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);

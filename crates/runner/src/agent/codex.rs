@@ -20,7 +20,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
-    events::{EventType, clip},
+    events::EventType,
     policy::{ExecutionPolicy, Network, Sandbox},
     redaction::Redactor,
     rpc::{Frame, Version},
@@ -32,7 +32,7 @@ use super::{
     AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult,
     process::{Heard, Process, Program},
 };
-use crate::{Outfit, link::Link};
+use crate::{Outfit, holdback::clip, link::Link};
 use conversation::Conversation;
 use wire::{Initialized, Notice, ThreadAnswer, Tokens};
 
@@ -45,6 +45,8 @@ const WRITER_RETRY_MS: u64 = 200;
 const TURNS_SEEN: u32 = 5;
 /// Where Codex keeps its rollouts, inside its home and inside the session's storage.
 const ROLLOUT_FOLDER: &str = "sessions";
+/// Who answers approvals: whoever answers ours. A profile's config may name an agent of Codex's own.
+const REVIEWER: &str = "user";
 const NOTICE_CHARS_MAX: usize = 500;
 
 static REDACTOR: LazyLock<Arc<Redactor>> = LazyLock::new(|| Arc::new(Redactor::new(&[])));
@@ -69,11 +71,26 @@ struct Live {
     used: Option<Tokens>,
 }
 
+impl Live {
+    fn if_running(mut self) -> Option<Self> {
+        self.process.is_running().then_some(self)
+    }
+}
+
 /// What a turn begins with.
 struct Opening {
     live: Live,
-    /// An earlier attempt has said the prompt to this thread.
-    holds_prompt: bool,
+    prompt: Prompt,
+}
+
+/// What the thread knows of the prompt.
+#[derive(Debug, PartialEq)]
+enum Prompt {
+    New,
+    /// An earlier attempt has said it, and was cut off.
+    Heard,
+    /// An earlier attempt saw it through, and nobody was told: this was the reply.
+    Answered(String),
 }
 
 impl Codex {
@@ -82,8 +99,9 @@ impl Codex {
     }
 
     async fn work(&mut self, turn: &Turn, mut link: Link) -> TurnResult {
-        let opening = match self.live.take() {
-            Some(live) => Opening { live, holds_prompt: false },
+        // It may have died while nothing was asked of it.
+        let opening = match self.live.take().and_then(Live::if_running) {
+            Some(live) => Opening { live, prompt: Prompt::New },
             None => {
                 let stopped = link.stopped();
                 tokio::select! {
@@ -95,13 +113,16 @@ impl Codex {
                 }
             }
         };
-        let Opening { mut live, holds_prompt } = opening;
-        let mut conversation = Conversation::new(&mut live, &self.outfit, turn, link);
-        let result = conversation.run(holds_prompt).await;
-        let is_well = conversation.is_well;
-        if live.is_on_disk {
-            self.thread_id = Some(live.thread_id.clone());
+        let Opening { mut live, prompt } = opening;
+        if let Prompt::Answered(reply) = prompt {
+            let id = link.new_id("msg");
+            link.message(&id, &reply, true).await;
+            self.live = Some(live);
+            return Ok(TurnEnd::completed());
         }
+        let mut conversation = Conversation::new(&mut live, &mut self.thread_id, &self.outfit, turn, link);
+        let result = conversation.run(prompt == Prompt::Heard).await;
+        let is_well = conversation.is_well;
         match is_well {
             true => self.live = Some(live),
             false => {
@@ -121,10 +142,10 @@ impl Codex {
         })?;
         let opened = self.converse(&mut process, turn, link).await;
         match opened {
-            Ok((answer, is_on_disk, holds_prompt)) => {
+            Ok((answer, is_on_disk, prompt)) => {
                 let ThreadAnswer { thread, model, .. } = answer;
                 let live = Live { process, thread_id: thread.id, model, is_on_disk, used: None };
-                Ok(Opening { live, holds_prompt })
+                Ok(Opening { live, prompt })
             }
             Err(end) => {
                 process_ended(link, &process).await;
@@ -139,7 +160,7 @@ impl Codex {
         process: &mut Process,
         turn: &Turn,
         link: &mut Link,
-    ) -> Result<(ThreadAnswer, bool, bool), TurnEnd> {
+    ) -> Result<(ThreadAnswer, bool, Prompt), TurnEnd> {
         initialize(process, link).await?;
         if let Some(storage) = &self.outfit.storage {
             let phase = json!({"phase": "codex-rollout-storage-mounted", "mountPath": storage,
@@ -150,7 +171,7 @@ impl Codex {
         let known = self.thread_id.as_ref().or(turn.thread_id.as_ref());
         let is_on_disk = known.is_some();
         let (method, answer) = match known {
-            Some(thread_id) => ("thread/resume", self.resume(process, thread_id, settings).await?),
+            Some(thread_id) => ("thread/resume", self.resume(process, thread_id, settings, link).await?),
             None => ("thread/start", self.call(process, "thread/start", &settings).await?),
         };
         refuse_defaults(process, link).await?;
@@ -158,10 +179,8 @@ impl Codex {
             "modelProvider": answer.model_provider});
         link.emit(EventType::BackendStatus, &phase).await;
         let command_id = turn.command.command_id.to_string();
-        let turns = answer.initial_turns_page.iter().flat_map(|page| &page.data);
-        let mut items = turns.flat_map(|turn| &turn.items);
-        let holds_prompt = items.any(|item| item.client_id.as_deref() == Some(&command_id));
-        Ok((answer, is_on_disk, holds_prompt))
+        let prompt = if turn.is_repeat { known_of(&answer, &command_id) } else { Prompt::New };
+        Ok((answer, is_on_disk, prompt))
     }
 
     async fn call(&self, process: &mut Process, method: &str, params: &Value) -> Result<ThreadAnswer, TurnEnd> {
@@ -169,18 +188,29 @@ impl Codex {
         read(method, answer.map_err(|error| failures::refused(method, &error))?)
     }
 
-    async fn resume(&self, process: &mut Process, thread_id: &str, settings: Value) -> Result<ThreadAnswer, TurnEnd> {
+    async fn resume(
+        &self,
+        process: &mut Process,
+        thread_id: &str,
+        settings: Value,
+        link: &Link,
+    ) -> Result<ThreadAnswer, TurnEnd> {
         let method = "thread/resume";
         let mut params = settings;
         params["threadId"] = thread_id.into();
         params["excludeTurns"] = true.into();
         params["initialTurnsPage"] = json!({"limit": TURNS_SEEN, "sortDirection": "desc", "itemsView": "full"});
         let until = Instant::now() + Duration::from_millis(WRITER_WAIT_MS);
+        let mut is_waiting = false;
         loop {
             match process.call(method, &params, Duration::from_millis(CALL_MS)).await {
                 Ok(answer) => return read(method, answer),
                 // Whoever has it open lost its lease, and is about to end.
                 Err(error) if failures::is_writer_conflict(&error) && Instant::now() < until => {
+                    if !std::mem::replace(&mut is_waiting, true) {
+                        let phase = json!({"phase": "thread/resume:waiting", "threadId": thread_id});
+                        link.emit(EventType::BackendStatus, &phase).await;
+                    }
                     sleep(Duration::from_millis(WRITER_RETRY_MS)).await;
                 }
                 Err(error) => return Err(failures::not_resumed(&error, self.outfit.storage.is_some())),
@@ -215,11 +245,9 @@ impl Codex {
     }
 
     fn workspace(&self) -> Result<PathBuf, TurnEnd> {
-        match &self.outfit.workspace {
-            Some(workspace) => Ok(workspace.clone()),
-            // Without one it works where it can do no harm.
-            None => Ok(self.home()?.to_owned()),
-        }
+        // Never its home: what it may write to it could then change for itself.
+        let absent = || TurnEnd::failed(FailureKind::InfraFailed, "the agent was given no workspace");
+        self.outfit.workspace.clone().ok_or_else(absent)
     }
 }
 
@@ -242,6 +270,20 @@ impl Agent for Codex {
                 live.process.close().await;
             }
         })
+    }
+}
+
+/// What the last turns of a thread say about this command's prompt. The latest comes first.
+fn known_of(answer: &ThreadAnswer, command_id: &str) -> Prompt {
+    let mut turns = answer.initial_turns_page.iter().flat_map(|page| &page.data);
+    let is_ours = |turn: &&wire::Turn| turn.items.iter().any(|item| item.client_id.as_deref() == Some(command_id));
+    match turns.find(is_ours) {
+        None => Prompt::New,
+        Some(turn) if turn.status != "completed" => Prompt::Heard,
+        Some(turn) => {
+            let reply = turn.items.iter().rfind(|item| item.kind == "agentMessage");
+            Prompt::Answered(reply.map(|item| item.text.clone()).unwrap_or_default())
+        }
     }
 }
 
@@ -295,7 +337,7 @@ fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::R
 
 /// What a thread is started or resumed with: the run's policy, nothing wider.
 fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
-    json!({"cwd": workspace, "approvalPolicy": policy.approval, "sandbox": policy.sandbox})
+    json!({"cwd": workspace, "approvalPolicy": policy.approval, "approvalsReviewer": REVIEWER, "sandbox": policy.sandbox})
 }
 
 /// The same policy in the words of `turn/start`.
@@ -321,3 +363,22 @@ fn mount(storage: &Path, home: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod opening {
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_was_seen_through_is_not_said_again() {
+        let turn = |status: &str| {
+            let items = json!([{"type": "userMessage", "id": "u", "clientId": "cmd_1"},
+                {"type": "agentMessage", "id": "a", "text": "on it"}, {"type": "agentMessage", "id": "b", "text": "done"}]);
+            let page = json!({"data": [{"id": "t", "status": status, "items": items}]});
+            let answer = json!({"thread": {"id": "th"}, "initialTurnsPage": page});
+            serde_json::from_value::<ThreadAnswer>(answer).unwrap()
+        };
+        assert_eq!(known_of(&turn("completed"), "cmd_1"), Prompt::Answered("done".into()));
+        assert_eq!(known_of(&turn("interrupted"), "cmd_1"), Prompt::Heard);
+        assert_eq!(known_of(&turn("completed"), "cmd_2"), Prompt::New);
+    }
+}

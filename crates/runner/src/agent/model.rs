@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind, Timestamp,
     conversation::{self, Role},
-    events::{EventType, PHASE_WAITING_PROVIDER, clip},
+    events::{EventType, PHASE_WAITING_PROVIDER},
     limits::TOOL_COMMAND_CHARS_MAX,
 };
 use serde_json::json;
@@ -23,6 +23,7 @@ use tokio::time::{Duration, sleep};
 use super::{AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult};
 use crate::{
     Outfit,
+    holdback::clip,
     link::{Link, Steer},
 };
 use answer::{Answer, Piece};

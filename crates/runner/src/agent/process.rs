@@ -163,6 +163,10 @@ impl Process {
         })
     }
 
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     pub fn id(&self) -> i32 {
         self.group.as_raw_nonzero().get()
     }

@@ -38,14 +38,15 @@ pub fn operator_token(data_dir: &Path) -> Result<(SecretString, PathBuf), Failur
 }
 
 /// The key this server signs users' tokens with, kept likewise. It never leaves this machine: other servers of the same
-/// store learn its public half.
-pub fn signing_key(data_dir: &Path) -> Result<SigningKey, Failure> {
+/// store learn its public half. With it goes its text, which nobody may see.
+pub fn signing_key(data_dir: &Path) -> Result<(SigningKey, SecretString), Failure> {
     let path = data_dir.join("signing-key");
     let text = random_secret_file(&path)?;
     let seed = unhex(text.expose_secret()).and_then(|seed| SigningKey::from_seed(&seed));
-    seed.ok_or_else(|| {
+    let key = seed.ok_or_else(|| {
         refused("token-file", format!("{} does not hold a key; remove it to have one made", path.display()))
-    })
+    })?;
+    Ok((key, text))
 }
 
 /// 256 random bits in a file of their own, made when it is first asked for.

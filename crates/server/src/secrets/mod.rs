@@ -3,8 +3,6 @@
 
 mod local;
 
-use std::path::PathBuf;
-
 use ostler_crypto::seal::SealingKey;
 use ostler_protocol::{Failure, FailureKind, Timestamp, provider_profiles::Credential};
 use secrecy::{ExposeSecret, SecretString};
@@ -31,14 +29,21 @@ impl SecretStore {
         let data_dir = config.data_dir()?;
         let section = &config.secrets;
         let directory = section.directory.clone().unwrap_or_else(|| data_dir.join("secrets"));
-        let key_file = section.key_file.clone().unwrap_or_else(|| data_dir.join("secrets-key"));
-        let key = match &section.key {
-            Some(key) => sealing_key(key).ok_or_else(|| {
-                Failure::rule(FailureKind::InfraFailed, "secrets-key", "secrets.key must be 64 hexadecimal digits")
-            })?,
-            None => key_in(key_file)?,
-        };
+        let key = sealing_key(&Self::key_text(config)?).ok_or_else(|| {
+            let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
+            Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
+        })?;
         Ok(Self::Local { local: Local::open(directory, key)?, named: section.directory.is_some() })
+    }
+
+    /// The key that everything is sealed with, as it stands in the configuration or in its file.
+    pub fn key_text(config: &Config) -> Result<SecretString, Failure> {
+        let section = &config.secrets;
+        match (&section.key, &section.key_file) {
+            (Some(key), _) => Ok(key.clone()),
+            (None, Some(file)) => auth::random_secret_file(file),
+            (None, None) => auth::random_secret_file(&config.data_dir()?.join("secrets-key")),
+        }
     }
 
     /// `None`: there is no such secret. One that cannot be opened is a failure of its own kind.
@@ -85,15 +90,6 @@ impl SecretStore {
 
 fn sealing_key(text: &SecretString) -> Option<SealingKey> {
     SealingKey::new(&auth::unhex(text.expose_secret().trim())?)
-}
-
-/// The key in this file, which is made on the first start.
-fn key_in(path: PathBuf) -> Result<SealingKey, Failure> {
-    let text = auth::random_secret_file(&path)?;
-    sealing_key(&text).ok_or_else(|| {
-        let message = format!("{} does not hold a key of 64 hexadecimal digits", path.display());
-        Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
-    })
 }
 
 /// A secret that is there and cannot be read: whoever needs it has none.

@@ -10,10 +10,11 @@ use ostler_protocol::{
     limits::PROFILES_MAX,
     policy::{ProviderCredential, Sandbox, SecretRef},
     provider_profiles::{
-        AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileConfig, ProfileConfigText, ProviderProfile,
+        AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileConfigText, ProviderProfile,
         ProviderProfileList, PutConfig, PutCredential, ValidateProfile, Validation, ValidationRecord, profile_of,
         secret_name, secret_ref,
     },
+    redaction::Redactor,
     runs::CreateRun,
 };
 use ostler_store as store;
@@ -119,8 +120,9 @@ async fn change(
             check_version(known, expected.as_deref())?;
             let before = known.map(|secret| secret.credential.clone()).unwrap_or_default();
             let credential = make(before.clone())?;
+            check_shown(&credential, &owned)?;
+            // Before it is kept: no agent may have it sooner than we know it.
             learn(&app_too, &credential);
-            check_shown(&app_too, &credential.config(&owned).ok())?;
             let hashes =
                 |of: &Credential| of.keys().into_iter().map(|key| (of.hash_suffix(&key), key)).collect::<Vec<_>>();
             let same = known.is_some() && hashes(&before) == hashes(&credential);
@@ -150,13 +152,16 @@ fn check_version(known: Option<&Secret>, expected: Option<&str>) -> Result<(), F
 }
 
 /// A command and a URL are seen by others: in lists of processes, in logs. A key may not stand there.
-fn check_shown(app: &App, config: &Option<ProfileConfig>) -> Result<(), Failure> {
+fn check_shown(credential: &Credential, profile: &str) -> Result<(), Failure> {
+    let config = credential.config(profile).ok();
     let shown = match config.as_ref().map(|config| &config.agent) {
         Some(AgentConfig::Acp { command, .. }) => command.join(" "),
         Some(AgentConfig::Model { base_url, .. }) => base_url.clone(),
         _ => return Ok(()),
     };
-    if app.redactor.redact(&shown) == shown {
+    let values = credential.values();
+    let values: Vec<_> = values.iter().map(ExposeSecret::expose_secret).collect();
+    if Redactor::new(&values).redact(&shown) == shown {
         return Ok(());
     }
     let message = "a command or URL of [ostler] holds a credential; put it into auth.json and name it in ostler.files";

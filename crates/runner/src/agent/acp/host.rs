@@ -5,7 +5,7 @@
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use ostler_protocol::{
     RawJson,
-    events::{EventType, clip},
+    events::EventType,
     json::canonical_hash,
     limits::{PERMISSION_OPTIONS_MAX, TOOL_COMMAND_CHARS_MAX},
     permissions::{AskPermission, OptionKind, PermissionOption},
@@ -21,7 +21,10 @@ use super::{
     updates::{self, Updates},
     wire::{CreateTerminal, OfTerminal, PermissionAsked, PermissionOffer, ReadFile, WriteFile},
 };
-use crate::link::{Answer, Link};
+use crate::{
+    holdback::clip,
+    link::{Answer, Link},
+};
 
 const TITLE_CHARS_MAX: usize = 300;
 /// Questions and waits of one turn that are open at once.

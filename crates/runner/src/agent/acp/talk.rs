@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use futures_util::FutureExt;
 use ostler_protocol::{
     FailureKind, RawJson,
-    events::{EventType, clip},
+    events::EventType,
     rpc::{Frame, RpcError, RpcId},
 };
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     Outfit,
     agent::{Left, Turn, TurnEnd, TurnResult, process::Heard},
+    holdback::clip,
     link::{Link, Steer},
 };
 

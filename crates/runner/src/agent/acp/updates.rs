@@ -3,14 +3,11 @@
 
 use std::collections::HashMap;
 
-use ostler_protocol::{
-    events::{EventType, clip},
-    limits::TOOL_COMMAND_CHARS_MAX,
-};
+use ostler_protocol::{events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::wire::{ToolCall, Update, Usage};
-use crate::link::Link;
+use crate::{holdback::clip, link::Link};
 
 /// Output of one tool that is told.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;

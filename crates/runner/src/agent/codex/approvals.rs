@@ -4,20 +4,26 @@
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use ostler_protocol::{
     RawJson,
-    events::{EventType, clip},
+    events::EventType,
     json::canonical_hash,
-    limits::TOOL_COMMAND_CHARS_MAX,
     permissions::{AskPermission, OptionKind, PermissionOption},
     policy::Approval,
     rpc::{RpcError, RpcId},
 };
 use serde_json::{Value, json};
 
-use super::wire::ApprovalRequest;
-use crate::link::{Answer, Link};
+use super::wire::{ApprovalRequest, FileChange};
+use crate::{
+    holdback::clip,
+    link::{Answer, Link},
+};
 
 const TITLE_CHARS_MAX: usize = 300;
+/// What a person is shown; the request has a limit of its own.
+const WHAT_BYTES_MAX: usize = 8 * 1024;
 const CANCEL: &str = "cancel";
+const COMMAND: &str = "item/commandExecution/requestApproval";
+const FILES: &str = "item/fileChange/requestApproval";
 
 /// What is answered to an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +37,12 @@ pub enum Decision {
     Unanswered,
 }
 
-/// The words of an answer differ between the current requests and those of an earlier protocol.
-#[derive(Clone, Copy)]
-enum Words {
-    Current,
-    Legacy,
-}
-
 impl Decision {
-    fn answer(self, words: Words) -> Value {
-        let word = match (self, words) {
-            (Self::Accept, Words::Current) => "accept",
-            (Self::Decline, Words::Current) => "decline",
-            (Self::Cancel | Self::Unanswered, Words::Current) => "cancel",
-            (Self::Accept, Words::Legacy) => "approved",
-            (Self::Decline, Words::Legacy) => "denied",
-            (Self::Cancel | Self::Unanswered, Words::Legacy) => "abort",
+    fn answer(self) -> Value {
+        let word = match self {
+            Self::Accept => "accept",
+            Self::Decline => "decline",
+            Self::Cancel | Self::Unanswered => "cancel",
         };
         json!({ "decision": word })
     }
@@ -70,28 +66,33 @@ impl Approvals {
         id: &RpcId,
         method: &str,
         params: &RawJson,
+        changes: &[FileChange],
         tool_call_id: Option<String>,
     ) -> Option<Reply> {
-        let words = match method {
-            "item/commandExecution/requestApproval" | "item/fileChange/requestApproval" => Words::Current,
-            "execCommandApproval" | "applyPatchApproval" => Words::Legacy,
-            _ => return Some(refuse(link, method).await),
-        };
-        let Some(asked) = params.view::<ApprovalRequest>() else {
-            said(link, "approval:declined", method, "the request cannot be read").await;
-            return Some(Ok(Decision::Decline.answer(words)));
-        };
-        if approval == Approval::Never {
-            said(link, "approval:declined", method, "the run's policy is never to ask").await;
-            return Some(Ok(Decision::Decline.answer(words)));
+        if !matches!(method, COMMAND | FILES) {
+            return Some(refuse(link, method).await);
         }
-        let request = request(link, method, params, &asked, tool_call_id);
+        let asked = params.view::<ApprovalRequest>();
+        let declined = match &asked {
+            None => Some("the request cannot be read"),
+            Some(_) if approval == Approval::Never => Some("the run's policy is never to ask"),
+            Some(asked) if asked.grant_root.is_some() => Some("nothing is granted for longer than one call"),
+            Some(asked) if what(method, asked, changes).is_none() => {
+                Some("what it would do is not said, or too long to be shown")
+            }
+            Some(_) => None,
+        };
+        let (asked, None) = (asked.unwrap_or_default(), declined) else {
+            said(link, "approval:declined", method, declined.unwrap_or_default()).await;
+            return Some(Ok(Decision::Decline.answer()));
+        };
+        let request = request(link, method, params, &asked, changes, tool_call_id);
         let answer = link.ask(&request).await;
         let id = id.clone();
         self.waiting.push(
             async move {
                 let decision = decided(answer.answer().await);
-                (id, decision, decision.answer(words))
+                (id, decision, decision.answer())
             }
             .boxed(),
         );
@@ -116,29 +117,38 @@ fn decided(answer: Answer) -> Decision {
     }
 }
 
-/// The digest is over the request as Codex made it: whatever an approval would let happen is in there.
+/// What will happen, in full: nobody agrees to the beginning of something.
+fn what(method: &str, asked: &ApprovalRequest, changes: &[FileChange]) -> Option<String> {
+    let files =
+        || changes.iter().map(|change| format!("{}\n{}", change.path, change.diff)).collect::<Vec<_>>().join("\n");
+    let what = if method == COMMAND { asked.command.clone().unwrap_or_default() } else { files() };
+    (1..=WHAT_BYTES_MAX).contains(&what.len()).then_some(what)
+}
+
+/// The digest is over the request as Codex made it, and over the changes it is about.
 fn request(
     link: &mut Link,
     method: &str,
     params: &RawJson,
     asked: &ApprovalRequest,
+    changes: &[FileChange],
     tool_call_id: Option<String>,
 ) -> AskPermission {
-    let what =
-        if method.contains("ileChange") || method == "applyPatchApproval" { "change files" } else { "run a command" };
+    let verb = if method == COMMAND { "run a command" } else { "change files" };
+    let place = asked.cwd.as_deref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
     let why = asked.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
     AskPermission {
         permission_id: link.new_permission_id(),
-        title: clip(&format!("Codex asks to {what}{why}"), TITLE_CHARS_MAX),
-        command: asked.command.as_deref().map(|command| clip(command, TOOL_COMMAND_CHARS_MAX)),
+        title: clip(&format!("Codex asks to {verb}{place}{why}"), TITLE_CHARS_MAX),
+        command: what(method, asked, changes),
         tool_call_id,
         options: vec![
             option("accept", "Allow once", OptionKind::AllowOnce),
             option("decline", "Refuse, and let it go on", OptionKind::RejectOnce),
             option(CANCEL, "Refuse, and end the turn", OptionKind::RejectOnce),
         ],
-        digest: canonical_hash(&params.to_value()),
+        digest: canonical_hash(&json!({"request": params, "changes": changes})),
         wait_ms: None,
         deadline: None,
     }

@@ -8,14 +8,14 @@ use std::collections::{HashMap, VecDeque};
 
 use ostler_protocol::{
     FailureKind, RawJson,
-    events::{EventType, clip},
+    events::EventType,
     rpc::{Frame, RpcId},
 };
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use super::{
-    CALL_MS, Live, NOTICE_CHARS_MAX,
+    CALL_MS, Live, NOTICE_CHARS_MAX, REVIEWER,
     approvals::{Approvals, Decision},
     failures,
     items::Items,
@@ -29,10 +29,12 @@ use crate::{
         Left, Turn, TurnEnd, TurnResult,
         process::{CallError, Heard},
     },
+    holdback::clip,
     link::{Link, Steer},
 };
 
 /// After an interrupt, for Codex to say that the turn has ended. The runner waits a little longer before it drops us.
+const OUTPUT: &str = "item/commandExecution/outputDelta";
 const STOP_MS: u64 = 5_000;
 /// For terminals that outlived an interrupt to be cleaned up.
 const CLEAN_MS: u64 = 2_000;
@@ -41,6 +43,8 @@ const NOTES_MAX: u32 = 50;
 
 pub struct Conversation<'a> {
     live: &'a mut Live,
+    /// The session's thread, as the agent remembers it whatever becomes of this turn.
+    thread_id: &'a mut Option<String>,
     pub(super) outfit: &'a Outfit,
     turn: &'a Turn,
     pub(super) link: Link,
@@ -81,9 +85,16 @@ enum Happening {
 }
 
 impl<'a> Conversation<'a> {
-    pub fn new(live: &'a mut Live, outfit: &'a Outfit, turn: &'a Turn, link: Link) -> Self {
+    pub fn new(
+        live: &'a mut Live,
+        thread_id: &'a mut Option<String>,
+        outfit: &'a Outfit,
+        turn: &'a Turn,
+        link: Link,
+    ) -> Self {
         Self {
             live,
+            thread_id,
             outfit,
             turn,
             link,
@@ -126,9 +137,10 @@ impl<'a> Conversation<'a> {
     async fn start(&mut self, text: &str) -> Result<(), CallError> {
         let policy = &self.turn.run.execution_policy;
         let params = json!({"threadId": self.live.thread_id, "input": input(text), "approvalPolicy": policy.approval,
-            "sandboxPolicy": sandbox_policy(policy), "clientUserMessageId": self.turn.command.command_id});
+            "approvalsReviewer": REVIEWER, "sandboxPolicy": sandbox_policy(policy), "clientUserMessageId": self.turn.command.command_id});
         let answer = self.live.process.call("turn/start", &params, Duration::from_millis(CALL_MS)).await?;
         self.has_started = false;
+        self.trying_since = None;
         self.turn_id = answer.view::<TurnNote>().ok_or(CallError::Gone)?.turn.id;
         Ok(())
     }
@@ -240,7 +252,8 @@ impl<'a> Conversation<'a> {
         let item = params.view::<super::wire::ApprovalRequest>().map(|asked| asked.item_id).unwrap_or_default();
         let tool_call_id = (!item.is_empty()).then(|| self.items.id(&mut self.link, &item, "tool"));
         let approval = self.turn.run.execution_policy.approval;
-        let reply = self.approvals.take(&mut self.link, approval, &id, method, params, tool_call_id).await;
+        let changes = self.items.changes(&item);
+        let reply = self.approvals.take(&mut self.link, approval, &id, method, params, changes, tool_call_id).await;
         match reply {
             Some(Ok(result)) => self.live.process.answer(id, Ok(&result)).await,
             Some(Err(error)) => self.live.process.answer::<Value>(id, Err(error)).await,
@@ -288,14 +301,14 @@ impl<'a> Conversation<'a> {
     }
 
     async fn item(&mut self, method: &str, params: &RawJson) {
-        // Codex got somewhere.
-        self.trying_since = None;
         match method {
             "item/started" | "item/completed" => {
                 let Some(ItemNote { item, thread_id }) = params.view() else { return };
                 if !self.is_ours(&thread_id) {
                     return;
                 }
+                // Codex got somewhere. A command that goes on talking says nothing about the provider.
+                self.trying_since = None;
                 match method {
                     "item/started" => self.items.started(&mut self.link, &item).await,
                     _ => self.items.completed(&mut self.link, &item).await,
@@ -308,12 +321,15 @@ impl<'a> Conversation<'a> {
                 let Some(note) = params.view::<DeltaNote>().filter(|note| self.is_ours(&note.thread_id)) else {
                     return;
                 };
+                if method != OUTPUT {
+                    self.trying_since = None;
+                }
                 match method {
                     "item/agentMessage/delta" => self.items.text(&mut self.link, &note).await,
                     "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
                         self.items.thought(&mut self.link, &note).await;
                     }
-                    "item/commandExecution/outputDelta" => self.items.output(&mut self.link, &note).await,
+                    OUTPUT => self.items.output(&mut self.link, &note).await,
                     _ => {}
                 }
             }
@@ -329,6 +345,7 @@ impl<'a> Conversation<'a> {
     async fn tell_thread(&mut self) {
         if !self.live.is_on_disk {
             self.live.is_on_disk = true;
+            *self.thread_id = Some(self.live.thread_id.clone());
             self.link.emit(EventType::Session, &json!({"threadId": self.live.thread_id})).await;
         }
     }
@@ -383,6 +400,9 @@ impl<'a> Conversation<'a> {
             self.clean().await;
             return end.map(Ended::As).ok_or(Left::Stopped);
         }
+        if !is_reply {
+            self.clean().await;
+        }
         let error = turn.error.unwrap_or_default();
         Ok(match (turn.status.as_str(), self.cancelled_by) {
             ("completed", _) => Ended::As(TurnEnd::completed()),
@@ -418,12 +438,14 @@ impl<'a> Conversation<'a> {
         }
         // What cannot be cleaned up ends with the process.
         self.is_well = !self.items.has_open_tools();
+        self.items.abandon(&mut self.link).await;
     }
 
     /// Codex is gone, or does not end its turn: so does its process.
     async fn give_up(&mut self) -> Result<Ended, Left> {
         self.is_well = false;
         self.items.release(&mut self.link, false).await;
+        self.items.abandon(&mut self.link).await;
         process_ended(&self.link, &self.live.process).await;
         match self.ending.take() {
             Some((_, end)) => end.map(Ended::As).ok_or(Left::Stopped),

@@ -1,11 +1,14 @@
 //! What Codex's refusals and errors mean for us. Its messages hold the provider's address and raw answers; they are cut
 //! here, and lose their secrets like every event on its way into the log.
 
-use ostler_protocol::{FailureKind, events::clip};
+use ostler_protocol::FailureKind;
 use serde_json::Value;
 
 use super::wire::TurnError;
-use crate::agent::{TurnEnd, process::CallError};
+use crate::{
+    agent::{TurnEnd, process::CallError},
+    holdback::clip,
+};
 
 const MESSAGE_CHARS_MAX: usize = 500;
 

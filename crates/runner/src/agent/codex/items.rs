@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use ostler_protocol::{
-    events::{EventType, clip},
-    limits::TOOL_COMMAND_CHARS_MAX,
-};
+use ostler_protocol::{events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Value, json};
 
-use super::wire::{DeltaNote, Item};
-use crate::link::Link;
+use super::wire::{DeltaNote, FileChange, Item};
+use crate::{
+    holdback::{self, clip},
+    link::Link,
+};
 
 /// Output of one tool that is kept; it is the end of a build that never stops talking.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -31,12 +31,31 @@ struct Tool {
     output_bytes: usize,
     /// It came in pieces.
     has_output: bool,
+    /// The end of it that waits for more.
+    held: String,
+    /// The files it is about to change.
+    changes: Vec<FileChange>,
 }
 
 impl Items {
     /// Whether a tool may still be running.
     pub fn has_open_tools(&self) -> bool {
         !self.open.is_empty()
+    }
+
+    /// The files that an open item is about to change.
+    pub fn changes(&self, item_id: &str) -> &[FileChange] {
+        self.open.get(item_id).map_or(&[], |tool| &tool.changes)
+    }
+
+    /// Says of the tools that never ended that nobody can know how they did.
+    pub async fn abandon(&mut self, link: &mut Link) {
+        let open: Vec<String> = self.open.drain().map(|(id, _)| id).collect();
+        for item_id in open {
+            let id = self.id(link, &item_id, "tool");
+            let call = json!({"toolCallId": id, "itemId": item_id, "status": "outcome-unknown"});
+            link.emit(EventType::ToolCall, &call).await;
+        }
     }
 
     /// The id under which an item stands in the log.
@@ -49,7 +68,8 @@ impl Items {
         match item.kind.as_str() {
             "contextCompaction" => compaction(link, "started").await,
             _ if is_tool(item) => {
-                self.open.insert(item.id.clone(), Tool::default());
+                let changes = item.changes.clone();
+                self.open.insert(item.id.clone(), Tool { changes, ..Tool::default() });
                 let call = self.tool_call(link, item, "item/started", "started");
                 link.emit(EventType::ToolCall, &call).await;
             }
@@ -88,10 +108,16 @@ impl Items {
             let id = self.id(link, &item.id, "tool");
             output_event(link, &id, output, OUTPUT_BYTES_MAX).await;
         }
+        if !tool.held.is_empty() {
+            let id = self.id(link, &item.id, "tool");
+            link.output(&id, "stdout", &tool.held).await;
+        }
         let status = match item.status.as_deref() {
+            // Not every kind of item has one.
+            None | Some("completed") => "completed",
             Some("failed") => "failed",
             Some("declined") => "declined",
-            _ => "completed",
+            Some(_) => "outcome-unknown",
         };
         let call = self.tool_call(link, item, "item/completed", status);
         self.ids.remove(&item.id);
@@ -116,7 +142,13 @@ impl Items {
         tool.output_bytes = tool.output_bytes.saturating_add(note.delta.len());
         // What fills the room says that it is cut; what comes after is not told at all.
         if room > 0 {
-            output_event(link, &id, &note.delta, room).await;
+            let mut text = std::mem::take(&mut tool.held) + &note.delta;
+            if note.delta.len() <= room {
+                tool.held = text.split_off(holdback::settled(&text));
+            }
+            if !text.is_empty() {
+                output_event(link, &id, &text, room).await;
+            }
         }
     }
 
@@ -195,9 +227,8 @@ async fn compaction(link: &Link, what: &str) {
 async fn output_event(link: &Link, tool_call_id: &str, text: &str, bytes_max: usize) {
     let shown = &text[..text.floor_char_boundary(bytes_max)];
     let cut = shown.len() < text.len();
-    let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": shown, "textTruncated": cut,
-        "outputTruncated": cut});
-    link.emit(EventType::CommandOutput, &payload).await;
+    let shown = if cut { &shown[..holdback::settled(shown)] } else { shown };
+    link.output_cut(tool_call_id, "stdout", shown, cut).await;
 }
 
 /// Thoughts are shown, not kept whole at any price.

@@ -1,7 +1,7 @@
 //! What we read of Codex's wire. Members and words that are not known here pass by: its enums are open.
 
 use ostler_protocol::RawJson;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 #[derive(Debug, Deserialize)]
@@ -115,7 +115,7 @@ pub struct Item {
     pub query: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileChange {
     pub path: String,
@@ -188,6 +188,8 @@ pub struct ApprovalRequest {
     pub reason: Option<String>,
     pub command: Option<String>,
     pub cwd: Option<String>,
+    /// For the rest of the session, everything below this.
+    pub grant_root: Option<String>,
 }
 
 #[cfg(test)]

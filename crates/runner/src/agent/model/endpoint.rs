@@ -4,7 +4,7 @@
 use std::{io::ErrorKind, path::Path};
 
 use ostler_client::web_client;
-use ostler_protocol::{FailureKind, events::clip, redaction::Redactor};
+use ostler_protocol::{FailureKind, redaction::Redactor};
 use reqwest::{
     Client, Response, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
@@ -22,7 +22,7 @@ use super::{
     tools::Tools,
     wire::{Message, Request, StreamOptions},
 };
-use crate::agent::TurnEnd;
+use crate::{agent::TurnEnd, holdback::clip};
 
 /// A large model may have to be loaded before it says anything.
 const FIRST_BYTE_MS_MAX: u64 = 300_000;

@@ -8,6 +8,7 @@ use ostler_protocol::{
 use ostler_stand_ins::{Endpoint, responses};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
 use super::super::Codex;
 use crate::{
@@ -146,6 +147,22 @@ impl Stage {
             _ = turn => panic!("the turn {prompt:?} ended"),
             () = started.notified() => {}
         }
+    }
+
+    /// Leaves the agent alone with a turn that goes on until what is returned is aborted.
+    pub async fn hold(&mut self) -> JoinHandle<()> {
+        self.turns += 1;
+        let turn = self.turn("[[hold]] on");
+        let (link, end) = link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone()));
+        let mut codex = std::mem::replace(&mut self.codex, Codex::new(self.outfit.clone()));
+        let held = tokio::spawn(async move { drop(codex.turn(&turn, link).await) });
+        let speaks = async {
+            while !end.next_batch().await.iter().any(|event| event.event_type == "assistant_delta") {
+                end.sent();
+            }
+        };
+        tokio::time::timeout(PATIENCE, speaks).await.expect("the turn begins");
+        held
     }
 
     async fn act_out(&mut self, prompt: &str, mut act: impl FnMut(&RunnerEnd, &str, &Value)) -> Played {
