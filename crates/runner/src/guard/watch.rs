@@ -1,14 +1,8 @@
 //! The outer step: starts the inner one, waits for the program, its runner or a signal to end, and then ends everything.
 
 use std::{
-    collections::HashMap,
-    ffi::OsString,
-    fs::OpenOptions,
-    io,
-    os::unix::process::CommandExt,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
+    collections::HashMap, ffi::OsString, fs::OpenOptions, io, os::unix::process::CommandExt, path::Path,
+    process::Command, time::Duration,
 };
 
 use rustix::{
@@ -21,6 +15,7 @@ use rustix::{
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
+    time::Instant,
 };
 
 use super::{Order, VERB};
