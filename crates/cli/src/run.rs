@@ -75,6 +75,15 @@ pub struct Args {
     /// Go on with this session, or start it under this id
     #[arg(long, value_name = "ID")]
     session: Option<String>,
+    /// Where the agent works: a directory of the server's machine, or a git URL, with `#BRANCH` if need be
+    #[arg(long, value_name = "DIR|URL")]
+    workspace: Option<String>,
+    /// What the agent may touch: read-only, workspace-write or danger-full-access [default: the server's ceiling]
+    #[arg(long, value_name = "POLICY", value_parser = ["read-only", "workspace-write", "danger-full-access"], hide_possible_values = true)]
+    sandbox: Option<String>,
+    /// When the agent asks before it acts: untrusted, on-request or never [default: the server's ceiling]
+    #[arg(long, value_name = "POLICY", value_parser = ["untrusted", "on-request", "never"], hide_possible_values = true)]
+    approval: Option<String>,
     /// Submit, print the run's id, and leave
     #[arg(long)]
     detach: bool,
@@ -169,7 +178,7 @@ fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
     CreateRun {
         tenant_id: Some(tenant),
         project_id: Some(args.project.clone()),
-        workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
+        workspace_ref: Some(RawJson::of(&workspace(args.workspace.as_deref()))),
         provider_id: Some(args.provider.clone()),
         backend_profile: Some(args.profile.clone()),
         execution_policy: policy(args),
@@ -184,11 +193,31 @@ fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
     }
 }
 
+fn workspace(place: Option<&str>) -> serde_json::Value {
+    match place {
+        None => json!({"kind": "none"}),
+        Some(url) if url.contains("://") => match url.split_once('#') {
+            Some((url, name)) => json!({"kind": "git", "repoUrl": url, "ref": name}),
+            None => json!({"kind": "git", "repoUrl": url}),
+        },
+        // On another machine it may be somewhere else; then it is the server's to say that it is not there.
+        Some(directory) => {
+            let whole = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
+            json!({"kind": "local", "path": whole})
+        }
+    }
+}
+
 /// The time it may take, and the profile's credential by its name: only the scripted agent never has one.
 fn policy(args: &Args) -> Option<RawJson> {
     let mut policy = serde_json::Map::new();
     if let Some(ms) = args.timeout {
         policy.insert("timeoutMs".into(), ms.into());
+    }
+    for (name, asked) in [("sandbox", &args.sandbox), ("approval", &args.approval)] {
+        if let Some(asked) = asked {
+            policy.insert(name.into(), asked.as_str().into());
+        }
     }
     if args.profile != "scripted" {
         let credential = json!({"profile": args.profile, "secretRef": secret_ref(&args.profile)});
@@ -380,6 +409,19 @@ mod tests {
                 "secretRef": {"name": "agentrun-v01-provider-model", "keys": ["auth.json", "config.toml"]}}]}})
         );
         assert_eq!((&body["backendProfile"], &body["tenantId"]), (&json!("model"), &json!("hwlab")));
+    }
+
+    #[test]
+    fn a_workspace_is_a_directory_or_a_repository() {
+        let asked = |words: &[&str]| serde_json::to_value(request(&args(words), "x", "local".into())).unwrap();
+        let body = asked(&["x", "--workspace", "/srv/app", "--sandbox", "read-only", "--approval", "on-request"]);
+        assert_eq!(body["workspaceRef"], json!({"kind": "local", "path": "/srv/app"}));
+        assert_eq!(body["executionPolicy"], json!({"sandbox": "read-only", "approval": "on-request"}));
+        let body = asked(&["x", "--workspace", "https://git.example/app.git#main"]);
+        assert_eq!(
+            body["workspaceRef"],
+            json!({"kind": "git", "repoUrl": "https://git.example/app.git", "ref": "main"})
+        );
     }
 
     #[test]
