@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn what_can_run_is_listed() {
         let check = agents(ostler_protocol::backends::built_in()).unwrap();
-        assert_eq!((check.state, check.found.as_str()), (State::Ok, "1 profile can run: scripted"));
+        assert_eq!((check.state, check.found.as_str()), (State::Ok, "2 profiles can run: scripted, model"));
         assert_eq!(agents(vec![]), None);
     }
 
