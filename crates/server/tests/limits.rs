@@ -137,9 +137,9 @@ async fn a_limit_counts_characters_and_not_their_escapes(engine: Engine) {
     assert_eq!(result["finalResponse"]["text"], text);
 
     let sized = |field: &str, bytes: usize| {
-        let bare = json!({"kind": "git", "x": ""}).to_string().len();
+        let bare = json!({"kind": "none", "x": ""}).to_string().len();
         let mut body = run_body();
-        body[field] = json!({"kind": "git", "x": "é".repeat((bytes - bare) / 2)});
+        body[field] = json!({"kind": "none", "x": "é".repeat((bytes - bare) / 2)});
         in_ascii(&body)
     };
     for (field, most) in [("workspaceRef", WORKSPACE_REF_BYTES_MAX), ("traceSink", TRACE_SINK_BYTES_MAX)] {
@@ -215,9 +215,9 @@ async fn names_and_keys_have_bounds(engine: Engine) {
 async fn references_have_bounds(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |field: &str, bytes: usize| {
-        let bare = json!({"kind": "git", "x": ""}).to_string().len();
+        let bare = json!({"kind": "none", "x": ""}).to_string().len();
         let mut body = run_body();
-        body[field] = json!({"kind": "git", "x": "y".repeat(bytes - bare)});
+        body[field] = json!({"kind": "none", "x": "y".repeat(bytes - bare)});
         body
     };
     for (field, most, rule) in [

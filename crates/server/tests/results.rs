@@ -260,11 +260,13 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     runner.tell(&command_id, "command_output", json!({"stream": "stdout", "text": "12345"})).await;
     let path = format!("/api/v1/runs/{run_id}/events");
     let artifacts = async || server.result(&run_id, &command_id).await["artifactSummary"].clone();
-    let expected = json!({"outputEvents": 1, "outputBytes": 5, "truncated": false, "eventsPath": path});
-    assert_eq!(artifacts().await, expected);
+    let expected = |events: u32, bytes: u32, truncated: bool| {
+        json!({"outputEvents": events, "outputBytes": bytes, "truncated": truncated, "eventsPath": path,
+            "filesChanged": 0, "bytesAdded": 0, "bytesRemoved": 0, "diffPath": null})
+    };
+    assert_eq!(artifacts().await, expected(1, 5, false));
     runner.tell(&command_id, "command_output", json!({"text": "é", "outputTruncated": true})).await;
-    let expected = json!({"outputEvents": 2, "outputBytes": 7, "truncated": true, "eventsPath": path});
-    assert_eq!(artifacts().await, expected);
+    assert_eq!(artifacts().await, expected(2, 7, true));
     runner.tell(&command_id, "usage", json!({"inputTokens": 100, "outputTokens": 20, "costUsd": 0.25})).await;
     runner.tell(&command_id, "usage", json!({"totalTokens": 30, "costUsd": 0.5})).await;
     let less = json!([{"type": "usage", "commandId": command_id, "payload": {"totalTokens": -5, "costUsd": -1}}]);

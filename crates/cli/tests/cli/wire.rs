@@ -82,7 +82,11 @@ fn handle(mut stream: TcpStream, log: &Mutex<Vec<Seen>>, answer: &Answer) {
     seen.body = String::from_utf8(body).unwrap();
     log.lock().unwrap().push(seen.clone());
     let before = log.lock().unwrap().clone();
-    let (status, body) = answer(&seen, &before);
+    let (status, body) = match seen.line.contains("/capabilities") {
+        // A server that cannot say now what it can do is taken at its answers.
+        true => (503, String::new()),
+        false => answer(&seen, &before),
+    };
     let head = if body.starts_with("id:") || body.starts_with(':') {
         // Longer than what follows, so that its end is a lost connection.
         format!("HTTP/1.1 {status} X\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n")
@@ -283,10 +287,10 @@ fn a_second_ctrl_c_leaves_the_run_to_itself() {
 #[test]
 fn a_refusal_says_what_kind_trace_and_hint() {
     let refusal = json!({"failureKind": "not-found", "message": "no such session", "traceId": "trc_1", "details": {}});
-    let server = Canned::start(move |seen, _| match seen.line.contains("/capabilities") {
-        // A server that cannot say now what it can do is taken at its answers.
-        true => (503, String::new()),
-        false => (404, refusal.to_string()),
+    let server = Canned::start(move |seen, _| match seen.line.as_str() {
+        line if line.contains("/runs?") => (200, json!({"runs": [], "nextCursor": null}).to_string()),
+        line if line.contains("/sessions?") => (200, json!({"sessions": [], "nextCursor": null}).to_string()),
+        _ => (404, refusal.to_string()),
     });
     for args in
         [&["trace", "nonsense"][..], &["trace", "-f", "nonsense"], &["cancel", "nonsense"], &["result", "nonsense"]]
