@@ -16,7 +16,7 @@ with_both_launchers!(
 
 fn a_cancel_while_text_streams_ends_the_turn_and_the_next_one_works(launcher: &str) {
     let mut inn = Inn::open(launcher);
-    let (run, turn) = inn.submit("[[slow:400]]");
+    let (run, turn) = inn.submit("[[hold]] on");
     inn.event(&run, "text streams", |event| event["type"] == "assistant_delta");
     inn.http.post(&format!("/api/v1/commands/{turn}/cancel"), &json!({})).good();
     let result = inn.ended(&run, &turn);

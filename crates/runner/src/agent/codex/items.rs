@@ -33,6 +33,8 @@ struct Tool {
     has_output: bool,
     /// The end of it that waits for more.
     held: String,
+    /// It was said that something is left out.
+    is_cut: bool,
     /// The files it is about to change.
     changes: Vec<FileChange>,
 }
@@ -140,10 +142,16 @@ impl Items {
         let room = OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes);
         tool.has_output = true;
         tool.output_bytes = tool.output_bytes.saturating_add(note.delta.len());
-        // What fills the room says that it is cut; what comes after is not told at all.
-        if room > 0 {
+        if room == 0 {
+            // What comes after is not told; that it came is.
+            if !std::mem::replace(&mut tool.is_cut, true) {
+                link.output_cut(&id, "stdout", "", true).await;
+            }
+        } else {
+            tool.is_cut = note.delta.len() > room;
+            let room = room + tool.held.len();
             let mut text = std::mem::take(&mut tool.held) + &note.delta;
-            if note.delta.len() <= room {
+            if !tool.is_cut {
                 tool.held = text.split_off(holdback::settled(&text));
             }
             if !text.is_empty() {

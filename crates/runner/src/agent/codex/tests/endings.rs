@@ -33,8 +33,7 @@ async fn an_interrupt_while_a_tool_runs_leaves_no_tool_behind_and_the_process_go
     let tools = played.all("tool_call");
     assert_eq!(tools.len(), 2, "{tools:#?}");
     assert_eq!(tools[1]["status"], "failed", "the shell was ended, and its end is told");
-    let left = stage.left_behind();
-    assert!(!left.iter().any(|line| line.contains("sleep 1234")), "{left:#?}");
+    stage.until("the shell is gone", |left| !left.iter().any(|line| line.contains("sleep 1234"))).await;
     let after = stage.play("and now?").await;
     assert_eq!(after.result, Ok(TurnEnd::completed()), "{:#?}", after.events);
     assert!(!after.phases().contains(&"initialize:completed"), "the same process: {:?}", after.phases());
@@ -45,7 +44,7 @@ async fn closing_leaves_nothing_behind_not_even_a_terminal_in_the_background() {
     let mut stage = Stage::new();
     let played = stage.play("[[tool:(setsid sleep 1235 >/dev/null 2>&1 &) ; echo started]]").await;
     assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
-    assert!(stage.left_behind().iter().any(|line| line.contains("sleep 1235")), "{:#?}", stage.left_behind());
+    stage.until("it is in the background", |left| left.iter().any(|line| line.contains("sleep 1235"))).await;
     stage.codex.close().await;
     assert_eq!(stage.left_behind(), Vec::<String>::new());
 }

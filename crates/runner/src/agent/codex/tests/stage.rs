@@ -212,6 +212,15 @@ impl Stage {
         }
     }
 
+    /// Waits until what is left behind is as it should be.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&[String]) -> bool) {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while !is_so(&self.left_behind()) {
+            assert!(tokio::time::Instant::now() < until, "never: {what}: {:#?}", self.left_behind());
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
     /// Processes that were started for this stage and are still there, by their command lines.
     pub fn left_behind(&self) -> Vec<String> {
         let place = self.scratch.path().canonicalize().unwrap();
