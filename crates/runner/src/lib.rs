@@ -20,6 +20,7 @@ mod tail;
 mod tenure;
 mod turn;
 
+pub use agent::process::ENVIRONMENT;
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
 pub use outfit::{Lack, Outfit, Patience};

@@ -1,12 +1,15 @@
 //! An outfit: what a runner gives its agent to work with. The launcher makes it ready before the runner starts and clears
 //! it away afterwards; a runner only ever sees paths, never where they came from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ostler_protocol::{FailureKind, policy::Sandbox, provider_profiles::AgentConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::guard::{Guard, Guarded, Order, Reach};
+use crate::{
+    agent::TurnEnd,
+    guard::{Guard, Guarded, Order, Reach},
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -74,6 +77,29 @@ impl Outfit {
         Self { lacks: Some(Lack { failure_kind, message }), ..Self::bare(agent) }
     }
 
+    /// The home an agent's program needs.
+    pub fn needs_home(&self) -> Result<&Path, TurnEnd> {
+        let absent = || TurnEnd::failed(FailureKind::SecretUnavailable, "the profile has no home for its agent");
+        self.home.as_deref().ok_or_else(absent)
+    }
+
+    /// The directory an agent's program works in. Never its home: what it may write to it could then change for itself.
+    pub fn needs_workspace(&self) -> Result<&Path, TurnEnd> {
+        let absent = || TurnEnd::failed(FailureKind::InfraFailed, "the agent was given no workspace");
+        self.workspace.as_deref().ok_or_else(absent)
+    }
+
+    /// Puts folders of the session's storage, if it has one, where the agent looks for them in its home.
+    pub fn mount<'a>(&self, folders: impl IntoIterator<Item = &'a str>) -> Result<(), TurnEnd> {
+        let Some(storage) = &self.storage else { return Ok(()) };
+        let home = self.needs_home()?;
+        let mounted = folders.into_iter().try_for_each(|folder| mount(&storage.join(folder), &home.join(folder)));
+        mounted.map_err(|error| {
+            let message = format!("the session's storage cannot be used: {}", error.kind());
+            TurnEnd::failed(FailureKind::InfraFailed, message)
+        })
+    }
+
     /// The guard over the agent's program in a run with this sandbox.
     pub fn guarded(&self, sandbox: Sandbox) -> Option<Guarded> {
         let guard = self.guard.as_ref()?;
@@ -98,6 +124,15 @@ impl Outfit {
     }
 }
 
+fn mount(kept: &Path, seen: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(kept)?;
+    seen.parent().map(std::fs::create_dir_all).transpose()?;
+    match std::fs::read_link(seen) {
+        Ok(target) if target == kept => Ok(()),
+        _ => std::os::unix::fs::symlink(kept, seen),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,16 +146,25 @@ mod tests {
         };
         let bare = Outfit::bare(AgentConfig::Acp { command: vec![], keep: Default::default() });
         let outfit =
-            Outfit { workspace: Some("/work".into()), home: Some("/data/home".into()), guard: Some(guard), ..bare };
+            Outfit { workspace: Some("/place".into()), home: Some("/data/home".into()), guard: Some(guard), ..bare };
         let codex = Outfit { agent: AgentConfig::Codex, ..outfit.clone() };
         assert_eq!(codex.guarded(sandbox).unwrap().order.reach, None, "it confines its tools itself");
         outfit.guarded(sandbox).unwrap().order.reach
     }
 
     #[test]
+    fn an_agent_without_a_workspace_is_not_given_its_home_to_write_in() {
+        let bare = Outfit::bare(AgentConfig::Codex);
+        let homely = Outfit { home: Some("/data/home".into()), ..bare };
+        assert_eq!(homely.needs_workspace().unwrap_err().failure_kind, Some(FailureKind::InfraFailed));
+        let placed = Outfit { workspace: Some("/place".into()), ..homely };
+        assert_eq!(placed.needs_workspace(), Ok(Path::new("/place")));
+    }
+
+    #[test]
     fn only_the_widest_sandbox_is_not_confined_and_only_the_narrowest_keeps_the_workspace_as_it_is() {
         assert_eq!(reach(Sandbox::DangerFullAccess), None);
-        let (home, work) = (PathBuf::from("/data/home"), PathBuf::from("/work"));
+        let (home, work) = (PathBuf::from("/data/home"), PathBuf::from("/place"));
         let write = reach(Sandbox::WorkspaceWrite).unwrap();
         assert_eq!((write.writable, write.readable), (vec![home.clone(), work.clone()], vec![]));
         let read = reach(Sandbox::ReadOnly).unwrap();

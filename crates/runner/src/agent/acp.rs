@@ -13,7 +13,6 @@ mod wire;
 
 use std::{
     ffi::OsString,
-    path::{Path, PathBuf},
     sync::{Arc, LazyLock},
 };
 
@@ -213,7 +212,7 @@ impl Acp {
     }
 
     fn place(&self, session_id: Option<&str>) -> Result<Value, TurnEnd> {
-        let mut place = json!({"cwd": self.workspace()?, "mcpServers": []});
+        let mut place = json!({"cwd": self.outfit.needs_workspace()?, "mcpServers": []});
         if let Some(session_id) = session_id {
             place["sessionId"] = session_id.into();
         }
@@ -224,35 +223,17 @@ impl Acp {
         let Some((path, arguments)) = self.command.split_first() else {
             return Err(TurnEnd::failed(FailureKind::InfraFailed, "the profile names no program"));
         };
-        let home = self.home()?;
-        if let Some(storage) = &self.outfit.storage {
-            self.keep.iter().try_for_each(|folder| mount(storage, home, folder)).map_err(|error| {
-                let message = format!("the session's storage cannot be used: {}", error.kind());
-                TurnEnd::failed(FailureKind::InfraFailed, message)
-            })?;
-        }
+        let home = self.outfit.needs_home()?;
+        self.outfit.mount(self.keep.iter().map(AsRef::as_ref))?;
         let environment: Vec<(OsString, OsString)> = vec![("HOME".into(), home.into())];
         Ok(Program {
             path: self.outfit.program.clone().unwrap_or_else(|| path.into()),
             arguments: arguments.iter().map(Into::into).collect(),
-            directory: Some(self.workspace()?),
+            directory: Some(self.outfit.needs_workspace()?.to_owned()),
             environment,
             version: Version::Two,
             guarded: self.outfit.guarded(sandbox),
         })
-    }
-
-    fn home(&self) -> Result<&Path, TurnEnd> {
-        let absent = || TurnEnd::failed(FailureKind::SecretUnavailable, "the profile has no home for its agent");
-        self.outfit.home.as_deref().ok_or_else(absent)
-    }
-
-    fn workspace(&self) -> Result<PathBuf, TurnEnd> {
-        match &self.outfit.workspace {
-            Some(workspace) => Ok(workspace.clone()),
-            // Without one it works where it can do no harm.
-            None => Ok(self.home()?.to_owned()),
-        }
     }
 }
 
@@ -275,17 +256,6 @@ impl Agent for Acp {
                 live.process.close().await;
             }
         })
-    }
-}
-
-/// Puts a folder of the session's storage where the agent looks for it in its home.
-fn mount(storage: &Path, home: &Path, folder: &str) -> std::io::Result<()> {
-    let (kept, seen) = (storage.join(folder), home.join(folder));
-    std::fs::create_dir_all(&kept)?;
-    seen.parent().map(std::fs::create_dir_all).transpose()?;
-    match std::fs::read_link(&seen) {
-        Ok(target) if target == kept => Ok(()),
-        _ => std::os::unix::fs::symlink(&kept, &seen),
     }
 }
 

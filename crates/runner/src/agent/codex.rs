@@ -13,7 +13,7 @@ pub mod program;
 mod wire;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, LazyLock},
 };
 
@@ -167,7 +167,7 @@ impl Codex {
                 "codexRolloutSubdir": ROLLOUT_FOLDER, "valuesPrinted": false});
             link.emit(EventType::BackendStatus, &phase).await;
         }
-        let settings = settings(&turn.run.execution_policy, &self.workspace()?);
+        let settings = settings(&turn.run.execution_policy, self.outfit.needs_workspace()?);
         let known = self.thread_id.as_ref().or(turn.thread_id.as_ref());
         let is_on_disk = known.is_some();
         let (method, answer) = match known {
@@ -222,32 +222,17 @@ impl Codex {
     fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(self.outfit.program.as_deref(), std::env::var_os("PATH").as_deref())
             .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
-        let home = self.home()?;
-        if let Some(storage) = &self.outfit.storage {
-            mount(storage, home).map_err(|error| {
-                TurnEnd::failed(FailureKind::InfraFailed, format!("the session's storage cannot be used: {error}"))
-            })?;
-        }
+        let home = self.outfit.needs_home()?;
+        self.outfit.mount([ROLLOUT_FOLDER])?;
         let environment = [("CODEX_HOME", home), ("HOME", home)];
         Ok(Program {
             path,
             arguments: vec!["app-server".into()],
-            directory: Some(self.workspace()?),
+            directory: Some(self.outfit.needs_workspace()?.to_owned()),
             environment: environment.map(|(name, value)| (name.into(), value.into())).to_vec(),
             version: Version::Bare,
             guarded: self.outfit.guarded(sandbox),
         })
-    }
-
-    fn home(&self) -> Result<&Path, TurnEnd> {
-        let absent = || TurnEnd::failed(FailureKind::SecretUnavailable, "the profile has no home for its agent");
-        self.outfit.home.as_deref().ok_or_else(absent)
-    }
-
-    fn workspace(&self) -> Result<PathBuf, TurnEnd> {
-        // Never its home: what it may write to it could then change for itself.
-        let absent = || TurnEnd::failed(FailureKind::InfraFailed, "the agent was given no workspace");
-        self.outfit.workspace.clone().ok_or_else(absent)
     }
 }
 
@@ -348,16 +333,6 @@ fn sandbox_policy(policy: &ExecutionPolicy) -> Value {
         Sandbox::WorkspaceWrite => json!({"type": "workspaceWrite", "writableRoots": [], "networkAccess": network,
             "excludeTmpdirEnvVar": false, "excludeSlashTmp": false}),
         Sandbox::DangerFullAccess => json!({"type": "dangerFullAccess"}),
-    }
-}
-
-/// Puts the session's storage where Codex keeps its rollouts.
-fn mount(storage: &Path, home: &Path) -> std::io::Result<()> {
-    let (kept, seen) = (storage.join(ROLLOUT_FOLDER), home.join(ROLLOUT_FOLDER));
-    std::fs::create_dir_all(&kept)?;
-    match std::fs::read_link(&seen) {
-        Ok(target) if target == kept => Ok(()),
-        _ => std::os::unix::fs::symlink(&kept, &seen),
     }
 }
 

@@ -30,8 +30,8 @@ use tokio::{
 
 use crate::{Tail, guard::Guarded};
 
-/// What a program gets of our environment.
-const ENVIRONMENT: &[&str] = &[
+/// What a program gets of our environment: nothing that could hold a secret.
+pub const ENVIRONMENT: &[&str] = &[
     "PATH",
     "USER",
     "LOGNAME",

@@ -13,7 +13,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     runner_jobs::{JobEnd, RunnerJob},
 };
-use ostler_runner::{Launch, RunnerOrder, Tail};
+use ostler_runner::{ENVIRONMENT, Launch, RunnerOrder, Tail};
 use ostler_store as store;
 use rustix::process::{Pid, Signal, kill_process_group};
 use secrecy::ExposeSecret;
@@ -31,24 +31,8 @@ use crate::{
     auth,
 };
 
-/// What a child gets of our environment: nothing that could hold a secret.
-const ENVIRONMENT: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "RUST_BACKTRACE",
-    "RUST_LOG",
-    "OSTLER_LOG",
-];
+/// What a child gets of our environment beside what any program of a runner gets.
+const ENVIRONMENT_TOO: &[&str] = &["HOME", "RUST_BACKTRACE", "RUST_LOG", "OSTLER_LOG"];
 /// Between being asked to end and being made to.
 const TERMINATE: Duration = Duration::from_secs(2);
 /// Between losing its lease and being gone.
@@ -114,7 +98,7 @@ fn command(more: &[String]) -> Command {
         _ => "/proc/self/exe".into(),
     };
     let mut command = Command::new(program);
-    let passed = ENVIRONMENT.iter().copied().chain(more.iter().map(String::as_str));
+    let passed = ENVIRONMENT.iter().chain(ENVIRONMENT_TOO).copied().chain(more.iter().map(String::as_str));
     let known = passed.filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.arg0("ostler").args(["runner", "--launched"]).env_clear().envs(known).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
