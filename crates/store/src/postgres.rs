@@ -82,9 +82,8 @@ pub enum Hold {
 impl Lane {
     pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
         let options = connections.options.clone().options([
-            // Plans made while tables are empty would keep scanning; every lane statement wants its index.
+            // Plans made while tables are empty would keep to what is best for empty tables.
             ("plan_cache_mode", "force_generic_plan"),
-            ("enable_seqscan", "off"),
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
         ]);

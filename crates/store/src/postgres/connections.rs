@@ -77,6 +77,8 @@ impl Connections {
     pub fn new(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         let options = options.application_name("ostler").disable_statement_logging();
+        // Every statement has its index. By its statistics Postgres would walk a whole table when the index was large once.
+        let options = options.options([("enable_seqscan", "off")]);
         Ok(Self { options, kept: Mutex::new(vec![]), places: Semaphore::new(CONNECTIONS_MAX) })
     }
 
