@@ -157,7 +157,7 @@ fn a_confined_program_writes_and_reads_what_it_may_and_nothing_else() {
 #[test]
 fn a_read_only_workspace_can_be_read_and_not_written() {
     let place = tempfile::tempdir().unwrap();
-    let (work, file) = (place.path().join("data/work"), place.path().join("data/work/file"));
+    let (work, file) = (place.path().join("data/place"), place.path().join("data/place/file"));
     std::fs::create_dir_all(&work).unwrap();
     std::fs::write(&file, "text").unwrap();
     let reach = json!({"writable": [], "readable": [work], "hidden": [place.path().join("data")]});
