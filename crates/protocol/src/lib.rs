@@ -33,6 +33,7 @@ pub mod runs;
 pub mod session_storage;
 pub mod sessions;
 pub mod tokens;
+pub mod ui;
 pub mod users;
 pub mod workspaces;
 
