@@ -1,15 +1,36 @@
-//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, signed tokens, and secrets sealed for the disk.
-//! No clock, no randomness, no I/O; identity keys and certificates join it with the mesh.
+//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, signed tokens, secrets sealed for the disk; and
+//! for the mesh keys, certificates and their revocation, and messages sealed from end to end.
+//! No clock, no randomness, no I/O: what is needed of them is passed in.
 
+pub mod canonical;
+pub mod certificates;
+pub mod crl;
+pub mod envelope;
 pub mod jwk;
 pub mod jws;
+pub mod keys;
+pub mod prekeys;
+pub mod proofs;
+pub mod replay;
 pub mod seal;
+mod signed;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
+}
+
+/// Fills a buffer with randomness fit for secrets.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Compares secrets in constant time.

@@ -1,0 +1,253 @@
+//! Making certificates. An authority never makes one that outlives it, that its own path length forbids, or that lies
+//! outside its domain: what it makes is what `verify` believes.
+
+use der::{
+    Decode, Encode, Sequence,
+    asn1::{Any, Ia5String, ObjectIdentifier, OctetString, Utf8StringRef},
+    oid::AssociatedOid,
+};
+use jiff::{SignedDuration, Timestamp};
+use x509_cert::{
+    AlgorithmIdentifier, SubjectPublicKeyInfo,
+    attr::AttributeTypeAndValue,
+    certificate::Version,
+    ext::{
+        Extension,
+        pkix::{
+            AuthorityKeyIdentifier, BasicConstraints, KeyUsage, KeyUsages, SubjectAltName, SubjectKeyIdentifier,
+            name::GeneralName,
+        },
+    },
+    name::{Name, RdnSequence},
+    serial_number::SerialNumber,
+    time::{Time, Validity},
+};
+
+use super::{CLOCK_SKEW_SECONDS, Certificate, Serial, date_time};
+use crate::{
+    keys::{Curve, PrivateKey, PublicKey},
+    sha256, signed,
+};
+
+const DAY_HOURS: i64 = 24;
+
+/// What a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The anchor of trust; signs registries.
+    Root,
+    /// Signs issuers.
+    Registry,
+    /// Named by its domain; signs services and agents.
+    Issuer,
+    /// A service of the domain, such as `auth.{domain}`.
+    Service,
+    /// A person's or program's name in the mesh.
+    Agent,
+}
+
+impl Kind {
+    /// How many authorities may stand below one of this kind. `None`: it is no authority.
+    pub(crate) fn path_length(self) -> Option<u8> {
+        match self {
+            Self::Root => Some(2),
+            Self::Registry => Some(1),
+            Self::Issuer => Some(0),
+            Self::Service | Self::Agent => None,
+        }
+    }
+
+    /// How long one is made for.
+    pub fn life(self) -> SignedDuration {
+        let days = match self {
+            Self::Root => 30 * 365,
+            Self::Registry => 15 * 365,
+            Self::Issuer => 10 * 365,
+            Self::Service => 2 * 365,
+            Self::Agent => 365,
+        };
+        SignedDuration::from_hours(days * DAY_HOURS)
+    }
+
+    /// The curve of its key. Agents need P-256 for sealing.
+    pub fn curve(self) -> Curve {
+        match self {
+            Self::Agent => Curve::P256,
+            _ => Curve::P384,
+        }
+    }
+
+    /// Who signs it. `None`: itself.
+    fn signer(self) -> Option<Kind> {
+        match self {
+            Self::Root => None,
+            Self::Registry => Some(Self::Root),
+            Self::Issuer => Some(Self::Registry),
+            Self::Service | Self::Agent => Some(Self::Issuer),
+        }
+    }
+
+    fn usages(self) -> KeyUsage {
+        KeyUsage(match self {
+            // An issuer answers OCSP itself, so its key signs more than certificates and lists.
+            Self::Root | Self::Registry | Self::Issuer => {
+                KeyUsages::DigitalSignature | KeyUsages::KeyCertSign | KeyUsages::CRLSign
+            }
+            Self::Service => KeyUsages::DigitalSignature.into(),
+            Self::Agent => KeyUsages::DigitalSignature | KeyUsages::KeyAgreement,
+        })
+    }
+}
+
+/// `x509_cert::TbsCertificate`, whose fields can be read but not set.
+#[derive(Sequence)]
+struct Body {
+    #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]
+    version: Version,
+    serial: SerialNumber,
+    algorithm: AlgorithmIdentifier,
+    issuer: Name,
+    validity: Validity,
+    subject: Name,
+    key: SubjectPublicKeyInfo,
+    #[asn1(context_specific = "3", tag_mode = "EXPLICIT")]
+    extensions: Vec<Extension>,
+}
+
+/// A certificate with its key, that may sign others.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    kind: Kind,
+    key: PrivateKey,
+    certificate: Certificate,
+}
+
+impl Authority {
+    /// Takes up an authority that was made before. `None`: the key is another's, or the certificate is of another kind.
+    pub fn new(kind: Kind, key: PrivateKey, certificate: Certificate) -> Option<Self> {
+        let (_, constraints) = certificate.body().get_extension::<BasicConstraints>().ok()??;
+        let fits = constraints.ca && constraints.path_len_constraint == Some(kind.path_length()?);
+        (fits && key.public_key() == *certificate.public_key()).then_some(Self { kind, key, certificate })
+    }
+
+    /// Makes a root, signed by itself.
+    pub fn root(name: &str, key: PrivateKey, serial: &Serial, now: Timestamp) -> Self {
+        let public = key.public_key();
+        let subject = common_name(name);
+        let key_identifier = key_identifier(&public);
+        let body =
+            body(Kind::Root, (subject.clone(), key_identifier), (subject, &public), serial, (now, Timestamp::MAX));
+        let certificate = Certificate::from_der(&signed::sign(&body, &key)).expect("it was just made");
+        Self { kind: Kind::Root, key, certificate }
+    }
+
+    /// Makes a certificate. `None`: this authority does not make such ones, or not with such a key or name.
+    pub fn issue(
+        &self,
+        kind: Kind,
+        name: &str,
+        key: &PublicKey,
+        serial: &Serial,
+        now: Timestamp,
+    ) -> Option<Certificate> {
+        let within = match kind {
+            // One label before the domain: an issuer speaks for no other.
+            Kind::Service | Kind::Agent => {
+                name.split_once('.').is_some_and(|(_, domain)| domain == self.certificate.name())
+            }
+            _ => true,
+        };
+        let may = kind.signer() == Some(self.kind) && key.curve() == kind.curve();
+        if !may || !within || name.is_empty() || name.len() > NAME_BYTES_MAX || !self.certificate.is_valid_at(now) {
+            return None;
+        }
+        let issuer = (self.certificate.subject().clone(), self.identifier());
+        let body = body(kind, issuer, (common_name(name), key), serial, (now, self.certificate.not_after()));
+        Certificate::from_der(&signed::sign(&body, &self.key))
+    }
+
+    pub(crate) fn identifier(&self) -> Vec<u8> {
+        self.certificate.key_identifier().unwrap_or_else(|| key_identifier(self.certificate.public_key()))
+    }
+
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    pub fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+/// A common name may be as long as a name in the DNS, which it is; X.520's 64 characters are too few for some.
+const NAME_BYTES_MAX: usize = 255;
+
+fn body(
+    kind: Kind,
+    issuer: (Name, Vec<u8>),
+    subject: (Name, &PublicKey),
+    serial: &Serial,
+    (now, end): (Timestamp, Timestamp),
+) -> Body {
+    let signer_curve = kind.signer().map_or(subject.1.curve(), Kind::curve);
+    let until = now.saturating_add(kind.life()).unwrap_or(Timestamp::MAX).min(end);
+    let from = now.saturating_sub(SignedDuration::from_secs(CLOCK_SKEW_SECONDS)).unwrap_or(Timestamp::UNIX_EPOCH);
+    let time = |time| Time::from(date_time(time));
+    let spki = SubjectPublicKeyInfo::from_der(&subject.1.to_spki_der()).expect("a key can be written");
+    Body {
+        version: Version::V3,
+        serial: serial.number(),
+        algorithm: signed::algorithm(signer_curve),
+        issuer: issuer.0,
+        validity: Validity::new(time(from), time(until)),
+        extensions: extensions(kind, &subject.0, issuer.1, key_identifier(subject.1)),
+        subject: subject.0,
+        key: spki,
+    }
+}
+
+fn extensions(kind: Kind, subject: &Name, issuer_identifier: Vec<u8>, identifier: Vec<u8>) -> Vec<Extension> {
+    let octets = |bytes| OctetString::new(bytes).expect("a digest is short");
+    let constraints = BasicConstraints { ca: kind.path_length().is_some(), path_len_constraint: kind.path_length() };
+    let mut extensions = vec![
+        extension(true, &constraints),
+        extension(true, &kind.usages()),
+        extension(false, &SubjectKeyIdentifier(octets(identifier))),
+        extension(false, &authority_identifier(issuer_identifier)),
+    ];
+    if kind.path_length().is_none() {
+        // Where other software looks for names.
+        let name = subject.common_name().ok().flatten().expect("we name every subject");
+        if let Ok(name) = Ia5String::new(name.value().as_ref()) {
+            extensions.push(extension(false, &SubjectAltName(vec![GeneralName::DnsName(name)])));
+        }
+    }
+    extensions
+}
+
+pub(crate) fn extension<T: AssociatedOid + Encode>(critical: bool, content: &T) -> Extension {
+    let der = content.to_der().expect("our own extensions can be written");
+    Extension { extn_id: T::OID, critical, extn_value: OctetString::new(der).expect("an extension is short") }
+}
+
+fn common_name(name: &str) -> Name {
+    const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+    let value = Utf8StringRef::new(name).and_then(|name| Any::encode_from(&name)).expect("a name is short");
+    let mut names = RdnSequence::default();
+    names.push(vec![AttributeTypeAndValue { oid: COMMON_NAME, value }].try_into().expect("one attribute"));
+    names.to_der().and_then(|der| Name::from_der(&der)).expect("it was just written")
+}
+
+pub(crate) fn authority_identifier(identifier: Vec<u8>) -> AuthorityKeyIdentifier {
+    let identifier = OctetString::new(identifier).expect("a digest is short");
+    AuthorityKeyIdentifier { key_identifier: Some(identifier), ..Default::default() }
+}
+
+/// RFC 7093, method 1: the first 160 bits of the digest of the key.
+fn key_identifier(key: &PublicKey) -> Vec<u8> {
+    sha256(key.point())[..20].to_vec()
+}

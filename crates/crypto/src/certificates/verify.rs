@@ -1,0 +1,228 @@
+//! Whom to believe. Stricter than the mesh's published client, which looks at names, dates and signatures only: here
+//! path lengths, key usages, unknown critical extensions, key identifiers and the issuer's domain count as well.
+
+use std::fmt;
+
+use der::oid::AssociatedOid;
+use jiff::Timestamp;
+use x509_cert::ext::pkix::{AuthorityKeyIdentifier, BasicConstraints, KeyUsage, SubjectAltName, SubjectKeyIdentifier};
+
+use super::Certificate;
+use crate::{keys::Curve, signed};
+
+/// Issuer, registry, root.
+pub const AUTHORITIES_MAX: usize = 3;
+
+/// Why a certificate is not believed, and which one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub certificate: String,
+    pub kind: FaultKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// No authorities, or too many.
+    ChainLength,
+    /// The chain's last certificate is none of the trusted roots, byte for byte.
+    Untrusted,
+    NotYetValid,
+    Expired,
+    /// It was signed by somebody of another name or key.
+    IssuerMismatch,
+    Signature,
+    /// It signs certificates and must not.
+    NotAnAuthority,
+    /// More authorities stand below it than it allows.
+    PathTooLong,
+    KeyUsage,
+    /// Its key is on a curve that is not for its purpose.
+    KeyKind,
+    /// An extension that must be understood, and is not; or one given twice.
+    Extension,
+    /// It bears another name than the one asked for, or one outside its issuer's domain.
+    Name,
+    Revoked,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            FaultKind::ChainLength => "its chain has no authorities, or too many",
+            FaultKind::Untrusted => "its chain does not end in a trusted root",
+            FaultKind::NotYetValid => "is not valid yet",
+            FaultKind::Expired => "has expired",
+            FaultKind::IssuerMismatch => "was issued by somebody else",
+            FaultKind::Signature => "has a signature that does not check out",
+            FaultKind::NotAnAuthority => "may not sign certificates",
+            FaultKind::PathTooLong => "allows fewer authorities below it",
+            FaultKind::KeyUsage => "has a key that may not be used for this",
+            FaultKind::KeyKind => "has a key on another curve than it needs",
+            FaultKind::Extension => "has an extension that is unknown or given twice",
+            FaultKind::Name => "bears a name that does not belong here",
+            FaultKind::Revoked => "was revoked",
+        };
+        write!(f, "the certificate of {:?} {what}", self.certificate)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// The authorities above a domain's certificates, checked up to a trusted root.
+#[derive(Clone, Debug)]
+pub struct Chain(Vec<Certificate>);
+
+impl Chain {
+    /// Issuer first, root last.
+    pub fn verify(authorities: Vec<Certificate>, trusted: &[Certificate], now: Timestamp) -> Result<Self, Fault> {
+        let Some(root) = authorities.last().filter(|_| authorities.len() <= AUTHORITIES_MAX) else {
+            let certificate = authorities.first().map_or_else(String::new, |issuer| issuer.name.clone());
+            return Err(Fault { certificate, kind: FaultKind::ChainLength });
+        };
+        if !trusted.iter().any(|trusted| trusted.der == root.der) {
+            return Err(root.fault(FaultKind::Untrusted));
+        }
+        for (below, authority) in authorities.iter().enumerate() {
+            check_authority(authority, below, now)?;
+            // The root signs itself.
+            check_signed(authority, authorities.get(below + 1).unwrap_or(root))?;
+        }
+        Ok(Self(authorities))
+    }
+
+    pub fn issuer(&self) -> &Certificate {
+        &self.0[0]
+    }
+
+    pub fn root(&self) -> &Certificate {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// All of it, issuer first, root last: what `/pki/chain` serves.
+    pub fn to_pem(&self) -> String {
+        self.0.iter().map(Certificate::to_pem).collect()
+    }
+
+    /// Whether a certificate is that of the agent with this name. Revocation is asked elsewhere ([`crate::crl`], [`crate::ocsp`]).
+    pub fn verify_agent(&self, certificate: Certificate, name: &str, now: Timestamp) -> Result<Peer, Fault> {
+        self.verify_end(&certificate, name, now)?;
+        if certificate.key.curve() != Curve::P256 {
+            return Err(certificate.fault(FaultKind::KeyKind));
+        }
+        Ok(Peer(certificate))
+    }
+
+    /// The same for a service, such as the one that logs agents in.
+    pub fn verify_service(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
+        self.verify_end(certificate, name, now)
+    }
+
+    fn verify_end(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
+        // Authorities go out of date as well, while a chain is kept.
+        for authority in &self.0 {
+            check_dates(authority, now)?;
+        }
+        check_dates(certificate, now)?;
+        check_extensions(certificate)?;
+        check_signed(certificate, self.issuer())?;
+        let authority = extension::<BasicConstraints>(certificate)?.is_some_and(|constraints| constraints.ca);
+        let signs = extension::<KeyUsage>(certificate)?
+            .is_some_and(|usage| usage.digital_signature() && !usage.key_cert_sign() && !usage.crl_sign());
+        if authority || !signs {
+            return Err(certificate.fault(FaultKind::KeyUsage));
+        }
+        let within = name.split_once('.').is_some_and(|(_, domain)| domain == self.issuer().name);
+        if certificate.name != name || !within {
+            return Err(certificate.fault(FaultKind::Name));
+        }
+        Ok(())
+    }
+}
+
+/// An agent's certificate that may be believed: checked by a [`Chain`], or known to the caller beforehand.
+#[derive(Clone, Debug)]
+pub struct Peer(Certificate);
+
+impl Peer {
+    /// Takes a certificate whose fingerprint was compared by other means.
+    pub fn pinned(certificate: Certificate) -> Self {
+        Self(certificate)
+    }
+
+    pub fn certificate(&self) -> &Certificate {
+        &self.0
+    }
+}
+
+impl Certificate {
+    pub(crate) fn fault(&self, kind: FaultKind) -> Fault {
+        Fault { certificate: self.name.clone(), kind }
+    }
+}
+
+fn check_authority(authority: &Certificate, below: usize, now: Timestamp) -> Result<(), Fault> {
+    check_dates(authority, now)?;
+    check_extensions(authority)?;
+    let constraints = extension::<BasicConstraints>(authority)?.filter(|constraints| constraints.ca);
+    let constraints = constraints.ok_or_else(|| authority.fault(FaultKind::NotAnAuthority))?;
+    if constraints.path_len_constraint.is_none_or(|most| below > usize::from(most)) {
+        return Err(authority.fault(FaultKind::PathTooLong));
+    }
+    let usage = extension::<KeyUsage>(authority)?;
+    if !usage.is_some_and(|usage| usage.key_cert_sign() && usage.crl_sign()) {
+        return Err(authority.fault(FaultKind::KeyUsage));
+    }
+    Ok(())
+}
+
+fn check_dates(certificate: &Certificate, now: Timestamp) -> Result<(), Fault> {
+    if now < certificate.not_before() {
+        return Err(certificate.fault(FaultKind::NotYetValid));
+    }
+    if now > certificate.not_after() {
+        return Err(certificate.fault(FaultKind::Expired));
+    }
+    Ok(())
+}
+
+fn check_signed(certificate: &Certificate, issuer: &Certificate) -> Result<(), Fault> {
+    let named = extension::<AuthorityKeyIdentifier>(certificate)?.and_then(|identifier| identifier.key_identifier);
+    let other_key = match (named, issuer.key_identifier()) {
+        (Some(named), Some(identifier)) => named.as_bytes() != identifier,
+        _ => false,
+    };
+    if certificate.body().issuer() != issuer.body().subject() || other_key {
+        return Err(certificate.fault(FaultKind::IssuerMismatch));
+    }
+    if !signed::is_signed_by(&certificate.der, &issuer.key) {
+        return Err(certificate.fault(FaultKind::Signature));
+    }
+    Ok(())
+}
+
+/// Each at most once, and every critical one known to us.
+fn check_extensions(certificate: &Certificate) -> Result<(), Fault> {
+    const KNOWN: [der::asn1::ObjectIdentifier; 5] = [
+        BasicConstraints::OID,
+        KeyUsage::OID,
+        SubjectKeyIdentifier::OID,
+        AuthorityKeyIdentifier::OID,
+        SubjectAltName::OID,
+    ];
+    let all = certificate.body().extensions().map(Vec::as_slice).unwrap_or_default();
+    for (index, extension) in all.iter().enumerate() {
+        let twice = all[..index].iter().any(|earlier| earlier.extn_id == extension.extn_id);
+        if twice || (extension.critical && !KNOWN.contains(&extension.extn_id)) {
+            return Err(certificate.fault(FaultKind::Extension));
+        }
+    }
+    Ok(())
+}
+
+fn extension<'a, T>(certificate: &'a Certificate) -> Result<Option<T>, Fault>
+where
+    T: der::Decode<'a> + AssociatedOid,
+{
+    let found = certificate.body().get_extension::<T>().map_err(|_| certificate.fault(FaultKind::Extension))?;
+    Ok(found.map(|(_, extension)| extension))
+}

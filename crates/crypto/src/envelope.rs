@@ -1,0 +1,305 @@
+//! Messages sealed from end to end, as the mesh's published clients seal them. Two ways: with a prekey of the recipient
+//! (four agreements; a stolen identity key opens nothing old), or with the long-term keys alone (two agreements).
+//! Everything that is said beside the text is bound to it and signed. Whether a message came before is `replay`'s to know.
+
+use std::fmt;
+
+use aes_gcm::{
+    Aes256Gcm, KeyInit, Nonce,
+    aead::{AeadInOut, Tag},
+};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use hkdf::Hkdf;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::{
+    Fill, canonical,
+    certificates::{Certificate, Peer},
+    keys::{Curve, PrivateKey, PublicKey},
+};
+
+pub const TYPE: &str = "e2ee.encrypted";
+pub const VERSION: &str = "1";
+pub const SUITE: &str = "P256_HKDF_SHA256_AES_256_GCM";
+const NONCE_BYTES: usize = 12;
+const TAG_BYTES: usize = 16;
+const SHARED_BYTES: usize = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// With a prekey: what it hides stays hidden when identity keys are stolen later.
+    PrekeyEcdhV2,
+    /// Without: only where the sender agreed to do without that.
+    LongTermKey,
+}
+
+/// What is bound to the sealed text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    pub from: String,
+    /// The recipient as the sender named it; in a copy for the sender's own devices, not the one who opens it.
+    pub to: String,
+    pub message_id: String,
+    /// Milliseconds, by the sender's clock.
+    pub timestamp: i64,
+    pub encryption_mode: Mode,
+    pub suite: String,
+    pub ephemeral_public_key: String,
+    pub recipient_cert_fingerprint: String,
+    pub sender_cert_fingerprint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prekey_id: Option<String>,
+}
+
+impl Bound {
+    /// The bytes that are authenticated and signed: all ten fields, a missing prekey as `null`, whatever travels.
+    fn bytes(&self) -> Vec<u8> {
+        let mut fields = json!(self);
+        if let Value::Object(fields) = &mut fields {
+            fields.entry("prekey_id").or_insert(Value::Null);
+        }
+        canonical::json(&fields)
+    }
+}
+
+/// A sealed message as it travels. Binary fields are base64 with padding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub version: String,
+    pub encryption_mode: Mode,
+    pub suite: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prekey_id: Option<String>,
+    /// An uncompressed point.
+    pub ephemeral_public_key: String,
+    pub nonce: String,
+    pub ciphertext: String,
+    pub tag: String,
+    pub aad: Bound,
+    pub sender_signature: String,
+    pub sender_cert_fingerprint: String,
+}
+
+/// A certificate with its key: somebody who can seal and open.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    key: PrivateKey,
+    certificate: Certificate,
+    fingerprint: String,
+}
+
+impl Identity {
+    /// `None`: the key is another's, or not on the curve of agents.
+    pub fn new(key: PrivateKey, certificate: Certificate) -> Option<Self> {
+        let fits = key.curve() == Curve::P256 && key.public_key() == *certificate.public_key();
+        fits.then(|| Self { key, fingerprint: certificate.fingerprint(), certificate })
+    }
+
+    pub fn name(&self) -> &str {
+        self.certificate.name()
+    }
+
+    pub fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+}
+
+/// How a message is addressed, outside its envelope.
+#[derive(Clone, Copy, Debug)]
+pub struct Address<'a> {
+    pub from: &'a str,
+    pub to: &'a str,
+    pub message_id: &'a str,
+}
+
+/// Seals a text from `sender` for whoever holds `recipient`'s key, and the prekey's if one is given. `None`: the recipient's
+/// key is not one for sealing.
+pub fn seal(
+    sender: &Identity,
+    recipient: &Peer,
+    prekey: Option<(&str, &PublicKey)>,
+    (to, message_id, timestamp): (&str, &str, i64),
+    text: &[u8],
+    fill: Fill<'_>,
+) -> Option<Envelope> {
+    let ephemeral = PrivateKey::generate(Curve::P256, fill);
+    let mut nonce = [0; NONCE_BYTES];
+    fill(&mut nonce);
+
+    let peer = recipient.certificate().public_key();
+    let agreements: Vec<_> = match prekey {
+        Some((_, prekey)) => vec![(&ephemeral, prekey), (&ephemeral, peer), (&sender.key, prekey), (&sender.key, peer)],
+        None => vec![(&ephemeral, peer), (&sender.key, peer)],
+    };
+    let prekey_id = prekey.map(|(id, _)| id);
+    let key = message_key(&agreements, prekey_id)?;
+
+    let ephemeral_public_key = BASE64.encode(ephemeral.public_key().point());
+    let encryption_mode = if prekey.is_some() { Mode::PrekeyEcdhV2 } else { Mode::LongTermKey };
+    let aad = Bound {
+        from: sender.name().to_owned(),
+        to: to.to_owned(),
+        message_id: message_id.to_owned(),
+        timestamp,
+        encryption_mode,
+        suite: SUITE.to_owned(),
+        ephemeral_public_key: ephemeral_public_key.clone(),
+        recipient_cert_fingerprint: recipient.certificate().fingerprint(),
+        sender_cert_fingerprint: sender.fingerprint.clone(),
+        prekey_id: prekey_id.map(str::to_owned),
+    };
+    let bound = aad.bytes();
+    let mut ciphertext = text.to_vec();
+    let cipher = Aes256Gcm::new((&*key).into());
+    let tag = cipher.encrypt_inout_detached((&nonce).into(), &bound, ciphertext.as_mut_slice().into()).ok()?;
+    let signature = sender.key.sign(&[&ciphertext, tag.as_slice(), &bound].concat());
+    Some(Envelope {
+        kind: TYPE.to_owned(),
+        version: VERSION.to_owned(),
+        encryption_mode,
+        suite: SUITE.to_owned(),
+        prekey_id: aad.prekey_id.clone(),
+        ephemeral_public_key,
+        nonce: BASE64.encode(nonce),
+        ciphertext: BASE64.encode(ciphertext),
+        tag: BASE64.encode(tag),
+        sender_signature: BASE64.encode(signature),
+        sender_cert_fingerprint: sender.fingerprint.clone(),
+        aad,
+    })
+}
+
+/// Why an envelope stays shut. An attacker learns nothing from it that he does not know; it is for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    /// Another type, version or suite, or a field that is not what it should be.
+    Shape,
+    /// What is bound says something else than what stands beside it, or than the message around it.
+    Mismatch(&'static str),
+    /// It was sealed for another certificate of ours, or for somebody else.
+    NotForUs,
+    /// It needs a prekey and none was given, or the other way round.
+    Prekey,
+    /// The sender did not sign this.
+    Signature,
+    /// The text or what is bound to it was changed, or sealed with other keys.
+    Sealing,
+}
+
+impl fmt::Display for Unopened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shape => f.write_str("not an envelope of a kind that we know"),
+            Self::Mismatch(field) => write!(f, "the envelope's {field} is not the message's"),
+            Self::NotForUs => f.write_str("sealed for another certificate"),
+            Self::Prekey => f.write_str("sealed with a prekey that is not there"),
+            Self::Signature => f.write_str("not signed by its sender"),
+            Self::Sealing => f.write_str("changed on the way, or sealed with other keys"),
+        }
+    }
+}
+
+impl std::error::Error for Unopened {}
+
+/// Opens an envelope that came from `sender` under this address. The prekey is the private half of the one it names.
+pub fn open(
+    envelope: &Envelope,
+    address: Address<'_>,
+    sender: &Peer,
+    recipient: &Identity,
+    prekey: Option<&PrivateKey>,
+) -> Result<Zeroizing<Vec<u8>>, Unopened> {
+    check_address(envelope, address, sender, recipient)?;
+    let bytes = |text: &str| BASE64.decode(text).map_err(|_| Unopened::Shape);
+    let (ciphertext, tag) = (bytes(&envelope.ciphertext)?, bytes(&envelope.tag)?);
+    let nonce: [u8; NONCE_BYTES] = bytes(&envelope.nonce)?.try_into().map_err(|_| Unopened::Shape)?;
+    let ephemeral = PublicKey::from_point(&bytes(&envelope.ephemeral_public_key)?).ok_or(Unopened::Shape)?;
+    if tag.len() != TAG_BYTES {
+        return Err(Unopened::Shape);
+    }
+
+    let (bound, peer) = (envelope.aad.bytes(), sender.certificate().public_key());
+    if !peer.verifies_base64(&[&ciphertext[..], &tag, &bound].concat(), &envelope.sender_signature) {
+        return Err(Unopened::Signature);
+    }
+
+    let own = &recipient.key;
+    let agreements = match (envelope.encryption_mode, prekey) {
+        (Mode::PrekeyEcdhV2, Some(prekey)) => {
+            vec![(prekey, &ephemeral), (own, &ephemeral), (prekey, peer), (own, peer)]
+        }
+        (Mode::LongTermKey, None) => vec![(own, &ephemeral), (own, peer)],
+        _ => return Err(Unopened::Prekey),
+    };
+    let key = message_key(&agreements, envelope.prekey_id.as_deref()).ok_or(Unopened::Sealing)?;
+    let mut text = Zeroizing::new(ciphertext);
+    let tag = Tag::<Aes256Gcm>::try_from(&tag[..]).map_err(|_| Unopened::Shape)?;
+    Aes256Gcm::new((&*key).into())
+        .decrypt_inout_detached(&Nonce::from(nonce), &bound, text.as_mut_slice().into(), &tag)
+        .map_err(|_| Unopened::Sealing)?;
+    Ok(text)
+}
+
+/// What stands in the envelope twice must be the same twice, and must fit the message around it. The timestamp outside is
+/// the server's, and so not compared.
+fn check_address(envelope: &Envelope, address: Address<'_>, sender: &Peer, own: &Identity) -> Result<(), Unopened> {
+    let aad = &envelope.aad;
+    let known = envelope.kind == TYPE && envelope.version == VERSION && envelope.suite == SUITE;
+    if !known || envelope.prekey_id.is_some() != (envelope.encryption_mode == Mode::PrekeyEcdhV2) {
+        return Err(Unopened::Shape);
+    }
+    let pairs = [
+        ("from", aad.from.as_str(), address.from),
+        ("from", aad.from.as_str(), sender.certificate().name()),
+        ("to", &aad.to, address.to),
+        ("message_id", &aad.message_id, address.message_id),
+        ("suite", &aad.suite, &envelope.suite),
+        ("ephemeral_public_key", &aad.ephemeral_public_key, &envelope.ephemeral_public_key),
+        ("sender_cert_fingerprint", &aad.sender_cert_fingerprint, &envelope.sender_cert_fingerprint),
+        ("sender_cert_fingerprint", &aad.sender_cert_fingerprint, &sender.certificate().fingerprint()),
+    ];
+    if let Some((field, ..)) = pairs.iter().find(|(_, bound, beside)| bound != beside) {
+        return Err(Unopened::Mismatch(field));
+    }
+    if aad.encryption_mode != envelope.encryption_mode {
+        return Err(Unopened::Mismatch("encryption_mode"));
+    }
+    if aad.prekey_id != envelope.prekey_id {
+        return Err(Unopened::Mismatch("prekey_id"));
+    }
+    // To us, or a copy for us of what another device of ours sent.
+    let ours = aad.to == own.name() || aad.from == own.name();
+    if !ours || aad.recipient_cert_fingerprint != own.fingerprint {
+        return Err(Unopened::NotForUs);
+    }
+    Ok(())
+}
+
+/// HKDF-SHA256 without salt over the agreements, in their order.
+fn message_key(
+    agreements: &[(&PrivateKey, &PublicKey)],
+    prekey_id: Option<&str>,
+) -> Option<Zeroizing<[u8; SHARED_BYTES]>> {
+    let mut secret = Zeroizing::new(Vec::with_capacity(agreements.len() * SHARED_BYTES));
+    for (own, peer) in agreements {
+        secret.extend_from_slice(&*own.agree(peer)?);
+    }
+    let info = prekey_id.map_or("aun-longterm-v2".to_owned(), |id| format!("aun-prekey-v2:{id}"));
+    let mut key = Zeroizing::new([0; SHARED_BYTES]);
+    Hkdf::<Sha256>::new(None, &secret).expand(info.as_bytes(), &mut *key).ok()?;
+    Some(key)
+}

@@ -1,0 +1,245 @@
+//! Keys on the two curves of the mesh: P-384 for authorities, P-256 for agents. The curve decides the hash. Signatures are
+//! deterministic (RFC 6979), so that nobody needs randomness to sign; a key itself is drawn from randomness that is passed in.
+//! RustCrypto holds the secrets and wipes them when dropped; ring, which is faster, checks signatures.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use der::{asn1::ObjectIdentifier, pem::LineEnding};
+use p256::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey};
+use ring::signature::{ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, UnparsedPublicKey};
+use zeroize::Zeroizing;
+
+use crate::Fill;
+
+/// ecdsa-with-SHA256
+const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
+/// ecdsa-with-SHA384
+const ECDSA_SHA384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.3");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// Agents; signs with SHA-256.
+    P256,
+    /// Authorities and services; signs with SHA-384.
+    P384,
+}
+
+impl Curve {
+    /// How the mesh writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P256 => "P-256",
+            Self::P384 => "P-384",
+        }
+    }
+
+    /// The name of a JSON Web Signature by such a key.
+    pub fn jws_algorithm(self) -> &'static str {
+        match self {
+            Self::P256 => "ES256",
+            Self::P384 => "ES384",
+        }
+    }
+
+    pub(crate) fn signature_oid(self) -> ObjectIdentifier {
+        match self {
+            Self::P256 => ECDSA_SHA256,
+            Self::P384 => ECDSA_SHA384,
+        }
+    }
+}
+
+/// A private key. It is never printed, and wiped when dropped.
+#[derive(Clone)]
+pub struct PrivateKey(Secret);
+
+#[derive(Clone)]
+enum Secret {
+    P256(p256::ecdsa::SigningKey),
+    P384(p384::ecdsa::SigningKey),
+}
+
+impl PrivateKey {
+    /// Draws a key. One draw in 2^32 is no key of the curve, so a broken source of randomness, not bad luck, ends the loop.
+    pub fn generate(curve: Curve, fill: Fill<'_>) -> Self {
+        const DRAWS_MAX: usize = 64;
+        let mut bytes = Zeroizing::new([0; 48]);
+        let bytes = match curve {
+            Curve::P256 => &mut bytes[..32],
+            Curve::P384 => &mut bytes[..],
+        };
+        let draws = std::iter::repeat_with(|| {
+            fill(bytes);
+            Self::from_scalar(curve, bytes)
+        });
+        draws.take(DRAWS_MAX).flatten().next().expect("randomness that is not all zeros or all ones")
+    }
+
+    /// `None`: not a scalar of this curve.
+    pub fn from_scalar(curve: Curve, bytes: &[u8]) -> Option<Self> {
+        Some(Self(match curve {
+            Curve::P256 => Secret::P256(p256::ecdsa::SigningKey::from_slice(bytes).ok()?),
+            Curve::P384 => Secret::P384(p384::ecdsa::SigningKey::from_slice(bytes).ok()?),
+        }))
+    }
+
+    /// Reads PKCS#8 DER. `None`: something else, or a key on another curve.
+    pub fn from_pkcs8_der(der: &[u8]) -> Option<Self> {
+        let p256 = || p256::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P256(key.into()));
+        let p384 = || p384::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P384(key.into()));
+        p256().or_else(p384).map(Self)
+    }
+
+    /// Reads `PRIVATE KEY` PEM.
+    pub fn from_pem(pem: &str) -> Option<Self> {
+        let p256 = || p256::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P256(key.into()));
+        let p384 = || p384::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P384(key.into()));
+        p256().or_else(p384).map(Self)
+    }
+
+    pub fn to_pkcs8_der(&self) -> Zeroizing<Vec<u8>> {
+        let document = match &self.0 {
+            Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_der(),
+            Secret::P384(key) => p384::SecretKey::from(key).to_pkcs8_der(),
+        };
+        document.expect("a key can be written").to_bytes()
+    }
+
+    pub fn to_pem(&self) -> Zeroizing<String> {
+        let pem = match &self.0 {
+            Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
+            Secret::P384(key) => p384::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
+        };
+        pem.expect("a key can be written")
+    }
+
+    pub fn curve(&self) -> Curve {
+        match self.0 {
+            Secret::P256(_) => Curve::P256,
+            Secret::P384(_) => Curve::P384,
+        }
+    }
+
+    pub fn public_key(&self) -> PublicKey {
+        let point = match &self.0 {
+            Secret::P256(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
+            Secret::P384(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
+        };
+        PublicKey { curve: self.curve(), point }
+    }
+
+    /// ECDSA with the curve's hash, in DER.
+    pub fn sign(&self, message: &[u8]) -> Vec<u8> {
+        use p256::ecdsa::signature::Signer;
+        match &self.0 {
+            Secret::P256(key) => Signer::<p256::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
+            Secret::P384(key) => Signer::<p384::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
+        }
+    }
+
+    /// The same in base64, as the mesh sends signatures.
+    pub fn sign_base64(&self, message: &[u8]) -> String {
+        BASE64.encode(self.sign(message))
+    }
+
+    /// ECDSA with the curve's hash, both numbers at full length: what a JSON Web Signature wants.
+    pub fn sign_fixed(&self, message: &[u8]) -> Vec<u8> {
+        use p256::ecdsa::signature::Signer;
+        match &self.0 {
+            Secret::P256(key) => Signer::<p256::ecdsa::Signature>::sign(key, message).to_bytes().to_vec(),
+            Secret::P384(key) => Signer::<p384::ecdsa::Signature>::sign(key, message).to_bytes().to_vec(),
+        }
+    }
+
+    /// What this key and another's public key share: 32 bytes. `None`: one of them is not on P-256, the curve of agents.
+    pub(crate) fn agree(&self, peer: &PublicKey) -> Option<Zeroizing<[u8; 32]>> {
+        let Secret::P256(key) = &self.0 else { return None };
+        let peer = p256::PublicKey::from_sec1_bytes(&peer.point).ok()?;
+        let shared = p256::ecdh::diffie_hellman(key.as_nonzero_scalar(), peer.as_affine());
+        let mut bytes = Zeroizing::new([0; 32]);
+        bytes.copy_from_slice(shared.raw_secret_bytes());
+        Some(bytes)
+    }
+}
+
+impl std::fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrivateKey({}, hidden)", self.curve().name())
+    }
+}
+
+/// A public key: a point that is known to lie on its curve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    curve: Curve,
+    /// Uncompressed.
+    point: Vec<u8>,
+}
+
+impl PublicKey {
+    /// Reads the DER of a `SubjectPublicKeyInfo`. `None`: another kind of key, or not the one way of writing it.
+    pub fn from_spki_der(der: &[u8]) -> Option<Self> {
+        let p256 = || {
+            let key = p256::PublicKey::from_public_key_der(der).ok()?;
+            Some(Self { curve: Curve::P256, point: key.to_sec1_bytes().into() })
+        };
+        let p384 = || {
+            let key = p384::PublicKey::from_public_key_der(der).ok()?;
+            Some(Self { curve: Curve::P384, point: key.to_sec1_bytes().into() })
+        };
+        p256().or_else(p384).filter(|key| key.to_spki_der() == der)
+    }
+
+    /// Reads base64 of that, as the mesh sends keys.
+    pub fn from_base64(text: &str) -> Option<Self> {
+        Self::from_spki_der(&BASE64.decode(text).ok()?)
+    }
+
+    /// Reads `PUBLIC KEY` PEM.
+    pub fn from_pem(pem: &str) -> Option<Self> {
+        let (label, der) = der::pem::decode_vec(pem.as_bytes()).ok()?;
+        (label == "PUBLIC KEY").then(|| Self::from_spki_der(&der))?
+    }
+
+    /// Reads an uncompressed point on P-256.
+    pub(crate) fn from_point(point: &[u8]) -> Option<Self> {
+        let well_formed = point.len() == 65 && p256::PublicKey::from_sec1_bytes(point).is_ok();
+        well_formed.then(|| Self { curve: Curve::P256, point: point.to_vec() })
+    }
+
+    pub(crate) fn point(&self) -> &[u8] {
+        &self.point
+    }
+
+    pub fn to_spki_der(&self) -> Vec<u8> {
+        let document = match self.curve {
+            Curve::P256 => p256::PublicKey::from_sec1_bytes(&self.point).expect("it was read").to_public_key_der(),
+            Curve::P384 => p384::PublicKey::from_sec1_bytes(&self.point).expect("it was read").to_public_key_der(),
+        };
+        document.expect("a key can be written").into_vec()
+    }
+
+    pub fn to_base64(&self) -> String {
+        BASE64.encode(self.to_spki_der())
+    }
+
+    pub fn to_pem(&self) -> String {
+        der::pem::encode_string("PUBLIC KEY", LineEnding::LF, &self.to_spki_der()).expect("a key can be written")
+    }
+
+    pub fn curve(&self) -> Curve {
+        self.curve
+    }
+
+    /// Whether this key's owner signed the message. The curve decides the hash; nothing in the message can.
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let algorithm = match self.curve {
+            Curve::P256 => &ECDSA_P256_SHA256_ASN1,
+            Curve::P384 => &ECDSA_P384_SHA384_ASN1,
+        };
+        UnparsedPublicKey::new(algorithm, &self.point).verify(message, signature).is_ok()
+    }
+
+    pub fn verifies_base64(&self, message: &[u8], signature: &str) -> bool {
+        BASE64.decode(signature).is_ok_and(|signature| self.verifies(message, &signature))
+    }
+}

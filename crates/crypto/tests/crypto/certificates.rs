@@ -1,0 +1,262 @@
+use jiff::{SignedDuration, Timestamp};
+use ostler_crypto::{
+    certificates::{Authority, Certificate, Chain, Fault, FaultKind, Kind, Serial},
+    crl::{self, Reason, Revocation, Revocations},
+    keys::{Curve, PrivateKey, PublicKey},
+};
+use proptest::prelude::*;
+
+use crate::scene::{Domain, known, now};
+
+const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
+
+fn kind<T: std::fmt::Debug>(answer: Result<T, Fault>) -> FaultKind {
+    answer.unwrap_err().kind
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap()
+}
+
+#[test]
+fn a_domain_vouches_for_its_agents_and_services() {
+    let mut domain = Domain::new(1);
+    let alice = domain.agent("alice.probe.test");
+    let chain = domain.chain();
+    let peer = chain.verify_agent(alice.certificate().clone(), "alice.probe.test", now()).unwrap();
+    assert_eq!(peer.certificate(), alice.certificate());
+    chain.verify_service(&domain.auth, "auth.probe.test", now()).unwrap();
+    assert_eq!(chain.issuer().name(), "probe.test");
+    assert_eq!(Certificate::list_from_pem(&chain.to_pem()).unwrap(), domain.authorities());
+}
+
+#[test]
+fn a_certificate_is_believed_under_its_own_name_only() {
+    let mut domain = Domain::new(1);
+    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
+    for name in ["bobby.probe.test", "alice.other.test", "ALICE.probe.test", "alice", "alice.probe.test.", ""] {
+        assert_eq!(kind(chain.verify_agent(alice.certificate().clone(), name, now())), FaultKind::Name, "{name}");
+    }
+}
+
+#[test]
+fn an_issuer_speaks_for_no_other_domain() {
+    let mut domain = Domain::new(1);
+    let (key, serial) = (domain.key(Curve::P256).public_key(), domain.serial());
+    let issue = |name: &str| domain.issuer.issue(Kind::Agent, name, &key, &serial, now());
+    assert!(issue("alice.probe.test").is_some());
+    for name in ["alice.other.test", "alice.sub.probe.test", "alice", "probe.test", ""] {
+        assert!(issue(name).is_none(), "{name}");
+    }
+    // Nor is it believed when another issuer under the same registry signs such a name.
+    let key = domain.key(Curve::P384);
+    let other = domain.registry.issue(Kind::Issuer, "other.test", &key.public_key(), &serial, now()).unwrap();
+    let mut authorities = domain.authorities();
+    authorities[0] = other.clone();
+    let chain = Chain::verify(authorities, &[domain.root.certificate().clone()], now()).unwrap();
+    let alice = domain.agent("alice.probe.test").certificate().clone();
+    assert_eq!(kind(chain.verify_agent(alice, "alice.probe.test", now())), FaultKind::IssuerMismatch);
+    let other = Authority::new(Kind::Issuer, key, other).unwrap();
+    let agent =
+        other.issue(Kind::Agent, "alice.other.test", &domain.key(Curve::P256).public_key(), &serial, now()).unwrap();
+    assert_eq!(kind(chain.verify_agent(agent, "alice.probe.test", now())), FaultKind::Name);
+}
+
+#[test]
+fn only_the_trusted_root_byte_for_byte_anchors_a_chain() {
+    let (domain, other) = (Domain::new(1), Domain::new(2));
+    let verify = |authorities, trusted: &Authority| Chain::verify(authorities, &[trusted.certificate().clone()], now());
+    assert_eq!(kind(verify(domain.authorities(), &other.root)), FaultKind::Untrusted);
+    assert_eq!(kind(Chain::verify(domain.authorities(), &[], now())), FaultKind::Untrusted);
+    // The other's root at the end of our chain has our root's name, and another key.
+    let mut mixed = domain.authorities();
+    mixed[2] = other.root.certificate().clone();
+    assert_eq!(kind(verify(mixed, &other.root)), FaultKind::IssuerMismatch);
+    // A link left out, the wrong order, nothing at all, too much.
+    let of = |picked: &[usize]| picked.iter().map(|&at| domain.authorities()[at].clone()).collect::<Vec<_>>();
+    assert_eq!(kind(verify(of(&[0, 2]), &domain.root)), FaultKind::IssuerMismatch);
+    assert!(verify(of(&[1, 0, 2]), &domain.root).is_err());
+    assert_eq!(kind(verify(of(&[2, 1, 0]), &domain.root)), FaultKind::Untrusted);
+    assert_eq!(kind(verify(vec![], &domain.root)), FaultKind::ChainLength);
+    assert_eq!(kind(verify(of(&[0, 1, 2, 2]), &domain.root)), FaultKind::ChainLength);
+}
+
+#[test]
+fn everything_has_its_time() {
+    let mut domain = Domain::new(1);
+    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
+    let at = |time| chain.verify_agent(alice.certificate().clone(), "alice.probe.test", time);
+    let (from, until) = (alice.certificate().not_before(), alice.certificate().not_after());
+    let second = SignedDuration::from_secs(1);
+    assert!(at(from).is_ok() && at(until).is_ok());
+    assert_eq!(kind(at(later(from, -second))), FaultKind::NotYetValid);
+    assert_eq!(kind(at(later(until, second))), FaultKind::Expired);
+    // The chain goes out of date as well, and nothing outlives its issuer.
+    let ten_years = later(now(), YEAR * 10 + second);
+    let trusted = [domain.root.certificate().clone()];
+    assert_eq!(kind(Chain::verify(domain.authorities(), &trusted, ten_years)), FaultKind::Expired);
+    let late = later(now(), YEAR * 10 - SignedDuration::from_hours(24));
+    let key = domain.key(Curve::P256).public_key();
+    let last =
+        domain.issuer.issue(Kind::Agent, "late.probe.test", &key, &Serial::random(&mut |b| b.fill(7)), late).unwrap();
+    assert_eq!(last.not_after(), domain.issuer.certificate().not_after());
+    assert!(domain.issuer.issue(Kind::Agent, "late.probe.test", &key, &last.serial(), ten_years).is_none());
+}
+
+#[test]
+fn nobody_signs_above_his_station() {
+    let mut domain = Domain::new(1);
+    let (p256, p384) = (domain.key(Curve::P256), domain.key(Curve::P384));
+    let serial = domain.serial();
+    let refused = |by: &Authority, kind, name: &str, key: &PrivateKey| {
+        assert!(by.issue(kind, name, &key.public_key(), &serial, now()).is_none(), "{kind:?} by {:?}", by.kind());
+    };
+    refused(&domain.issuer, Kind::Issuer, "sub.probe.test", &p384);
+    refused(&domain.issuer, Kind::Registry, "r", &p384);
+    refused(&domain.registry, Kind::Agent, "alice.probe.test", &p256);
+    refused(&domain.root, Kind::Issuer, "probe.test", &p384);
+    refused(&domain.root, Kind::Root, "r", &p384);
+    // Each on its own curve.
+    refused(&domain.issuer, Kind::Agent, "alice.probe.test", &p384);
+    refused(&domain.registry, Kind::Issuer, "probe.test", &p256);
+    // A certificate is no authority without its key, nor of another kind.
+    let issuer = domain.issuer.certificate().clone();
+    assert!(Authority::new(Kind::Issuer, p384, issuer.clone()).is_none());
+    assert!(Authority::new(Kind::Root, domain.issuer.key().clone(), issuer).is_none());
+    let alice = domain.agent("alice.probe.test");
+    assert!(Authority::new(Kind::Agent, alice.key().clone(), alice.certificate().clone()).is_none());
+}
+
+#[test]
+fn an_agent_cannot_stand_in_for_an_authority() {
+    let mut domain = Domain::new(1);
+    let alice = domain.agent("alice.probe.test").certificate().clone();
+    let mut authorities = vec![alice];
+    authorities.extend(domain.authorities().into_iter().skip(1));
+    let trusted = [domain.root.certificate().clone()];
+    assert_eq!(kind(Chain::verify(authorities, &trusted, now())), FaultKind::NotAnAuthority);
+    // Nor an authority for an agent.
+    let chain = domain.chain();
+    let issuer = domain.issuer.certificate().clone();
+    assert!(chain.verify_agent(issuer, "probe.test", now()).is_err());
+    // A service is not sealed to: its key is on the other curve.
+    assert_eq!(kind(chain.verify_agent(domain.auth.clone(), "auth.probe.test", now())), FaultKind::KeyKind);
+}
+
+#[test]
+fn a_chain_whose_certificates_do_not_say_what_they_are_for_is_refused() {
+    // The known answers' authorities have no key usage: enough for the published client, not for us.
+    let read = |pointer| Certificate::from_pem(known(pointer)).unwrap();
+    let authorities = vec![read("/issuer_pem"), read("/registry_pem"), read("/root_pem")];
+    let verified = Chain::verify(authorities, &[read("/root_pem")], now());
+    assert_eq!(kind(verified), FaultKind::KeyUsage);
+}
+
+#[test]
+fn no_byte_of_a_certificate_can_be_changed() {
+    let mut domain = Domain::new(1);
+    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
+    let der = alice.certificate().der();
+    for at in 0..der.len() {
+        let mut changed = der.to_vec();
+        changed[at] ^= 1;
+        let Some(certificate) = Certificate::from_der(&changed) else { continue };
+        assert!(chain.verify_agent(certificate, "alice.probe.test", now()).is_err(), "byte {at}");
+        assert!(Certificate::from_der(&der[..at]).is_none(), "cut at {at}");
+    }
+    assert!(Certificate::from_der(&[der, &[0]].concat()).is_none());
+}
+
+#[test]
+fn certificates_are_renewed_from_half_of_their_life_until_some_time_after() {
+    let mut domain = Domain::new(1);
+    let alice = domain.agent("alice.probe.test").certificate().clone();
+    let (from, until) = (alice.not_before(), alice.not_after());
+    let half = later(from, until.duration_since(from) / 2);
+    let second = SignedDuration::from_secs(1);
+    assert!(!alice.is_due_for_renewal(half) && alice.is_due_for_renewal(later(half, second)));
+    let grace = later(until, SignedDuration::from_hours(90 * 24));
+    assert!(alice.can_be_renewed(grace) && !alice.can_be_renewed(later(grace, second)));
+    assert!(!alice.can_be_renewed(later(from, -second)));
+    // The next one has the same name and key, and another number.
+    let serial = domain.serial();
+    let next = domain.issuer.issue(Kind::Agent, alice.name(), alice.public_key(), &serial, half).unwrap();
+    assert_eq!((next.name(), next.public_key()), (alice.name(), alice.public_key()));
+    assert!(next.serial() != alice.serial() && next.fingerprint() != alice.fingerprint());
+    assert!(!next.is_due_for_renewal(half) && domain.chain().verify_agent(next, alice.name(), half).is_ok());
+}
+
+#[test]
+fn a_list_revokes_what_it_names_while_it_is_in_force() {
+    let mut domain = Domain::new(1);
+    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (alice.certificate().serial(), bobby.certificate().serial());
+    let day = later(now(), SignedDuration::from_hours(24));
+    let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
+    let der = crl::make(&domain.issuer, 7, [(&alice, revocation)], now(), day);
+    let issuer = domain.issuer.certificate();
+    let list = Revocations::verify(&der, issuer, now()).unwrap();
+    assert_eq!((list.revoked_at(&alice), list.revoked_at(&bobby)), (Some(now()), None));
+    assert_eq!(list.next_update, day);
+    assert!(Revocations::from_pem(&crl::to_pem(&der), issuer, now()).is_some());
+
+    let second = SignedDuration::from_secs(1);
+    assert!(Revocations::verify(&der, issuer, later(day, second)).is_none());
+    assert!(Revocations::verify(&der, issuer, later(now(), -second)).is_none());
+    assert!(Revocations::verify(&der, domain.registry.certificate(), now()).is_none());
+    assert!(Revocations::verify(&der, Domain::new(2).issuer.certificate(), now()).is_none());
+    for at in 0..der.len() {
+        let mut changed = der.clone();
+        changed[at] ^= 1;
+        assert!(Revocations::verify(&changed, issuer, now()).is_none(), "byte {at}");
+    }
+    let empty = crl::make(&domain.issuer, 8, [], now(), day);
+    assert_eq!(Revocations::verify(&empty, issuer, now()).unwrap().revoked_at(&alice), None);
+}
+
+#[test]
+fn keys_are_written_and_read_again_and_never_shown() {
+    let mut domain = Domain::new(1);
+    for curve in [Curve::P256, Curve::P384] {
+        let key = domain.key(curve);
+        let same = |read: Option<PrivateKey>| assert_eq!(read.unwrap().public_key(), key.public_key());
+        same(PrivateKey::from_pkcs8_der(&key.to_pkcs8_der()));
+        same(PrivateKey::from_pem(&key.to_pem()));
+        assert_eq!(format!("{key:?}"), format!("PrivateKey({}, hidden)", curve.name()));
+        let public = key.public_key();
+        assert_eq!(PublicKey::from_base64(&public.to_base64()).as_ref(), Some(&public));
+        assert_eq!(PublicKey::from_pem(&public.to_pem()).as_ref(), Some(&public));
+        assert!(public.verifies(b"m", &key.sign(b"m")) && !public.verifies(b"n", &key.sign(b"m")));
+        assert_eq!(key.sign(b"m"), key.sign(b"m"), "signing needs no randomness");
+    }
+    assert!(PrivateKey::from_scalar(Curve::P256, &[0; 32]).is_none());
+    assert!(PrivateKey::from_scalar(Curve::P256, &[255; 32]).is_none());
+    assert!(PublicKey::from_base64("AAAA").is_none());
+}
+
+#[test]
+fn serials_are_written_one_way_and_read_in_several() {
+    let read = |text: &str| text.parse::<Serial>().map(|serial| serial.to_string()).ok();
+    assert_eq!(read("0aBc").as_deref(), Some("abc"));
+    assert_eq!(read("000").as_deref(), Some("0"));
+    assert_eq!(read(&"7f".repeat(20)), Some("7f".repeat(20)));
+    for text in ["", "x", "-1", "0x1", " 1", &"ff".repeat(20), &"1".repeat(41)] {
+        assert_eq!(read(text), None, "{text}");
+    }
+    let serial = Domain::new(1).serial();
+    assert_eq!(serial.to_string().parse(), Ok(serial));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_reader_panic(bytes: Vec<u8>, text: String) {
+        let issuer = known("/issuer_pem");
+        let issuer = Certificate::from_pem(issuer).unwrap();
+        prop_assert!(Certificate::from_der(&bytes).is_none());
+        let _ = Certificate::list_from_pem(&text);
+        let _ = Revocations::verify(&bytes, &issuer, now());
+        let _ = Revocations::from_pem(&text, &issuer, now());
+        let _ = PublicKey::from_spki_der(&bytes);
+        let _ = PrivateKey::from_pkcs8_der(&bytes);
+    }
+}

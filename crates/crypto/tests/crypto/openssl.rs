@@ -1,0 +1,170 @@
+//! OpenSSL as the judge: what we make is what it accepts, and what it refuses we refuse.
+
+use std::{fs, path::Path, process::Command};
+
+use jiff::SignedDuration;
+use ostler_crypto::crl::{self, Reason, Revocation};
+use tempfile::TempDir;
+
+use crate::scene::{Domain, now};
+
+/// A directory with a domain's certificates, in which OpenSSL is run.
+struct Bench {
+    domain: Domain,
+    directory: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut domain = Domain::new(1);
+        let directory = tempfile::tempdir().unwrap();
+        let alice = domain.agent("alice.probe.test").certificate().clone();
+        let bench = Self { domain, directory };
+        let [issuer, registry, root] = bench.domain.authorities().try_into().unwrap();
+        let between = format!("{}{}", issuer.to_pem(), registry.to_pem());
+        for (file, text) in [
+            ("root.pem", root.to_pem()),
+            ("issuer.pem", issuer.to_pem()),
+            ("between.pem", between),
+            ("auth.pem", bench.domain.auth.to_pem()),
+            ("alice.pem", alice.to_pem()),
+        ] {
+            bench.put(file, text.as_bytes());
+        }
+        bench
+    }
+
+    fn put(&self, file: &str, bytes: &[u8]) {
+        fs::write(self.directory.path().join(file), bytes).unwrap();
+    }
+
+    fn openssl(&self, arguments: &[&str]) -> (bool, String) {
+        run(self.directory.path(), arguments)
+    }
+
+    fn accepted(&self, arguments: &[&str]) -> String {
+        let (accepted, said) = self.openssl(arguments);
+        assert!(accepted, "openssl {}: {said}", arguments.join(" "));
+        said
+    }
+}
+
+/// Whether it was content, and what it said on both streams.
+fn run(directory: &Path, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new("openssl").args(arguments).current_dir(directory).output();
+    let output = output.expect("openssl, the judge of these tests, can be run");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// The time of the tests, which is not the machine's.
+fn at() -> String {
+    now().as_second().to_string()
+}
+
+#[test]
+fn openssl_verifies_our_certificates_strictly() {
+    let bench = Bench::new();
+    for file in ["alice.pem", "auth.pem", "issuer.pem"] {
+        bench.accepted(&[
+            "verify",
+            "-x509_strict",
+            "-check_ss_sig",
+            "-attime",
+            &at(),
+            "-CAfile",
+            "root.pem",
+            "-untrusted",
+            "between.pem",
+            file,
+        ]);
+    }
+    let shown = bench.accepted(&["x509", "-in", "alice.pem", "-noout", "-text"]);
+    for expected in [
+        "Subject: CN = alice.probe.test",
+        "Issuer: CN = probe.test",
+        "ASN1 OID: prime256v1",
+        "CA:FALSE",
+        "Digital Signature, Key Agreement",
+        "DNS:alice.probe.test",
+        "ecdsa-with-SHA384",
+    ] {
+        assert!(shown.contains(expected), "{expected} in {shown}");
+    }
+    let shown = bench.accepted(&["x509", "-in", "issuer.pem", "-noout", "-text"]);
+    assert!(shown.contains("CA:TRUE, pathlen:0") && shown.contains("ASN1 OID: secp384r1"), "{shown}");
+}
+
+#[test]
+fn openssl_refuses_the_same_certificate_under_another_root_or_at_another_time() {
+    let bench = Bench::new();
+    let other = Domain::new(2);
+    bench.put("other.pem", other.root.certificate().to_pem().as_bytes());
+    let late = now().checked_add(SignedDuration::from_hours(366 * 24)).unwrap().as_second().to_string();
+    for (root, time) in [("other.pem", at()), ("root.pem", late)] {
+        let (accepted, said) =
+            bench.openssl(&["verify", "-attime", &time, "-CAfile", root, "-untrusted", "between.pem", "alice.pem"]);
+        assert!(!accepted, "{root} {time}: {said}");
+    }
+}
+
+#[test]
+fn openssl_reads_our_revocation_list_and_heeds_it() {
+    let bench = Bench::new();
+    let alice = ostler_crypto::certificates::Certificate::from_pem(
+        &fs::read_to_string(bench.directory.path().join("alice.pem")).unwrap(),
+    );
+    let serial = alice.unwrap().serial();
+    let day = now().checked_add(SignedDuration::from_hours(crl::LIST_HOURS)).unwrap();
+    let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
+    let list = |number, revoked: Vec<(&_, Revocation)>| {
+        crl::to_pem(&crl::make(&bench.domain.issuer, number, revoked, now(), day))
+    };
+    bench.put("empty.pem", list(1, vec![]).as_bytes());
+    bench.put("list.pem", list(2, vec![(&serial, revocation)]).as_bytes());
+
+    let shown = bench.accepted(&["crl", "-in", "list.pem", "-noout", "-text", "-CAfile", "issuer.pem"]);
+    assert!(shown.contains("verify OK") && shown.contains("Key Compromise"), "{shown}");
+    assert!(shown.to_lowercase().contains(&serial.to_string()), "{serial} in {shown}");
+
+    let verify = |list: &str| {
+        let time = at();
+        let arguments = [
+            "verify",
+            "-crl_check",
+            "-x509_strict",
+            "-attime",
+            &time,
+            "-CAfile",
+            "root.pem",
+            "-untrusted",
+            "between.pem",
+        ];
+        bench.openssl(&[&arguments[..], &["-CRLfile", list, "alice.pem"]].concat())
+    };
+    assert!(verify("empty.pem").0, "{}", verify("empty.pem").1);
+    let (accepted, said) = verify("list.pem");
+    assert!(!accepted && said.contains("certificate revoked"), "{said}");
+}
+
+#[test]
+fn openssl_checks_our_signatures_and_we_check_its() {
+    use ostler_crypto::keys::{Curve, PrivateKey};
+    let mut bench = Bench::new();
+    for (curve, digest) in [(Curve::P256, "-sha256"), (Curve::P384, "-sha384")] {
+        let key = bench.domain.key(curve);
+        bench.put("key.pem", key.to_pem().as_bytes());
+        bench.put("public.pem", key.public_key().to_pem().as_bytes());
+        bench.put("message", b"message");
+        bench.put("ours", &key.sign(b"message"));
+        bench.accepted(&["dgst", digest, "-verify", "public.pem", "-signature", "ours", "message"]);
+        bench.accepted(&["dgst", digest, "-sign", "key.pem", "-out", "theirs", "message"]);
+        let theirs = fs::read(bench.directory.path().join("theirs")).unwrap();
+        assert!(key.public_key().verifies(b"message", &theirs) && !key.public_key().verifies(b"other", &theirs));
+        // A key that OpenSSL made is one that can be supplied.
+        let name = if curve == Curve::P256 { "P-256" } else { "P-384" };
+        let made = bench.accepted(&["genpkey", "-algorithm", "EC", "-pkeyopt", &format!("ec_paramgen_curve:{name}")]);
+        let from = made.find("-----BEGIN").unwrap();
+        assert_eq!(PrivateKey::from_pem(&made[from..]).unwrap().curve(), curve);
+    }
+}
