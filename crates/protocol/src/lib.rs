@@ -3,6 +3,7 @@
 //! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
 //! the state machines; the store persists what they return.
 
+pub mod agui;
 pub mod backends;
 pub mod budgets;
 pub mod capabilities;

@@ -1,0 +1,242 @@
+//! The AG-UI 1.0 events we send. What a client refuses by its shape cannot be said in these types: an absent optional is
+//! left out and never null, a patch is a real JSON Patch, and no event belongs to a subagent.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub const PROTOCOL_VERSION: &str = "1.0";
+/// The largest count a JavaScript client holds exactly.
+pub const COUNT_MAX: u64 = (1 << 53) - 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AgUiEvent {
+    #[serde(flatten)]
+    pub body: Body,
+    /// Epoch milliseconds.
+    pub timestamp: i64,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+impl AgUiEvent {
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("our own types serialise")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE", rename_all_fields = "camelCase")]
+pub enum Body {
+    RunStarted {
+        thread_id: String,
+        run_id: String,
+        protocol_version: &'static str,
+    },
+    RunFinished {
+        thread_id: String,
+        run_id: String,
+        outcome: Outcome,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        usage: Vec<TokenUsage>,
+    },
+    RunError {
+        message: String,
+        code: String,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        usage: Vec<TokenUsage>,
+    },
+    StepStarted {
+        step_name: String,
+    },
+    StepFinished {
+        step_name: String,
+    },
+    TextMessageStart {
+        message_id: String,
+        role: AssistantRole,
+    },
+    TextMessageContent {
+        message_id: String,
+        delta: String,
+    },
+    TextMessageEnd {
+        message_id: String,
+    },
+    ToolCallStart {
+        tool_call_id: String,
+        tool_call_name: String,
+    },
+    ToolCallArgs {
+        tool_call_id: String,
+        delta: String,
+    },
+    ToolCallEnd {
+        tool_call_id: String,
+    },
+    ToolCallResult {
+        message_id: String,
+        tool_call_id: String,
+        content: String,
+        role: ToolRole,
+    },
+    StateSnapshot {
+        snapshot: Value,
+    },
+    StateDelta {
+        delta: Patch,
+    },
+    ActivitySnapshot {
+        message_id: String,
+        activity_type: String,
+        content: Map<String, Value>,
+    },
+    ActivityDelta {
+        message_id: String,
+        activity_type: String,
+        patch: Patch,
+    },
+    ReasoningStart {
+        message_id: String,
+    },
+    ReasoningMessageStart {
+        message_id: String,
+        role: ReasoningRole,
+    },
+    ReasoningMessageContent {
+        message_id: String,
+        delta: String,
+    },
+    ReasoningMessageEnd {
+        message_id: String,
+    },
+    ReasoningEnd {
+        message_id: String,
+    },
+    Custom {
+        name: String,
+        value: Value,
+    },
+}
+
+impl Body {
+    /// The name that is also the SSE frame's `event`.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "RUN_STARTED",
+            Self::RunFinished { .. } => "RUN_FINISHED",
+            Self::RunError { .. } => "RUN_ERROR",
+            Self::StepStarted { .. } => "STEP_STARTED",
+            Self::StepFinished { .. } => "STEP_FINISHED",
+            Self::TextMessageStart { .. } => "TEXT_MESSAGE_START",
+            Self::TextMessageContent { .. } => "TEXT_MESSAGE_CONTENT",
+            Self::TextMessageEnd { .. } => "TEXT_MESSAGE_END",
+            Self::ToolCallStart { .. } => "TOOL_CALL_START",
+            Self::ToolCallArgs { .. } => "TOOL_CALL_ARGS",
+            Self::ToolCallEnd { .. } => "TOOL_CALL_END",
+            Self::ToolCallResult { .. } => "TOOL_CALL_RESULT",
+            Self::StateSnapshot { .. } => "STATE_SNAPSHOT",
+            Self::StateDelta { .. } => "STATE_DELTA",
+            Self::ActivitySnapshot { .. } => "ACTIVITY_SNAPSHOT",
+            Self::ActivityDelta { .. } => "ACTIVITY_DELTA",
+            Self::ReasoningStart { .. } => "REASONING_START",
+            Self::ReasoningMessageStart { .. } => "REASONING_MESSAGE_START",
+            Self::ReasoningMessageContent { .. } => "REASONING_MESSAGE_CONTENT",
+            Self::ReasoningMessageEnd { .. } => "REASONING_MESSAGE_END",
+            Self::ReasoningEnd { .. } => "REASONING_END",
+            Self::Custom { .. } => "CUSTOM",
+        }
+    }
+}
+
+/// Roles with one value each: a message of ours is the assistant's, a result a tool's, a thought a thought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AssistantRole {
+    Assistant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolRole {
+    Tool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReasoningRole {
+    Reasoning,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Outcome {
+    Success,
+    Interrupt {
+        /// At least one.
+        interrupts: Vec<Interrupt>,
+    },
+    Cancelled,
+}
+
+/// A permission request, as a front end shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interrupt {
+    pub id: String,
+    pub reason: &'static str,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    pub response_schema: Value,
+    pub expires_at: String,
+    pub metadata: Map<String, Value>,
+}
+
+/// What one model of one provider used. Counts are at most [`COUNT_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenUsage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+}
+
+/// A JSON Patch (RFC 6902) whose operations have everything they need.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Patch(Vec<Value>);
+
+impl Patch {
+    pub fn read(value: &Value) -> Option<Self> {
+        let operations = value.as_array()?;
+        operations.iter().all(is_operation).then(|| Self(operations.clone()))
+    }
+}
+
+fn is_operation(operation: &Value) -> bool {
+    let pointer = |name: &str| operation[name].as_str().is_some_and(is_pointer);
+    let wants = match operation["op"].as_str() {
+        Some("add" | "replace" | "test") => operation.get("value").is_some(),
+        Some("move" | "copy") => pointer("from"),
+        Some("remove") => true,
+        _ => false,
+    };
+    wants && pointer("path")
+}
+
+/// RFC 6901: empty, or every token after a slash, and a tilde only where it escapes.
+fn is_pointer(text: &str) -> bool {
+    let escapes = text.split('~').skip(1).all(|after| after.starts_with(['0', '1']));
+    (text.is_empty() || text.starts_with('/')) && escapes
+}

@@ -1,0 +1,377 @@
+//! `RunAgentInput`: what starts an agent's run. Its rules are checked in the order of the protocol's two tables, so that of
+//! two faults the earlier row is told, and in exactly the tables' words.
+
+use std::borrow::Cow;
+
+use jiff::tz::TimeZone;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, value::RawValue};
+use uuid::Uuid;
+
+use super::messages::{Content, Context, Message, Part, ResumeEntry, Tool, respell, spelled};
+use crate::{Failure, FailureKind, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX};
+
+pub const INPUT_BYTES_MAX: usize = 256 * 1024;
+pub const RUN_ID_CHARS_MAX: usize = 128;
+pub const MESSAGES_MAX: usize = 200;
+pub const USER_TEXT_CHARS_MAX: usize = 10_000;
+pub const ATTACHMENTS_MAX: usize = 3;
+
+/// How the answer was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An acceptance, and the events elsewhere.
+    Queued,
+    /// The events in the same response. Stock AG-UI clients ask like this, and send the whole transcript each time: what
+    /// comes before the last user message is set aside, to be compared with our own history, and counts for no rule.
+    Streamed,
+}
+
+/// An input that fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunInput {
+    /// In lower case, however it was written.
+    pub thread_id: String,
+    pub run_id: String,
+    pub parent_run_id: Option<String>,
+    /// What the run is about. `None` only with `resume`.
+    pub user: Option<UserMessage>,
+    /// The other messages, for the agent alone.
+    pub others: Vec<Message>,
+    /// What a stock client has sent along of earlier turns, and with `resume` all of it. Empty when queued.
+    pub transcript: Vec<Message>,
+    pub state: Option<Value>,
+    pub tools: Vec<Tool>,
+    pub context: Vec<Context>,
+    /// `None`: not told. Its clock and its time are never compared with each other.
+    pub client_time: Option<ClientTime>,
+    pub resume: Vec<ResumeEntry>,
+    /// The same for bodies that mean the same.
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct UserMessage {
+    pub id: String,
+    pub parts: Vec<UserPart>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum UserPart {
+    Text(String),
+    Image { mime_type: Option<String>, url: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientTime {
+    /// As the time zone database writes it.
+    pub device_timezone: String,
+    pub client_now_iso: String,
+    pub client_epoch_ms: i64,
+}
+
+/// Why an input does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub code: &'static str,
+    pub detail: Cow<'static, str>,
+}
+
+pub const SESSION_ID_INVALID: &str = "AGENT_SESSION_ID_INVALID";
+pub const INVALID_RUN_ID: &str = "AGENT_INVALID_RUN_ID";
+pub const RUN_INPUT_INVALID: &str = "AGENT_RUN_INPUT_INVALID";
+pub const RUN_MESSAGES_INVALID: &str = "AGENT_RUN_MESSAGES_INVALID";
+pub const RUNTIME_MODE_INVALID: &str = "AGENT_RUNTIME_MODE_INVALID";
+pub const PAYLOAD_INVALID: &str = "AGENT_PAYLOAD_INVALID";
+
+const TOO_LARGE: &str = "RunAgentInput payload exceeds size limit";
+const FORWARDED_PROPS: &str = "invalid RunAgentInput.forwardedProps";
+
+impl Refused {
+    fn new(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+}
+
+impl From<Refused> for Failure {
+    /// The code is the failure's rule.
+    fn from(refused: Refused) -> Self {
+        let too_large = refused.detail == TOO_LARGE;
+        let kind = if too_large { FailureKind::PayloadTooLarge } else { FailureKind::SchemaInvalid };
+        Failure::rule(kind, refused.code, refused.detail)
+    }
+}
+
+fn refuse_if(wrong: bool, code: &'static str, detail: &'static str) -> Result<(), Refused> {
+    if wrong { Err(Refused::new(code, detail)) } else { Ok(()) }
+}
+
+impl RunInput {
+    pub fn read(body: &[u8], form: Form) -> Result<Self, Refused> {
+        check_size(body, form)?;
+        let body: Value = serde_json::from_slice(body)
+            .map_err(|error| Refused::new(RUN_INPUT_INVALID, format!("RunAgentInput is not JSON: {error}")))?;
+        let hash = canonical_hash(&body);
+        let Value::Object(body) = body else {
+            return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput must be an object"));
+        };
+        let mut body = spelled(body);
+        let thread_id = thread_id(&body)?;
+        let run_id = run_id(&body)?;
+        let resume: Vec<ResumeEntry> = list(&mut body, "resume")?;
+        let (transcript, said) = messages(&mut body, form, !resume.is_empty())?;
+        let forwarded = ForwardedProps::read(body.remove("forwardedProps"))?;
+        let (user, others) = one_user(said, !resume.is_empty())?;
+        let client_time = forwarded.client_time.map(ClientTime::read).transpose()?;
+        let parent_run_id = match body.remove("parentRunId") {
+            None => None,
+            Some(Value::String(id)) => Some(id),
+            Some(_) => return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput.parentRunId must be a string")),
+        };
+        let (tools, context) = (list(&mut body, "tools")?, list(&mut body, "context")?);
+        let state = body.remove("state");
+        Ok(Self {
+            thread_id,
+            run_id,
+            parent_run_id,
+            user,
+            others,
+            transcript,
+            state,
+            tools,
+            context,
+            client_time,
+            resume,
+            hash,
+        })
+    }
+}
+
+/// The transcript that a stock client sends along does not count, but the whole of the body does against its own limit.
+fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
+    #[derive(Deserialize)]
+    struct Spans<'a> {
+        #[serde(borrow)]
+        messages: Vec<&'a RawValue>,
+        #[serde(default)]
+        resume: Vec<Value>,
+    }
+    #[derive(Deserialize)]
+    struct Role<'a> {
+        #[serde(borrow)]
+        role: Cow<'a, str>,
+    }
+    if body.len() <= INPUT_BYTES_MAX {
+        return Ok(());
+    }
+    let too_large = || Refused::new(PAYLOAD_INVALID, TOO_LARGE);
+    if form == Form::Queued || body.len() > BODY_BYTES_MAX {
+        return Err(too_large());
+    }
+    let Spans { messages, resume } = serde_json::from_slice(body).map_err(|_| too_large())?;
+    let is_user = |raw: &&RawValue| serde_json::from_str::<Role>(raw.get()).is_ok_and(|of| of.role == "user");
+    let aside = match resume.is_empty() {
+        true => messages.iter().rposition(is_user).unwrap_or(0),
+        false => messages.len(),
+    };
+    let aside_bytes: usize = messages[..aside].iter().map(|raw| raw.get().len()).sum();
+    if body.len() - aside_bytes > INPUT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+}
+
+fn thread_id(body: &Map<String, Value>) -> Result<String, Refused> {
+    let text = body.get("threadId").and_then(Value::as_str).unwrap_or_default();
+    read_thread_id(text)
+}
+
+/// A thread's name, in lower case. Also for where it stands in a path or a query.
+pub fn read_thread_id(text: &str) -> Result<String, Refused> {
+    let hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
+    match Uuid::try_parse(text) {
+        Ok(uuid) if hyphenated => Ok(uuid.to_string()),
+        _ => Err(Refused::new(SESSION_ID_INVALID, "threadId must be a valid UUID")),
+    }
+}
+
+fn run_id(body: &Map<String, Value>) -> Result<String, Refused> {
+    let text = body.get("runId").and_then(Value::as_str).unwrap_or_default();
+    read_run_id(text)
+}
+
+/// A run's name within its thread. Also for where it stands in a query.
+pub fn read_run_id(text: &str) -> Result<String, Refused> {
+    refuse_if(text.chars().count() > RUN_ID_CHARS_MAX, INVALID_RUN_ID, "runId exceeds length limit")?;
+    refuse_if(text.is_empty(), INVALID_RUN_ID, "runId must be a string that is not empty")?;
+    Ok(text.to_owned())
+}
+
+/// What is set aside, and what counts. With `resume` nothing new is said: the answers are all that counts.
+fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<(Vec<Message>, Vec<Message>), Refused> {
+    let Some(Value::Array(mut aside)) = body.remove("messages") else {
+        return Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages must be an array"));
+    };
+    let is_user = |value: &Value| value["role"] == "user";
+    let from = match form {
+        Form::Queued => 0,
+        Form::Streamed if resumes => aside.len(),
+        Form::Streamed => aside.iter().rposition(is_user).unwrap_or(0),
+    };
+    let said = aside.split_off(from);
+    refuse_if(said.len() > MESSAGES_MAX, RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit")?;
+    let said = read_messages(said, from)?;
+    let too_long = said.iter().any(|message| match message {
+        Message::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
+        _ => false,
+    });
+    refuse_if(too_long, RUN_MESSAGES_INVALID, "RunAgentInput user message text exceeds limit")?;
+    Ok((read_messages(aside, 0)?, said))
+}
+
+fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refused> {
+    let read = |(index, value)| {
+        Message::read(value).ok_or_else(|| {
+            let detail = format!("RunAgentInput.messages[{}] does not have the shape of its role", from + index);
+            Refused::new(RUN_MESSAGES_INVALID, detail)
+        })
+    };
+    values.into_iter().enumerate().map(read).collect()
+}
+
+fn one_user(said: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
+    let users = said.iter().filter(|message| matches!(message, Message::User { .. })).count();
+    let none_is_fine = resumes && users == 0;
+    let detail = "RunAgentInput.messages must contain exactly one user message";
+    refuse_if(users != 1 && !none_is_fine, RUN_MESSAGES_INVALID, detail)?;
+    let mut said = said.into_iter();
+    match said.next() {
+        Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), said.collect())),
+        first if none_is_fine => Ok((None, first.into_iter().chain(said).collect())),
+        _ => Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user")),
+    }
+}
+
+impl UserMessage {
+    /// Each row is asked of all parts before the next row.
+    fn read(id: String, content: Content) -> Result<Self, Refused> {
+        let all_images = content.media().all(|media| media.is_image);
+        refuse_if(!all_images, RUN_MESSAGES_INVALID, "binary content requires image mimeType")?;
+        let all_by_url = content.media().all(|media| media.url.is_some_and(|url| !url.is_empty()));
+        refuse_if(!all_by_url, RUN_MESSAGES_INVALID, "binary content requires url")?;
+        let has_data = content.media().any(|media| media.has_data);
+        refuse_if(has_data, RUN_MESSAGES_INVALID, "binary content data is not allowed")?;
+        refuse_if(content.media().count() > ATTACHMENTS_MAX, RUN_MESSAGES_INVALID, "Too many attachments")?;
+        let parts = match content {
+            Content::Text(text) => vec![UserPart::Text(text)],
+            Content::Parts(parts) => parts.into_iter().map(UserPart::of).collect(),
+        };
+        Ok(Self { id, parts })
+    }
+
+    /// The words of it, one line per part.
+    pub fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            UserPart::Text(text) => Some(text.as_str()),
+            UserPart::Image { .. } => None,
+        });
+        texts.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl UserPart {
+    fn of(part: Part) -> Self {
+        match part {
+            Part::Text { text } => Self::Text(text),
+            media => {
+                let media = media.media().expect("not text");
+                let mime_type = media.mime_type.map(str::to_ascii_lowercase);
+                Self::Image { mime_type, url: media.url.unwrap_or_default().to_owned() }
+            }
+        }
+    }
+}
+
+/// Closed: an unknown field is refused. Its own names are in snake_case, and in nothing else.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForwardedProps {
+    runtime_mode: Option<String>,
+    client_time: Option<RawClientTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClientTime {
+    #[serde(default)]
+    device_timezone: Value,
+    #[serde(default)]
+    client_now_iso: Value,
+    #[serde(default)]
+    client_epoch_ms: Value,
+}
+
+impl ForwardedProps {
+    fn read(value: Option<Value>) -> Result<Self, Refused> {
+        let given = value.filter(Value::is_object).unwrap_or(Value::Object(Map::new()));
+        let props: Self =
+            serde_json::from_value(given).map_err(|_| Refused::new(RUN_INPUT_INVALID, FORWARDED_PROPS))?;
+        // `automation` is the runs of stored jobs, which no client starts.
+        refuse_if(props.runtime_mode.as_deref() != Some("chat"), RUNTIME_MODE_INVALID, FORWARDED_PROPS)?;
+        Ok(props)
+    }
+}
+
+impl ClientTime {
+    fn read(raw: RawClientTime) -> Result<Self, Refused> {
+        let zone = raw.device_timezone.as_str().and_then(|name| TimeZone::get(name).ok());
+        let device_timezone = zone.and_then(|zone| zone.iana_name().map(str::to_owned));
+        let device_timezone =
+            device_timezone.ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.device_timezone"))?;
+        let client_now_iso = raw.client_now_iso.as_str().filter(|text| is_rfc3339(text)).map(str::to_owned);
+        let client_now_iso =
+            client_now_iso.ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.client_now_iso"))?;
+        let client_epoch_ms = epoch_ms(&raw.client_epoch_ms)
+            .ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.client_epoch_ms"))?;
+        Ok(Self { device_timezone, client_now_iso, client_epoch_ms })
+    }
+}
+
+/// RFC 3339 with its offset. The parser behind it takes more of ISO 8601 than that, and checks what is a date.
+fn is_rfc3339(text: &str) -> bool {
+    let shape = |text: &str| -> Option<()> {
+        let (date_time, rest) = text.as_bytes().split_at_checked(19)?;
+        let fits = date_time.iter().zip(b"dddd-dd-ddTdd:dd:dd").all(|(byte, shape)| match shape {
+            b'd' => byte.is_ascii_digit(),
+            b'T' => matches!(byte, b'T' | b't' | b' '),
+            shape => byte == shape,
+        });
+        let rest = match rest.split_first() {
+            Some((b'.', rest)) => {
+                let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                (digits > 0).then_some(&rest[digits..])?
+            }
+            _ => rest,
+        };
+        let offset = match rest {
+            [b'Z' | b'z'] => true,
+            [b'+' | b'-', h1, h2, b':', m1, m2] => [h1, h2, m1, m2].iter().all(|byte| byte.is_ascii_digit()),
+            _ => false,
+        };
+        (fits && offset).then_some(())
+    };
+    shape(text).is_some() && text.parse::<Timestamp>().is_ok()
+}
+
+fn epoch_ms(value: &Value) -> Option<i64> {
+    let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64);
+    let ms = value.as_i64().or_else(|| value.as_f64().and_then(whole))?;
+    Timestamp::from_millisecond(ms).ok().map(|_| ms)
+}
+
+/// A list of plain objects; absent is empty.
+fn list<T: DeserializeOwned>(body: &mut Map<String, Value>, name: &str) -> Result<Vec<T>, Refused> {
+    let Some(mut value) = body.remove(name) else { return Ok(vec![]) };
+    if let Value::Array(items) = &mut value {
+        items.iter_mut().for_each(respell);
+    }
+    serde_json::from_value(value)
+        .map_err(|_| Refused::new(RUN_INPUT_INVALID, format!("RunAgentInput.{name} does not have its shape")))
+}

@@ -1,0 +1,2 @@
+mod input;
+mod translate;

@@ -1,0 +1,396 @@
+//! Kernel events in, AG-UI events out. The translation is deterministic: a follower that comes back is given the same
+//! events under the same ids, because they are made again from the same log.
+//!
+//! One command can be several AG-UI runs: a permission request ends one as an interrupt, and the run that brings the
+//! answers goes on where that one ended. Whatever the agent says, a verifier sits behind every event, and a run that is
+//! followed to its end has exactly one terminal event.
+
+mod asked;
+mod said;
+mod tools;
+
+use std::{fmt, str::FromStr};
+
+use serde_json::{Map, Value, json};
+
+use self::{asked::Questions, said::Said, tools::Tools};
+use super::{
+    events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, TokenUsage},
+    verify::Verifier,
+};
+use crate::{
+    FailureKind,
+    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER, clip},
+    facts::Facts,
+    json::hex,
+    limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
+    runs::TerminalStatus,
+};
+
+/// Events made before a resumed run begins. A run that waits for an answer says little; more than this is left out.
+const HELD_MAX: usize = 10_000;
+/// Models whose usage is told apart; what further ones use is added to the last.
+const MODELS_MAX: usize = 32;
+const ACTIVITIES_MAX: usize = 256;
+
+const UI_SCHEMA: &str = "ui_schema";
+/// What we say ourselves in `CUSTOM` events. An agent's event of such a name is not passed on.
+const OUR_CUSTOM: [&str; 5] = [UI_SCHEMA, "command_output", "error", "waiting_provider", "attempt_restarted"];
+
+/// The `ui_schema` of an `assistant_message`, from its payload. `None`: it has no valid `ui_hints`, and nothing is shown.
+pub type UiSchemaOf = fn(&str) -> Option<Value>;
+
+/// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub session_seq: i64,
+    pub n: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.session_seq, self.n)
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    /// Only as we write it.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (session_seq, n) = text.split_once('-').ok_or(())?;
+        let place = Self { session_seq: session_seq.parse().map_err(|_| ())?, n: n.parse().map_err(|_| ())? };
+        if place.to_string() == text { Ok(place) } else { Err(()) }
+    }
+}
+
+/// An event, and the id it is sent under.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    pub id: Place,
+    pub event: AgUiEvent,
+}
+
+/// What has been made of one kernel event so far; everything passes the verifier on its way.
+struct Out<'a> {
+    verifier: &'a mut Verifier,
+    events: Vec<AgUiEvent>,
+    timestamp: i64,
+}
+
+impl Out<'_> {
+    fn say(&mut self, body: Body) {
+        self.say_with(body, Map::new());
+    }
+
+    fn say_with(&mut self, body: Body, metadata: Map<String, Value>) {
+        self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
+    }
+
+    fn custom(&mut self, name: &str, value: Value) {
+        self.say(Body::Custom { name: name.to_owned(), value });
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Translator {
+    thread_id: String,
+    run_id: String,
+    after_seq: i64,
+    ui_schema_of: UiSchemaOf,
+    verifier: Verifier,
+    texts: Said,
+    thoughts: Said,
+    tools: Tools,
+    questions: Questions,
+    usage: Vec<TokenUsage>,
+    /// Activities without an id of their own, and the one they were given.
+    activities: Vec<(String, String)>,
+    /// An interrupt has ended the run that was told so far.
+    paused: bool,
+    held: Vec<AgUiEvent>,
+    last: Place,
+}
+
+impl Translator {
+    /// A run whose own events come after the session's number `after_seq`: 0 for one that starts a command, and for one
+    /// that resumes it the number before its answers.
+    pub fn new(thread_id: impl Into<String>, run_id: impl Into<String>, after_seq: i64) -> Self {
+        Self {
+            thread_id: thread_id.into(),
+            run_id: run_id.into(),
+            after_seq,
+            ui_schema_of: |_| None,
+            verifier: Verifier::default(),
+            texts: Said::texts(),
+            thoughts: Said::thoughts(),
+            tools: Tools::default(),
+            questions: Questions::default(),
+            usage: vec![],
+            activities: vec![],
+            paused: false,
+            held: vec![],
+            last: Place { session_seq: after_seq, n: 0 },
+        }
+    }
+
+    pub fn showing(mut self, ui_schema_of: UiSchemaOf) -> Self {
+        self.ui_schema_of = ui_schema_of;
+        self
+    }
+
+    /// The terminal event has been told; nothing comes any more.
+    pub fn is_over(&self) -> bool {
+        self.last.session_seq > self.after_seq && self.verifier.is_over()
+    }
+
+    /// Takes the next event of the command. Feed it all of them, from the command's first: what lies before a resumed run
+    /// is not told again, but which tools were called and what was half said is learned from it.
+    pub fn take(&mut self, event: &Event) -> Vec<Sent> {
+        if self.is_over() {
+            return vec![];
+        }
+        if std::mem::take(&mut self.paused) {
+            self.verifier = Verifier::default();
+            self.usage.clear();
+            self.held.clear();
+        }
+        let mut verifier = std::mem::take(&mut self.verifier);
+        let timestamp = event.created_at.as_millisecond();
+        let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), timestamp };
+        if !out.verifier.has_begun() {
+            let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
+            out.say(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
+        }
+        let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+        self.translate(event, &payload, &mut out);
+        let mut events = out.events;
+        self.verifier = verifier;
+        if event.session_seq <= self.after_seq {
+            events.truncate(HELD_MAX);
+            self.held = events;
+            return vec![];
+        }
+        self.number(event.session_seq, events)
+    }
+
+    /// The end of a run whose events will not come: its thread was erased, say.
+    pub fn abandon(&mut self, code: &str, message: &str, timestamp: i64) -> Vec<Sent> {
+        let mut events = std::mem::take(&mut self.held);
+        let body = Body::RunError { message: message.to_owned(), code: code.to_owned(), usage: vec![] };
+        self.verifier.pass(AgUiEvent { body, timestamp, metadata: Map::new() }, &mut events);
+        let Place { session_seq, n } = self.last;
+        let from = if session_seq > self.after_seq { n + 1 } else { 0 };
+        let sent: Vec<_> = events
+            .into_iter()
+            .zip(from..)
+            .map(|(event, n)| Sent { id: Place { session_seq: session_seq.max(self.after_seq + 1), n }, event })
+            .collect();
+        self.last = sent.last().map_or(self.last, |sent| sent.id);
+        sent
+    }
+
+    fn number(&mut self, session_seq: i64, events: Vec<AgUiEvent>) -> Vec<Sent> {
+        let place = |(event, n)| Sent { id: Place { session_seq, n }, event };
+        let sent: Vec<_> = events.into_iter().zip(0..).map(place).collect();
+        self.last = sent.last().map_or(Place { session_seq, n: 0 }, |sent| sent.id);
+        sent
+    }
+
+    fn translate(&mut self, event: &Event, payload: &Value, out: &mut Out) {
+        let seq = event.session_seq;
+        match event.event_type {
+            EventType::AssistantDelta => self.texts.delta(payload, seq, out),
+            EventType::AssistantMessage => self.message(event, payload, out),
+            EventType::ReasoningDelta => self.thoughts.delta(payload, seq, out),
+            EventType::Reasoning => drop(self.thoughts.whole(payload, seq, Map::new(), out)),
+            EventType::ToolCall => self.tools.fact(payload, seq, out),
+            EventType::CommandOutput => self.tools.output(payload, out),
+            EventType::Step => step(payload, out),
+            EventType::State => state(payload, out),
+            EventType::Activity => self.activity(payload, seq, out),
+            EventType::Usage => self.count(payload),
+            EventType::BackendStatus => self.phase(payload, out),
+            EventType::PermissionRequest => {
+                self.questions.asked(event, &self.tools);
+                self.interrupt(out);
+            }
+            EventType::PermissionResolved => {
+                self.questions.resolved(payload);
+                self.interrupt(out);
+            }
+            EventType::Error => out.custom("error", picked(payload, &["failureKind", "message", "willRetry"])),
+            EventType::TerminalStatus => self.end(event, out),
+            EventType::Custom => custom(payload, out),
+            EventType::Audit => self.questions.heard(payload),
+            EventType::UserMessage | EventType::Lease | EventType::Session => {}
+        }
+    }
+
+    /// A whole message, with what its hints compile to. The hints themselves stay here.
+    fn message(&mut self, event: &Event, payload: &Value, out: &mut Out) {
+        let schema = event.payload.as_deref().and_then(self.ui_schema_of);
+        let metadata = schema.iter().map(|schema| (UI_SCHEMA.to_owned(), schema.clone())).collect();
+        let message_id = self.texts.whole(payload, event.session_seq, metadata, out);
+        if let Some((message_id, schema)) = message_id.zip(schema) {
+            out.custom(UI_SCHEMA, json!({"messageId": message_id, UI_SCHEMA: schema}));
+        }
+    }
+
+    fn activity(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+        let kind = payload["activityType"].as_str().or(payload["activity"].as_str()).unwrap_or("activity");
+        let activity_type = clip(kind, NAME_BYTES_MAX);
+        let message_id = match payload["messageId"].as_str() {
+            Some(id) => format!("activity-{}", named(id)),
+            None => self.activity_id(&activity_type, seq),
+        };
+        if let Some(patch) = payload.get("patch") {
+            if let Some(patch) = Patch::read(patch) {
+                out.say(Body::ActivityDelta { message_id, activity_type, patch });
+            }
+            return;
+        }
+        let content = match (payload.get("content"), payload) {
+            (Some(Value::Object(content)), _) => content.clone(),
+            (None, Value::Object(fields)) => {
+                let ours = ["activityType", "activity", "messageId"];
+                fields.iter().filter(|(name, _)| !ours.contains(&name.as_str())).map(owned).collect()
+            }
+            (Some(other), _) => [("content".to_owned(), other.clone())].into_iter().collect(),
+            _ => Map::new(),
+        };
+        out.say(Body::ActivitySnapshot { message_id, activity_type, content });
+    }
+
+    /// Activities of one type that name no message are one that changes.
+    fn activity_id(&mut self, activity_type: &str, seq: i64) -> String {
+        if let Some((_, id)) = self.activities.iter().find(|(known, _)| known == activity_type) {
+            return id.clone();
+        }
+        let id = format!("activity-{seq}");
+        if self.activities.len() < ACTIVITIES_MAX {
+            self.activities.push((activity_type.to_owned(), id.clone()));
+        }
+        id
+    }
+
+    fn phase(&mut self, payload: &Value, out: &mut Out) {
+        match payload["phase"].as_str() {
+            Some(PHASE_WAITING_PROVIDER) => out.custom("waiting_provider", picked(payload, &["resumeAt"])),
+            // What a dead attempt said does not count. A client cannot unsay it, but it can be told.
+            Some(PHASE_ATTEMPT_RESTARTED) => {
+                let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);
+                verifier.close_all(timestamp, &mut out.events);
+                self.thoughts.forget();
+                out.custom("attempt_restarted", json!({"messageIds": self.texts.forget()}));
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, payload: &Value) {
+        let name = |field: &str| payload[field].as_str().map(|text| clip(text, NAME_BYTES_MAX));
+        let (provider, model) = (name("provider"), name("model"));
+        let known = self.usage.iter().position(|usage| usage.provider == provider && usage.model == model);
+        let at = known.unwrap_or_else(|| {
+            if self.usage.len() < MODELS_MAX {
+                self.usage.push(TokenUsage { provider, model, ..TokenUsage::default() });
+            }
+            self.usage.len() - 1
+        });
+        let usage = &mut self.usage[at];
+        let reasoning = ["reasoningTokens", "reasoningOutputTokens"];
+        for (sum, fields) in [
+            (&mut usage.input_tokens, &["inputTokens"][..]),
+            (&mut usage.output_tokens, &["outputTokens"]),
+            (&mut usage.total_tokens, &["totalTokens"]),
+            (&mut usage.reasoning_tokens, &reasoning),
+            (&mut usage.cached_input_tokens, &["cachedInputTokens"]),
+        ] {
+            if let Some(count) = fields.iter().find_map(|field| payload[*field].as_u64()) {
+                *sum = Some(sum.unwrap_or(0).saturating_add(count).min(COUNT_MAX));
+            }
+        }
+    }
+
+    /// Ends the run if there is something that only its front end can answer, and that it has not been asked yet.
+    fn interrupt(&mut self, out: &mut Out) {
+        let interrupts = self.questions.put();
+        if !interrupts.is_empty() {
+            self.finish(Outcome::Interrupt { interrupts }, out);
+            self.paused = true;
+        }
+    }
+
+    fn end(&mut self, event: &Event, out: &mut Out) {
+        self.tools.abandon(out);
+        let Facts::Terminal(end) = event.facts() else {
+            return self.fail("the end of this run is not known any more", FailureKind::Gone, out);
+        };
+        match end.status {
+            TerminalStatus::Completed => self.finish(Outcome::Success, out),
+            TerminalStatus::Cancelled => self.finish(Outcome::Cancelled, out),
+            TerminalStatus::Failed | TerminalStatus::Blocked => {
+                let kind = end.failure_kind.unwrap_or(FailureKind::BackendFailed);
+                let message = end.message.unwrap_or_else(|| kind.row().meaning.to_owned());
+                self.fail(&message, kind, out);
+            }
+        }
+    }
+
+    fn finish(&mut self, outcome: Outcome, out: &mut Out) {
+        let (thread_id, run_id, usage) = (self.thread_id.clone(), self.run_id.clone(), std::mem::take(&mut self.usage));
+        out.say(Body::RunFinished { thread_id, run_id, outcome, usage });
+    }
+
+    fn fail(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
+        let usage = std::mem::take(&mut self.usage);
+        let (message, code) = (clip(message, BLOCKER_CHARS_MAX), kind.as_str().to_owned());
+        out.say(Body::RunError { message, code, usage });
+    }
+}
+
+fn step(payload: &Value, out: &mut Out) {
+    let Some(name) = payload["name"].as_str() else { return };
+    let step_name = clip(name, NAME_BYTES_MAX);
+    match payload["status"].as_str() {
+        Some("started") => out.say(Body::StepStarted { step_name }),
+        Some("finished") => out.say(Body::StepFinished { step_name }),
+        _ => {}
+    }
+}
+
+fn state(payload: &Value, out: &mut Out) {
+    if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
+        out.say(Body::StateSnapshot { snapshot: snapshot.clone() });
+    } else if let Some(delta) = payload.get("patch").and_then(Patch::read) {
+        out.say(Body::StateDelta { delta });
+    }
+}
+
+fn custom(payload: &Value, out: &mut Out) {
+    match payload["name"].as_str() {
+        Some(name) if OUR_CUSTOM.contains(&name) => {}
+        Some(name) => out.custom(&clip(name, NAME_BYTES_MAX), payload.get("value").cloned().unwrap_or_default()),
+        None => out.custom("custom", payload.clone()),
+    }
+}
+
+/// The fields of these names that there are.
+fn picked(payload: &Value, names: &[&str]) -> Value {
+    let known = |name: &&str| Some(((*name).to_owned(), payload.get(*name).filter(|value| !value.is_null())?.clone()));
+    Value::Object(names.iter().filter_map(known).collect())
+}
+
+fn owned((name, value): (&String, &Value)) -> (String, Value) {
+    (name.clone(), value.clone())
+}
+
+/// An agent's id, as it is or, if it is empty or over-long, by its digest.
+fn named(id: &str) -> String {
+    use sha2::{Digest, Sha256};
+    match id.len() {
+        1..=NAME_BYTES_MAX => id.to_owned(),
+        _ => hex(&Sha256::digest(id.as_bytes())),
+    }
+}
