@@ -45,6 +45,14 @@ impl Reason {
     }
 }
 
+impl From<CrlReason> for Reason {
+    /// Reasons that we never give say nothing to us.
+    fn from(code: CrlReason) -> Self {
+        let ours = [Self::KeyCompromise, Self::Superseded, Self::CessationOfOperation];
+        ours.into_iter().find(|reason| reason.code() == code).unwrap_or(Self::Unspecified)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
     pub at: Timestamp,

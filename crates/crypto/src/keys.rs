@@ -32,14 +32,6 @@ impl Curve {
         }
     }
 
-    /// The name of a JSON Web Signature by such a key.
-    pub fn jws_algorithm(self) -> &'static str {
-        match self {
-            Self::P256 => "ES256",
-            Self::P384 => "ES384",
-        }
-    }
-
     pub(crate) fn signature_oid(self) -> ObjectIdentifier {
         match self {
             Self::P256 => ECDSA_SHA256,
@@ -139,15 +131,6 @@ impl PrivateKey {
     /// The same in base64, as the mesh sends signatures.
     pub fn sign_base64(&self, message: &[u8]) -> String {
         BASE64.encode(self.sign(message))
-    }
-
-    /// ECDSA with the curve's hash, both numbers at full length: what a JSON Web Signature wants.
-    pub fn sign_fixed(&self, message: &[u8]) -> Vec<u8> {
-        use p256::ecdsa::signature::Signer;
-        match &self.0 {
-            Secret::P256(key) => Signer::<p256::ecdsa::Signature>::sign(key, message).to_bytes().to_vec(),
-            Secret::P384(key) => Signer::<p384::ecdsa::Signature>::sign(key, message).to_bytes().to_vec(),
-        }
     }
 
     /// What this key and another's public key share: 32 bytes. `None`: one of them is not on P-256, the curve of agents.

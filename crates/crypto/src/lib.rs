@@ -9,11 +9,13 @@ pub mod envelope;
 pub mod jwk;
 pub mod jws;
 pub mod keys;
+pub mod ocsp;
 pub mod prekeys;
 pub mod proofs;
 pub mod replay;
 pub mod seal;
 mod signed;
+pub mod trust_list;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;

@@ -35,3 +35,8 @@ pub(crate) fn is_signed_by(der: &[u8], key: &PublicKey) -> bool {
     let (Ok(body), Some(signature)) = (signed.body.to_der(), signed.signature.as_bytes()) else { return false };
     signed.algorithm == expected && key.verifies(&body, signature)
 }
+
+/// The body, read. Whoever needs to know who signed it asks [`is_signed_by`].
+pub(crate) fn body<T: for<'a> Decode<'a, Error = der::Error>>(der: &[u8]) -> Option<T> {
+    T::from_der(&Signed::from_der(der).ok()?.body.to_der().ok()?).ok()
+}

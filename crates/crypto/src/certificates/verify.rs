@@ -155,6 +155,12 @@ impl Peer {
 }
 
 impl Certificate {
+    /// An authority that signed itself.
+    pub fn is_root(&self) -> bool {
+        let authority = extension::<BasicConstraints>(self).is_ok_and(|found| found.is_some_and(|found| found.ca));
+        authority && check_extensions(self).is_ok() && check_signed(self, self).is_ok()
+    }
+
     pub(crate) fn fault(&self, kind: FaultKind) -> Fault {
         Fault { certificate: self.name.clone(), kind }
     }

@@ -1,9 +1,18 @@
 //! OpenSSL as the judge: what we make is what it accepts, and what it refuses we refuse.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    path::Path,
+    process::Command,
+};
 
 use jiff::SignedDuration;
-use ostler_crypto::crl::{self, Reason, Revocation};
+use ostler_crypto::{
+    crl::{self, Reason, Revocation},
+    ocsp::{self, Form, Request, Status},
+};
 use tempfile::TempDir;
 
 use crate::scene::{Domain, now};
@@ -145,6 +154,83 @@ fn openssl_reads_our_revocation_list_and_heeds_it() {
     assert!(verify("empty.pem").0, "{}", verify("empty.pem").1);
     let (accepted, said) = verify("list.pem");
     assert!(!accepted && said.contains("certificate revoked"), "{said}");
+}
+
+#[test]
+fn openssl_asks_in_the_standard_form_and_believes_the_answer() {
+    let mut bench = Bench::new();
+    let carol = bench.domain.agent("carol.probe.test").certificate().clone();
+    bench.put("carol.pem", carol.to_pem().as_bytes());
+    let hour = now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap();
+    let revoked = Status::Revoked(Revocation { at: now(), reason: Reason::Superseded });
+    let respond = |request: &[u8]| {
+        let request = Request::read(request).unwrap();
+        let issuer = bench.domain.issuer.certificate();
+        let asked = request.serials(issuer);
+        assert_eq!((asked.len(), asked[1].clone()), (3, Some(carol.serial())));
+        // To another issuer the same questions are about somebody else's certificates.
+        assert_eq!(request.serials(bench.domain.registry.certificate()), [None, None, None]);
+        let answer = request.answer(&bench.domain.issuer, &[Status::Good, revoked], now(), hour);
+        assert_eq!(ocsp::read(&answer, Form::Standard, issuer, &carol.serial(), now()), Some(revoked));
+        answer
+    };
+    for digest in ["-sha1", "-sha256"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let time = at();
+        // OpenSSL holds the answer's times against the machine's clock, which is not ours.
+        let context =
+            ["-CAfile", "root.pem", "-verify_other", "between.pem", "-attime", &time, "-validity_period", "2000000000"];
+        let question =
+            ["ocsp", "-url", &url, "-issuer", "issuer.pem", digest, "-cert", "alice.pem", "-cert", "carol.pem"];
+        let arguments = [&question[..], &["-cert", "auth.pem"], &context[..]].concat();
+        let said = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| run(bench.directory.path(), &arguments));
+            answer_one(&listener, respond);
+            asking.join().unwrap()
+        });
+        assert!(said.0, "{digest}: {}", said.1);
+        for expected in
+            ["Response verify OK", "alice.pem: good", "carol.pem: revoked", "Reason: superseded", "auth.pem: unknown"]
+        {
+            assert!(said.1.contains(expected), "{digest}: {expected} in {}", said.1);
+        }
+        // It sent a nonce and would say so if it had not come back.
+        assert!(!said.1.contains("nonce"), "{}", said.1);
+    }
+}
+
+/// Serves one HTTP request.
+fn answer_one(listener: &TcpListener, respond: impl Fn(&[u8]) -> Vec<u8>) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut request = Vec::new();
+    let body = loop {
+        let mut part = [0; 4096];
+        let length = stream.read(&mut part).unwrap();
+        assert!(length > 0, "a whole request");
+        request.extend_from_slice(&part[..length]);
+        let text = String::from_utf8_lossy(&request).to_lowercase();
+        let Some(head) = request.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
+        let (_, length) = text.split_once("content-length:").unwrap();
+        let length: usize = length.lines().next().unwrap().trim().parse().unwrap();
+        if request.len() >= head + 4 + length {
+            break request.split_off(head + 4);
+        }
+    };
+    let answer = respond(&body);
+    let head = format!(
+        "HTTP/1.0 200 OK\r\nContent-Type: application/ocsp-response\r\nContent-Length: {}\r\n\r\n",
+        answer.len()
+    );
+    stream.write_all(&[head.as_bytes(), &answer].concat()).unwrap();
+}
+
+#[test]
+fn openssl_reads_a_refusal() {
+    let bench = Bench::new();
+    bench.put("answer.der", &ocsp::malformed());
+    let (_, said) = bench.openssl(&["ocsp", "-respin", "answer.der", "-noverify"]);
+    assert!(said.contains("malformedrequest (1)"), "{said}");
 }
 
 #[test]
