@@ -22,6 +22,7 @@ pub mod kernel;
 pub mod leases;
 pub mod limits;
 pub mod liveness;
+pub mod manifest;
 pub mod permissions;
 pub mod policy;
 pub mod provider_profiles;

@@ -1,0 +1,182 @@
+//! Schemas that are put together from others: all of them, any, exactly one, none, or one upon a condition.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::{
+    Comparison, Pair, Position,
+    arrays::list,
+    objects::{names, refuses_all},
+    only_reference,
+    values::{by_meaning, types},
+};
+use crate::manifest::{canonical::canonical_text, rules::Rule};
+
+/// How deep a proof goes that two branches share no value.
+const PROOF_DEPTH_MAX: usize = 4;
+
+impl<'a> Comparison<'a, '_> {
+    pub(super) fn branches(&mut self, pair: Pair<'a, '_>) {
+        self.all_of(pair);
+        self.any_of(pair);
+        self.one_of(pair);
+        match pair.get("not") {
+            (Some(old), Some(new)) => self.schemas(old, new, &pair.spot.key("not"), pair.position.under_not()),
+            _ => self.report_presence(pair, "not", Rule::NotAdded, Rule::NotDropped),
+        }
+        self.condition(pair);
+    }
+
+    fn all_of(&mut self, pair: Pair<'a, '_>) {
+        let fates = self.paired(pair, "allOf", pair.position);
+        self.report_branches(pair, "allOf", &fates.gone, Rule::AllOfRemoved, &fates.fresh, Rule::AllOfAdded);
+    }
+
+    fn any_of(&mut self, pair: Pair<'a, '_>) {
+        if !has_both(pair, "anyOf") {
+            return self.report_presence(pair, "anyOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
+        }
+        let fates = self.paired(pair, "anyOf", pair.position);
+        self.report_branches(pair, "anyOf", &fates.gone, Rule::AnyOfRemoved, &fates.fresh, Rule::AnyOfAdded);
+    }
+
+    fn one_of(&mut self, pair: Pair<'a, '_>) {
+        if !has_both(pair, "oneOf") {
+            return self.report_presence(pair, "oneOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
+        }
+        let fates = self.paired(pair, "oneOf", Position::Fixed);
+        let branches = list(pair.new.get("oneOf"));
+        let (apart, overlapping): (Vec<_>, Vec<_>) = fates.fresh.into_iter().partition(|&fresh| {
+            let mut others = branches.iter().enumerate().filter(|(index, _)| *index != fresh);
+            others.all(|(_, other)| self.are_disjoint(&branches[fresh], other, 0))
+        });
+        self.report_branches(pair, "oneOf", &fates.gone, Rule::OneOfRemoved, &overlapping, Rule::OneOfAdded);
+        self.report_branches(pair, "oneOf", &[], Rule::OneOfRemoved, &apart, Rule::OneOfAddedDisjoint);
+    }
+
+    fn condition(&mut self, pair: Pair<'a, '_>) {
+        let (Some(old), Some(new)) = pair.get("if") else {
+            return self.report_presence(pair, "if", Rule::ConditionAdded, Rule::ConditionDropped);
+        };
+        self.schemas(old, new, &pair.spot.key("if"), Position::Fixed);
+        for keyword in ["then", "else"] {
+            let (old, new) = pair.schemas(keyword);
+            self.schemas(old, new, &pair.spot.key(keyword), pair.position);
+        }
+    }
+
+    /// Compares the branches that belong together: equal ones first, the rest in their order.
+    fn paired(&mut self, pair: Pair<'a, '_>, keyword: &str, position: Position) -> Fates {
+        let (old, new) = (list(pair.old.get(keyword)), list(pair.new.get(keyword)));
+        let (pairs, fates) = pair_up(old, new);
+        let spot = pair.spot.key(keyword);
+        for (before, now) in pairs {
+            self.schemas(&old[before], &new[now], &spot.indices(before, now), position);
+        }
+        fates
+    }
+
+    fn report_branches(
+        &mut self,
+        pair: Pair<'a, '_>,
+        keyword: &str,
+        gone: &[usize],
+        lost: Rule,
+        fresh: &[usize],
+        won: Rule,
+    ) {
+        let spot = pair.spot.key(keyword);
+        for &index in gone {
+            let place = spot.old.index(index).to_string();
+            self.report(lost, pair.position, place, list(pair.old.get(keyword)).get(index), None);
+        }
+        for &index in fresh {
+            let place = spot.new.index(index).to_string();
+            self.report(won, pair.position, place, None, list(pair.new.get(keyword)).get(index));
+        }
+    }
+
+    /// Whether it can be shown, without trying hard, that no value fits both schemas of the new manifest.
+    fn are_disjoint(&mut self, one: &Value, other: &Value, depth: usize) -> bool {
+        if depth > PROOF_DEPTH_MAX || *self.pairs_left == 0 {
+            return false;
+        }
+        *self.pairs_left -= 1;
+        if refuses_all(one) || refuses_all(other) {
+            return true;
+        }
+        for (schema, rest) in [(one, other), (other, one)] {
+            if let Some((target, _)) = only_reference(schema).and_then(|reference| self.new.find(reference)) {
+                return self.are_disjoint(target, rest, depth + 1);
+            }
+        }
+        let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return false };
+        have_no_type_in_common(one, other)
+            || have_no_value_in_common(one, other)
+            || self.have_different_tags(one, other, depth)
+    }
+
+    /// Both ask for a property, and no value of it fits both.
+    fn have_different_tags(&mut self, one: &Map<String, Value>, other: &Map<String, Value>, depth: usize) -> bool {
+        let only_objects = |schema: &Map<String, Value>| schema.get("type").is_some_and(|t| t == "object");
+        if !only_objects(one) && !only_objects(other) {
+            return false;
+        }
+        let (asked, also_asked) = (names(one.get("required")), names(other.get("required")));
+        asked.intersection(&also_asked).any(|tag| match (property(one, tag), property(other, tag)) {
+            (Some(one), Some(other)) => self.are_disjoint(one, other, depth + 1),
+            _ => false,
+        })
+    }
+}
+
+fn property<'s>(schema: &'s Map<String, Value>, name: &str) -> Option<&'s Value> {
+    schema.get("properties")?.get(name)
+}
+
+fn have_no_type_in_common(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let (Some(one), Some(other)) = (types(one.get("type")), types(other.get("type"))) else { return false };
+    let overlap = |a: &str, b: &str| a == b || matches!((a, b), ("integer", "number") | ("number", "integer"));
+    !one.iter().any(|a| other.iter().any(|b| overlap(a, b)))
+}
+
+fn have_no_value_in_common(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let listed = |schema: &Map<String, Value>| match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value.clone()]),
+        (_, Some(Value::Array(values))) => Some(values.clone()),
+        _ => None,
+    };
+    let (Some(one), Some(other)) = (listed(one), listed(other)) else { return false };
+    let (one, other) = (by_meaning(&one), by_meaning(&other));
+    !one.keys().any(|value| other.contains_key(value))
+}
+
+fn has_both(pair: Pair<'_, '_>, keyword: &str) -> bool {
+    pair.old.contains_key(keyword) && pair.new.contains_key(keyword)
+}
+
+/// Branches without a partner, by their indices.
+struct Fates {
+    gone: Vec<usize>,
+    fresh: Vec<usize>,
+}
+
+fn pair_up(old: &[Value], new: &[Value]) -> (Vec<(usize, usize)>, Fates) {
+    let mut waiting: HashMap<String, Vec<usize>> = HashMap::new();
+    for (index, branch) in old.iter().enumerate().rev() {
+        waiting.entry(canonical_text(branch)).or_default().push(index);
+    }
+    let (mut pairs, mut fresh) = (vec![], vec![]);
+    for (index, branch) in new.iter().enumerate() {
+        match waiting.get_mut(&canonical_text(branch)).and_then(Vec::pop) {
+            Some(partner) => pairs.push((partner, index)),
+            None => fresh.push(index),
+        }
+    }
+    let mut gone: Vec<_> = waiting.into_values().flatten().collect();
+    gone.sort_unstable();
+    let changed = gone.len().min(fresh.len());
+    pairs.extend(gone.drain(..changed).zip(fresh.drain(..changed)));
+    (pairs, Fates { gone, fresh })
+}

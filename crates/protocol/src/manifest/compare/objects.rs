@@ -1,0 +1,154 @@
+//! What a schema says about an object's properties. `properties`, `patternProperties` and `additionalProperties` are one
+//! rule together: which of them a property falls under depends on the others.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{ANYTHING, Comparison, Pair};
+use crate::manifest::rules::Rule;
+
+impl<'a> Comparison<'a, '_> {
+    pub(super) fn objects(&mut self, pair: Pair<'a, '_>) {
+        self.required(pair);
+        self.dependencies(pair);
+        let (old, new) = pair.schemas("propertyNames");
+        self.schemas(old, new, &pair.spot.key("propertyNames"), pair.position);
+        self.listed_properties(pair);
+        self.patterns(pair);
+        self.other_properties(pair);
+    }
+
+    fn required(&mut self, pair: Pair<'a, '_>) {
+        let (old, new) = pair.get("required");
+        let (old, new) = (names(old), names(new));
+        let name = |name: &&str| Value::from(*name);
+        for added in new.difference(&old).map(name) {
+            self.report(Rule::RequiredAdded, pair.position, pair.place("required"), None, Some(&added));
+        }
+        for removed in old.difference(&new).map(name) {
+            self.report(Rule::RequiredRemoved, pair.position, pair.place("required"), Some(&removed), None);
+        }
+    }
+
+    fn dependencies(&mut self, pair: Pair<'a, '_>) {
+        let (old, new) = (entries(pair.old, "dependentRequired"), entries(pair.new, "dependentRequired"));
+        for (property, old, new) in both(old, new) {
+            let (before, now) = (names(old), names(new));
+            let place = place_of(pair, "dependentRequired", property, new.is_none());
+            if !now.is_subset(&before) {
+                self.report(Rule::DependencyAdded, pair.position, place.clone(), old, new);
+            }
+            if !before.is_subset(&now) {
+                self.report(Rule::DependencyRemoved, pair.position, place, old, new);
+            }
+        }
+        let (old, new) = (entries(pair.old, "dependentSchemas"), entries(pair.new, "dependentSchemas"));
+        for (property, old, new) in both(old, new) {
+            let place = place_of(pair, "dependentSchemas", property, new.is_none());
+            match (old, new) {
+                (Some(old), Some(new)) => {
+                    let spot = pair.spot.key("dependentSchemas");
+                    self.schemas(old, new, &spot.key(property), pair.position);
+                }
+                (None, _) => self.report(Rule::DependencyAdded, pair.position, place, old, new),
+                (_, None) => self.report(Rule::DependencyRemoved, pair.position, place, old, new),
+            }
+        }
+    }
+
+    fn listed_properties(&mut self, pair: Pair<'a, '_>) {
+        let spot = pair.spot.key("properties");
+        let (others_before, others_now) = pair.schemas("additionalProperties");
+        // A pattern may have held the property before, so nothing is known of what it accepted.
+        let free = if entries(pair.old, "patternProperties").is_some() { &ANYTHING } else { others_before };
+        for (name, old, new) in both(entries(pair.old, "properties"), entries(pair.new, "properties")) {
+            let place = place_of(pair, "properties", name, new.is_none());
+            match (old, new) {
+                (Some(old), Some(new)) => self.schemas(old, new, &spot.key(name), pair.position),
+                (None, Some(new)) => {
+                    self.report(Rule::PropertyAdded, pair.position, place, None, Some(new));
+                    if !refuses_all(free) {
+                        self.schemas(free, new, &spot.key(name), pair.position);
+                    }
+                }
+                (Some(old), _) if refuses_all(others_now) => {
+                    self.report(Rule::PropertyForbidden, pair.position, place, Some(old), None);
+                }
+                (Some(old), _) => {
+                    self.report(Rule::PropertyRemoved, pair.position, place, Some(old), None);
+                    if !accepts_all(others_now) {
+                        self.schemas(old, others_now, &spot.key(name), pair.position);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn patterns(&mut self, pair: Pair<'a, '_>) {
+        let others_are_free = accepts_all(pair.schemas("additionalProperties").1);
+        for (pattern, old, new) in both(entries(pair.old, "patternProperties"), entries(pair.new, "patternProperties"))
+        {
+            let rule = match (old, new) {
+                (Some(old), Some(new)) => {
+                    let spot = pair.spot.key("patternProperties");
+                    self.schemas(old, new, &spot.key(pattern), pair.position);
+                    continue;
+                }
+                (None, _) => Rule::PatternPropertyAdded,
+                (_, None) if others_are_free => Rule::PatternPropertyRemoved,
+                (_, None) => Rule::PatternPropertyClosed,
+            };
+            let place = place_of(pair, "patternProperties", pattern, new.is_none());
+            self.report(rule, pair.position, place, old, new);
+        }
+    }
+
+    fn other_properties(&mut self, pair: Pair<'a, '_>) {
+        const KEYWORD: &str = "additionalProperties";
+        let (old, new) = pair.schemas(KEYWORD);
+        let rule = match (refuses_all(old), refuses_all(new)) {
+            (true, true) => return,
+            (false, true) => Rule::AdditionalClosed,
+            (true, false) => Rule::AdditionalOpened,
+            (false, false) => {
+                self.report_presence(pair, KEYWORD, Rule::EvaluationChanged, Rule::EvaluationChanged);
+                return self.schemas(old, new, &pair.spot.key(KEYWORD), pair.position);
+            }
+        };
+        let (old, new) = pair.get(KEYWORD);
+        self.report(rule, pair.position, pair.place(KEYWORD), old, new);
+    }
+}
+
+pub(super) fn refuses_all(schema: &Value) -> bool {
+    *schema == Value::Bool(false)
+}
+
+fn accepts_all(schema: &Value) -> bool {
+    *schema == Value::Bool(true) || schema.as_object().is_some_and(Map::is_empty)
+}
+
+fn place_of(pair: Pair<'_, '_>, keyword: &str, name: &str, is_gone: bool) -> String {
+    let spot = pair.spot.key(keyword);
+    let spot = spot.key(name);
+    if is_gone { spot.old.to_string() } else { spot.new.to_string() }
+}
+
+pub(super) fn names(value: Option<&Value>) -> BTreeSet<&str> {
+    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// A keyword that maps names to something. `None`: it is not there, or empty.
+fn entries<'a>(schema: &'a Map<String, Value>, keyword: &str) -> Option<&'a Map<String, Value>> {
+    schema.get(keyword)?.as_object().filter(|entries| !entries.is_empty())
+}
+
+type Entry<'a> = (&'a str, Option<&'a Value>, Option<&'a Value>);
+
+/// Every name of either side, with what each side says of it.
+fn both<'a>(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Vec<Entry<'a>> {
+    let keys: BTreeSet<&str> = old.into_iter().chain(new).flat_map(Map::keys).map(String::as_str).collect();
+    keys.into_iter().map(|key| (key, old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)))).collect()
+}

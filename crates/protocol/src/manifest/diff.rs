@@ -1,0 +1,262 @@
+//! What changed from one manifest to the next, and whether people must be asked again.
+//!
+//! Tools and scopes are compared by their names, never by their places. The verdict is the server's alone: clients are
+//! told, and do not judge for themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{
+    Checked, Manifest, Scope, Sensitivity, Tool,
+    compare::{self, ToolSchema},
+    pointer::Pointer,
+    rules::{Effect, Rule},
+};
+
+/// One thing that changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Change {
+    pub rule: Rule,
+    /// A JSON Pointer into the new manifest, or into the old one for what is gone.
+    pub pointer: String,
+    /// Null where there was nothing.
+    #[schema(value_type = Object)]
+    pub old: Value,
+    /// Null where there is nothing now.
+    #[schema(value_type = Object)]
+    pub new: Value,
+    pub breaking: bool,
+    /// The scope it concerns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ManifestDiff {
+    /// Whether people who consented to the old manifest must be asked again.
+    pub breaking: bool,
+    pub changes: Vec<Change>,
+    /// The scopes they must be asked about, sorted.
+    pub scopes_requiring_reauth: Vec<String>,
+}
+
+impl ManifestDiff {
+    fn of(changes: Vec<Change>) -> Self {
+        let breaking = || changes.iter().filter(|change| change.breaking);
+        let scopes: BTreeSet<_> = breaking().filter_map(|change| change.scope.clone()).collect();
+        Self { breaking: breaking().next().is_some(), scopes_requiring_reauth: scopes.into_iter().collect(), changes }
+    }
+}
+
+/// Compares a manifest with the one before it. Where there was none, every scope is new.
+pub fn diff(old: Option<&Checked>, new: &Checked) -> ManifestDiff {
+    static NOTHING: Manifest = Manifest::NOTHING;
+    let mut walk = Walk { old: old.map_or(&NOTHING, |old| &old.manifest), new: &new.manifest, changes: vec![] };
+    walk.scopes();
+    walk.tools();
+    if let Some(old) = old {
+        walk.flags();
+        walk.extensions(&old.canonical.value, &new.canonical.value);
+    }
+    ManifestDiff::of(walk.changes)
+}
+
+struct Walk<'a> {
+    old: &'a Manifest,
+    new: &'a Manifest,
+    changes: Vec<Change>,
+}
+
+/// Where in a manifest's list something stands, and what it is.
+type Placed<'a, T> = (usize, &'a T);
+
+fn by_name<'a, T>(list: &'a [T], name: impl Fn(&'a T) -> &'a str) -> BTreeMap<&'a str, Placed<'a, T>> {
+    list.iter().enumerate().map(|(index, item)| (name(item), (index, item))).collect()
+}
+
+impl<'a> Walk<'a> {
+    fn report(
+        &mut self,
+        rule: Rule,
+        pointer: String,
+        old: impl Into<Value>,
+        new: impl Into<Value>,
+        scope: Option<&str>,
+    ) {
+        let breaking = rule.row().effect == Effect::Breaks;
+        let (old, new, scope) = (old.into(), new.into(), scope.map(str::to_owned));
+        self.changes.push(Change { rule, pointer, old, new, breaking, scope });
+    }
+
+    fn scopes(&mut self) {
+        let id = |scope: &'a Scope| scope.id.as_str();
+        let (old, new) = (by_name(&self.old.permission_scopes, id), by_name(&self.new.permission_scopes, id));
+        for (id, (index, scope)) in &new {
+            let at = format!("/permission_scopes/{index}");
+            match old.get(id) {
+                None => self.report(Rule::ScopeAdded, at, Value::Null, value(scope), Some(id)),
+                Some((_, before)) => self.scope(before, scope, &at),
+            }
+        }
+        for (id, (index, scope)) in old.iter().filter(|(id, _)| !new.contains_key(*id)) {
+            self.report(Rule::ScopeRemoved, format!("/permission_scopes/{index}"), value(scope), Value::Null, Some(id));
+        }
+    }
+
+    fn scope(&mut self, old: &Scope, new: &Scope, at: &str) {
+        if old.sensitivity != new.sensitivity {
+            let rule = if new.sensitivity > old.sensitivity { Rule::ScopeRaised } else { Rule::ScopeLowered };
+            let (before, now) = (old.sensitivity.as_str(), new.sensitivity.as_str());
+            self.report(rule, format!("{at}/sensitivity"), before, now, Some(&new.id));
+        }
+        let texts = [
+            ("label_i18n_key", Some(&old.label_i18n_key), Some(&new.label_i18n_key)),
+            ("label_fallback", old.label_fallback.as_ref(), new.label_fallback.as_ref()),
+            ("description_i18n_key", old.description_i18n_key.as_ref(), new.description_i18n_key.as_ref()),
+            ("description_fallback", old.description_fallback.as_ref(), new.description_fallback.as_ref()),
+        ];
+        self.texts(texts, at, &new.id);
+    }
+
+    fn texts<const N: usize>(&mut self, texts: [(&str, Option<&String>, Option<&String>); N], at: &str, scope: &str) {
+        for (field, old, new) in texts.into_iter().filter(|(_, old, new)| old != new) {
+            self.report(Rule::TextChanged, format!("{at}/{field}"), value(&old), value(&new), Some(scope));
+        }
+    }
+
+    fn tools(&mut self) {
+        let name = |tool: &'a Tool| tool.name.as_str();
+        let (old, new) = (by_name(&self.old.tools, name), by_name(&self.new.tools, name));
+        let mut pairs_left = compare::COMPARED_PAIRS_MAX;
+        for (name, (index, tool)) in &new {
+            let at = format!("/tools/{index}");
+            match old.get(name) {
+                None => self.report(Rule::ToolAdded, at, Value::Null, value(tool), Some(&tool.permission_scope)),
+                Some(before) => {
+                    self.tool(before.1, tool, &at);
+                    let schema = |(index, tool): Placed<'a, Tool>| ToolSchema {
+                        root: &tool.input_schema,
+                        at: format!("/tools/{index}/input_schema"),
+                        scope: &tool.permission_scope,
+                    };
+                    compare::compare(&schema(*before), &schema((*index, tool)), &mut pairs_left, &mut self.changes);
+                }
+            }
+        }
+        for (_, (index, tool)) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
+            let scope = Some(tool.permission_scope.as_str());
+            self.report(Rule::ToolRemoved, format!("/tools/{index}"), value(tool), Value::Null, scope);
+        }
+    }
+
+    fn tool(&mut self, old: &Tool, new: &Tool, at: &str) {
+        let scope = new.permission_scope.as_str();
+        if old.permission_scope != new.permission_scope {
+            let before = sensitivity(self.old, &old.permission_scope);
+            let now = sensitivity(self.new, scope);
+            let rule = if now > before { Rule::ToolScopeRaised } else { Rule::ToolScopeMoved };
+            let pointer = format!("{at}/permission_scope");
+            self.report(rule, pointer, old.permission_scope.as_str(), scope, Some(scope));
+        }
+        if old.required != new.required {
+            let rule = if new.required { Rule::ToolMadeRequired } else { Rule::ToolMadeOptional };
+            self.report(rule, format!("{at}/required"), old.required, new.required, Some(scope));
+        }
+        if old.timeout_ms != new.timeout_ms {
+            let pointer = format!("{at}/timeout_ms");
+            self.report(Rule::TimeoutChanged, pointer, old.timeout_ms, new.timeout_ms, Some(scope));
+        }
+        let texts = [
+            ("description_i18n_key", Some(&old.description_i18n_key), Some(&new.description_i18n_key)),
+            ("description_fallback", old.description_fallback.as_ref(), new.description_fallback.as_ref()),
+        ];
+        self.texts(texts, at, scope);
+    }
+
+    fn flags(&mut self) {
+        if self.old.agent_version != self.new.agent_version {
+            let (old, new) = (self.old.agent_version.as_str(), self.new.agent_version.as_str());
+            self.report(Rule::AgentVersionChanged, "/agent_version".into(), old, new, None);
+        }
+        let (old, new) = (value(&self.old.capability_flags), value(&self.new.capability_flags));
+        for flag in FLAGS.iter().filter(|flag| old[**flag] != new[**flag]) {
+            self.report(
+                Rule::FlagChanged,
+                format!("/capability_flags/{flag}"),
+                old[*flag].clone(),
+                new[*flag].clone(),
+                None,
+            );
+        }
+    }
+
+    /// Fields that the format does not know, of objects that both manifests have.
+    fn extensions(&mut self, old: &Value, new: &Value) {
+        let collect = |manifest: &Value| {
+            let mut found = BTreeMap::new();
+            each_object(manifest, &mut |object, fields, at| {
+                let owner = object.get("name").or(object.get("id")).and_then(Value::as_str).unwrap_or_default();
+                for (key, value) in object.iter().filter(|(key, _)| !fields.contains(&key.as_str())) {
+                    let kind = fields.len();
+                    found.insert((kind, owner.to_owned(), key.clone()), (at.key(key).to_string(), value.clone()));
+                }
+            });
+            found
+        };
+        let (mut old, new) = (collect(old), collect(new));
+        for (key, (pointer, now)) in new {
+            let before = old.remove(&key).map(|(_, before)| before).unwrap_or_default();
+            if before != now {
+                self.report(Rule::ExtensionChanged, pointer, before, now, None);
+            }
+        }
+        for (pointer, before) in old.into_values() {
+            self.report(Rule::ExtensionChanged, pointer, before, Value::Null, None);
+        }
+    }
+}
+
+fn sensitivity(manifest: &Manifest, id: &str) -> Option<Sensitivity> {
+    manifest.permission_scopes.iter().find(|scope| scope.id == id).map(|scope| scope.sensitivity)
+}
+
+fn value(thing: &impl Serialize) -> Value {
+    serde_json::to_value(thing).expect("our own types serialise")
+}
+
+const MANIFEST_FIELDS: [&str; 5] =
+    ["schema_version", "agent_version", "tools", "permission_scopes", "capability_flags"];
+const TOOL_FIELDS: [&str; 7] = [
+    "name",
+    "description_i18n_key",
+    "description_fallback",
+    "input_schema",
+    "permission_scope",
+    "required",
+    "timeout_ms",
+];
+const SCOPE_FIELDS: [&str; 6] =
+    ["id", "label_i18n_key", "label_fallback", "description_i18n_key", "description_fallback", "sensitivity"];
+const FLAGS: [&str; 4] = ["supports_streaming", "supports_artifacts", "supports_voice", "supports_group_chat"];
+
+/// What is done with an object of a manifest: itself, the fields its format knows, and where it stands.
+type Visit<'v> = dyn FnMut(&Map<String, Value>, &[&str], &Pointer<'_>) + 'v;
+
+/// Every object of a manifest whose fields the format names.
+pub(super) fn each_object(manifest: &Value, visit: &mut Visit<'_>) {
+    let root = Pointer::from("");
+    let Value::Object(object) = manifest else { return };
+    visit(object, &MANIFEST_FIELDS, &root);
+    for (list, fields) in [("tools", &TOOL_FIELDS[..]), ("permission_scopes", &SCOPE_FIELDS)] {
+        let at = root.key(list);
+        for (index, item) in object.get(list).and_then(Value::as_array).into_iter().flatten().enumerate() {
+            item.as_object().into_iter().for_each(|item| visit(item, fields, &at.index(index)));
+        }
+    }
+    if let Some(Value::Object(flags)) = object.get("capability_flags") {
+        visit(flags, &FLAGS, &root.key("capability_flags"));
+    }
+}

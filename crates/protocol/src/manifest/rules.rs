@@ -1,0 +1,134 @@
+//! Every rule the diff engine knows, in one table: a stable id, what it does to the values a schema accepts, and whose
+//! rule it is. Whether a change breaks follows from its effect and from where it stands.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a change does, all else being equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Breaks wherever it stands: a row of the specification says so, or nobody can tell what it does.
+    Breaks,
+    /// Accepts less: nothing that was refused is accepted now.
+    Narrows,
+    /// Accepts more: nothing that was accepted is refused now.
+    Widens,
+    /// Says nothing about what is accepted or allowed.
+    Notes,
+}
+
+/// Whose rule it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A row of the specification's table.
+    Specified,
+    /// Completes the table: less accepted or more power breaks, more accepted is silent.
+    Completed,
+}
+
+#[derive(Debug)]
+pub struct RuleRow {
+    pub rule: Rule,
+    pub id: &'static str,
+    pub effect: Effect,
+    pub origin: Origin,
+    pub meaning: &'static str,
+}
+
+// An id is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
+macro_rules! rules {
+    ($($rule:ident $id:tt $effect:ident $origin:ident $meaning:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+        pub enum Rule {
+            $(#[doc = $meaning] #[serde(rename = $id)] $rule,)*
+        }
+
+        impl Rule {
+            /// The one table.
+            pub const ALL: &'static [RuleRow] = &[
+                $(RuleRow { rule: Rule::$rule, id: $id, effect: Effect::$effect, origin: Origin::$origin,
+                    meaning: $meaning },)*
+            ];
+        }
+    };
+}
+
+impl Rule {
+    pub fn row(self) -> &'static RuleRow {
+        &Self::ALL[self as usize]
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.row().id
+    }
+}
+
+rules! {
+    ScopeAdded "scope-added" Breaks Specified "A scope is declared that was not there.";
+    ScopeRemoved "scope-removed" Notes Specified "A scope is declared no longer. Grants of it end.";
+    ScopeRaised "scope-sensitivity-raised" Breaks Specified "A scope is called more sensitive.";
+    ScopeLowered "scope-sensitivity-lowered" Notes Completed "A scope is called less sensitive. Who consented to the higher level keeps it.";
+    ToolAdded "tool-added" Notes Specified "A tool is new. Its scope, if that is new as well, is a change of its own.";
+    ToolRemoved "tool-removed" Notes Specified "A tool is gone.";
+    ToolScopeRaised "tool-scope-raised" Breaks Specified "A tool moved to a more sensitive scope.";
+    ToolScopeMoved "tool-scope-moved" Breaks Completed "A tool moved to another scope, no more sensitive than its last.";
+    ToolMadeRequired "tool-made-required" Breaks Completed "A tool can be declined no longer.";
+    ToolMadeOptional "tool-made-optional" Notes Completed "A tool can be declined now.";
+    TimeoutChanged "timeout-changed" Notes Completed "A tool's time limit changed.";
+    TextChanged "text-changed" Notes Completed "A text, or the key of one, changed that people are shown when they consent.";
+    FlagChanged "flag-changed" Notes Completed "A capability flag changed.";
+    AgentVersionChanged "agent-version-changed" Notes Completed "The agent's own version changed. Nothing is decided by it.";
+    ExtensionChanged "extension-changed" Notes Completed "A field changed that this format does not know.";
+
+    RequiredAdded "required-added" Breaks Specified "A property must be given now. A default does not help.";
+    RequiredRemoved "required-removed" Widens Completed "A property need not be given any more.";
+    TypeChanged "type-changed" Breaks Specified "`type` changed, even to a wider one.";
+    AdditionalClosed "additional-properties-closed" Breaks Specified "Properties that are not listed are refused now.";
+    AdditionalOpened "additional-properties-opened" Widens Specified "Properties that are not listed are accepted now.";
+    EnumValueRemoved "enum-value-removed" Breaks Specified "A value is gone from `enum`.";
+    EnumValueAdded "enum-value-added" Widens Specified "A value is new in `enum`.";
+    EnumAdded "enum-added" Narrows Completed "There is an `enum` now.";
+    EnumDropped "enum-dropped" Widens Completed "There is no `enum` any more.";
+    ConstAdded "const-added" Narrows Completed "There is a `const` now.";
+    ConstChanged "const-changed" Breaks Completed "`const` is another value.";
+    ConstDropped "const-dropped" Widens Completed "There is no `const` any more.";
+    BoundTightened "bound-tightened" Narrows Completed "A bound is new or tighter: of numbers, lengths, items, properties, `contains`, `uniqueItems`, `multipleOf`.";
+    BoundLoosened "bound-loosened" Widens Completed "A bound is gone or looser.";
+    BoundChanged "bound-changed" Breaks Completed "`multipleOf` is neither a multiple nor a part of what it was.";
+    TextRuleAdded "text-rule-added" Narrows Completed "`pattern`, `format` or a `content…` keyword is new.";
+    TextRuleChanged "text-rule-changed" Breaks Completed "`pattern`, `format` or a `content…` keyword changed. How, nobody can tell.";
+    TextRuleDropped "text-rule-dropped" Widens Completed "`pattern`, `format` or a `content…` keyword is gone.";
+    PropertyAdded "property-added" Widens Completed "A property is listed now. Where others were free before, what its schema refuses is a change of its own.";
+    PropertyRemoved "property-removed" Widens Completed "A property is listed no longer, and accepted like any other.";
+    PropertyForbidden "property-forbidden" Breaks Completed "A property is listed no longer, and others are refused.";
+    PatternPropertyAdded "pattern-property-added" Breaks Completed "`patternProperties` has a new pattern.";
+    PatternPropertyRemoved "pattern-property-removed" Widens Completed "`patternProperties` lost a pattern, and others are free.";
+    PatternPropertyClosed "pattern-property-closed" Breaks Completed "`patternProperties` lost a pattern, and others are not free.";
+    DependencyAdded "dependency-added" Narrows Completed "A property asks for another, or for a schema, that it did not ask for.";
+    DependencyRemoved "dependency-removed" Widens Completed "A property asks for less than it did.";
+    TupleLengthChanged "tuple-length-changed" Breaks Completed "`prefixItems` is longer or shorter.";
+    ContainsAdded "contains-added" Narrows Completed "There is a `contains` now.";
+    ContainsDropped "contains-dropped" Widens Completed "There is no `contains` any more.";
+    AllOfAdded "all-of-branch-added" Narrows Completed "`allOf` has a new branch.";
+    AllOfRemoved "all-of-branch-removed" Widens Completed "`allOf` lost a branch.";
+    AnyOfAdded "any-of-branch-added" Widens Completed "`anyOf` has a new branch.";
+    AnyOfRemoved "any-of-branch-removed" Narrows Completed "`anyOf` lost a branch.";
+    OneOfAdded "one-of-branch-added" Breaks Completed "`oneOf` has a new branch that may match what another matched alone.";
+    OneOfAddedDisjoint "one-of-branch-added-disjoint" Widens Completed "`oneOf` has a new branch that shares no value with the others.";
+    OneOfRemoved "one-of-branch-removed" Breaks Completed "`oneOf` lost a branch.";
+    ChoiceAdded "choice-added" Narrows Completed "There is an `anyOf` or `oneOf` now.";
+    ChoiceDropped "choice-dropped" Widens Completed "There is no `anyOf` or `oneOf` any more.";
+    NotAdded "not-added" Narrows Completed "There is a `not` now.";
+    NotDropped "not-dropped" Widens Completed "There is no `not` any more.";
+    ConditionAdded "condition-added" Narrows Completed "There is an `if` now.";
+    ConditionDropped "condition-dropped" Widens Completed "There is no `if` any more.";
+    ReferenceAdded "reference-added" Narrows Completed "A `$ref` is new beside other keywords.";
+    ReferenceDropped "reference-dropped" Widens Completed "A `$ref` is gone from beside other keywords.";
+    UnevaluatedAdded "unevaluated-added" Narrows Completed "There is an `unevaluatedProperties` or `unevaluatedItems` now.";
+    UnevaluatedDropped "unevaluated-dropped" Widens Completed "There is no `unevaluatedProperties` or `unevaluatedItems` any more.";
+    EvaluationChanged "evaluation-changed" Widens Completed "`items` or `additionalProperties` is spelled out or left out. Only `unevaluated…` sees the difference.";
+    SchemaOpened "schema-opened" Widens Completed "A schema is `false` no longer.";
+    SchemaClosed "schema-closed" Narrows Completed "A schema is `false` now.";
+    AnnotationChanged "annotation-changed" Notes Completed "A title, description, default, example or another keyword changed that refuses nothing.";
+    Undecided "undecided" Breaks Completed "Too deep or too large to compare within the budget.";
+}
