@@ -1,2 +1,4 @@
 mod input;
+mod judge;
+mod sequences;
 mod translate;

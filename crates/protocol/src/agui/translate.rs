@@ -25,6 +25,7 @@ use crate::{
     json::hex,
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
     runs::TerminalStatus,
+    ui,
 };
 
 /// Events made before a resumed run begins. A run that waits for an answer says little; more than this is left out.
@@ -36,9 +37,6 @@ const ACTIVITIES_MAX: usize = 256;
 const UI_SCHEMA: &str = "ui_schema";
 /// What we say ourselves in `CUSTOM` events. An agent's event of such a name is not passed on.
 const OUR_CUSTOM: [&str; 5] = [UI_SCHEMA, "command_output", "error", "waiting_provider", "attempt_restarted"];
-
-/// The `ui_schema` of an `assistant_message`, from its payload. `None`: it has no valid `ui_hints`, and nothing is shown.
-pub type UiSchemaOf = fn(&str) -> Option<Value>;
 
 /// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +95,6 @@ pub struct Translator {
     thread_id: String,
     run_id: String,
     after_seq: i64,
-    ui_schema_of: UiSchemaOf,
     verifier: Verifier,
     texts: Said,
     thoughts: Said,
@@ -120,7 +117,6 @@ impl Translator {
             thread_id: thread_id.into(),
             run_id: run_id.into(),
             after_seq,
-            ui_schema_of: |_| None,
             verifier: Verifier::default(),
             texts: Said::texts(),
             thoughts: Said::thoughts(),
@@ -134,11 +130,6 @@ impl Translator {
         }
     }
 
-    pub fn showing(mut self, ui_schema_of: UiSchemaOf) -> Self {
-        self.ui_schema_of = ui_schema_of;
-        self
-    }
-
     /// The terminal event has been told; nothing comes any more.
     pub fn is_over(&self) -> bool {
         self.last.session_seq > self.after_seq && self.verifier.is_over()
@@ -150,11 +141,7 @@ impl Translator {
         if self.is_over() {
             return vec![];
         }
-        if std::mem::take(&mut self.paused) {
-            self.verifier = Verifier::default();
-            self.usage.clear();
-            self.held.clear();
-        }
+        self.go_on();
         let mut verifier = std::mem::take(&mut self.verifier);
         let timestamp = event.created_at.as_millisecond();
         let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), timestamp };
@@ -176,6 +163,7 @@ impl Translator {
 
     /// The end of a run whose events will not come: its thread was erased, say.
     pub fn abandon(&mut self, code: &str, message: &str, timestamp: i64) -> Vec<Sent> {
+        self.go_on();
         let mut events = std::mem::take(&mut self.held);
         let body = Body::RunError { message: message.to_owned(), code: code.to_owned(), usage: vec![] };
         self.verifier.pass(AgUiEvent { body, timestamp, metadata: Map::new() }, &mut events);
@@ -188,6 +176,15 @@ impl Translator {
             .collect();
         self.last = sent.last().map_or(self.last, |sent| sent.id);
         sent
+    }
+
+    /// After an interrupt a run begins anew.
+    fn go_on(&mut self) {
+        if !self.is_over() && std::mem::take(&mut self.paused) {
+            self.verifier = Verifier::default();
+            self.usage.clear();
+            self.held.clear();
+        }
     }
 
     fn number(&mut self, session_seq: i64, events: Vec<AgUiEvent>) -> Vec<Sent> {
@@ -229,7 +226,7 @@ impl Translator {
 
     /// A whole message, with what its hints compile to. The hints themselves stay here.
     fn message(&mut self, event: &Event, payload: &Value, out: &mut Out) {
-        let schema = event.payload.as_deref().and_then(self.ui_schema_of);
+        let schema = event.payload.as_deref().and_then(ui::of_message).map(|schema| json!(schema));
         let metadata = schema.iter().map(|schema| (UI_SCHEMA.to_owned(), schema.clone())).collect();
         let message_id = self.texts.whole(payload, event.session_seq, metadata, out);
         if let Some((message_id, schema)) = message_id.zip(schema) {
