@@ -4,9 +4,11 @@
 mod bench;
 mod chromium;
 mod debian;
+mod installed;
 mod npm;
 mod postgres;
 mod process;
+mod python;
 mod test;
 mod tools;
 mod up;
@@ -19,7 +21,7 @@ usage: cargo xtask <command>
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
-  agents                    find or install the real agents that tests drive; prints the variables that name them
+  agents                    find or install what tests drive: agents, clients, judges; prints the variables that name it
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
 
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         "up" => up::up(after_separator(rest)),
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
-        "agents" => npm::print_variables(),
+        "agents" => test::print_variables(),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

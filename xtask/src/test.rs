@@ -8,6 +8,7 @@ use crate::chromium;
 use crate::npm::{self, Agents};
 use crate::postgres::{self, Cluster};
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
+use crate::python;
 use crate::tools::{DENY, NEXTEST, find_or_install};
 
 pub fn test(arguments: &[String]) -> Result<(), String> {
@@ -37,10 +38,11 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     }
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
     let browser = step("chromium", chromium::find_or_install)?;
-    let agents = step("real agents", npm::find_or_install)?;
+    let agents = step("real agents and clients", npm::find_or_install)?;
+    let python = step("judges in Python", python::find_or_install)?;
     let cluster = step("private Postgres", Cluster::start)?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
-    let surroundings = Surroundings { cluster, browser, agents, not_tested: &not_tested };
+    let surroundings = Surroundings { cluster, browser, agents, python, not_tested: &not_tested };
     let outcome = step("tests on both engines", || run_tests(&nextest, &surroundings, for_nextest));
     drop(surroundings);
     // A test that could not do its work passes; it must not pass quietly.
@@ -49,6 +51,15 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     said.lines().for_each(|line| eprintln!("==> {line}"));
     outcome?;
     eprintln!("==> everything passed in {}", seconds_since(started));
+    Ok(())
+}
+
+/// `cargo xtask agents`, for whoever runs single tests: `eval "$(cargo xtask agents)"`.
+pub fn print_variables() -> Result<(), String> {
+    let (agents, python) = (npm::find_or_install()?, python::find_or_install()?);
+    for (name, program) in agents.variables.iter().chain([&(python::VARIABLE, python)]) {
+        println!("export {name}='{}'", program.display());
+    }
     Ok(())
 }
 
@@ -100,6 +111,7 @@ struct Surroundings<'a> {
     cluster: Cluster,
     browser: PathBuf,
     agents: Agents,
+    python: PathBuf,
     not_tested: &'a Path,
 }
 
@@ -108,6 +120,7 @@ fn run_tests(nextest: &Path, surroundings: &Surroundings, arguments: &[String]) 
     let mut command = in_workspace(nextest)?;
     command.env(postgres::URL_VARIABLE, surroundings.cluster.url()).env(chromium::VARIABLE, &surroundings.browser);
     command.envs(surroundings.agents.variables.iter().map(|(name, program)| (*name, program)));
+    command.env(python::VARIABLE, &surroundings.python);
     command.env("OSTLER_NOT_TESTED", surroundings.not_tested);
     command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
     run(command.args(arguments))
