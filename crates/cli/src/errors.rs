@@ -101,6 +101,7 @@ pub fn hint(kind: FailureKind) -> &'static str {
         SessionStoreEvicted => "start in a new session",
         PayloadTooLarge => "send less at once",
         SecretUnavailable => "have the operator configure the profile's credential, or use `--profile scripted`",
+        RunInputInvalid => "look at the code and the message above; docs/agent-runs.md has the rules of the input",
         BudgetExceeded => "raise the budget in the execution policy, or split the work",
         PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",

@@ -262,6 +262,16 @@ pub const REGISTRY: &[Capability] = &[
     )
     .modes(&["codex", "acp", "model"]),
     tag(
+        "ostler_agent_runs",
+        &[
+            "POST /api/v1/agent/runs",
+            "GET /api/v1/agent/runs/{threadId}/events",
+            "POST /api/v1/agent/runs/{threadId}/cancel",
+        ],
+        "Chat front ends: post a message or the answers to interrupts, follow AG-UI 1.0 events that resume, cancel.",
+    )
+    .modes(&["queued", "streamed"]),
+    tag(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; whoever has read them can compute its head.",

@@ -121,6 +121,9 @@ pub struct Command {
     pub cancel_requested_at: Option<Timestamp>,
     /// Why, in the words of whoever asked.
     pub cancel_reason: Option<String>,
+    /// When it was taken back: nobody is told of it any more, though its events stay.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub rolled_back_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub acked_at: Option<Timestamp>,
     /// When the server ends it, unless it has ended before.

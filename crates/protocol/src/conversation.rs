@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::{
     RawJson,
     commands::CommandType,
-    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED},
+    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_ROLLED_BACK, PHASE_STEER_ACCEPTED},
     ids::CommandId,
     limits::CONVERSATION_BYTES_MAX,
 };
@@ -91,6 +91,9 @@ impl Conversation {
                     if let Some(at) = turn(&mut turns, id) {
                         turns[at].1.truncate(1);
                     }
+                }
+                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ROLLED_BACK) => {
+                    turns.retain(|turn| turn.0 != id);
                 }
                 EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
                     let heard = steers.remove(&id).zip(view.target_command_id);
@@ -208,6 +211,20 @@ mod tests {
             asked(2, "two"),
         ];
         assert_eq!(words(&Conversation::before(id(2), &events)), ["one", "whole"]);
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_back_was_never_said() {
+        let events = [
+            asked(1, "one"),
+            answered(1, "eins"),
+            asked(2, "two"),
+            answered(2, "half of zwei"),
+            phase(2, PHASE_ROLLED_BACK, 2),
+            asked(3, "three"),
+            answered(2, "the rest, said before it stopped"),
+        ];
+        assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins"]);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
 /// The phase a runner writes when a turn has changed the workspace; the event says what.
 pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
+/// The phase the server writes when a turn was taken back: nobody is told of it any more.
+pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
 /// At most `max` characters of a text.

@@ -60,6 +60,7 @@ failure_kinds! {
     PayloadTooLarge "payload-too-large" 413 -32013 false 2 "Something is over its size limit.";
     UnsupportedMediaType "unsupported-media-type" 415 -32015 false 2 "The body does not have the content type the operation takes.";
     SecretUnavailable "secret-unavailable" 422 -32022 false 12 "A credential that the backend profile needs was not given.";
+    RunInputInvalid "run-input-invalid" 422 -32602 false 2 "The input of an agent run breaks one of its rules.";
     BudgetExceeded "budget-exceeded" 422 -32022 false 12 "A budget of the execution policy is used up.";
     PermissionDenied "permission-denied" 403 -32003 false 12 "Somebody with the right said no.";
     RateLimited "rate-limited" 429 -32029 true 6 "Too many requests or streams at once.";
@@ -169,6 +170,10 @@ pub struct Problem {
     pub failure_kind: FailureKind,
     pub message: String,
     pub trace_id: String,
+    /// In the run input dialect: its own stable name for what went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub code: Option<String>,
     #[serde(default)]
     #[schema(value_type = Object, required)]
     pub details: Map<String, Value>,
@@ -185,6 +190,7 @@ impl Problem {
             failure_kind: kind,
             message,
             trace_id,
+            code: None,
             details,
         }
     }

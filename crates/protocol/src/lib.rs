@@ -3,12 +3,14 @@
 //! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
 //! the state machines; the store persists what they return.
 
+pub mod agent_runs;
 pub mod agui;
 pub mod backends;
 pub mod budgets;
 pub mod capabilities;
 pub mod chain;
 pub mod commands;
+pub mod context;
 pub mod conversation;
 pub mod cursors;
 pub mod events;

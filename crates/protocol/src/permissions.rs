@@ -156,12 +156,18 @@ pub struct PermissionRequest {
     pub digest: String,
     #[schema(value_type = String, format = DateTime)]
     pub deadline: Timestamp,
+    /// Requests of one command that are put to people together: those of the lowest round that is open.
+    #[serde(skip)]
+    pub round: i64,
     pub status: PermissionStatus,
     pub option_id: Option<String>,
     /// Who answered, or why nobody did.
     pub resolved_by: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub resolved_at: Option<Timestamp>,
+    /// The session's number of the event that says so.
+    #[serde(skip)]
+    pub resolved_seq: Option<i64>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }

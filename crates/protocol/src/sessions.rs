@@ -46,6 +46,8 @@ pub struct Session {
     pub idempotency_key: Option<String>,
     /// Of the request that made it; `None` where it came with a run.
     pub request_hash: Option<String>,
+    /// Whose thread it is. A session of the manager dialect has no owner but its tenant.
+    pub owner: Option<String>,
     pub backend_profile: String,
     pub title: Option<String>,
     /// It takes no run and no command any more.
@@ -88,6 +90,7 @@ impl Session {
             external_id,
             idempotency_key: None,
             request_hash: None,
+            owner: None,
             backend_profile: profile,
             title: None,
             closed_at: None,

@@ -14,6 +14,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
+    agent_runs::AgentRun,
     commands::Command,
     events::Event,
     ids::{RunId, SessionId},
@@ -201,6 +202,7 @@ pub(crate) struct Changes<'a> {
     pub batches: Vec<&'a Batch>,
     pub forget_batches: Vec<(RunId, i64)>,
     pub events: Vec<&'a Event>,
+    pub agent_runs: Vec<&'a AgentRun>,
     /// Sessions that were decided on and stay as they are.
     pub consulted: Vec<&'a Session>,
 }
@@ -231,6 +233,7 @@ impl<'a> Changes<'a> {
             changes.sessions.add(&desk.session);
             changes.consulted.extend((!desk.session.is_to_write()).then_some(&*desk.session));
             changes.events.extend(&desk.events);
+            changes.agent_runs.extend(desk.agent_runs.values().filter_map(|row| row.if_to_write(Change::New)));
             for rows in desk.runs.values() {
                 changes.runs.add(&rows.run);
                 rows.lease.iter().for_each(|row| changes.leases.add(row));

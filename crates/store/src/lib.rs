@@ -3,6 +3,7 @@
 //! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
 //! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
+pub mod agent_runs;
 pub mod backends;
 pub mod commands;
 pub mod db;

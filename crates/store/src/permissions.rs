@@ -16,7 +16,7 @@ use crate::{
 impl Record for PermissionRequest {
     const TABLE: &'static str = "permissions";
     const KEY: usize = 2;
-    const FIXED: usize = 11;
+    const FIXED: usize = 12;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", Text),
         ("permission_id", Text),
@@ -28,11 +28,13 @@ impl Record for PermissionRequest {
         ("options", Text),
         ("digest", Text),
         ("deadline", Int),
+        ("round", Int),
         ("created_at", Int),
         ("status", Text),
         ("option_id", Text),
         ("resolved_by", Text),
         ("resolved_at", Int),
+        ("resolved_seq", Int),
     ];
 
     fn key(&self) -> Vec<Value> {
@@ -51,6 +53,7 @@ impl Record for PermissionRequest {
             json(&self.options),
             self.digest.as_str().into(),
             self.deadline.into(),
+            self.round.into(),
             self.created_at.into(),
         ]
     }
@@ -61,6 +64,7 @@ impl Record for PermissionRequest {
             self.option_id.clone().into(),
             self.resolved_by.clone().into(),
             self.resolved_at.into(),
+            Value::Int(self.resolved_seq),
         ]
     }
 
@@ -76,11 +80,13 @@ impl Record for PermissionRequest {
             options: row.json()?,
             digest: row.text()?,
             deadline: row.time()?,
+            round: row.int()?,
             created_at: row.time()?,
             status: row.named(PermissionStatus::parse)?,
             option_id: row.opt_text()?,
             resolved_by: row.opt_text()?,
             resolved_at: row.opt_time()?,
+            resolved_seq: row.opt_int()?,
         })
     }
 }

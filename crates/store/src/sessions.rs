@@ -14,10 +14,13 @@ use crate::{
     record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
 };
 
+/// Tenants that can have a session of the same name before the rest of them is not looked at.
+const SAME_NAME_MAX: i64 = 100;
+
 impl Record for Session {
     const TABLE: &'static str = "sessions";
     const KEY: usize = 1;
-    const FIXED: usize = 6;
+    const FIXED: usize = 7;
     const UNLESS_CHANGED: &'static str = " AND t.revision = u.revision - 1";
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("session_id", Text),
@@ -25,6 +28,7 @@ impl Record for Session {
         ("external_id", Text),
         ("idempotency_key", Text),
         ("request_hash", Text),
+        ("owner", Text),
         ("created_at", Int),
         ("backend_profile", Text),
         ("title", Text),
@@ -59,6 +63,7 @@ impl Record for Session {
             self.external_id.clone().into(),
             self.idempotency_key.clone().into(),
             self.request_hash.clone().into(),
+            self.owner.clone().into(),
             self.created_at.into(),
         ]
     }
@@ -95,6 +100,7 @@ impl Record for Session {
             external_id: row.opt_text()?,
             idempotency_key: row.opt_text()?,
             request_hash: row.opt_text()?,
+            owner: row.opt_text()?,
             created_at: row.time()?,
             backend_profile: row.text()?,
             title: row.opt_text()?,
@@ -146,6 +152,11 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
     let Ok(id) = name.parse::<SessionId>() else { return Ok(None) };
     let ours = "WHERE t.session_id = $1 AND t.tenant_id = $2 AND t.external_id IS NULL";
     Ok(db.select::<Session>(ours, vec![text(id), tenant_id.into()]).await?.pop())
+}
+
+/// Threads of this name, whosever they are: a thread's id is a client's own and found without its tenant.
+pub async fn find_by_external_id(db: &Db, name: &str) -> Result<Vec<Session>, StoreError> {
+    db.select::<Session>("WHERE t.external_id = $1 LIMIT $2", vec![name.into(), SAME_NAME_MAX.into()]).await
 }
 
 /// The session that was made under this key.

@@ -50,12 +50,19 @@ pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timesta
     let rows = desk.run(run_id)?;
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
-        desk.append(run_id, audit("command.cancel", Some(op.command_id), &op.by, op.reason.as_deref()), now);
-        stop(desk, run_id, op.command_id, op.reason.as_deref(), now);
+        request(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), now);
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
     Ok(Reply::Command(Box::new(command), false))
+}
+
+/// Asks for an unfinished command's end, once.
+pub fn request(desk: &mut Desk, run_id: RunId, command_id: CommandId, by: &str, reason: Option<&str>, now: Timestamp) {
+    if desk.run_mut(run_id).commands[&command_id].cancel_requested_at.is_none() {
+        desk.append(run_id, audit("command.cancel", Some(command_id), by, reason), now);
+        stop(desk, run_id, command_id, reason, now);
+    }
 }
 
 /// Ends the command if nobody can be working on it; else asks its runner to.

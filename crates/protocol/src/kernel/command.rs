@@ -29,20 +29,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
     if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
         return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
     }
-    check_accepting(&rows.run)?;
-    session::check_takes_work(&desk.session)?;
-    if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
-        return Err(session_busy(active));
-    }
-    if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
-        let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
-        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
-    }
-    let bytes = |command: &Command| command.payload.as_str().len();
-    if rows.unfinished().map(bytes).sum::<usize>() + bytes(&op.command) > COMMANDS_UNFINISHED_BYTES_MAX {
-        let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
-        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished-bytes", message));
-    }
+    check_room(desk, run_id, &op.command, now)?;
     let target = target(rows, op.command.command_type);
     let aimed = op.command.command_type != CommandType::Turn;
     let command_id = op.command.command_id;
@@ -59,6 +46,26 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
     desk.settle(run_id, now);
     let command = (*desk.run(run_id)?.commands[&command_id]).clone();
     Ok(Reply::Command(Box::new(command), true))
+}
+
+/// Whether the run takes one more command.
+pub fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp) -> Result<(), Failure> {
+    let rows = desk.run(run_id)?;
+    check_accepting(&rows.run)?;
+    session::check_takes_work(&desk.session)?;
+    if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
+        return Err(session_busy(active));
+    }
+    if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
+        let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
+    }
+    let bytes = |command: &Command| command.payload.as_str().len();
+    if rows.unfinished().map(bytes).sum::<usize>() + bytes(command) > COMMANDS_UNFINISHED_BYTES_MAX {
+        let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished-bytes", message));
+    }
+    Ok(())
 }
 
 /// The turn at work, else the next one to start.

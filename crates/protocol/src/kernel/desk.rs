@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     Failure, Timestamp,
+    agent_runs::AgentRun,
     chain::{self, Hash},
     commands::Command,
     events::{Event, NewEvent},
@@ -92,6 +93,8 @@ pub struct Desk {
     pub runs: HashMap<RunId, RunDesk>,
     /// Appended by this flush, in order.
     pub events: Vec<Event>,
+    /// The client's names for runs that operations name.
+    pub agent_runs: BTreeMap<String, Tracked<AgentRun>>,
     /// A job waits for a launcher.
     pub jobs_waiting: bool,
 }
@@ -179,7 +182,7 @@ impl RunDesk {
 
 impl Desk {
     pub fn new(session: Tracked<Session>) -> Self {
-        Self { session, runs: HashMap::new(), events: vec![], jobs_waiting: false }
+        Self { session, runs: HashMap::new(), events: vec![], agent_runs: BTreeMap::new(), jobs_waiting: false }
     }
 
     /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
@@ -195,6 +198,7 @@ impl Desk {
     pub fn keep_warm(&mut self) -> bool {
         self.session.settled();
         self.events.clear();
+        self.agent_runs.clear();
         self.jobs_waiting = false;
         self.runs.retain(|_, rows| rows.keep_warm());
         !self.runs.is_empty()

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use super::{Reply, desk::Desk, desk::Tracked};
+use super::{
+    Reply,
+    desk::{Desk, RunDesk, Tracked},
+};
 use crate::{
     Failure, FailureKind, Timestamp,
     events::{EventType, NewEvent},
@@ -26,6 +29,7 @@ pub struct AnswerPermissionOp {
 pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
     let Facts::Permission(asked) = event.facts.clone() else { unreachable!("only permission requests ask") };
     desk.append(run_id, event, now);
+    let asked_seq = desk.session.last_seq;
     let ask = match asked {
         Asked::Well(ask) => *ask,
         Asked::Badly(permission_id) => return deny_unread(desk, run_id, command_id, permission_id, now),
@@ -36,6 +40,7 @@ pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEven
         session: desk.session.session,
         command_id,
         deadline: ask.waits_until(now),
+        round: round(desk.run_mut(run_id), command_id).unwrap_or(asked_seq),
         title: ask.title,
         command: ask.command,
         tool_call_id: ask.tool_call_id,
@@ -45,6 +50,7 @@ pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEven
         option_id: None,
         resolved_by: None,
         resolved_at: None,
+        resolved_seq: None,
         created_at: now,
     };
     let (permission_id, too_late) = (request.permission_id, request.deadline <= now);
@@ -59,6 +65,25 @@ pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEven
     }
 }
 
+/// The round that a new request joins: of those that wait for people to be done with the round before. `None`: one of
+/// its own.
+fn round(rows: &RunDesk, command_id: CommandId) -> Option<i64> {
+    let first = open(rows, command_id).map(|request| request.round).min()?;
+    open(rows, command_id).map(|request| request.round).find(|round| *round > first)
+}
+
+/// The command's open requests.
+fn open(rows: &RunDesk, command_id: CommandId) -> impl Iterator<Item = &PermissionRequest> {
+    let is_open = move |p: &&PermissionRequest| p.status == PermissionStatus::Pending && p.command_id == command_id;
+    rows.permissions.values().map(|p| &**p).filter(is_open)
+}
+
+/// The open requests that are put to people now.
+pub fn put(rows: &RunDesk, command_id: CommandId) -> Vec<&PermissionRequest> {
+    let first = open(rows, command_id).map(|request| request.round).min();
+    open(rows, command_id).filter(|request| Some(request.round) == first).collect()
+}
+
 /// What could not be read counts as denied, and is kept under its id where that could be, for the runner that waits for it.
 fn deny_unread(
     desk: &mut Desk,
@@ -67,6 +92,7 @@ fn deny_unread(
     permission_id: Option<PermissionId>,
     now: Timestamp,
 ) {
+    let asked_seq = desk.session.last_seq;
     let reason = "the request could not be read or is over-long";
     let fact = json!({"permissionId": permission_id, "status": PermissionStatus::Denied, "resolvedBy": "manager",
         "reason": reason});
@@ -83,10 +109,12 @@ fn deny_unread(
         options: vec![],
         digest: String::new(),
         deadline: now,
+        round: asked_seq,
         status: PermissionStatus::Denied,
         option_id: None,
         resolved_by: Some("manager".into()),
         resolved_at: Some(now),
+        resolved_seq: Some(desk.session.last_seq),
         created_at: now,
     };
     desk.run_mut(run_id).permissions.insert(permission_id, Tracked::new(request));
@@ -152,9 +180,11 @@ pub fn resolve(
     by: &str,
     now: Timestamp,
 ) {
+    let resolved_seq = desk.session.last_seq + 1;
     let rows = desk.run_mut(run_id);
     rows.run.open_permissions -= 1;
     let request = rows.permissions.get_mut(&permission_id).expect("found before");
+    request.resolved_seq = Some(resolved_seq);
     request.status = status;
     request.option_id = option_id;
     request.resolved_by = Some(by.to_owned());

@@ -7,6 +7,8 @@ CREATE TABLE sessions (
     external_id TEXT,
     idempotency_key TEXT,
     request_hash TEXT,
+    -- Whose thread it is; a session of the manager dialect has none.
+    owner TEXT,
     backend_profile TEXT NOT NULL,
     title TEXT,
     closed_at BIGINT,
@@ -102,6 +104,7 @@ CREATE TABLE commands (
     target_command_id TEXT,
     cancel_requested_at BIGINT,
     cancel_reason TEXT,
+    rolled_back_at BIGINT,
     acked_at BIGINT,
     deadline_at BIGINT,
     attempt_id TEXT,
@@ -156,15 +159,29 @@ CREATE TABLE permissions (
     options TEXT NOT NULL,
     digest TEXT NOT NULL,
     deadline BIGINT NOT NULL,
+    round BIGINT NOT NULL,
     status TEXT NOT NULL,
     option_id TEXT,
     resolved_by TEXT,
     resolved_at BIGINT,
+    resolved_seq BIGINT,
     created_at BIGINT NOT NULL,
     PRIMARY KEY (run_id, permission_id)
 );
 CREATE INDEX permissions_run ON permissions (run_id, created_at);
 CREATE INDEX permissions_open ON permissions (deadline) WHERE status = 'pending';
+
+-- Runs as AG-UI clients name them: a turn of the thread, or what a resume brought on. Their events come after `after_seq`.
+CREATE TABLE agent_runs (
+    session_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    command_id TEXT NOT NULL,
+    request_hash TEXT NOT NULL,
+    after_seq BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (session_id, run_id)
+);
+CREATE INDEX agent_runs_command ON agent_runs (command_id, after_seq);
 
 CREATE TABLE runner_jobs (
     runner_job_id TEXT PRIMARY KEY,

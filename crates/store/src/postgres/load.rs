@@ -2,6 +2,7 @@
 //! revision, or the session has another one by the time the flush is saved.
 
 use ostler_protocol::{
+    agent_runs::AgentRun,
     commands::Command,
     ids::{RunId, SessionId},
     kernel::{Batch, Desk, Request, RunDesk, Tracked},
@@ -52,6 +53,7 @@ pub async fn load(
         load_runs(tx, &mut desks, &runs).await?;
     }
     load_named(tx, &mut desks, requests).await?;
+    load_agent_runs(tx, &mut desks, requests).await?;
     Ok(desks)
 }
 
@@ -203,6 +205,28 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
             if let Some(rows) = rows {
                 rows.batches.push(Tracked::loaded(batch));
             }
+        }
+    }
+    Ok(())
+}
+
+/// The client's names for runs, of sessions that were there before.
+async fn load_agent_runs(tx: &mut PgConnection, desks: &mut Desks, requests: &[Request]) -> Result<(), StoreError> {
+    let known = |request: &&Request| request.new_session().is_none();
+    let named =
+        requests.iter().filter(known).filter_map(|r| Some((r.session.to_string(), r.needs().agent_run?.to_owned())));
+    let (sessions, names): (Vec<_>, Vec<_>) = named.unzip();
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let keyed = select!(
+        AgentRun,
+        "JOIN UNNEST($1::text[], $2::text[]) AS k (session_id, run_id)
+        ON t.session_id = k.session_id AND t.run_id = k.run_id"
+    );
+    for run in fetch::<AgentRun>(tx, keyed, |query| query.bind(sessions).bind(names)).await? {
+        if let Some(desk) = desks.get_mut(&run.session) {
+            desk.agent_runs.insert(run.run_id.clone(), Tracked::loaded(run));
         }
     }
     Ok(())

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use ostler_protocol::{
-    commands::Command, kernel::Batch, leases::Lease, permissions::PermissionRequest, runner_jobs::RunnerJob, runs::Run,
-    sessions::Session,
+    agent_runs::AgentRun, commands::Command, kernel::Batch, leases::Lease, permissions::PermissionRequest,
+    runner_jobs::RunnerJob, runs::Run, sessions::Session,
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -90,6 +90,11 @@ const TABLES: &[Table] = &[
         touched: |changes| !changes.batches.is_empty(),
         sql: |first| (insert_rows::<Batch>(first), Batch::COLUMNS.len()),
         bind: |query, changes| bind_new(query, &changes.batches),
+    },
+    Table {
+        touched: |changes| !changes.agent_runs.is_empty(),
+        sql: |first| (insert_rows::<AgentRun>(first), AgentRun::COLUMNS.len()),
+        bind: |query, changes| bind_new(query, &changes.agent_runs),
     },
     Table {
         touched: |changes| !changes.forget_batches.is_empty(),

@@ -108,6 +108,7 @@ impl Mint {
             target_command_id: None,
             cancel_requested_at: None,
             cancel_reason: None,
+            rolled_back_at: None,
             acked_at: None,
             deadline_at: None,
             attempt_id: None,

@@ -1,5 +1,6 @@
 //! The kernel's rules, each as a sentence, on a desk without a store.
 
+mod agent_runs;
 mod budgets;
 mod cancels;
 mod commands;
@@ -125,6 +126,7 @@ impl Scene {
             target_command_id: None,
             cancel_requested_at: None,
             cancel_reason: None,
+            rolled_back_at: None,
             acked_at: None,
             deadline_at: None,
             attempt_id: None,
@@ -207,6 +209,15 @@ impl Scene {
 
     /// A job, as a launcher sees it once it has taken it.
     pub fn running_job(&mut self, run_id: RunId, standing: bool) -> RunnerJobId {
+        let op = self.new_job(run_id);
+        let runner_job_id = op.job.runner_job_id;
+        let job = RunnerJob { standing, ..op.job };
+        self.apply(run_id, Op::CreateJob(Box::new(CreateJobOp { job, ..op }))).unwrap();
+        self.take_job(run_id, runner_job_id);
+        runner_job_id
+    }
+
+    pub fn new_job(&mut self, run_id: RunId) -> CreateJobOp {
         let runner_job_id = RunnerJobId::new(self.body());
         let nobody = CommandId::new(Uuid::nil());
         let job = RunnerJob {
@@ -222,7 +233,7 @@ impl Scene {
             runner_id: "runner".into(),
             pod_name: String::new(),
             log_path: String::new(),
-            standing,
+            standing: true,
             phase: JobPhase::Pending,
             terminal_summary: RawJson::null(),
             idempotency_key: None,
@@ -234,9 +245,7 @@ impl Scene {
             created_at: self.now,
             updated_at: self.now,
         };
-        self.apply(run_id, Op::CreateJob(Box::new(CreateJobOp { job, command_id: None }))).unwrap();
-        self.take_job(run_id, runner_job_id);
-        runner_job_id
+        CreateJobOp { job, command_id: None }
     }
 
     /// What `runner_jobs::claim` does in the store.

@@ -185,6 +185,8 @@ fn resolved(asked: &Value, status: PermissionStatus, digest: &str) -> Permission
         status,
         option_id: Some("allow".into()),
         resolved_by: None,
+        round: 0,
+        resolved_seq: None,
         resolved_at: None,
         created_at: Timestamp::UNIX_EPOCH,
     }

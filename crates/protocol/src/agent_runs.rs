@@ -1,0 +1,179 @@
+//! Runs as AG-UI clients name them: one turn of a thread, or what a resume brought on. A thread is a session with an owner;
+//! everything else about such a run is translated from its session's events (`agui`).
+
+use std::{borrow::Cow, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, SessionId},
+};
+
+/// The name a client gave a turn, and where in the session its events begin. All that the dialect keeps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentRun {
+    pub session: SessionId,
+    /// Chosen by the client, unique in its thread.
+    pub run_id: String,
+    pub command_id: CommandId,
+    /// Of the request: the same again is answered the same, another is refused.
+    pub request_hash: String,
+    /// The session's number after which its events come.
+    pub after_seq: i64,
+    pub created_at: Timestamp,
+}
+
+/// What becomes of a message for a thread that is busy with an earlier one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Busy {
+    /// It is refused.
+    #[default]
+    Reject,
+    /// It waits its turn.
+    Enqueue,
+    /// The earlier one is cancelled.
+    Interrupt,
+    /// The earlier one is cancelled and taken back: history and context leave it out.
+    Rollback,
+}
+
+/// The answer to an accepted run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskAccepted {
+    /// The command behind the run.
+    pub task_id: String,
+    pub thread_id: String,
+    pub run_id: String,
+    /// This request made the thread.
+    pub created: bool,
+}
+
+/// A cancel was asked for; the run has not necessarily stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelAccepted {
+    pub thread_id: String,
+    pub run_id: String,
+    pub accepted: bool,
+}
+
+/// How long a stream stays open in which nothing happens.
+pub const IDLE_LIMIT_S_DEFAULT: u64 = 300;
+pub const IDLE_LIMIT_S_MAX: u64 = 3_600;
+
+pub const INVALID_LAST_EVENT_ID: &str = "AGENT_INVALID_LAST_EVENT_ID";
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct RunEventsQuery {
+    #[serde(rename = "runId", skip_serializing_if = "Option::is_none")]
+    #[param(required, nullable = false)]
+    run_id: Option<String>,
+    /// Seconds without an event after which the stream ends: 1 to 3600, 300 when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle_limit: Option<u64>,
+}
+
+impl RunEventsQuery {
+    pub fn run_id(&self) -> &str {
+        self.run_id.as_deref().unwrap_or_default()
+    }
+
+    pub fn idle(&self) -> Result<Duration, Failure> {
+        match self.idle_limit.unwrap_or(IDLE_LIMIT_S_DEFAULT) {
+            seconds @ 1..=IDLE_LIMIT_S_MAX => Ok(Duration::from_secs(seconds)),
+            _ => Err(Failure::invalid("idle-limit", format!("idle_limit must be 1 to {IDLE_LIMIT_S_MAX}"))),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct CancelRunQuery {
+    #[serde(rename = "runId", skip_serializing_if = "Option::is_none")]
+    #[param(required, nullable = false)]
+    run_id: Option<String>,
+}
+
+impl CancelRunQuery {
+    pub fn run_id(&self) -> &str {
+        self.run_id.as_deref().unwrap_or_default()
+    }
+}
+
+/// The body of `POST /api/v1/agent/runs`, for the document: `agui::input` reads it, field by field in the order of its
+/// rules. Every name may be in snake_case too, and fields that are not listed are ignored.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+pub struct RunAgentInput {
+    /// A UUID.
+    pub thread_id: String,
+    /// At most 128 characters; unique in its thread.
+    pub run_id: String,
+    #[schema(nullable = false)]
+    pub parent_run_id: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    pub state: Option<serde_json::Value>,
+    /// At most 200, of which exactly one is a user's, and that the first. On a stream, what comes before the last user
+    /// message is compared with the thread's history and dropped.
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<serde_json::Value>,
+    /// The front end's own tools. They register nothing here.
+    #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+    pub tools: Option<Vec<serde_json::Value>>,
+    /// Told to the agent with the message, and not kept as history.
+    #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+    pub context: Option<Vec<serde_json::Value>>,
+    pub forwarded_props: ForwardedProps,
+    /// Answers to the thread's interrupts, all of them; then no user message is needed.
+    #[schema(value_type = Option<Vec<Object>>, nullable = false)]
+    pub resume: Option<Vec<serde_json::Value>>,
+}
+
+/// Closed: other fields are refused.
+#[derive(ToSchema)]
+pub struct ForwardedProps {
+    /// `chat`.
+    pub runtime_mode: String,
+    #[schema(value_type = Option<Object>, nullable = false)]
+    pub client_time: Option<serde_json::Value>,
+}
+
+/// A failure as this dialect tells it: what has not the right shape breaks a rule of the input, and that is a 422.
+pub fn in_dialect(failure: Failure) -> Failure {
+    match failure.kind {
+        FailureKind::SchemaInvalid => Failure { kind: FailureKind::RunInputInvalid, ..failure },
+        _ => failure,
+    }
+}
+
+/// The stable code of a failure: its rule, where that is a code of this dialect, else what its kind is called here.
+pub fn code(failure: &Failure) -> Cow<'static, str> {
+    let rule = failure.rule_name().unwrap_or_default();
+    match failure.kind {
+        _ if rule.starts_with("AGENT_") => return rule.to_owned().into(),
+        FailureKind::Unauthenticated => "AUTH_UNAUTHORIZED",
+        FailureKind::Forbidden | FailureKind::OriginDenied | FailureKind::TenantPolicyDenied => "AGENT_FORBIDDEN",
+        FailureKind::NotFound => "AGENT_SESSION_NOT_FOUND",
+        FailureKind::SessionBusy => "AGENT_SESSION_RUN_LIMIT_EXCEEDED",
+        FailureKind::IdempotencyConflict => "AGENT_RUN_ID_CONFLICT",
+        FailureKind::RateLimited if rule.starts_with("followers") => "AGENT_SSE_CONNECTION_LIMIT_EXCEEDED",
+        FailureKind::RunInputInvalid if is_of_interrupts(failure) => "AGENT_RUN_INPUT_INVALID",
+        FailureKind::RunInputInvalid | FailureKind::PayloadTooLarge | FailureKind::UnsupportedMediaType => {
+            "AGENT_PAYLOAD_INVALID"
+        }
+        other => return format!("AGENT_{}", other.as_str().to_uppercase().replace('-', "_")).into(),
+    }
+    .into()
+}
+
+/// Whether it is about interrupts and their answers. A stream tells of such a failure by an event, as AG-UI wants.
+pub fn is_of_interrupts(failure: &Failure) -> bool {
+    failure.rule_name().is_some_and(|rule| rule.starts_with("interrupt"))
+}
