@@ -47,13 +47,15 @@ pub enum Access {
     Provide,
     /// Who may carry a run out.
     Run,
+    /// Who may talk to agents in threads of their own: users. The operator is the user `local`.
+    Chat,
     /// The operator alone.
     Operate,
 }
 
 impl Access {
-    pub const ALL: [Self; 7] =
-        [Self::Public, Self::Browse, Self::Read, Self::Submit, Self::Provide, Self::Run, Self::Operate];
+    pub const ALL: [Self; 8] =
+        [Self::Public, Self::Browse, Self::Read, Self::Submit, Self::Provide, Self::Run, Self::Chat, Self::Operate];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,6 +65,7 @@ impl Access {
             Self::Submit => "submit",
             Self::Provide => "provide",
             Self::Run => "run",
+            Self::Chat => "chat",
             Self::Operate => "operate",
         }
     }
@@ -78,6 +81,7 @@ impl Access {
             Self::Submit => "runners may not submit work",
             Self::Provide => "provider profiles are for services, not for users and runners",
             Self::Run => "this token may not act as a runner",
+            Self::Chat => "threads are for users, not for services and runners",
             Self::Operate => "only the operator may do this",
         }
     }
@@ -91,6 +95,7 @@ impl Access {
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
             (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Client, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
+            (Self::Chat, _) => matches!(caller, User { .. }),
             (Self::Operate, _) => false,
         };
         if admitted { Ok(()) } else { Err(forbidden("role", self.refusal())) }

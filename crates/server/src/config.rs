@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
     Failure, FailureKind,
+    agent_runs::Busy,
     capabilities::Toggles,
     limits::{LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_MS_MIN},
-    policy::TenantPolicy,
+    policy::{Approval, TenantPolicy},
     redaction::Redactor,
     runner_jobs::Launcher,
 };
@@ -36,6 +37,7 @@ pub struct Config {
     pub runner: RunnerSection,
     pub agents: AgentsSection,
     pub sessions: SessionsSection,
+    pub agent_runs: AgentRunsSection,
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
@@ -186,6 +188,34 @@ pub struct SessionsSection {
 impl Default for SessionsSection {
     fn default() -> Self {
         Self { storage_ttl_ms: None, gc_interval_ms: 300_000 }
+    }
+}
+
+/// The front door for chats: `POST /api/v1/agent/runs`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentRunsSection {
+    /// Where threads belong. A user who is not in this tenant has them in the first of their own.
+    pub tenant: String,
+    /// The agent that answers: a backend profile.
+    pub backend_profile: String,
+    /// What becomes of a message for a thread that is busy: `reject`, `enqueue`, `interrupt` or `rollback`.
+    pub busy: Busy,
+    /// When the agent asks the user before it acts: `untrusted`, `on-request` or `never`; the ceiling where that is narrower.
+    pub approval: Approval,
+    /// Event streams of runs open at once by one user.
+    pub streams_per_user_max: usize,
+}
+
+impl Default for AgentRunsSection {
+    fn default() -> Self {
+        Self {
+            tenant: "local".into(),
+            backend_profile: "scripted".into(),
+            busy: Busy::default(),
+            approval: Approval::OnRequest,
+            streams_per_user_max: 64,
+        }
     }
 }
 
@@ -371,6 +401,7 @@ impl Config {
             ("runner.lease_ms", u64::try_from(runner.lease_ms).unwrap_or(0), lease),
             ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
             ("runner.job_silence_ms", u64::try_from(runner.job_silence_ms).unwrap_or(0), 1..=MS_MAX),
+            ("agent_runs.streams_per_user_max", self.agent_runs.streams_per_user_max as u64, counted.clone()),
             ("limits.followers_max", limits.followers_max as u64, counted.clone()),
             ("limits.followers_per_caller_max", limits.followers_per_caller_max as u64, counted.clone()),
             ("limits.readmit_ms", limits.readmit_ms, 1..=MS_MAX),

@@ -7,7 +7,7 @@ use std::{
 
 use ostler_protocol::{Failure, FailureKind};
 
-use crate::{auth::Principal, config::LimitsSection};
+use crate::auth::Principal;
 
 /// Somebody who was refused may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
@@ -35,16 +35,16 @@ impl Followers {
         self.open.lock().expect("never poisoned").all
     }
 
-    pub fn admit(self: &Arc<Self>, caller: &Principal, limits: &LimitsSection) -> Result<Place, Failure> {
+    pub fn admit(self: &Arc<Self>, caller: &Principal, max: usize, per_caller_max: usize) -> Result<Place, Failure> {
         let caller = caller.name();
         let mut open = self.open.lock().expect("never poisoned");
-        if open.all >= limits.followers_max {
-            return Err(refused("followers", "too many event streams are open", limits.followers_max));
+        if open.all >= max {
+            return Err(refused("followers", "too many event streams are open", max));
         }
         let own = open.by_caller.entry(caller.clone()).or_default();
-        if *own >= limits.followers_per_caller_max {
-            let max = limits.followers_per_caller_max;
-            return Err(refused("followers-per-caller", "this caller has too many event streams open", max));
+        if *own >= per_caller_max {
+            let message = "this caller has too many event streams open";
+            return Err(refused("followers-per-caller", message, per_caller_max));
         }
         *own += 1;
         open.all += 1;

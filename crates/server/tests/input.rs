@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use ostler_protocol::FailureKind::*;
+use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
 use crate::{
     harness::{Engine, Played, TestServer, id, run_body},
     on_both_engines,
+    surface::{agent_run, uuid},
 };
 
 on_both_engines!(
@@ -29,6 +30,8 @@ on_both_engines!(
 );
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+/// By which the run input dialect refuses what is no input at all.
+const AGENT_RULE: &str = "AGENT_RUN_INPUT_INVALID";
 const USER: &str = "ada";
 const PROFILE: &str = "mine";
 const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
@@ -43,6 +46,11 @@ struct Scene {
 
 /// Method, path and a body that would be accepted.
 type Write = (&'static str, String, Value);
+
+/// What a body that makes no sense is called at this path.
+fn invalid(path: &str) -> FailureKind {
+    if path.starts_with("/api/v1/agent/") { RunInputInvalid } else { SchemaInvalid }
+}
 
 impl Scene {
     async fn set(engine: Engine) -> Self {
@@ -138,6 +146,7 @@ impl Scene {
                 format!("/api/v1/provider-profiles/{PROFILE}/validate"),
                 json!({"tenantId": "hwlab", "projectId": "p", "providerId": "p", "idempotencyKey": "k"}),
             ),
+            ("POST", "/api/v1/agent/runs".into(), agent_run(&uuid(run), "run-1")),
         ]
     }
 
@@ -166,6 +175,7 @@ fn every_write_of_the_document_is_tried_here() {
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",
         "PATCH /api/v1/sessions/{sessionId}",
+        "POST /api/v1/agent/runs",
         "POST /api/v1/commands/{commandId}/ack",
         "POST /api/v1/commands/{commandId}/cancel",
         "POST /api/v1/provider-profiles/{profile}/validate",
@@ -206,8 +216,8 @@ async fn malformed_json_is_refused_everywhere(engine: Engine) {
         ];
         for text in texts {
             let answer = scene.server.send_text(method, &path, text.to_vec()).await;
-            assert_eq!(answer.body["failureKind"], "schema-invalid", "{method} {path}: {}", answer.text);
-            answer.refused(SchemaInvalid);
+            assert_eq!(answer.body["failureKind"], invalid(&path).as_str(), "{method} {path}: {}", answer.text);
+            answer.refused(invalid(&path));
         }
     }
     assert_eq!(scene.state().await, before);
@@ -220,8 +230,10 @@ async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
         let values: Vec<Value> = body.as_object().unwrap().values().cloned().collect();
         for wrong in [json!([]), json!(values), json!("text"), json!(7), json!(true), Value::Null] {
             let answer = scene.server.call(method, &path, &wrong).await;
-            assert_eq!(answer.status, 400, "{method} {path} {wrong}: {}", answer.text);
-            answer.refused_by(SchemaInvalid, "body-shape");
+            let (kind, rule) =
+                (invalid(&path), if invalid(&path) == SchemaInvalid { "body-shape" } else { AGENT_RULE });
+            assert_eq!(answer.status, kind.row().status, "{method} {path} {wrong}: {}", answer.text);
+            answer.refused_by(kind, rule);
         }
     }
     assert_eq!(scene.state().await, before);
@@ -239,8 +251,9 @@ async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
                 _ => json!(7),
             };
             let answer = scene.server.call(method, &path, &wrong).await;
-            assert_eq!(answer.body["failureKind"], "schema-invalid", "{method} {path} {field}: {}", answer.text);
-            answer.refused(SchemaInvalid);
+            let kind = invalid(&path);
+            assert_eq!(answer.body["failureKind"], kind.as_str(), "{method} {path} {field}: {}", answer.text);
+            answer.refused(kind);
         }
     }
     assert_eq!(scene.state().await, before);
@@ -325,8 +338,9 @@ async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;
         bare.refused(UnsupportedMediaType);
-        scene.server.send_text(method, &path, "").await.refused_by(SchemaInvalid, "json-malformed");
-        scene.server.send_text(method, &path, "{}").await.refused(SchemaInvalid);
+        let rule = if invalid(&path) == SchemaInvalid { "json-malformed" } else { AGENT_RULE };
+        scene.server.send_text(method, &path, "").await.refused_by(invalid(&path), rule);
+        scene.server.send_text(method, &path, "{}").await.refused(invalid(&path));
     }
 }
 
@@ -414,7 +428,7 @@ async fn unknown_parameters_are_refused(engine: Engine) {
         let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query") {
             let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
-            let refused = server.get(&format!("{path}?someday=1")).await.refused_by(SchemaInvalid, "query-shape");
+            let refused = server.get(&format!("{path}?someday=1")).await.refused_by(invalid(&path), "query-shape");
             assert!(refused.message.contains("`someday`"), "{}", refused.message);
             tried += 1;
         }

@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod agent_runs;
 mod budgets;
 mod callers;
 mod cancel;

@@ -38,6 +38,7 @@ fn admitted(access: &str) -> &'static [Kind] {
         "submit" => &[Client, User],
         "provide" => &[Client],
         "run" => &[ServiceRunner, RunsRunner],
+        "chat" => &[User],
         "operate" => &[],
         other => panic!("nobody knows what {other:?} admits"),
     }
@@ -257,6 +258,14 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
     assert_eq!(state(&server, engine, &scene).await, before, "something was written");
 }
 
+/// Gives the scene's thread to its user.
+async fn own_thread(server: &TestServer, scene: &Scene) {
+    let user = format!("SELECT user_id FROM users WHERE name = 'user-hwlab-{}'", scene.job_id);
+    let thread = &scene.thread_id;
+    let sql = format!("UPDATE sessions SET owner = ({user}), tenant_id = 'hwlab' WHERE external_id = '{thread}'");
+    server.store(&sql).await;
+}
+
 /// The other half: were everybody refused everywhere, the first half would pass.
 async fn whoever_is_right_gets_in(engine: Engine) {
     let server = TestServer::start(engine).await;
@@ -264,6 +273,7 @@ async fn whoever_is_right_gets_in(engine: Engine) {
         let scene = scene(&server, MARKER).await;
         let callers = callers(&server, "hwlab", &scene).await;
         let (_, caller) = callers.iter().find(|(known, _)| *known == kind).unwrap();
+        own_thread(&server, &scene).await;
         for operation in operations().iter().filter(|operation| admitted(&operation.access).contains(&kind)) {
             for (status, text) in operation.call(caller, &scene).await {
                 assert!(![401, 403, 404].contains(&status), "{} by {kind:?}: {status} {text}", operation.name());

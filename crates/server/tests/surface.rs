@@ -34,6 +34,13 @@ pub struct Scene {
     user_name: String,
     pub profile: String,
     pub validation_id: String,
+    pub thread_id: String,
+}
+
+/// A message for a thread, as chat front ends post it.
+pub fn agent_run(thread_id: &str, run_id: &str) -> Value {
+    json!({"threadId": thread_id, "runId": run_id, "messages": [{"id": "m", "role": "user", "content": "hi"}],
+        "forwardedProps": {"runtime_mode": "chat"}})
 }
 
 pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -134,6 +141,9 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/users/{userName}/token", |_| json!({})),
     ("DELETE", "/api/v1/users/{userName}", none),
     ("GET", "/.well-known/jwks.json", none),
+    ("POST", "/api/v1/agent/runs/{threadId}/cancel", none),
+    ("GET", "/api/v1/agent/runs/{threadId}/events", none),
+    ("POST", "/api/v1/agent/runs", |scene| agent_run(&scene.thread_id, "run-2")),
 ];
 
 /// Every operation the document has.
@@ -171,14 +181,24 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
         Value::Null => caller.send(caller.request(method, path)).await,
         body => caller.call(method, path, body).await,
     };
-    let content_type = if path == "/metrics" { "text/plain" } else { "application/json" };
+    let content_type = match path {
+        "/metrics" => "text/plain",
+        stream if stream.contains("/agent/") && stream.contains("/events") => "text/event-stream",
+        _ => "application/json",
+    };
     assert!(answer.headers["content-type"].to_str().unwrap().starts_with(content_type), "{method} {path}");
     assert!(answer.headers["x-trace-id"].to_str().unwrap().starts_with("trc_"));
     (answer.status, answer.text)
 }
 
+/// The body of an id of ours, as a UUID.
+pub fn uuid(id: &str) -> String {
+    let body = &id[id.len() - 32..];
+    format!("{}-{}-{}-{}-{}", &body[..8], &body[8..12], &body[12..16], &body[16..20], &body[20..])
+}
+
 impl Scene {
-    /// A run with a command and a job, a token, a user of this name, and a profile that was tried.
+    /// A run with a command and a job, a token, a user of this name, a profile that was tried, and a thread of the operator's.
     pub async fn set(server: &TestServer, user_name: &str) -> Self {
         let stored = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local"});
         let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");
@@ -197,7 +217,20 @@ impl Scene {
         let validation = server.post(&format!("{path}/validate"), &json!({"tenantId": "hwlab"})).await.with_status(202);
         let validation_id = id(&validation, "validationId");
         let user_name = user_name.to_owned();
-        Self { run_id, session_id, command_id, job_id, permission_id, token_id, user_name, profile, validation_id }
+        let thread_id = uuid(&job_id);
+        server.post("/api/v1/agent/runs", &agent_run(&thread_id, "run-1")).await.with_status(202);
+        Self {
+            run_id,
+            session_id,
+            command_id,
+            job_id,
+            permission_id,
+            token_id,
+            user_name,
+            profile,
+            validation_id,
+            thread_id,
+        }
     }
 
     pub fn path(&self, template: &str) -> String {
@@ -211,6 +244,8 @@ impl Scene {
             .replace("{userName}", &self.user_name)
             .replace("{profile}", &self.profile)
             .replace("{validationId}", &self.validation_id)
+            .replace("{threadId}/events", &format!("{}/events?runId=run-1&idle_limit=1", self.thread_id))
+            .replace("{threadId}/cancel", &format!("{}/cancel?runId=run-1", self.thread_id))
     }
 }
 

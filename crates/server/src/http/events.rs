@@ -3,12 +3,12 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    Json,
+    BoxError, Json,
     body::{Body as AxumBody, Bytes},
     extract::State,
     response::{IntoResponse, Response},
 };
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderValue, header};
 use ostler_protocol::{
     Failure, FailureKind,
@@ -100,9 +100,23 @@ pub fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower:
             }
         }
     });
+    streamed(app, caller, headers, frames)
+}
+
+/// An answer of frames, for as long as the caller would be let in.
+pub fn streamed<E: Into<BoxError> + Send + 'static>(
+    app: &App,
+    caller: Principal,
+    headers: &HeaderMap,
+    frames: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+) -> Response {
     let token = bearer(headers).ok().flatten().map(SecretString::from);
     let frames = frames.take_until(turned_away(app.clone(), caller, token));
-    let mut response = Response::new(AxumBody::from_stream(frames));
+    as_events(AxumBody::from_stream(frames))
+}
+
+pub fn as_events(frames: AxumBody) -> Response {
+    let mut response = Response::new(frames);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

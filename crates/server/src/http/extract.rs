@@ -78,6 +78,19 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T, Refusal> {
+    let bytes = read_bytes(request, app).await?;
+    let text =
+        std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
+    Ok(read_shape("body-shape", BODY, text)?)
+}
+
+/// A JSON body as it came, for what reads it by rules of its own.
+pub async fn read_body(request: Request, app: &App) -> Result<Bytes, Failure> {
+    check_content_type(request.headers())?;
+    read_bytes(request, app).await
+}
+
+async fn read_bytes(request: Request, app: &App) -> Result<Bytes, Failure> {
     let too_large = || {
         let message = format!("the body is over {BODY_BYTES_MAX} bytes");
         Failure::rule(FailureKind::PayloadTooLarge, "body-size", message)
@@ -88,21 +101,18 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
     let mut body = request.into_body();
     if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
         drain(&mut body, patience).await;
-        return Err(too_large().into());
+        return Err(too_large());
     }
     let read = tokio::time::timeout(patience, Limited::new(&mut body, BODY_BYTES_MAX).collect()).await;
     let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
-    let bytes = match read {
-        Ok(collected) => collected.to_bytes(),
+    match read {
+        Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             drain(&mut body, patience).await;
-            return Err(too_large().into());
+            Err(too_large())
         }
-        Err(_) => return Err(Failure::invalid("body-read", "the body ended before it was whole").into()),
-    };
-    let text =
-        std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
-    Ok(read_shape("body-shape", BODY, text)?)
+        Err(_) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
+    }
 }
 
 /// Reads on for a while: a sender that is cut off while it writes never learns why.

@@ -1,6 +1,7 @@
 //! The HTTP face of the services. The router and the OpenAPI document come from the same attributes, so they cannot
 //! disagree. Handlers hold no SQL and no policy.
 
+mod agent;
 mod backends;
 mod capabilities;
 mod commands;
@@ -89,6 +90,9 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(users::remove))
         .routes(routes!(users::create_token))
         .routes(routes!(users::key_set))
+        .routes(routes!(agent::runs::create))
+        .routes(routes!(agent::runs::events))
+        .routes(routes!(agent::runs::cancel))
 }
 
 /// The OpenAPI document of this build.

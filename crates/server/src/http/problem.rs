@@ -1,16 +1,20 @@
-//! Failures on their way out: one encoding for the manager dialect, one log line each.
+//! Failures on their way out: one encoding, with the dialect's own code where it has one, and one log line each.
 
 use axum::{
     Json,
     response::{IntoResponse, Response},
 };
 use http::{HeaderValue, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, events::clip, failures::Problem, ids::TraceId, redaction::Redactor};
+use ostler_protocol::{
+    Failure, FailureKind, agent_runs, events::clip, failures::Problem, ids::TraceId, redaction::Redactor,
+};
 
 use crate::app::App;
 
 /// Of every failure: RFC 9457.
 pub const CONTENT_TYPE: &str = "application/problem+json";
+/// The run input dialect has names of its own for what goes wrong.
+const AGENT_ROUTES: &str = "/api/v1/agent/";
 /// Callers' words in a failure are bounded in the log.
 const LOGGED_CHARS_MAX: usize = 500;
 
@@ -43,13 +47,16 @@ fn status(kind: FailureKind) -> StatusCode {
 /// Writes the failure a response carries, if it carries one.
 pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) -> Response {
     let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
+    let is_agent_run = path.starts_with(AGENT_ROUTES);
+    let failure = if is_agent_run { agent_runs::in_dialect(failure) } else { failure };
+    let code = is_agent_run.then(|| agent_runs::code(&failure).into_owned());
     let redactor = &app.redactor;
     app.metrics.refused(&failure);
     log(&failure, trace_id, path, redactor);
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
-    let problem = Problem::new(failure.kind, message, trace_id.to_string(), details);
+    let problem = Problem { code, ..Problem::new(failure.kind, message, trace_id.to_string(), details) };
     let mut answer = (status(failure.kind), Json(problem)).into_response();
     answer.extensions_mut().insert(failure.kind);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));

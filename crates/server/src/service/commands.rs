@@ -53,20 +53,34 @@ pub async fn create(
     }
 }
 
+/// What a user has said, as its event keeps it: redacted, in parts.
+pub struct Said {
+    pub message_id: String,
+    pub content: Value,
+}
+
 /// Checks a new command and completes it, but for its number and target.
 pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<CreateCommandOp, Failure> {
     check_payload(asked.command_type, &asked.payload)?;
     if let Some(key) = &asked.idempotency_key {
         check_key(app, key)?;
     }
+    compose(app, run, asked, None)
+}
+
+/// Completes a command that fits. What was said is its prompt, unless it is given.
+pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>) -> Result<CreateCommandOp, Failure> {
     // The hash is of what was sent; what is kept is redacted.
     let payload_hash = canonical_hash(&asked.payload.to_value());
     let payload = app.redacted(&asked.payload)?;
     let command_id = CommandId::new(app.ids.body());
-    let message = match prompt(&payload) {
-        Some(text) => {
-            let content = json!({"messageId": format!("msg_{}", app.ids.body().simple()), "commandType": asked.command_type,
-                "content": [{"type": "text", "text": text}]});
+    let prompted = || {
+        let content = json!([{"type": "text", "text": prompt(&payload)?}]);
+        Some(Said { message_id: format!("msg_{}", app.ids.body().simple()), content })
+    };
+    let message = match said.or_else(prompted) {
+        Some(Said { message_id, content }) => {
+            let content = json!({"messageId": message_id, "commandType": asked.command_type, "content": content});
             NewEvent::written(EventType::UserMessage, Some(command_id), &content)
         }
         None => {
@@ -88,6 +102,7 @@ pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<Create
         target_command_id: None,
         cancel_requested_at: None,
         cancel_reason: None,
+        rolled_back_at: None,
         acked_at: None,
         deadline_at: None,
         attempt_id: None,

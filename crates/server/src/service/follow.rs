@@ -75,12 +75,22 @@ pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> 
     Follower::start(app, caller, session.session, Scope::Session, after)
 }
 
+/// Follows a thread from behind this number, in a place that was taken for it.
+pub fn thread(app: &App, place: Place, session: SessionId, after: i64) -> Follower {
+    Follower::at(app, place, session, Scope::Session, after)
+}
+
 impl Follower {
     fn start(app: &App, caller: &Principal, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
         app.accepting()?;
         let after = ostler_protocol::cursors::after_seq(after)?;
-        let place = app.followers.admit(caller, &app.config.limits)?;
-        Ok(Self {
+        let limits = &app.config.limits;
+        let place = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
+        Ok(Self::at(app, place, session, scope, after))
+    }
+
+    fn at(app: &App, place: Place, session: SessionId, scope: Scope, after: i64) -> Self {
+        Self {
             app: app.clone(),
             session,
             scope,
@@ -91,7 +101,7 @@ impl Follower {
             ended: false,
             recheck_at: Instant::now() + app.recheck(),
             _place: place,
-        })
+        }
     }
 
     /// The number an event has here.
@@ -109,11 +119,17 @@ impl Follower {
         }
     }
 
+    /// The next event, if it is here already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        let event = self.ready.pop_front()?;
+        self.after = self.number(&event);
+        Some(event)
+    }
+
     /// The next event. `None`: the run has ended, or the server stops.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                self.after = self.number(&event);
+            if let Some(event) = self.try_next() {
                 // The run's own end is its last event.
                 let is_end = event.event_type == EventType::TerminalStatus && event.command_id.is_none();
                 self.ended |= is_end && matches!(self.scope, Scope::Run(_));

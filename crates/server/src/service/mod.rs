@@ -1,5 +1,6 @@
 //! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
 
+pub mod agent_runs;
 pub mod backends;
 pub mod capabilities;
 pub mod commands;
@@ -17,5 +18,6 @@ pub mod runners;
 pub mod runs;
 pub mod session_storage;
 pub mod sessions;
+pub mod threads;
 pub mod tokens;
 pub mod users;

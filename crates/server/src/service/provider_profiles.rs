@@ -245,6 +245,15 @@ pub async fn check_named(app: &App, profile: &str, named: &[ProviderCredential])
     Err(Failure::rule(FailureKind::SecretUnavailable, "provider-credential-required", message))
 }
 
+/// Whether a run of the profile has a credential to name.
+pub async fn has_credential(app: &App, profile: &str) -> Result<bool, Failure> {
+    if profile == "scripted" {
+        return Ok(false);
+    }
+    let secret = app.secrets.get(&secret_name(profile)).await?;
+    Ok(!needs_none(app, profile) || secret.is_some_and(|secret| secret.credential.text(AUTH).is_some()))
+}
+
 fn needs_none(app: &App, profile: &str) -> bool {
     app.config.policy.credential_free_profiles.iter().any(|name| name == profile)
 }

@@ -18,7 +18,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{commands, provider_profiles, runner_jobs, session_storage, sessions};
+use super::{commands, commands::Said, provider_profiles, runner_jobs, session_storage, sessions};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -31,13 +31,7 @@ pub const RACES_MAX: usize = 3;
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
-    let admitted = redacted(app, app.config.policy.admit(&asked)?)?;
-    caller.may_submit(&admitted.tenant_id)?;
-    workspaces::check(app, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
-    app.name("projectId", &admitted.project_id)?;
-    app.name("providerId", &admitted.provider_id)?;
-    let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
-    provider_profiles::check_named(app, &admitted.backend_profile, credentials).await?;
+    let admitted = admit(app, caller, &asked).await?;
     let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let request_hash = request_hash(&asked);
     if let Some(first) = &asked.command {
@@ -51,7 +45,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
             provider_profiles::check_ready(app, &admitted.backend_profile).await?;
         }
         let session = session(app, &asked, &admitted).await?;
-        let op = create_op(app, caller, &asked, &admitted, &request_hash, &session)?;
+        let op = create_op(app, caller, &asked, &admitted, &request_hash, &session, None)?;
         let reply = app.try_submit(op.run.session, None, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
             app.metrics.run_started();
@@ -63,6 +57,18 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once"))
+}
+
+/// What the policy makes of a request, if this caller may make it.
+pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<AdmittedRun, Failure> {
+    let admitted = redacted(app, app.config.policy.admit(asked)?)?;
+    caller.may_submit(&admitted.tenant_id)?;
+    workspaces::check(app, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
+    app.name("projectId", &admitted.project_id)?;
+    app.name("providerId", &admitted.provider_id)?;
+    let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
+    provider_profiles::check_named(app, &admitted.backend_profile, credentials).await?;
+    Ok(admitted)
 }
 
 /// The fields a caller fills freely, as they may be kept. Credentials belong into the secret scope, by reference.
@@ -134,13 +140,15 @@ async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result
     Ok((new, true))
 }
 
-fn create_op(
+/// A run and what it is started with. What was said is the first command's prompt, unless it is given.
+pub fn create_op(
     app: &App,
     caller: &Principal,
     asked: &CreateRun,
     admitted: &AdmittedRun,
     request_hash: &str,
     (session, is_new): &(Session, bool),
+    said: Option<Said>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();
     let run = new_run(app, admitted, session, asked.idempotency_key.clone(), request_hash, now);
@@ -158,7 +166,11 @@ fn create_op(
         Some(first) => {
             let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
             let known = crate::app::RunRef::of(&run);
-            let command = Box::new(commands::create_op(app, &known, first.clone())?);
+            let command = match said {
+                None => commands::create_op(app, &known, first.clone())?,
+                said => commands::compose(app, &known, first.clone(), said)?,
+            };
+            let command = Box::new(command);
             Some((command, Box::new(runner_jobs::create_op(app, &known, &order)?)))
         }
     };

@@ -68,6 +68,13 @@ impl Answer {
         Refused { rule, message: id(&body, "message"), details: body["details"].clone() }
     }
 
+    /// As [`Answer::refused`], under the run input dialect's code.
+    #[track_caller]
+    pub fn refused_as(self, kind: FailureKind, code: &str) -> Refused {
+        assert_eq!(self.body["code"], code, "{}", self.text);
+        self.refused(kind)
+    }
+
     /// As [`Answer::refused`], by the named rule.
     #[track_caller]
     pub fn refused_by(self, kind: FailureKind, rule: &str) -> Refused {

@@ -89,10 +89,26 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
+        "ostler_agent_runs" => agent_runs(server).await,
         "ostler_hash_chain" => hash_chain(server).await,
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
     true
+}
+
+async fn agent_runs(server: &TestServer) {
+    let thread_id = super::uuid(&server.create_run().await);
+    let accepted = server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
+    assert_eq!((&accepted["threadId"], &accepted["created"]), (&json!(thread_id), &json!(true)));
+    let path = format!("/api/v1/agent/runs/{thread_id}");
+    let cancelled = server.send(server.request("POST", &format!("{path}/cancel?runId=r"))).await.with_status(202);
+    assert_eq!(cancelled["accepted"], true);
+    let told = server.get(&format!("{path}/events?runId=r")).await.text;
+    assert!(told.contains("RUN_STARTED") && told.contains(r#"{"type":"cancelled"}"#), "{told}");
+    let streamed = server.request("POST", "/api/v1/agent/runs").header("accept", "text/event-stream");
+    let streamed = streamed.header("content-type", "application/json");
+    let streamed = streamed.body(super::agent_run(&thread_id, "r").to_string());
+    assert_eq!(server.send(streamed).await.text, told, "the same run, told again");
 }
 
 async fn asks_everybody_for_a_token(server: &TestServer) -> bool {

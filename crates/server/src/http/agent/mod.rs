@@ -1,0 +1,3 @@
+//! `/api/v1/agent…`: the run input dialect, for chat front ends. Its failures carry a code of its own (`problem.rs`).
+
+pub mod runs;

@@ -1,0 +1,245 @@
+//! Runs of chat front ends: accept, cancel, follow. A message becomes a turn of the caller's thread, which is made when it
+//! is first named; everything a client then reads is translated from the thread's events.
+
+mod stream;
+mod transcript;
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    agent_runs::{AgentRun, CancelAccepted, TaskAccepted},
+    agui::{
+        input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
+        messages::{Context as Told, Message, ResumeEntry},
+    },
+    commands::{CommandType, CreateCommand},
+    context::{Context, Note, Remark, UsersClock},
+    ids::SessionId,
+    kernel::{AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
+    provider_profiles::secret_ref,
+    runs::CreateRun,
+    sessions::Session,
+};
+use ostler_store as store;
+use serde_json::{Value, json};
+
+use super::{
+    commands::Said,
+    provider_profiles,
+    runs::{self, RACES_MAX, unexpected},
+    session_storage, threads,
+};
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+};
+
+pub use stream::{Next, Position, RunStream};
+
+/// Where the kernel's runs of threads belong unless the policy lists others.
+const PROJECT: &str = "ostler/agent-runs";
+const PROVIDER: &str = "local";
+
+/// A run that was accepted, now or before.
+pub struct Accepted {
+    pub thread_id: String,
+    pub agent_run: AgentRun,
+    /// The thread was made for it.
+    pub created: bool,
+}
+
+impl Accepted {
+    pub fn task(&self) -> TaskAccepted {
+        TaskAccepted {
+            task_id: self.agent_run.command_id.to_string(),
+            thread_id: self.thread_id.clone(),
+            run_id: self.agent_run.run_id.clone(),
+            created: self.created,
+        }
+    }
+}
+
+/// Accepts a run. The same one again is answered the same; another of its name is refused.
+pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
+    app.accepting()?;
+    check_run_id(app, &input.run_id)?;
+    for _ in 0..RACES_MAX {
+        let thread = threads::find(app, caller, &input.thread_id).await?;
+        transcript::check(app, thread.as_ref(), &input.transcript).await?;
+        let asked_before = thread.is_some();
+        let thread = match thread {
+            Some(session) => (session, false),
+            None => (new_thread(app, caller, &input.thread_id)?, true),
+        };
+        let asked = match input.resume.as_slice() {
+            [] => turn(app, caller, input, &thread).await?,
+            answers => resume(answers, asked_before)?,
+        };
+        let session = &thread.0;
+        let op =
+            AcceptRunOp { run_id: input.run_id.clone(), request_hash: input.hash.clone(), asked, by: caller.name() };
+        match app.try_submit(session.session, session.last_run_id, Op::AcceptRun(Box::new(op))).await {
+            Ok(Some(Reply::AgentRun(accepted))) => {
+                if let Some(run) = &accepted.started {
+                    app.metrics.run_started();
+                    let known = app.remember_run(run);
+                    app.remember_command(accepted.agent_run.command_id, &known);
+                }
+                let (agent_run, created) = (accepted.agent_run, accepted.is_new_thread);
+                return Ok(Accepted { thread_id: input.thread_id.clone(), agent_run, created });
+            }
+            Ok(Some(other)) => return Err(unexpected(&other)),
+            // Somebody has made the thread, or gone on with it, meanwhile.
+            Ok(None) => {}
+            Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
+}
+
+/// It is kept and shown as it is.
+fn check_run_id(app: &App, run_id: &str) -> Result<(), Failure> {
+    let fits = !run_id.chars().any(char::is_control) && app.redactor.redact(run_id) == run_id;
+    if fits { Ok(()) } else { Err(Failure::invalid(INVALID_RUN_ID, "runId must be printable, and no credential")) }
+}
+
+fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
+    let tenant = threads::tenant(app, caller)?.to_owned();
+    let profile = app.config.agent_runs.backend_profile.clone();
+    let new = Session::new(SessionId::new(app.ids.body()), tenant, Some(thread_id.to_owned()), profile, app.now());
+    Ok(Session { owner: Some(threads::owner(caller)?), ..new })
+}
+
+/// The message as a turn, with the run it starts where the thread has none that takes it.
+async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session, bool)) -> Result<AskedRun, Failure> {
+    let user = input.user.as_ref().ok_or_else(|| Failure::internal("an input without resume has a user message"))?;
+    let (session, is_new) = thread;
+    if !is_new {
+        session_storage::check_there(app, session).await?;
+    }
+    let said = said(app, user)?;
+    let asked = asked_run(app, session, payload(input, user, &said)).await?;
+    let admitted = runs::admit(app, caller, &asked).await?;
+    provider_profiles::check_ready(app, &admitted.backend_profile).await?;
+    let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
+    Ok(AskedRun::Turn { fresh: Box::new(fresh), busy: app.config.agent_runs.busy })
+}
+
+/// What the user said, as its event keeps it.
+fn said(app: &App, user: &UserMessage) -> Result<Said, Failure> {
+    let own = app.name("id", &user.id).ok().map(str::to_owned);
+    let message_id = own.unwrap_or_else(|| format!("msg_{}", app.ids.body().simple()));
+    let part = |part: &UserPart| match part {
+        UserPart::Text(text) => Ok(json!({"type": "text", "text": app.redactor.redact(text)})),
+        UserPart::Image { .. } => Err(Failure::invalid("attachment", "this server takes no attachments")),
+    };
+    let content = user.parts.iter().map(part).collect::<Result<Vec<Value>, _>>()?;
+    Ok(Said { message_id, content: content.into() })
+}
+
+/// What the agent is given: the message, and the context that is in no event.
+fn payload(input: &RunInput, user: &UserMessage, said: &Said) -> RawJson {
+    let mut payload = json!({"prompt": user.text(), "content": said.content});
+    let context = context(input);
+    if !context.is_empty() {
+        payload["context"] = json!(context);
+    }
+    RawJson::of(&payload)
+}
+
+fn context(input: &RunInput) -> Context {
+    let remark = |message: &Message| Remark { role: message.role().to_owned(), text: message.text() };
+    let note = |note: &Told| Note { description: note.description.clone(), value: note.value.clone() };
+    let clock =
+        |time: &ClientTime| UsersClock { now: time.client_now_iso.clone(), timezone: time.device_timezone.clone() };
+    Context {
+        messages: input.others.iter().map(remark).collect(),
+        notes: input.context.iter().map(note).collect(),
+        clock: input.client_time.as_ref().map(clock),
+    }
+}
+
+/// The run behind a thread: of the configured agent, in an empty workspace.
+async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<CreateRun, Failure> {
+    let (policy, chosen) = (&app.config.policy, &app.config.agent_runs);
+    let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
+    let mut execution = json!({"approval": chosen.approval.min(policy.ceiling.approval)});
+    if provider_profiles::has_credential(app, &chosen.backend_profile).await? {
+        let credential = json!({"profile": chosen.backend_profile, "secretRef": secret_ref(&chosen.backend_profile)});
+        execution["secretScope"] = json!({"providerCredentials": [credential]});
+    }
+    Ok(CreateRun {
+        tenant_id: Some(session.tenant_id.clone()),
+        project_id: Some(first(&policy.projects, PROJECT)),
+        workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
+        provider_id: Some(first(&policy.providers, PROVIDER)),
+        backend_profile: Some(chosen.backend_profile.clone()),
+        execution_policy: Some(RawJson::of(&execution)),
+        trace_sink: Some(RawJson::null()),
+        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
+        ..CreateRun::default()
+    })
+}
+
+/// Answers to interrupts of a thread that is there.
+fn resume(answers: &[ResumeEntry], is_known: bool) -> Result<AskedRun, Failure> {
+    let unknown =
+        || Failure::rule(FailureKind::RunInputInvalid, "interrupt-unknown", "the thread has no such interrupt");
+    let resumed = |entry: &ResumeEntry| {
+        let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
+        Ok(Resumed { permission_id, entry: entry.clone() })
+    };
+    if !is_known {
+        return Err(unknown());
+    }
+    Ok(AskedRun::Resume(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
+}
+
+/// Asks for a run's end. Idempotent, also for one that has ended.
+pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<CancelAccepted, Failure> {
+    let (session, agent_run) = find(app, caller, thread_id, run_id).await?;
+    let known = app.command_ref(agent_run.command_id).await?;
+    let op = CancelCommandOp { command_id: agent_run.command_id, by: caller.name(), reason: None };
+    match app.submit(&known, Op::CancelCommand(op)).await? {
+        Reply::Command(..) => {
+            let thread_id = session.public_id();
+            Ok(CancelAccepted { thread_id, run_id: agent_run.run_id, accepted: true })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A run of the caller's own thread, by the client's names for both.
+async fn find(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<(Session, AgentRun), Failure> {
+    let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
+    let session = threads::get(app, caller, &thread_id).await?;
+    let agent_run = store::agent_runs::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
+    let agent_run = agent_run.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
+    Ok((session, agent_run))
+}
+
+/// Follows a run of the caller's from behind an event, or from its start.
+pub async fn follow(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    run_id: &str,
+    after: Option<Position>,
+) -> Result<RunStream, Failure> {
+    let (session, agent_run) = find(app, caller, thread_id, run_id).await?;
+    let place = stream::place(app, caller)?;
+    stream::open(app, place, &session.public_id(), agent_run, after).await
+}
+
+/// Accepts a run and follows it. Whoever hangs up does not stop it.
+pub async fn accept_and_follow(
+    app: &App,
+    caller: &Principal,
+    input: &RunInput,
+    after: Option<Position>,
+) -> Result<RunStream, Failure> {
+    // A place first: what cannot be followed is not begun.
+    let place = stream::place(app, caller)?;
+    let accepted = accept(app, caller, input).await?;
+    stream::open(app, place, &accepted.thread_id, accepted.agent_run, after).await
+}
