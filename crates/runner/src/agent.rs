@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
     commands::Command,
+    context::Context,
     conversation::Message,
     ids::AttemptId,
     provider_profiles::AgentConfig,
@@ -58,6 +59,13 @@ pub struct Turn {
     pub is_repeat: bool,
     /// What was said in the session before, for an agent that wants it.
     pub conversation: Vec<Message>,
+}
+
+impl Turn {
+    /// The prompt, with what the front end told beside it.
+    pub fn asked(&self) -> String {
+        Context::of(&self.command.payload).before(&self.prompt)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

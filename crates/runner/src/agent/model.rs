@@ -55,7 +55,7 @@ impl Model {
             Ok(endpoint) => endpoint,
             Err(trouble) => return Ok(trouble.end()),
         };
-        let said = opening(&turn.conversation, &turn.prompt);
+        let said = opening(&turn.conversation, &turn.asked());
         Talk { endpoint, tools: &self.tools, said, ear: Ear { link, heard: VecDeque::new() } }.run().await
     }
 }

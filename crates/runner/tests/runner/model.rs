@@ -93,6 +93,22 @@ async fn earlier_turns_of_the_session_come_along() {
 }
 
 #[tokio::test]
+async fn context_comes_after_the_history_and_is_gone_with_its_turn() {
+    let endpoint = chat();
+    let kernel = Kernel::new(json!({}));
+    ask(&kernel, "one");
+    let context = json!({"notes": [{"description": "page", "value": "/orders/7"}]});
+    kernel.submit(CommandType::Turn, json!({"prompt": "two", "context": context}));
+    ask(&kernel, "three");
+    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
+    let asked = endpoint.seen();
+    let told = asked[1].body["messages"].as_array().unwrap();
+    assert_eq!((told.len(), &told[0]["content"]), (3, &json!("one")));
+    assert_eq!(told[2]["content"], "<context>\npage: /orders/7\n</context>\n\ntwo");
+    assert!(!asked[2].body.to_string().contains("/orders/7"));
+}
+
+#[tokio::test]
 async fn what_a_thinking_model_shows_is_told_apart_from_its_reply() {
     let endpoint = chat();
     let (kernel, command) = turn("[[think]]", outfit(endpoint.base_url()), json!({})).await;

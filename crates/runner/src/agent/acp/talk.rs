@@ -72,7 +72,7 @@ impl<'a> Talk<'a> {
 
     pub async fn run(&mut self, holds_prompt: bool) -> TurnResult {
         self.pass_over().await;
-        let mut prompt = if holds_prompt { CUT_OFF.to_owned() } else { self.turn.prompt.clone() };
+        let mut prompt = if holds_prompt { CUT_OFF.to_owned() } else { self.turn.asked() };
         for _ in 0..PROMPTS_MAX {
             let answer = match self.prompt(&prompt).await {
                 Ok(answer) => answer,

@@ -115,7 +115,8 @@ impl<'a> Conversation<'a> {
 
     /// `holds_prompt`: the thread has heard the prompt before, and is only told to go on.
     pub async fn run(&mut self, holds_prompt: bool) -> TurnResult {
-        let mut text = if holds_prompt { GO_ON } else { &self.turn.prompt };
+        let asked = self.turn.asked();
+        let mut text = if holds_prompt { GO_ON } else { asked.as_str() };
         loop {
             if let Err(error) = self.start(text).await {
                 self.is_well = false;
