@@ -71,6 +71,36 @@ impl Connection {
     }
 }
 
+/// How a chunked answer ends.
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+
+impl Connection {
+    /// Sends a request whose answer is a stream, and reads it to its end, head included.
+    pub async fn stream(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+        self.stream_until(request, LAST_CHUNK).await?;
+        Ok(&self.buffer)
+    }
+
+    /// Sends a request whose answer is a stream, and reads until this has come. The rest can still be read.
+    pub async fn stream_until(&mut self, request: &[u8], text: &[u8]) -> Outcome<()> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        self.read_until(text).await
+    }
+
+    pub async fn read_until(&mut self, text: &[u8]) -> Outcome<()> {
+        let mut searched = 0;
+        while memmem::find(&self.buffer[searched..], text).is_none() {
+            searched = self.buffer.len().saturating_sub(text.len());
+            let refused = self.buffer.len() > 9 && self.buffer[9] != b'2';
+            if refused || self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(format!("no stream: {}", String::from_utf8_lossy(&self.buffer)).into());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The number that follows the first place where `key` stands.
 pub fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
     let start = memmem::find(text, key)? + key.len();

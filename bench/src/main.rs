@@ -5,6 +5,7 @@
 //! so that it never is what limits a figure; what it used is reported beside what the server used. CPU figures are the
 //! server process's own time, because wall-clock time on a shared machine says more about the neighbours.
 
+mod agui;
 mod append;
 mod bare;
 mod calls;
@@ -36,7 +37,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
-          sessions, replicas, start, codex";
+          sessions, replicas, start, codex, agui";
 
 struct Options {
     ostler: PathBuf,
@@ -128,6 +129,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("replicas") {
         replicas::measure(&bench, &mut report).await?;
+    }
+    if wanted("agui") {
+        agui::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -21,7 +21,7 @@ const WARM_UP_RUNS_PER_CLIENT: usize = 10;
 const POLLS_MAX: usize = 100;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 /// The runner gives back its lease and its job after the client has its result; that belongs to the run.
-const TAIL: Duration = Duration::from_millis(100);
+pub const TAIL: Duration = Duration::from_millis(100);
 
 struct Round {
     server_ms_per_run: f64,
