@@ -105,6 +105,12 @@ ids! {
     TokenId "tok_";
     /// A person.
     UserId "usr_";
+    /// An agent with a manifest.
+    AgentId "agt_";
+    /// What a person has granted an agent.
+    RelationId "rel_";
+    /// One entry of a person's consent ledger.
+    ReceiptId "rcp_";
     /// A trial of a provider profile. It is the run that tries it, under another name.
     ValidationId "val_";
     /// Correlates one request with the log.

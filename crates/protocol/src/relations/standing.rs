@@ -1,0 +1,170 @@
+//! How a relation stands under the manifest of now: what is granted, what is suspended, whether the person must be asked.
+//! It is worked out from what they consented to each time it is needed, so no change can slip past somebody who was away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Answer, REAUTH_REQUIRED, ReauthRequired, Relation, RelationView, ScopeStanding, ScopeState};
+use crate::{
+    Timestamp,
+    manifest::{Change, Manifest, ManifestDiff, Rule, Scope, Sensitivity, scopes::preset},
+};
+
+/// Since which version of an agent's manifest each of its scopes has been declared without a break.
+pub type DeclaredSince = BTreeMap<String, i64>;
+
+/// An agent's manifest of now.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared<'a> {
+    pub version: i64,
+    pub hash: &'a str,
+    pub manifest: &'a Manifest,
+    pub since: &'a DeclaredSince,
+}
+
+/// The next `DeclaredSince`. A scope that was gone and comes back is a new one: nobody has consented to it.
+pub fn declared_since(before: &DeclaredSince, manifest: &Manifest, version: i64) -> DeclaredSince {
+    let since = |scope: &Scope| (scope.id.clone(), before.get(&scope.id).copied().unwrap_or(version));
+    manifest.permission_scopes.iter().map(since).collect()
+}
+
+impl Declared<'_> {
+    pub fn scope(&self, id: &str) -> Option<&Scope> {
+        self.manifest.permission_scopes.iter().find(|scope| scope.id == id)
+    }
+
+    /// Whether whoever consented to this version has consented to this scope's being there.
+    fn was_there(&self, id: &str, version: i64) -> bool {
+        self.since.get(id).is_some_and(|since| *since <= version)
+    }
+
+    /// Completes the difference between the manifest of a version and this one: what went and came back in between looks
+    /// unchanged from both ends.
+    pub fn changed_since(&self, version: i64, mut diff: ManifestDiff) -> ManifestDiff {
+        let is_new = |change: &Change, id: &str| change.rule == Rule::ScopeAdded && change.scope.as_deref() == Some(id);
+        let mut asked: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
+        for (index, scope) in self.manifest.permission_scopes.iter().enumerate() {
+            if self.was_there(&scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id)) {
+                continue;
+            }
+            diff.changes.push(Change {
+                rule: Rule::ScopeAdded,
+                pointer: format!("/permission_scopes/{index}"),
+                old: Value::Null,
+                new: serde_json::to_value(scope).expect("our own types serialise"),
+                breaking: true,
+                scope: Some(scope.id.clone()),
+            });
+            diff.breaking = true;
+            asked.insert(scope.id.clone());
+        }
+        diff.scopes_requiring_reauth = asked.into_iter().collect();
+        diff
+    }
+}
+
+/// A relation, the manifest of now, and what changed between that and what was consented to.
+#[derive(Clone, Copy)]
+pub struct Standing<'a> {
+    pub relation: &'a Relation,
+    pub declared: Declared<'a>,
+    /// Completed by [`Declared::changed_since`].
+    pub changed: &'a ManifestDiff,
+    pub now: Timestamp,
+}
+
+impl Standing<'_> {
+    pub fn is_active(&self) -> bool {
+        self.relation.revoked_at.is_none()
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.is_active() && self.changed.breaking
+    }
+
+    fn scope(&self, scope: &Scope) -> ScopeStanding {
+        let answer = self.relation.answers.get(&scope.id).filter(|_| self.is_active());
+        let floor = preset(&scope.id).map_or(Sensitivity::Low, |preset| preset.floor).max(scope.sensitivity);
+        let unanswered = ScopeStanding {
+            id: scope.id.clone(),
+            state: ScopeState::Unanswered,
+            sensitivity: floor,
+            once: false,
+            expires_at: None,
+        };
+        match answer {
+            Some(Answer::Denied) => ScopeStanding { state: ScopeState::Denied, ..unanswered },
+            Some(Answer::Granted { sensitivity, once, expires_at })
+                if self.declared.was_there(&scope.id, self.relation.consented.version) =>
+            {
+                let state = match expires_at {
+                    Some(end) if *end <= self.now => ScopeState::Expired,
+                    _ if self.changed.scopes_requiring_reauth.contains(&scope.id) => ScopeState::Suspended,
+                    _ => ScopeState::Granted,
+                };
+                let sensitivity = Sensitivity::in_force(*sensitivity, floor);
+                ScopeStanding { state, sensitivity, once: *once, expires_at: *expires_at, ..unanswered }
+            }
+            Some(Answer::Granted { .. }) | None => unanswered,
+        }
+    }
+
+    pub fn scopes(&self) -> Vec<ScopeStanding> {
+        self.declared.manifest.permission_scopes.iter().map(|scope| self.scope(scope)).collect()
+    }
+
+    /// Whether the agent may use this scope now.
+    pub fn is_granted(&self, id: &str) -> bool {
+        self.declared.scope(id).is_some_and(|scope| self.scope(scope).state == ScopeState::Granted)
+    }
+
+    pub fn view(&self) -> RelationView {
+        let scopes = self.scopes();
+        let of = |state| ids(scopes.iter().filter(|scope| scope.state == state));
+        let reauth_required = self.is_pending();
+        let asked = if reauth_required { self.changed.scopes_requiring_reauth.clone() } else { vec![] };
+        let Relation { relation_id, agent_id, user_id, consented, created_at, updated_at, revoked_at, .. } =
+            self.relation.clone();
+        RelationView {
+            id: relation_id,
+            agent_id,
+            user_id,
+            granted_scopes: of(ScopeState::Granted),
+            suspended_scopes: of(ScopeState::Suspended),
+            denied_scopes: of(ScopeState::Denied),
+            scopes,
+            consented_manifest_version: consented.version,
+            consented_manifest_hash: consented.hash,
+            manifest_version: self.declared.version,
+            manifest_hash: self.declared.hash.to_owned(),
+            reauth_required,
+            scopes_requiring_reauth: asked,
+            created_at,
+            updated_at,
+            revoked_at,
+        }
+    }
+
+    /// What this person is to be told; `None`: nothing.
+    pub fn reauth_required(&self) -> Option<ReauthRequired> {
+        let view = self.is_pending().then(|| self.view())?;
+        let asked = |id: &str| view.scopes_requiring_reauth.iter().any(|asked| asked == id);
+        let unanswered = |scope: &&ScopeStanding| scope.state == ScopeState::Unanswered && asked(&scope.id);
+        Some(ReauthRequired {
+            event_type: REAUTH_REQUIRED.into(),
+            agent_id: view.agent_id,
+            new_manifest_version: view.manifest_version,
+            new_manifest_hash: view.manifest_hash,
+            relation_id: view.id,
+            unanswered_scopes: ids(view.scopes.iter().filter(unanswered)),
+            suspended_scopes: view.suspended_scopes,
+            scopes_requiring_reauth: view.scopes_requiring_reauth.clone(),
+        })
+    }
+}
+
+fn ids<'a>(scopes: impl Iterator<Item = &'a ScopeStanding>) -> Vec<String> {
+    let sorted: BTreeSet<_> = scopes.map(|scope| scope.id.clone()).collect();
+    sorted.into_iter().collect()
+}

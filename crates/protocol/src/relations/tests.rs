@@ -1,0 +1,348 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{
+    answering::{answer, establish, revoke, use_scope},
+    standing::{Declared, DeclaredSince, Standing, declared_since},
+    *,
+};
+use crate::{
+    Failure, FailureKind,
+    manifest::{Checked, ManifestDiff, diff::diff},
+    receipts::Act,
+};
+
+const SCOPES: [&str; 4] = ["notes:read", "notes:write", "shell:exec", "filesystem:read"];
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn scope(id: &str, sensitivity: Sensitivity) -> Value {
+    json!({"id": id, "label_i18n_key": "a.b", "label_fallback": id, "description_fallback": "x", "sensitivity": sensitivity})
+}
+
+fn tool(name: &str, scope: &str, required: &[&str]) -> Value {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "required": required, "additionalProperties": false});
+    json!({"name": name, "description_i18n_key": "a.b", "input_schema": schema, "permission_scope": scope})
+}
+
+fn manifest(scopes: &[(&str, Sensitivity)], tools: Vec<Value>) -> Value {
+    let scopes: Vec<_> = scopes.iter().map(|(id, sensitivity)| scope(id, *sensitivity)).collect();
+    json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": tools, "permission_scopes": scopes})
+}
+
+/// An agent's manifests, one after the other, and somebody's relation with it.
+struct World {
+    versions: Vec<(Checked, DeclaredSince)>,
+    relation: Relation,
+    now: Timestamp,
+}
+
+impl World {
+    fn start(first: Value, granted: &[&str]) -> Self {
+        let checked = Checked::read(&first.to_string()).unwrap();
+        let since = declared_since(&DeclaredSince::new(), &checked.manifest, 1);
+        let declared =
+            Declared { version: 1, hash: &checked.canonical.hash, manifest: &checked.manifest, since: &since };
+        let (relation_id, agent_id) = (RelationId::new(Uuid::nil()), AgentId::new(Uuid::nil()));
+        let relation = establish(relation_id, agent_id, "local".into(), declared, &grants(granted), at(0)).unwrap();
+        Self { versions: vec![(checked, since)], relation, now: at(1) }
+    }
+
+    fn patch(&mut self, next: Value) {
+        let checked = Checked::read(&next.to_string()).unwrap();
+        let version = self.versions.len() as i64 + 1;
+        let since = declared_since(&self.versions.last().unwrap().1, &checked.manifest, version);
+        self.versions.push((checked, since));
+    }
+
+    fn declared(&self) -> Declared<'_> {
+        let (checked, since) = self.versions.last().unwrap();
+        let version = self.versions.len() as i64;
+        Declared { version, hash: &checked.canonical.hash, manifest: &checked.manifest, since }
+    }
+
+    fn changed(&self) -> ManifestDiff {
+        let consented = self.relation.consented.version;
+        let (before, now) = (&self.versions[consented as usize - 1].0, &self.versions.last().unwrap().0);
+        self.declared().changed_since(consented, diff(Some(before), now))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(Standing<'_>) -> T) -> T {
+        let changed = self.changed();
+        look(Standing { relation: &self.relation, declared: self.declared(), changed: &changed, now: self.now })
+    }
+
+    fn view(&self) -> RelationView {
+        self.with(|standing| standing.view())
+    }
+
+    fn answer(&mut self, asked: &Answers) -> Result<Act, Failure> {
+        let (next, act) = self.with(|standing| answer(standing, asked))?;
+        self.relation = next;
+        Ok(act)
+    }
+
+    /// Answers to the manifest of now.
+    fn consent(&mut self, granted: &[&str]) {
+        let seen = Some(self.declared().hash.to_owned());
+        self.answer(&Answers { manifest_hash: seen, ..grants(granted) }).unwrap();
+    }
+}
+
+fn grants(granted: &[&str]) -> Answers {
+    Answers { granted_scopes: granted.iter().map(|id| (*id).to_owned()).collect(), ..Answers::default() }
+}
+
+use Sensitivity::{High, Low, Medium};
+
+fn rule(outcome: Result<Act, Failure>) -> (FailureKind, String) {
+    let failure = outcome.unwrap_err();
+    (failure.kind, failure.rule_name().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_scope_that_went_and_came_back_is_not_granted() {
+    let two = manifest(&[("notes:read", Low), ("shell:exec", High)], vec![]);
+    let mut world = World::start(two.clone(), &["notes:read", "shell:exec"]);
+    world.patch(manifest(&[("notes:read", Low)], vec![]));
+    let view = world.view();
+    assert_eq!((view.granted_scopes, view.reauth_required), (vec!["notes:read".to_owned()], false));
+    world.patch(two);
+    let view = world.view();
+    assert_eq!(view.granted_scopes, ["notes:read"]);
+    assert_eq!(view.scopes_requiring_reauth, ["shell:exec"]);
+    assert_eq!(view.scopes[1].state, ScopeState::Unanswered);
+    world.consent(&["shell:exec"]);
+    assert_eq!(world.view().granted_scopes, ["shell:exec"]);
+}
+
+#[test]
+fn a_lowered_sensitivity_stays_as_high_as_it_was_consented_to() {
+    let mut world = World::start(manifest(&[("shell:exec", High)], vec![]), &["shell:exec"]);
+    world.patch(manifest(&[("shell:exec", Low)], vec![]));
+    let view = world.view();
+    assert_eq!((view.reauth_required, view.scopes[0].sensitivity), (false, High));
+    world.answer(&grants(&["shell:exec"])).unwrap();
+    assert_eq!(world.view().scopes[0].sensitivity, High, "taking back is no consent to the new level");
+    world.consent(&["shell:exec"]);
+    assert_eq!(world.view().scopes[0].sensitivity, Low);
+}
+
+#[test]
+fn what_must_be_asked_again_is_suspended_until_it_is_answered() {
+    let before = manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![tool("write", "notes:write", &[])]);
+    let mut world = World::start(before, &["notes:read", "notes:write"]);
+    let scopes = [("notes:read", Low), ("notes:write", Medium), ("shell:exec", High)];
+    world.patch(manifest(&scopes, vec![tool("write", "notes:write", &["a"])]));
+    let view = world.view();
+    assert_eq!(view.granted_scopes, ["notes:read"]);
+    assert_eq!(view.suspended_scopes, ["notes:write"]);
+    let told = world.with(|standing| standing.reauth_required()).unwrap();
+    assert_eq!(told.scopes_requiring_reauth, ["notes:write", "shell:exec"]);
+    assert_eq!(
+        (told.suspended_scopes, told.unanswered_scopes),
+        (vec!["notes:write".into()], vec!["shell:exec".into()])
+    );
+    assert_eq!(world.with(|s| use_scope(s, "notes:write")).unwrap_err().rule_name(), Some("scope-not-granted"));
+    world.consent(&["notes:read", "notes:write"]);
+    let view = world.view();
+    assert_eq!((view.granted_scopes.len(), view.reauth_required), (2, false));
+    assert_eq!(world.with(|standing| standing.reauth_required()), None);
+}
+
+#[test]
+fn whoever_was_away_is_asked_once_about_everything_since_their_consent() {
+    let one = [("notes:read", Low)];
+    let mut world = World::start(manifest(&one, vec![tool("read", "notes:read", &[])]), &["notes:read"]);
+    world.patch(manifest(&one, vec![tool("read", "notes:read", &["a"])]));
+    // Silent against the version before it, not against what was consented to.
+    let mut third = manifest(&one, vec![tool("read", "notes:read", &["a"])]);
+    third["agent_version"] = json!("1.1.0");
+    world.patch(third);
+    let told = world.with(|standing| standing.reauth_required()).unwrap();
+    assert_eq!(told.new_manifest_version, 3);
+    assert_eq!(told.new_manifest_hash, world.declared().hash);
+    assert_eq!(world.changed().changes.iter().filter(|change| change.breaking).count(), 1);
+}
+
+#[test]
+fn an_answer_names_the_manifest_that_was_seen() {
+    let one = manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![]);
+    let mut world = World::start(one, &["notes:read"]);
+    let first = world.declared().hash.to_owned();
+    world.patch(manifest(&[("notes:read", Low), ("notes:write", High)], vec![]));
+    let wider = grants(&["notes:read", "notes:write"]);
+    assert_eq!(rule(world.answer(&wider)), (FailureKind::SchemaInvalid, "manifest-hash-missing".into()));
+    let stale = Answers { manifest_hash: Some(first), ..wider };
+    assert_eq!(rule(world.answer(&stale)), (FailureKind::StateConflict, "version-conflict".into()));
+    assert_eq!(rule(world.answer(&grants(&["nope:x"]))), (FailureKind::SchemaInvalid, "scope-unknown".into()));
+    assert_eq!(world.answer(&grants(&[])).unwrap(), Act::Narrowed, "taking back needs no hash");
+    assert!(world.view().granted_scopes.is_empty() && world.view().reauth_required, "and answers nothing");
+}
+
+#[test]
+fn a_grant_without_its_own_end_cannot_be_had_by_taking_back() {
+    let mut world = World::start(manifest(&[("notes:read", Low)], vec![]), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let terms = BTreeMap::from([("notes:read".to_owned(), Terms { once: true, expires_in_ms: Some(5_000) })]);
+    world.answer(&Answers { terms, manifest_hash: seen, ..grants(&["notes:read"]) }).unwrap();
+    world.answer(&grants(&["notes:read"])).unwrap();
+    let scope = world.view().scopes[0].clone();
+    assert!(scope.once && scope.expires_at == Some(at(6)));
+}
+
+#[test]
+fn a_grant_for_one_call_is_gone_with_it() {
+    let mut world = World::start(manifest(&[("notes:read", Low), ("notes:write", Low)], vec![]), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let terms = BTreeMap::from([("notes:read".to_owned(), Terms { once: true, expires_in_ms: None })]);
+    world.answer(&Answers { terms, manifest_hash: seen, ..grants(&["notes:read", "notes:write"]) }).unwrap();
+    assert_eq!(world.with(|s| use_scope(s, "notes:write")).unwrap(), None, "this one stays");
+    world.relation = world.with(|s| use_scope(s, "notes:read")).unwrap().unwrap();
+    assert_eq!(world.view().granted_scopes, ["notes:write"]);
+    assert!(world.with(|s| use_scope(s, "notes:read")).is_err());
+}
+
+#[test]
+fn a_grant_ends_at_its_time_and_not_after_it() {
+    let mut world = World::start(manifest(&[("notes:read", Low)], vec![]), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let lasting = |ms| BTreeMap::from([("notes:read".to_owned(), Terms { once: false, expires_in_ms: Some(ms) })]);
+    let asked = Answers { manifest_hash: seen, ..grants(&["notes:read"]) };
+    for bad in [0, -1, GRANT_LIFE_MS_MAX + 1] {
+        let outcome = world.answer(&Answers { terms: lasting(bad), ..asked.clone() });
+        assert_eq!(rule(outcome).1, "expires-in", "{bad}");
+    }
+    world.answer(&Answers { terms: lasting(10_000), ..asked }).unwrap();
+    let end = world.now + SignedDuration::from_secs(10);
+    world.now = end - SignedDuration::from_millis(1);
+    assert_eq!(world.view().scopes[0].state, ScopeState::Granted);
+    world.now = end;
+    assert_eq!(world.view().scopes[0].state, ScopeState::Expired);
+    assert!(world.view().granted_scopes.is_empty());
+}
+
+#[test]
+fn a_refusal_is_remembered_until_the_scope_is_granted() {
+    let two = manifest(&[("notes:read", Low), ("shell:exec", High)], vec![]);
+    let mut world = World::start(two, &["notes:read"]);
+    let denied_scopes = vec!["shell:exec".to_owned()];
+    world.answer(&Answers { denied_scopes: denied_scopes.clone(), ..grants(&["notes:read"]) }).unwrap();
+    world.consent(&["notes:read"]);
+    assert_eq!(world.view().denied_scopes, denied_scopes);
+    let both = Answers { denied_scopes: denied_scopes.clone(), ..grants(&["shell:exec"]) };
+    assert_eq!(rule(world.answer(&both)).1, "scope-twice");
+    world.consent(&["shell:exec"]);
+    assert!(world.view().denied_scopes.is_empty());
+}
+
+#[test]
+fn nothing_is_left_of_a_relation_that_was_ended() {
+    let mut world = World::start(manifest(&[("notes:read", Low)], vec![]), &["notes:read"]);
+    world.relation = revoke(&world.relation, world.now).unwrap();
+    world.patch(manifest(&[("notes:read", High)], vec![]));
+    let view = world.view();
+    assert!(view.granted_scopes.is_empty() && !view.reauth_required && view.revoked_at.is_some());
+    assert_eq!(revoke(&world.relation, world.now), None);
+    let seen = Some(world.declared().hash.to_owned());
+    let again = world.answer(&Answers { manifest_hash: seen, ..grants(&["notes:read"]) });
+    assert_eq!(rule(again).1, "relation-revoked");
+}
+
+#[test]
+fn a_preset_scope_is_never_below_its_floor() {
+    let world = World::start(manifest(&[("filesystem:read", Medium)], vec![]), &["filesystem:read"]);
+    let mut low = world.versions[0].0.clone();
+    // As a store from before the floor could hold it.
+    low.manifest.permission_scopes[0].sensitivity = Low;
+    let world = World { versions: vec![(low, world.versions[0].1.clone())], ..world };
+    assert_eq!(world.view().scopes[0].sensitivity, Medium);
+}
+
+/// What happens, in any order: the owner changes the manifest, the person answers, time passes.
+#[derive(Clone, Debug)]
+enum Step {
+    Patch(Vec<(usize, Sensitivity, bool)>),
+    Consent(BTreeSet<usize>),
+    TakeBack(BTreeSet<usize>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let sensitivity = prop::sample::select(vec![Low, Medium, High]);
+    let some = || prop::collection::btree_set(0..SCOPES.len(), 0..=SCOPES.len());
+    let declared = prop::collection::btree_map(0..SCOPES.len(), (sensitivity, any::<bool>()), 0..=SCOPES.len());
+    let declared =
+        declared.prop_map(|scopes| scopes.into_iter().map(|(id, (level, tight))| (id, level, tight)).collect());
+    prop_oneof![declared.prop_map(Step::Patch), some().prop_map(Step::Consent), some().prop_map(Step::TakeBack)]
+}
+
+fn generated(scopes: &[(usize, Sensitivity, bool)]) -> Value {
+    let level = |id: usize, level: Sensitivity| if id == 3 { level.max(Medium) } else { level };
+    let declared: Vec<_> = scopes.iter().map(|(id, sensitivity, _)| (SCOPES[*id], level(*id, *sensitivity))).collect();
+    let required = |tight: bool| if tight { &["a"][..] } else { &[] };
+    let tools = scopes.iter().map(|(id, _, tight)| tool(&format!("tool_{id}"), SCOPES[*id], required(*tight)));
+    manifest(&declared, tools.collect())
+}
+
+/// What the person last granted, and when: kept beside the rules, in the plainest way.
+#[derive(Default)]
+struct Ledger(BTreeMap<String, usize>);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever the owner does, a scope is in force only if the person granted it, it was declared ever since, no tool of
+    /// it takes less than it did then, and it is treated as no less sensitive than it was then and is now.
+    #[test]
+    fn nothing_is_in_force_that_was_not_consented_to(steps in prop::collection::vec(step(), 1..20)) {
+        let all: Vec<_> = (0..SCOPES.len()).map(|id| (id, Medium, false)).collect();
+        let mut world = World::start(generated(&all), &SCOPES);
+        let mut ledger = Ledger(SCOPES.iter().map(|id| ((*id).to_owned(), 1)).collect());
+        for step in steps {
+            let declared: Vec<_> = world.declared().manifest.permission_scopes.iter().map(|s| s.id.clone()).collect();
+            let chosen = |ids: &BTreeSet<usize>| -> Vec<&str> {
+                ids.iter().map(|id| SCOPES[*id]).filter(|id| declared.iter().any(|known| known == id)).collect()
+            };
+            match &step {
+                Step::Patch(scopes) => world.patch(generated(scopes)),
+                Step::Consent(ids) => {
+                    world.consent(&chosen(ids));
+                    ledger.0 = chosen(ids).into_iter().map(|id| (id.to_owned(), world.versions.len())).collect();
+                }
+                Step::TakeBack(ids) => {
+                    let kept = chosen(ids);
+                    if world.answer(&grants(&kept)).is_ok() {
+                        ledger.0.retain(|id, _| kept.contains(&id.as_str()));
+                    }
+                }
+            }
+            let view = world.view();
+            for scope in view.scopes.iter().filter(|scope| scope.state == ScopeState::Granted) {
+                let since = *ledger.0.get(&scope.id).expect("somebody granted it");
+                let at = |version: usize| {
+                    let manifest = &world.versions[version - 1].0.manifest;
+                    let declared = manifest.permission_scopes.iter().find(|known| known.id == scope.id);
+                    let tool = manifest.tools.iter().find(|tool| tool.permission_scope == scope.id);
+                    declared.map(|declared| (declared.sensitivity, tool.map(|tool| tool.input_schema["required"].clone())))
+                };
+                for version in since..=world.versions.len() {
+                    prop_assert!(at(version).is_some(), "{} was not declared in version {version}", scope.id);
+                }
+                let (then, now) = (at(since).unwrap(), at(world.versions.len()).unwrap());
+                prop_assert_eq!(scope.sensitivity, then.0.max(now.0));
+                prop_assert!(then.0 >= now.0, "a raised sensitivity is asked about");
+                prop_assert!(now.1 == then.1 || now.1 == Some(json!([])), "its tool takes less than it did");
+            }
+            let silent = !view.reauth_required;
+            prop_assert!(!silent || view.suspended_scopes.is_empty());
+            prop_assert_eq!(silent, view.scopes_requiring_reauth.is_empty());
+        }
+    }
+}
