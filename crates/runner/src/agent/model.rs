@@ -174,8 +174,9 @@ impl Talk<'_> {
     /// Calls a tool. What goes wrong is told to the model, which may do better.
     async fn call(&mut self, call: &Call) -> Result<String, Left> {
         let arguments = clip(&call.arguments, TOOL_COMMAND_CHARS_MAX);
-        let fact =
-            |status: &str| json!({"toolCallId": call.id, "name": call.name, "method": "function", "status": status});
+        // A provider's id names a call within its answer; ours does within the session.
+        let id = self.ear.link.new_id("tool");
+        let fact = |status: &str| json!({"toolCallId": id, "name": call.name, "method": "function", "status": status});
         let mut started = fact("started");
         started["arguments"] = arguments.into();
         self.ear.link.start_tool(&started).await?;

@@ -98,7 +98,7 @@ impl Updates {
 
     async fn plan(&mut self, link: &Link, update: &Update) {
         let entries = update.entries.as_ref().filter(|entries| entries.to_string().len() <= PLAN_BYTES_MAX);
-        link.emit(EventType::Activity, &json!({"activity": "plan", "entries": entries})).await;
+        link.emit(EventType::Activity, &json!({"activityType": "plan", "content": {"entries": entries}})).await;
     }
 
     /// What one call of the model cost, as the agent counted it.
