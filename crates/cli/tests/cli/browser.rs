@@ -2,143 +2,31 @@
 //! through, and nothing may be written. A name that is re-bound to this machine is played by a site that hands on what
 //! the browser sends; the browser then believes that the server is its own site.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
-    os::unix::process::CommandExt,
-    path::PathBuf,
-    process::{Command, Stdio},
-    sync::mpsc::{Receiver, Sender, channel},
-    thread,
-    time::Duration,
-};
+use std::net::TcpListener;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::{
     home::{Engine, Home},
     http::Http,
-    process::{Guarded, Server, eventually},
+    process::Server,
+    site::Site,
 };
 
-const CHROMIUM_VARIABLE: &str = "OSTLER_TEST_CHROMIUM";
 const PAGE: &str = include_str!("attack.html");
 const EVIL: &str = "evil.test";
 const REBOUND: &str = "rebound.test";
-/// A browser's start and every attempt's patience, with room for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
-fn chromium() -> PathBuf {
-    std::env::var_os(CHROMIUM_VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path)
-            .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
-            .find(|candidate| candidate.is_file());
-        found.unwrap_or_else(|| {
-            panic!("no browser: {CHROMIUM_VARIABLE} is not set and there is no chromium; use `cargo xtask test`, which installs one")
-        })
-    })
-}
-
-/// A web site of somebody else's.
-struct Site {
-    port: u16,
-    reports: Receiver<Value>,
-}
-
-impl Site {
-    /// Serves the page. What is asked for besides is handed on to the target, if there is one.
-    fn open(listener: TcpListener, target: Option<String>) -> Self {
-        let port = listener.local_addr().unwrap().port();
-        let (report, reports) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (report, target) = (report.clone(), target.clone());
-                thread::spawn(move || answer(stream, &report, target.as_deref()));
-            }
-        });
-        Self { port, reports }
-    }
-}
-
-fn answer(stream: TcpStream, report: &Sender<Value>, target: Option<&str>) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let (mut head, mut length) = (String::new(), 0);
-    loop {
-        let start = head.len();
-        if reader.read_line(&mut head).ok()? == 0 {
-            return None;
-        }
-        let line = head[start..].to_lowercase();
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-        if line.trim().is_empty() {
-            break;
-        }
-    }
-    let path = head.split(' ').nth(1)?.to_owned();
-    match (path.starts_with("/attack"), path == "/report", target) {
-        (true, _, _) => reply(stream, PAGE),
-        (_, true, _) => {
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            let _ = report.send(serde_json::from_slice(&body).ok()?);
-            reply(stream, "thanks")
-        }
-        (_, _, None) => reply(stream, ""),
-        (_, _, Some(target)) => {
-            let mut there = TcpStream::connect(target).ok()?;
-            // One request each: what comes next on the connection may be for us.
-            there.write_all(head.replace("onnection: keep-alive", "onnection: close").as_bytes()).ok()?;
-            there.write_all(reader.buffer()).ok()?;
-            let (mut back_from, mut back_to) = (there.try_clone().ok()?, stream.try_clone().ok()?);
-            thread::spawn(move || {
-                let _ = std::io::copy(&mut back_from, &mut back_to);
-                let _ = back_to.shutdown(Shutdown::Both);
-            });
-            let mut stream = stream;
-            let _ = std::io::copy(&mut stream, &mut there);
-            Some(())
-        }
-    }
-}
-
-fn reply(mut stream: TcpStream, body: &str) -> Option<()> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\ncontent-length:";
-    write!(stream, "{head} {}\r\n\r\n{body}", body.len()).ok()
+/// A web site of somebody else's. What is asked for besides its page is handed on to the target, if there is one.
+fn open(listener: TcpListener, target: Option<String>) -> Site {
+    Site::open(listener, vec![("/attack", "text/html", PAGE.to_owned())], target)
 }
 
 /// Opens the page in a browser of its own and waits for what it says.
 fn attack(site: &Site, target: &str, run_id: &str, guesses: &str) -> Value {
-    let profile = TempDir::new().unwrap();
-    let mut command = Command::new(chromium());
-    command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
-    command.args([
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-proxy-server",
-    ]);
-    // The browser has a wall of its own between networks; it is our server that is tried here.
-    command.arg("--disable-features=LocalNetworkAccessChecks,PrivateNetworkAccessSendPreflights,BlockInsecurePrivateNetworkRequests");
-    command.arg(format!("--host-resolver-rules=MAP {EVIL} 127.0.0.1, MAP {REBOUND} 127.0.0.2"));
-    command.arg(format!("--user-data-dir={}", profile.path().display()));
     let host = if target.starts_with(REBOUND) { REBOUND } else { EVIL };
-    command.arg(format!("http://{host}:{}/attack?target={target}&run={run_id}&guesses={guesses}", site.port));
-    // It leaves files wherever temporary ones go, and has helpers that write until they are gone.
-    command.env("TMPDIR", profile.path()).process_group(0);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let group = Pid::from_child(&child);
-    let browser = Guarded(child);
-    let report = site.reports.recv_timeout(PATIENCE).expect("the page reports");
-    let _ = kill_process_group(group, Signal::KILL);
-    drop(browser);
-    let profile = profile.keep();
-    eventually("its files are gone", || (fs::remove_dir_all(&profile).is_ok() || !profile.exists()).then_some(()));
+    let url = format!("http://{host}:{}/attack?target={target}&run={run_id}&guesses={guesses}", site.port);
+    let report = site.visited(&url, &format!("MAP {EVIL} 127.0.0.1, MAP {REBOUND} 127.0.0.2"));
     assert!(report["tried"].as_u64().unwrap() >= 30, "{report}");
     report
 }
@@ -189,10 +77,10 @@ fn nothing_gets_through(flags: &[&str]) {
     home.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let scene = Scene::set(&home);
     let before = scene.state();
-    let site = Site::open(TcpListener::bind("127.0.0.1:0").unwrap(), None);
+    let site = open(TcpListener::bind("127.0.0.1:0").unwrap(), None);
     assert_eq!(scene.attacked(&site, &["127.0.0.1", "localhost", EVIL]), Vec::<String>::new());
     let there = TcpListener::bind(format!("127.0.0.2:{}", scene.port())).unwrap();
-    let rebound = Site::open(there, Some(scene.server.address.clone()));
+    let rebound = open(there, Some(scene.server.address.clone()));
     assert_eq!(scene.attacked(&rebound, &[REBOUND]), Vec::<String>::new());
     assert_eq!(scene.state(), before, "something was written");
     // It was the server that said no, to what comes from elsewhere and to what has another name.
@@ -215,7 +103,7 @@ fn nor_when_callers_of_this_machine_need_no_token() {
 /// The same attempts, let in: what shows that the page tries in earnest, and that the flag does what it says.
 #[test]
 fn a_page_of_an_allowed_origin_does_get_through() {
-    let site = Site::open(TcpListener::bind("127.0.0.1:0").unwrap(), None);
+    let site = open(TcpListener::bind("127.0.0.1:0").unwrap(), None);
     let mut home = Home::new(Engine::Sqlite);
     home.flags = vec!["--open-loopback".into(), "--allow-origin".into(), format!("http://{EVIL}:{}", site.port)];
     let scene = Scene::set(&home);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
+mod agui;
 mod backup;
 mod browser;
 mod codex;
@@ -30,6 +31,7 @@ mod readme;
 mod reads;
 mod runner;
 mod secrets;
+mod site;
 mod snapshot;
 mod startup;
 mod terminal;

@@ -247,8 +247,8 @@ pub struct ResumeEntry {
 }
 
 impl ResumeEntry {
-    /// The option that was chosen: by its id, or by `approved`, which takes the narrowest option of that meaning. Whoever
-    /// abandons the interrupt says no. `None`: the request has no such option, or the answer cannot be read.
+    /// The option that was chosen: by its id, or by `approved`, which takes the narrowest option of that meaning. `None`:
+    /// the interrupt was abandoned, the request has no such option, or the answer cannot be read.
     pub fn option<'a>(&self, options: &'a [PermissionOption]) -> Option<&'a PermissionOption> {
         let of_meaning = |allows| {
             let mut of_it = options.iter().filter(|option| option.kind.allows() == allows);
@@ -256,7 +256,7 @@ impl ResumeEntry {
             of_it.find(|option| matches!(option.kind, OptionKind::AllowOnce | OptionKind::RejectOnce)).or(widest)
         };
         if self.status == ResumeStatus::Cancelled {
-            return of_meaning(false);
+            return None;
         }
         let field = |camel, snake| self.payload.get(camel).or_else(|| self.payload.get(snake));
         match field("optionId", "option_id") {

@@ -235,7 +235,7 @@ impl Translator {
     }
 
     fn activity(&mut self, payload: &Value, seq: i64, out: &mut Out) {
-        let kind = payload["activityType"].as_str().or(payload["activity"].as_str()).unwrap_or("activity");
+        let kind = payload["activityType"].as_str().unwrap_or("activity");
         let activity_type = clip(kind, NAME_BYTES_MAX);
         let message_id = match payload["messageId"].as_str() {
             Some(id) => format!("activity-{}", named(id)),
@@ -250,7 +250,7 @@ impl Translator {
         let content = match (payload.get("content"), payload) {
             (Some(Value::Object(content)), _) => content.clone(),
             (None, Value::Object(fields)) => {
-                let ours = ["activityType", "activity", "messageId"];
+                let ours = ["activityType", "messageId"];
                 fields.iter().filter(|(name, _)| !ours.contains(&name.as_str())).map(owned).collect()
             }
             (Some(other), _) => [("content".to_owned(), other.clone())].into_iter().collect(),

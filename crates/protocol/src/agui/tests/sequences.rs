@@ -90,7 +90,7 @@ fn payload(event_type: EventType) -> BoxedStrategy<Value> {
             (word(), word(), word())
                 .prop_map(|(id, of, content)| json!({"messageId": id, "activityType": of, "content": content})),
             (word(), operations()).prop_map(|(id, patch)| json!({"messageId": id, "patch": patch})),
-            word().prop_map(|entries| json!({"activity": "plan", "entries": entries})),
+            word().prop_map(|entries| json!({"activityType": "plan", "entries": entries})),
         ]
         .boxed(),
         Usage => (word(), count(), count())

@@ -245,7 +245,7 @@ fn steps_state_and_activity_are_told_where_they_make_sense() {
         (State, json!({"patch": patch})),
         (State, json!({"patch": [{"op": "add", "path": "a"}]})),
         (Activity, json!({"activityType": "plan", "content": {"steps": []}})),
-        (Activity, json!({"activity": "plan", "entries": [1]})),
+        (Activity, json!({"activityType": "plan", "entries": [1]})),
         (Activity, json!({"activityType": "plan", "patch": patch})),
         (Step, json!({"name": "other", "status": "finished"})),
         ended("completed"),

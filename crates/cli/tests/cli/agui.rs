@@ -1,0 +1,99 @@
+//! The published AG-UI client, unmodified, against a real server: both flows, several turns, tools, interrupts, cancels and
+//! broken connections. Every event it was sent is then held against the official models, in Python.
+
+mod page;
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::json;
+
+use crate::home::{Engine, Home, on_both_engines};
+
+/// What `cargo xtask test` installs; `eval "$(cargo xtask agents)"` for a single test.
+fn installed(variable: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    path.unwrap_or_else(|| panic!("{variable} is not set: use `cargo xtask test`, which installs what it names"))
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/chat").join(name)
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/agui").join(name)
+}
+
+/// Plays a scenario of `drive.mjs`, and lets the models judge what the server sent.
+fn play(engine: Engine, scenario: &str) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    let asked = json!({"client": installed("OSTLER_TEST_AGUI_CLIENT"), "following": example("following.js"),
+        "server": server.url(), "token": server.token, "scenario": scenario});
+    let mut node = Command::new(installed("OSTLER_TEST_NODE"));
+    node.env_clear().arg(source("drive.mjs")).arg(asked.to_string());
+    let played = node.stdin(Stdio::null()).output().unwrap();
+    let words = String::from_utf8_lossy(&played.stderr);
+    assert!(played.status.success(), "{scenario}: {words}\n{}", home.log());
+    judge(&played.stdout);
+    server.stop();
+}
+
+fn judge(events: &[u8]) {
+    let mut python = Command::new(installed("OSTLER_TEST_PYTHON"));
+    python.env_clear().arg(source("judge.py"));
+    let mut judge = python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It reads to the end before it says anything, and what it reads is small.
+    let _ = judge.stdin.take().unwrap().write_all(events);
+    let judged = judge.wait_with_output().unwrap();
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+    let count: usize = String::from_utf8_lossy(&judged.stdout).trim().parse().unwrap();
+    assert!(count >= 2, "a run has a beginning and an end");
+    assert_eq!(count, events.iter().filter(|byte| **byte == b'\n').count());
+}
+
+fn a_stock_client_talks_over_several_turns_and_sends_its_transcript_along(engine: Engine) {
+    play(engine, "several_turns");
+}
+
+fn a_run_is_queued_and_followed_by_the_same_client(engine: Engine) {
+    play(engine, "queued");
+}
+
+fn tools_and_their_results_reach_the_clients_messages(engine: Engine) {
+    play(engine, "tools");
+}
+
+fn a_permission_request_interrupts_and_an_answer_resumes(engine: Engine) {
+    play(engine, "interrupt_and_resume");
+}
+
+fn a_declined_interrupt_is_a_no_and_an_abandoned_one_is_given_up(engine: Engine) {
+    play(engine, "interrupt_declined");
+}
+
+fn a_cancelled_run_says_so_and_the_thread_goes_on(engine: Engine) {
+    play(engine, "cancel");
+}
+
+fn a_failed_run_ends_with_its_kind_and_message(engine: Engine) {
+    play(engine, "failure");
+}
+
+fn a_client_whose_connection_breaks_hears_everything_once(engine: Engine) {
+    play(engine, "reconnect");
+}
+
+on_both_engines!(
+    a_stock_client_talks_over_several_turns_and_sends_its_transcript_along,
+    a_run_is_queued_and_followed_by_the_same_client,
+    tools_and_their_results_reach_the_clients_messages,
+    a_permission_request_interrupts_and_an_answer_resumes,
+    a_declined_interrupt_is_a_no_and_an_abandoned_one_is_given_up,
+    a_cancelled_run_says_so_and_the_thread_goes_on,
+    a_failed_run_ends_with_its_kind_and_message,
+    a_client_whose_connection_breaks_hears_everything_once,
+);

@@ -1,0 +1,238 @@
+// The real AG-UI client, unmodified, against a real server. Each scenario asserts for itself; everything the server sent goes
+// to stdout, one event per line, for another judge.
+
+import assert from "node:assert/strict";
+import { pathToFileURL } from "node:url";
+
+const { client, following: followingPath, server, token, scenario } = JSON.parse(process.argv[2]);
+const { HttpAgent, buildResumeArray } = await import(pathToFileURL(client));
+const { following } = await import(pathToFileURL(followingPath));
+
+// A client that strips or guesses says so here; it must have no reason to.
+const warnings = [];
+console.warn = (...words) => warnings.push(words.join(" "));
+
+const url = `${server}/api/v1/agent/runs`;
+const headers = { Authorization: `Bearer ${token}` };
+const chat = { runtime_mode: "chat" };
+const uuid = () => crypto.randomUUID();
+const script = (...steps) => JSON.stringify({ script: steps });
+
+function agentOf(threadId = uuid(), connect = undefined) {
+  return new HttpAgent({ url, headers, threadId, ...(connect && { fetch: connect }) });
+}
+
+function say(agent, content) {
+  agent.addMessage({ id: uuid(), role: "user", content });
+}
+
+/** One run of the stock client: what it was told, in order. */
+async function run(agent, parameters = {}, during = () => {}) {
+  const events = [];
+  const runId = parameters.runId ?? uuid();
+  await agent.runAgent({ runId, forwardedProps: chat, ...parameters }, {
+    onEvent: ({ event }) => {
+      events.push(event);
+      return void during(event, runId);
+    },
+  });
+  return { runId, events, end: events.at(-1) };
+}
+
+/** The run's frames as they are on the wire. */
+async function frames(threadId, runId, lastId = undefined) {
+  const more = lastId ? { "Last-Event-ID": lastId } : {};
+  const answer = await fetch(`${url}/${threadId}/events?runId=${encodeURIComponent(runId)}`, { headers: { ...headers, ...more } });
+  assert.equal(answer.status, 200);
+  assert.equal(answer.headers.get("content-type").split(";")[0], "text/event-stream");
+  const text = await answer.text();
+  assert.ok(!text.includes("\r"), "LF framing");
+  return text.split("\n\n").filter((frame) => frame && !frame.startsWith(":")).map((frame) => {
+    const lines = Object.fromEntries(frame.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+    const event = JSON.parse(lines.data);
+    assert.equal(lines.event, event.type);
+    return { id: lines.id, event };
+  });
+}
+
+/** Follows the run once more: the same events, told to the other judge too. */
+async function replayed(agent, { runId, events }) {
+  const again = await frames(agent.threadId, runId);
+  assert.deepEqual(again.map(({ event }) => event), events);
+  const terminal = again.filter(({ event }) => ["RUN_FINISHED", "RUN_ERROR"].includes(event.type));
+  assert.equal(terminal.length, 1, "exactly one terminal event");
+  assert.equal(again.at(-1), terminal[0], "and it is the last");
+  for (const { event } of again) console.log(JSON.stringify(event));
+  return again;
+}
+
+const texts = (agent) => agent.messages.filter(({ role }) => ["user", "assistant"].includes(role)).map(({ content }) => content);
+
+const scenarios = {
+  /** The client sends its whole transcript each time, as it comes. */
+  async several_turns() {
+    const agent = agentOf();
+    for (const words of ["one", "two", "three"]) {
+      say(agent, words);
+      const told = await run(agent);
+      assert.deepEqual(told.end.outcome, { type: "success" });
+      assert.equal(told.events[0].protocolVersion, "1.0");
+      await replayed(agent, told);
+    }
+    assert.deepEqual(texts(agent), ["one", "one", "two", "two", "three", "three"]);
+    // A transcript that is not ours is not believed.
+    agent.messages[1].content = "what was never said";
+    say(agent, "four");
+    await assert.rejects(run(agent), (error) => error.status === 422);
+  },
+
+  /** 202 first, then the events: the same client follows by the other route. */
+  async queued() {
+    const threadId = uuid();
+    const body = { threadId, runId: "run-1", messages: [{ id: "u", role: "user", content: "hello" }], forwardedProps: chat };
+    const post = (body) => fetch(url, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    const first = await post(body);
+    assert.equal(first.status, 202);
+    const accepted = await first.json();
+    assert.deepEqual([accepted.threadId, accepted.runId, accepted.created], [threadId, "run-1", true]);
+    const again = await post(body);
+    assert.deepEqual([again.status, await again.json()], [202, { ...accepted, created: false }]);
+    const other = await post({ ...body, messages: [{ id: "u", role: "user", content: "another" }] });
+    assert.equal(other.status, 409);
+    const follow = (_, init) => fetch(`${url}/${threadId}/events?runId=run-1`, { headers: init.headers, signal: init.signal });
+    const agent = agentOf(threadId, follow);
+    const told = await run(agent, { runId: "run-1" });
+    assert.deepEqual(texts(agent), ["hello"]);
+    await replayed(agent, told);
+  },
+
+  async tools() {
+    const agent = agentOf();
+    say(agent, script(
+      { say: "Looking…" },
+      { tool: { name: "shell", command: "ls", output: "a\nb\n" } },
+      { tool: { name: "shell", command: "false", exitCode: 1 } },
+      { usage: { inputTokens: 3, outputTokens: 4 } },
+      { custom: { name: "note", value: { deep: [null] } } },
+      { say: "Done." },
+    ));
+    const told = await run(agent);
+    const calls = agent.messages.flatMap(({ toolCalls }) => toolCalls ?? []);
+    assert.deepEqual(calls.map((call) => JSON.parse(call.function.arguments)), [{ command: "ls" }, { command: "false" }]);
+    const results = agent.messages.filter(({ role }) => role === "tool");
+    assert.deepEqual(results.map(({ toolCallId }) => toolCallId), calls.map(({ id }) => id));
+    assert.equal(results[0].content, "a\nb\n");
+    assert.equal(results[1].metadata.status, "failed");
+    assert.deepEqual(told.end.usage.map(({ inputTokens, outputTokens }) => [inputTokens, outputTokens]), [[3, 4]]);
+    await replayed(agent, told);
+    // Tools and their results in the transcript are context that the client repeats, and no fault.
+    say(agent, "thanks");
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+  },
+
+  async interrupt_and_resume() {
+    const agent = agentOf();
+    say(agent, script({ say: "I would delete a." }, { ask: { title: "Delete a?", command: "rm a" } }, { say: "Deleted." }));
+    const asked = await run(agent);
+    assert.equal(asked.end.outcome.type, "interrupt");
+    assert.equal(agent.pendingInterrupts.length, 1);
+    const [interrupt] = agent.pendingInterrupts;
+    assert.deepEqual([interrupt.message, interrupt.metadata.command], ["Delete a?", "rm a"]);
+    assert.ok(new Date(interrupt.expiresAt) > new Date());
+    await replayed(agent, asked);
+    const resume = buildResumeArray([interrupt], { [interrupt.id]: { status: "resolved", payload: { approved: true } } });
+    const sent = [];
+    agent.fetch = (to, init) => {
+      sent.push(init);
+      return fetch(to, init);
+    };
+    const answered = await run(agent, { resume });
+    assert.deepEqual(answered.end.outcome, { type: "success" });
+    assert.deepEqual(agent.pendingInterrupts, []);
+    assert.equal(texts(agent).at(-1), "Deleted.");
+    await replayed(agent, answered);
+    // The same answers again are answered the same.
+    const again = await (await fetch(url, { ...sent[0], signal: undefined })).text();
+    assert.ok(again.includes("RUN_FINISHED") && again.includes("Deleted."), again);
+    // And the thread goes on.
+    say(agent, "thanks");
+    assert.equal((await run(agent), texts(agent).at(-1)), "thanks");
+  },
+
+  async interrupt_declined() {
+    for (const [answer, code] of [
+      [{ status: "resolved", payload: { approved: false } }, "permission-denied"],
+      [{ status: "cancelled" }, "cancelled"],
+    ]) {
+      const agent = agentOf();
+      say(agent, script({ ask: { title: "Delete a?", command: "rm a" } }, { say: "Deleted." }));
+      await run(agent);
+      const [interrupt] = agent.pendingInterrupts;
+      const told = await run(agent, { resume: buildResumeArray([interrupt], { [interrupt.id]: answer }) });
+      assert.deepEqual([told.end.type, told.end.code], ["RUN_ERROR", code]);
+      await replayed(agent, told);
+    }
+  },
+
+  async cancel() {
+    const agent = agentOf();
+    say(agent, script({ say: "Wait…" }, { tool: { name: "sleep", command: "sleep 60", waitMs: 60_000 } }));
+    let cancelled;
+    const told = await run(agent, {}, (event, runId) => {
+      if (event.type !== "TOOL_CALL_END") return;
+      cancelled = fetch(`${url}/${agent.threadId}/cancel?runId=${runId}`, { method: "POST", headers });
+    });
+    const answer = await cancelled;
+    assert.deepEqual([answer.status, await answer.json()], [202, { threadId: agent.threadId, runId: told.runId, accepted: true }]);
+    assert.deepEqual(told.end.outcome, { type: "cancelled" });
+    await replayed(agent, told);
+    say(agent, "next");
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+  },
+
+  async failure() {
+    const agent = agentOf();
+    say(agent, script({ say: "Hm." }, { fail: { kind: "provider-unavailable", message: "try later" } }));
+    const told = await run(agent);
+    assert.deepEqual([told.end.type, told.end.code, told.end.message], ["RUN_ERROR", "provider-unavailable", "try later"]);
+    await replayed(agent, told);
+  },
+
+  /** The connection breaks in the middle of frames, again and again; the client hears everything once. */
+  async reconnect() {
+    let connections = 0;
+    const breaking = async (to, init) => {
+      const answer = await fetch(to, init);
+      connections += 1;
+      const bytes = 150 + 37 * connections;
+      let left = bytes;
+      const cut = new TransformStream({
+        transform(chunk, out) {
+          if (chunk.length <= left) {
+            left -= chunk.length;
+            return out.enqueue(chunk);
+          }
+          out.enqueue(chunk.slice(0, left));
+          out.error(new Error("the line broke"));
+        },
+      });
+      return new Response(answer.body.pipeThrough(cut), { status: answer.status, headers: answer.headers });
+    };
+    const agent = agentOf(uuid(), following(breaking));
+    const words = "The quick brown fox jumps over the lazy dog";
+    say(agent, script({ say: words, pieces: 9, everyMs: 30 }, { tool: { name: "shell", output: "x" } }, { say: "Done." }));
+    const told = await run(agent);
+    assert.ok(connections > 3, `${connections} connections`);
+    assert.deepEqual(texts(agent).filter(Boolean).slice(1), [words, "Done."]);
+    const all = await replayed(agent, told);
+    // From behind every single event, in the middle of what one kernel event became too.
+    for (const [index, { id }] of all.slice(0, -1).entries()) {
+      assert.deepEqual(await frames(agent.threadId, told.runId, id), all.slice(index + 1));
+    }
+    const malformed = await fetch(`${url}/${agent.threadId}/events?runId=${told.runId}`, { headers: { ...headers, "Last-Event-ID": "7" } });
+    assert.deepEqual([malformed.status, (await malformed.json()).code], [422, "AGENT_INVALID_LAST_EVENT_ID"]);
+  },
+};
+
+await scenarios[scenario]();
+assert.deepEqual(warnings, []);

@@ -1,0 +1,30 @@
+// A person at the example page: types, reads, clicks. What is then on the page is reported.
+
+const until = async (what) => {
+  while (!what()) await new Promise((resolve) => setTimeout(resolve, 20));
+};
+const state = () => document.body.dataset.state;
+const say = (text) => {
+  document.querySelector("[name=message]").value = text;
+  document.querySelector("form").requestSubmit();
+};
+const script = (...steps) => JSON.stringify({ script: steps });
+const button = (name) => [...document.querySelectorAll("button")].find(({ textContent }) => textContent === name);
+
+const report = (body) => fetch("/report", { method: "POST", body: JSON.stringify(body) });
+addEventListener("error", ({ message }) => report({ error: message }));
+addEventListener("unhandledrejection", ({ reason }) => report({ error: String(reason) }));
+
+await until(() => state() === "idle");
+say("Hello");
+await until(() => state() === "idle");
+say(script({ tool: { name: "shell", command: "ls", output: "a" } }, { ask: { title: "Delete?", command: "rm a" } }, { say: "Deleted." }));
+await until(() => state() === "asking");
+button("Allow").click();
+await until(() => state() === "idle");
+say(script({ say: "Wait…" }, { wait: 60_000 }));
+await until(() => document.querySelector("#log").textContent.includes("Wait…") && state() === "running" && document.querySelectorAll(".assistant").length === 3);
+button("Stop").click();
+await until(() => state() === "idle");
+const said = [...document.querySelectorAll("#log p:not(.user)")].map(({ className, textContent }) => `${className}: ${textContent.trim()}`);
+await report({ said });

@@ -1,0 +1,53 @@
+//! `examples/chat`, bundled as its README says and tried in a real browser against a real server.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use serde_json::json;
+
+use super::{example, installed, source};
+use crate::{
+    home::{Engine, Home},
+    site::Site,
+};
+
+/// The page's script with the client from npm in it.
+fn bundle() -> String {
+    let client = installed("OSTLER_TEST_AGUI_CLIENT");
+    let modules = client.ancestors().find(|folder| folder.ends_with("node_modules")).unwrap();
+    let mut esbuild = Command::new(installed("OSTLER_TEST_ESBUILD"));
+    esbuild.arg(example("chat.js")).args(["--bundle", "--format=esm"]).env("NODE_PATH", modules);
+    let bundled = esbuild.output().unwrap();
+    assert!(bundled.status.success(), "{}", String::from_utf8_lossy(&bundled.stderr));
+    String::from_utf8(bundled.stdout).unwrap()
+}
+
+#[test]
+fn the_example_page_talks_asks_and_stops_in_a_real_browser() {
+    let page = fs::read_to_string(example("index.html")).unwrap();
+    let person = r#"<script type="module" src="page.js"></script>"#;
+    let pages = vec![
+        ("/", "text/html", format!("{page}{person}")),
+        ("/bundle.js", "text/javascript", bundle()),
+        ("/page.js", "text/javascript", fs::read_to_string(source("page.js")).unwrap()),
+    ];
+    let site = Site::open(TcpListener::bind("127.0.0.1:0").unwrap(), pages, None);
+    let origin = format!("http://127.0.0.1:{}", site.port);
+    let mut home = Home::new(Engine::Sqlite);
+    home.flags = vec!["--allow-origin".into(), origin.clone()];
+    let server = home.serve();
+    let report = site.visited(&format!("{origin}/#server={}&token={}", server.url(), server.token), "");
+    assert_eq!(
+        report["said"],
+        json!([
+            "assistant: Hello",
+            "tool: ⚙ shell: a",
+            "question: Delete? rm a",
+            "assistant: Deleted.",
+            "assistant: Wait…",
+            "error: stopped"
+        ]),
+        "{report}\n{}",
+        home.log()
+    );
+    server.stop();
+}

@@ -1,0 +1,81 @@
+// The stock AG-UI client on Ostler's run input. The two things that are not stock: `runtime_mode` must be said with every
+// run, and `following` brings back a stream that broke off.
+
+import { HttpAgent } from "@ag-ui/client";
+import { following } from "./following.js";
+
+const asked = new URLSearchParams(location.hash.slice(1));
+const server = asked.get("server") ?? "http://127.0.0.1:4747";
+const chat = { runtime_mode: "chat" };
+
+const log = document.querySelector("#log");
+const form = document.querySelector("form");
+const stop = document.querySelector("#stop");
+
+const agent = new HttpAgent({ url: `${server}/api/v1/agent/runs`, threadId: crypto.randomUUID(), fetch: following() });
+let runId;
+
+function line(id, role) {
+  const known = document.getElementById(id);
+  if (known) return known;
+  const made = Object.assign(document.createElement("p"), { id, className: role });
+  log.append(made);
+  return made;
+}
+
+const told = {
+  onTextMessageStartEvent: ({ event }) => void line(event.messageId, "assistant"),
+  onTextMessageContentEvent: ({ event }) => void (line(event.messageId, "assistant").textContent += event.delta),
+  onToolCallStartEvent: ({ event }) => void (line(event.toolCallId, "tool").textContent = `⚙ ${event.toolCallName}`),
+  onToolCallResultEvent: ({ event }) => void (line(event.toolCallId, "tool").textContent += `: ${event.content}`),
+  onRunErrorEvent: ({ event }) => void (line(`${runId}-error`, "error").textContent = event.message),
+  onRunFinishedEvent: ({ outcome, interrupts }) => {
+    if (outcome === "cancelled") line(`${runId}-end`, "error").textContent = "stopped";
+    if (outcome === "interrupt") interrupts.forEach(question);
+  },
+};
+
+// What the agent wants to do, with a button for each way to answer.
+function question(interrupt) {
+  const box = line(interrupt.id, "question");
+  box.textContent = `${interrupt.message} ${interrupt.metadata?.command ?? ""} `;
+  for (const option of interrupt.metadata?.options ?? []) {
+    const button = Object.assign(document.createElement("button"), { textContent: option.name });
+    button.onclick = () => {
+      box.querySelectorAll("button").forEach((other) => other.remove());
+      answers.set(interrupt.id, { interruptId: interrupt.id, status: "resolved", payload: { optionId: option.optionId } });
+      // All open questions are answered at once.
+      if (answers.size === agent.pendingInterrupts.length) run({ resume: [...answers.values()] });
+    };
+    box.append(button);
+  }
+}
+const answers = new Map();
+
+async function run(parameters = {}) {
+  answers.clear();
+  runId = crypto.randomUUID();
+  agent.headers = { Authorization: `Bearer ${form.token.value}` };
+  document.body.dataset.state = "running";
+  await agent.runAgent({ runId, forwardedProps: chat, ...parameters }, told).catch((error) => {
+    line(`${runId}-error`, "error").textContent = error.message;
+  });
+  document.body.dataset.state = agent.pendingInterrupts.length ? "asking" : "idle";
+}
+
+form.onsubmit = (submitted) => {
+  submitted.preventDefault();
+  const content = form.message.value;
+  form.message.value = "";
+  const id = crypto.randomUUID();
+  line(id, "user").textContent = content;
+  agent.addMessage({ id, role: "user", content });
+  run();
+};
+
+// 202: asked for. The run's own events say when it has stopped.
+stop.onclick = () =>
+  fetch(`${agent.url}/${agent.threadId}/cancel?runId=${runId}`, { method: "POST", headers: agent.headers });
+
+form.token.value = asked.get("token") ?? "";
+document.body.dataset.state = "idle";
