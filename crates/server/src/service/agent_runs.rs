@@ -228,7 +228,7 @@ pub async fn follow(
 ) -> Result<RunStream, Failure> {
     let (session, agent_run) = find(app, caller, thread_id, run_id).await?;
     let place = stream::place(app, caller)?;
-    stream::open(app, place, &session.public_id(), agent_run, after).await
+    stream::open(app, place, &session.public_id(), agent_run, None, after).await
 }
 
 /// Accepts a run and follows it. Whoever hangs up does not stop it.
@@ -241,5 +241,7 @@ pub async fn accept_and_follow(
     // A place first: what cannot be followed is not begun.
     let place = stream::place(app, caller)?;
     let accepted = accept(app, caller, input).await?;
-    stream::open(app, place, &accepted.thread_id, accepted.agent_run, after).await
+    // A message begins its turn; only what resumes one has to look for where that began.
+    let begins = input.resume.is_empty().then_some(accepted.agent_run.after_seq);
+    stream::open(app, place, &accepted.thread_id, accepted.agent_run, begins, after).await
 }

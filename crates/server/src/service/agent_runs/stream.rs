@@ -41,18 +41,26 @@ pub fn place(app: &App, caller: &Principal) -> Result<Place, Failure> {
     app.followers.admit(caller, app.config.limits.followers_max, app.config.agent_runs.streams_per_user_max)
 }
 
+/// `begins`: the number after which the command's events come, where that is known.
 pub async fn open(
     app: &App,
     place: Place,
     thread_id: &str,
     agent_run: AgentRun,
+    begins: Option<i64>,
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
     app.accepting()?;
     let AgentRun { session, run_id, command_id, after_seq, .. } = agent_run;
-    let first = store::agent_runs::first_seq(&app.db, command_id).await.map_err(store_failure)?;
+    let begins = match begins {
+        Some(seq) => seq,
+        None => {
+            let first = store::agent_runs::first_seq(&app.db, command_id).await.map_err(store_failure)?;
+            first.unwrap_or(after_seq)
+        }
+    };
     let translator = Translator::new(thread_id, run_id, after_seq);
-    let follower = follow::thread(app, place, session, first.unwrap_or(after_seq));
+    let follower = follow::thread(app, place, session, begins);
     Ok(RunStream { follower, translator, command_id, after })
 }
 
