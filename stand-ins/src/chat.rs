@@ -5,6 +5,7 @@
 //! |---|---|
 //! | none | what was said, word by word, with usage (10 tokens in, 5 out) |
 //! | `run:COMMAND` | a call of `run_shell_command` |
+//! | `once:COMMAND` | the same when it is first asked for; afterwards what was said |
 //! | `loop` | a call of a tool that nobody has, again and again |
 //! | `think` | a thought, then a text |
 //! | `recall` | everything that was said before |
@@ -49,7 +50,7 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
     if !seen.path.ends_with("/chat/completions") {
         return refusal(404, "no such path");
     }
-    let asked = Asked { messages: seen.body["messages"].as_array().map_or(&[], Vec::as_slice) };
+    let asked = Asked::read(&seen.body);
     let said = asked.last();
     let marker = marker::markers(&said).last();
     let (name, argument) = marker.map_or(("", ""), |marker| (marker.name, marker.argument));
@@ -58,7 +59,7 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
         ("status", _) => refusal(argument.parse().unwrap_or(500), "as you wish"),
         ("busy", _) if again() < argument.parse().unwrap_or(1) => refusal(429, "not now"),
         ("loop", _) => stream(call("call_loop", "no_such_tool", &json!({})), Then::End),
-        ("run", None) => {
+        ("run" | "once", None) if name == "run" || is_first(argument, before) => {
             let arguments = json!({"command": argument, "description": "as it was asked to", "is_background": false});
             // Each call has an id of its own, as a provider's has.
             stream(call(&format!("call_{}", before.len()), "run_shell_command", &arguments), Then::End)
@@ -87,12 +88,21 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
     }
 }
 
+/// Whether nobody has asked for this command before.
+fn is_first(command: &str, before: &[Seen]) -> bool {
+    !before.iter().any(|earlier| marker::find(&Asked::read(&earlier.body).last(), "once") == Some(command))
+}
+
 /// What a request's history comes to.
 struct Asked<'a> {
     messages: &'a [Value],
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    fn read(body: &'a Value) -> Self {
+        Self { messages: body["messages"].as_array().map_or(&[], Vec::as_slice) }
+    }
+
     /// The last thing a person said.
     fn last(&self) -> String {
         self.messages.iter().rev().find(|message| message["role"] == "user").map(text_of).unwrap_or_default()

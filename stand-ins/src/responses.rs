@@ -7,6 +7,7 @@
 //! | `delta-only` | pieces of a text that is never finished |
 //! | `think` | a reasoning summary, then a text |
 //! | `tool:COMMAND`, `escalate:COMMAND` | a shell command, the second outside the sandbox; afterwards a text |
+//! | `spawn:PROMPT` | an agent of its own that is asked this, and waited for; afterwards a text |
 //! | `slow:N` | a text of N pieces, one every 50 ms |
 //! | `hold` | one piece, then silence |
 //! | `status:N` | HTTP status N |
@@ -57,16 +58,24 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
             let said = message("after some thought");
             stream(vec![done(&thought), done(&said), completed(Some(asked.usage()))])
         }
-        "tool" | "escalate" if !asked.has_output => {
+        "tool" | "escalate" if asked.outputs.is_empty() => {
             let mut arguments = json!({"cmd": marker.argument});
             if marker.name == "escalate" {
                 arguments["sandbox_permissions"] = "require_escalated".into();
                 arguments["justification"] = "the prompt asks for it".into();
             }
-            // Each call has an id of its own, as a provider's has.
-            let call = json!({"type": "function_call", "call_id": format!("call_{}", before.len()),
-                "name": "exec_command", "arguments": arguments.to_string()});
-            stream(vec![done(&call), completed(Some(asked.usage()))])
+            asked.call(before.len(), json!({"name": "exec_command", "arguments": arguments.to_string()}))
+        }
+        "spawn" if asked.outputs.len() < 2 => {
+            let (name, arguments) = match asked.outputs[..] {
+                [] => ("spawn_agent", json!({"message": marker.argument})),
+                [spawned, ..] => {
+                    let spawned: Value = serde_json::from_str(spawned).unwrap_or_default();
+                    ("wait_agent", json!({"targets": [spawned["agent_id"]]}))
+                }
+            };
+            let arguments = arguments.to_string();
+            asked.call(before.len(), json!({"namespace": "multi_agent_v1", "name": name, "arguments": arguments}))
         }
         "slow" => asked.say(marker.argument.parse().unwrap_or(PIECES), PIECE_MS),
         "hold" => Answer::Stream { events: at_once(vec![added(), delta("one piece, and then")]), then: Then::Hold },
@@ -88,16 +97,16 @@ struct Asked<'a> {
     texts: Vec<&'a str>,
     /// The last thing a person said.
     last: &'a str,
-    /// A tool's output came after it.
-    has_output: bool,
+    /// What tools said after it.
+    outputs: Vec<&'a str>,
 }
 
 impl<'a> Asked<'a> {
     fn read(body: &'a Value) -> Self {
-        let mut asked = Self { texts: vec![], last: "", has_output: false };
+        let mut asked = Self { texts: vec![], last: "", outputs: vec![] };
         for item in body["input"].as_array().into_iter().flatten() {
             if item["type"] == "function_call_output" {
-                asked.has_output = true;
+                asked.outputs.push(item["output"].as_str().unwrap_or_default());
             }
             if item["role"] != "user" {
                 continue;
@@ -106,7 +115,7 @@ impl<'a> Asked<'a> {
             for text in parts.filter_map(|part| part["text"].as_str()) {
                 asked.texts.push(text);
                 asked.last = text;
-                asked.has_output = false;
+                asked.outputs.clear();
             }
         }
         asked
@@ -120,6 +129,15 @@ impl<'a> Asked<'a> {
     fn usage(&self) -> (u64, u64) {
         let count = marker::find(self.last, "tokens").and_then(|count| count.parse().ok());
         count.map_or(USAGE, |count| (count, count))
+    }
+
+    /// A call of a function, with an id of its own, as a provider's has.
+    fn call(&self, number: usize, function: Value) -> Answer {
+        let mut call = json!({"type": "function_call", "call_id": format!("call_{number}")});
+        call.as_object_mut()
+            .into_iter()
+            .for_each(|call| call.extend(function.as_object().cloned().unwrap_or_default()));
+        stream(vec![done(&call), completed(Some(self.usage()))])
     }
 
     fn say(&self, pieces: usize, every_ms: u64) -> Answer {

@@ -21,7 +21,7 @@ use ostler_protocol::{
     FailureKind, RawJson,
     events::{EventType, clip},
     limits::NAME_BYTES_MAX,
-    policy::{Approval, Sandbox},
+    policy::{Approval, Network, Sandbox},
     redaction::Redactor,
     rpc::{Frame, Version},
 };
@@ -55,7 +55,6 @@ pub struct Acp {
     live: Option<Live>,
     /// The agent's session, once there is one.
     session_id: Option<String>,
-    processes: u32,
 }
 
 /// A process with its session open.
@@ -74,17 +73,14 @@ struct Opening {
 
 impl Acp {
     pub fn new(command: &[String], keep: &[String], outfit: &Outfit) -> Self {
-        Self {
-            command: command.to_vec(),
-            keep: keep.to_vec(),
-            outfit: outfit.clone(),
-            live: None,
-            session_id: None,
-            processes: 0,
-        }
+        Self { command: command.to_vec(), keep: keep.to_vec(), outfit: outfit.clone(), live: None, session_id: None }
     }
 
     async fn work(&mut self, turn: &Turn, mut link: Link) -> TurnResult {
+        if turn.run.execution_policy.network == Network::Disabled {
+            let message = "nothing would keep this agent's tools from the network, as the run's policy wants";
+            return Ok(TurnEnd::failed(FailureKind::TenantPolicyDenied, message));
+        }
         let opening = match self.live.take() {
             Some(live) => Opening { live, holds_prompt: false },
             None => {
@@ -114,9 +110,7 @@ impl Acp {
     /// Starts the program and opens the agent's session in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
-        self.processes += 1;
-        let mark = format!("{}-{}", turn.attempt_id, self.processes);
-        let mut process = Process::start(&program, &mark, REDACTOR.clone()).map_err(|error| {
+        let mut process = Process::start(&program, REDACTOR.clone()).map_err(|error| {
             TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {}", error.kind()))
         })?;
         match self.converse(&mut process, turn, link).await {
@@ -161,6 +155,8 @@ impl Acp {
         link.emit(EventType::BackendStatus, &phase).await;
         if known.is_none() {
             link.emit(EventType::Session, &json!({"threadId": session_id})).await;
+            // Before anything is done in it somebody must know where.
+            link.flushed().await;
         }
         Ok((session_id, model, holds_prompt))
     }
@@ -275,9 +271,9 @@ async fn ask_first(process: &mut Process, session_id: &str, modes: Option<&Modes
 fn last_said(process: &mut Process, session_id: &str) -> Option<String> {
     let mut said: Option<String> = None;
     let mut is_open = false;
-    while let Some(heard) = process.next_kept() {
-        let Heard::Frame(Frame::Notification { method, params }) = heard else { continue };
-        let Some(told) = (method == "session/update").then(|| params.view::<Updated>()).flatten() else { continue };
+    process.retain_kept(|heard| {
+        let Heard::Frame(Frame::Notification { method, params }) = heard else { return true };
+        let Some(told) = (method == "session/update").then(|| params.view::<Updated>()).flatten() else { return false };
         let of_user = told.session_id == session_id && told.update.kind == "user_message_chunk";
         if of_user {
             let text = told.update.content["text"].as_str().unwrap_or_default();
@@ -287,7 +283,8 @@ fn last_said(process: &mut Process, session_id: &str) -> Option<String> {
             }
         }
         is_open = of_user;
-    }
+        false
+    });
     said
 }
 

@@ -13,6 +13,7 @@ pub mod program;
 mod wire;
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Arc, LazyLock},
 };
@@ -25,7 +26,7 @@ use ostler_protocol::{
     redaction::Redactor,
     rpc::{Frame, Version},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{
@@ -34,7 +35,7 @@ use super::{
 };
 use crate::{Outfit, holdback::clip, link::Link};
 use conversation::Conversation;
-use wire::{Initialized, Notice, ThreadAnswer, Tokens};
+use wire::{Initialized, Notice, ThreadAnswer, Threads, Tokens};
 
 /// A call that Codex answers at once when it is well.
 const CALL_MS: u64 = 30_000;
@@ -57,7 +58,6 @@ pub struct Codex {
     live: Option<Live>,
     /// The session's thread, once it is known to be on disk.
     thread_id: Option<String>,
-    processes: u32,
 }
 
 /// A process with its thread open.
@@ -67,8 +67,10 @@ struct Live {
     model: String,
     /// The thread can be resumed. A new one cannot before its first turn.
     is_on_disk: bool,
-    /// What the thread has used so far, as far as it is known.
-    used: Option<Tokens>,
+    /// What each thread has used so far, as far as it is known.
+    used: HashMap<String, Tokens>,
+    /// The settings that the thread's next turn goes by, unless it is told others.
+    told: Option<Map<String, Value>>,
 }
 
 impl Live {
@@ -95,7 +97,7 @@ enum Prompt {
 
 impl Codex {
     pub fn new(outfit: Outfit) -> Self {
-        Self { outfit, live: None, thread_id: None, processes: 0 }
+        Self { outfit, live: None, thread_id: None }
     }
 
     async fn work(&mut self, turn: &Turn, mut link: Link) -> TurnResult {
@@ -135,16 +137,18 @@ impl Codex {
     /// Starts the program and opens the session's thread in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
-        self.processes += 1;
-        let mark = format!("{}-{}", turn.attempt_id, self.processes);
-        let mut process = Process::start(&program, &mark, REDACTOR.clone()).map_err(|error| {
+        let mut process = Process::start(&program, REDACTOR.clone()).map_err(|error| {
             TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
         })?;
         let opened = self.converse(&mut process, turn, link).await;
         match opened {
             Ok((answer, is_on_disk, prompt)) => {
                 let ThreadAnswer { thread, model, .. } = answer;
-                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: None };
+                if is_on_disk {
+                    self.thread_id = Some(thread.id.clone());
+                }
+                let (used, told) = (HashMap::new(), None);
+                let live = Live { process, thread_id: thread.id, model, is_on_disk, used, told };
                 Ok(Opening { live, prompt })
             }
             Err(end) => {
@@ -168,11 +172,19 @@ impl Codex {
             link.emit(EventType::BackendStatus, &phase).await;
         }
         let settings = settings(&turn.run.execution_policy, self.outfit.needs_workspace()?);
-        let known = self.thread_id.as_ref().or(turn.thread_id.as_ref());
+        let told = self.thread_id.clone().or_else(|| turn.thread_id.clone());
+        let untold = match &told {
+            None if turn.is_repeat => untold(process).await?,
+            _ => None,
+        };
+        if let Some(thread_id) = &untold {
+            link.emit(EventType::Session, &json!({"threadId": thread_id})).await;
+        }
+        let known = told.or(untold);
         let is_on_disk = known.is_some();
-        let (method, answer) = match known {
+        let (method, answer) = match &known {
             Some(thread_id) => ("thread/resume", self.resume(process, thread_id, settings, link).await?),
-            None => ("thread/start", self.call(process, "thread/start", &settings).await?),
+            None => ("thread/start", call(process, "thread/start", &settings).await?),
         };
         refuse_defaults(process, link).await?;
         let phase = json!({"phase": format!("{method}:completed"), "threadId": answer.thread.id, "model": answer.model,
@@ -181,11 +193,6 @@ impl Codex {
         let command_id = turn.command.command_id.to_string();
         let prompt = if turn.is_repeat { known_of(&answer, &command_id) } else { Prompt::New };
         Ok((answer, is_on_disk, prompt))
-    }
-
-    async fn call(&self, process: &mut Process, method: &str, params: &Value) -> Result<ThreadAnswer, TurnEnd> {
-        let answer = process.call(method, params, Duration::from_millis(CALL_MS)).await;
-        read(method, answer.map_err(|error| failures::refused(method, &error))?)
     }
 
     async fn resume(
@@ -286,14 +293,34 @@ async fn initialize(process: &mut Process, link: &Link) -> Result<(), TurnEnd> {
     Ok(())
 }
 
+async fn call<T: serde::de::DeserializeOwned>(
+    process: &mut Process,
+    method: &str,
+    params: &Value,
+) -> Result<T, TurnEnd> {
+    let answer = process.call(method, params, Duration::from_millis(CALL_MS)).await;
+    read(method, answer.map_err(|error| failures::refused(method, &error))?)
+}
+
+/// The thread that an earlier attempt began in the session's storage without the server hearing of it: its runner died
+/// first, or could not reach the server.
+async fn untold(process: &mut Process) -> Result<Option<String>, TurnEnd> {
+    let latest = json!({"limit": 1, "sortKey": "created_at", "sortDirection": "desc", "modelProviders": []});
+    let threads: Threads = call(process, "thread/list", &latest).await?;
+    Ok(threads.data.into_iter().next().map(|thread| thread.id))
+}
+
 /// A profile whose configuration makes no sense would run with Codex's defaults: another provider, another account.
 async fn refuse_defaults(process: &mut Process, link: &Link) -> Result<(), TurnEnd> {
-    while let Some(heard) = process.next_kept() {
-        let Heard::Frame(Frame::Notification { method, params }) = heard else { continue };
-        if method != "configWarning" {
-            continue;
+    let mut warnings = vec![];
+    process.retain_kept(|heard| match heard {
+        Heard::Frame(Frame::Notification { method, params }) if method == "configWarning" => {
+            warnings.push(params.view::<Notice>().unwrap_or_default());
+            false
         }
-        let notice: Notice = params.view().unwrap_or_default();
+        _ => true,
+    });
+    for notice in warnings {
         let text = notice_text(&notice);
         link.emit(EventType::BackendStatus, &json!({"phase": "config-warning", "message": text})).await;
         if notice.summary.is_some_and(|summary| summary.contains("using defaults")) {
@@ -325,7 +352,16 @@ fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
     json!({"cwd": workspace, "approvalPolicy": policy.approval, "approvalsReviewer": REVIEWER, "sandbox": policy.sandbox})
 }
 
-/// The same policy in the words of `turn/start`.
+/// The same policy in the words of `turn/start`, which alone can say something about the network.
+fn turn_settings(policy: &ExecutionPolicy) -> Map<String, Value> {
+    let settings = [
+        ("approvalPolicy", json!(policy.approval)),
+        ("approvalsReviewer", REVIEWER.into()),
+        ("sandboxPolicy", sandbox_policy(policy)),
+    ];
+    settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
 fn sandbox_policy(policy: &ExecutionPolicy) -> Value {
     let network = policy.network == Network::Enabled;
     match policy.sandbox {

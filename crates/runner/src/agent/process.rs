@@ -2,9 +2,8 @@
 //! line, calls in both directions. Everything it says comes in order from [`Process::next`], also the answers to calls
 //! that were only started; [`Process::call`] waits for its own answer and keeps the rest for later.
 //!
-//! The child has a process group of its own and an environment with nothing of ours that could hold a secret. No process
-//! it started outlives it: an agent puts its tools into sessions of their own, so they are known by a mark in their
-//! environment.
+//! The child has a process group of its own and an environment with nothing of ours that could hold a secret. It is its
+//! guard that lets nothing outlive it; where nobody stands guard, its group ends with it and no more is promised.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -44,19 +43,15 @@ pub const ENVIRONMENT: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// The variable that marks a program and all it starts, until they change it.
-const MARK: &str = "OSTLER_AGENT_PROCESS";
 /// Frames read ahead of whoever takes them; then the child waits.
 const AHEAD_FRAMES_MAX: usize = 32;
 /// Frames to write that the child has not read.
 const UNREAD_FRAMES_MAX: usize = 256;
 /// What may arrive while a call waits for its answer.
-const KEPT_FRAMES_MAX: usize = 16 * 1024;
+const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// After its standard input was closed, for an orderly end.
 const CLOSE_MS: u64 = 3_000;
-/// Rounds of looking for what is left of a program; each finds what the one before was about to start.
-const SWEEP_ROUNDS_MAX: u32 = 5;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -109,16 +104,28 @@ pub enum CallError {
     Gone,
 }
 
+/// A line of the child's: what it says, and the room it takes.
+struct Line {
+    heard: Heard,
+    bytes: usize,
+}
+
+impl Line {
+    fn read(line: Result<&[u8], NotAFrame>) -> Self {
+        let bytes = size_of::<Self>() + line.as_ref().map_or(0, |line| line.len());
+        Self { heard: line.and_then(Frame::read).map_or_else(Heard::Noise, Heard::Frame), bytes }
+    }
+}
+
 pub struct Process {
     child: Child,
     group: Pid,
-    mark: String,
     version: Version,
     /// `None`: its input was closed.
     input: Option<mpsc::Sender<String>>,
-    output: mpsc::Receiver<Heard>,
+    output: mpsc::Receiver<Line>,
     /// Heard while a call waited, oldest first.
-    kept: VecDeque<Heard>,
+    kept: VecDeque<Line>,
     last_id: i64,
     /// Calls nobody waits for any more; their answers are passed over.
     forgotten: HashSet<i64>,
@@ -129,10 +136,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// `mark` tells this program's processes from all others of the machine.
-    pub fn start(program: &Program, mark: &str, redactor: Arc<Redactor>) -> std::io::Result<Self> {
+    pub fn start(program: &Program, redactor: Arc<Redactor>) -> std::io::Result<Self> {
         let mut command = program.command();
-        command.env(MARK, mark).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let piped = || std::io::Error::other("the pipes were asked for");
         let group = child.id().and_then(|id| Pid::from_raw(id as i32)).ok_or_else(piped)?;
@@ -149,7 +155,6 @@ impl Process {
         Ok(Self {
             child,
             group,
-            mark: mark.to_owned(),
             version: program.version,
             input: Some(input),
             output,
@@ -184,23 +189,30 @@ impl Process {
             Err(_) => return Err(CallError::TimedOut),
         };
         let id = RpcId::Number(number);
+        let mut kept_bytes: usize = self.kept.iter().map(|line| line.bytes).sum();
         loop {
-            let heard = match timeout_at(until, self.receive()).await {
-                Ok(Some(heard)) => heard,
+            let line = match timeout_at(until, self.receive()).await {
+                Ok(Some(line)) => line,
                 Ok(None) => return Err(CallError::Gone),
                 Err(_) => {
                     self.forgotten.insert(number);
                     return Err(CallError::TimedOut);
                 }
             };
-            match heard {
+            match line.heard {
                 Heard::Frame(Frame::Answer { id: of, result }) if of == id => return Ok(result),
                 Heard::Frame(Frame::Error { id: Some(of), error }) if of == id => {
                     return Err(CallError::Refused(error));
                 }
-                // Whoever talks this much and does not answer will not.
-                _ if self.kept.len() >= KEPT_FRAMES_MAX => return Err(CallError::TimedOut),
-                other => self.kept.push_back(other),
+                heard => {
+                    kept_bytes += line.bytes;
+                    self.kept.push_back(Line { heard, ..line });
+                }
+            }
+            // Whoever talks this much and does not answer will not.
+            if kept_bytes > KEPT_BYTES_MAX {
+                self.forgotten.insert(number);
+                return Err(CallError::TimedOut);
             }
         }
     }
@@ -229,24 +241,24 @@ impl Process {
     /// The next thing the child said. `None`: it has closed its output. Nothing is lost when this is dropped half-way.
     pub async fn next(&mut self) -> Option<Heard> {
         match self.kept.pop_front() {
-            Some(heard) => Some(heard),
-            None => self.receive().await,
+            Some(line) => Some(line.heard),
+            None => self.receive().await.map(|line| line.heard),
         }
     }
 
-    /// What has been heard already, without waiting for more.
-    pub fn next_kept(&mut self) -> Option<Heard> {
-        self.kept.pop_front()
+    /// Looks through what was heard while a call waited, and lets go of what the caller has taken.
+    pub fn retain_kept(&mut self, mut stays: impl FnMut(&Heard) -> bool) {
+        self.kept.retain(|line| stays(&line.heard));
     }
 
-    async fn receive(&mut self) -> Option<Heard> {
+    async fn receive(&mut self) -> Option<Line> {
         loop {
-            let heard = self.output.recv().await?;
-            match &heard {
+            let line = self.output.recv().await?;
+            match &line.heard {
                 Heard::Frame(
                     Frame::Answer { id: RpcId::Number(id), .. } | Frame::Error { id: Some(RpcId::Number(id)), .. },
                 ) if self.forgotten.remove(id) => {}
-                _ => return Some(heard),
+                _ => return Some(line),
             }
         }
     }
@@ -272,7 +284,8 @@ impl Process {
             let _ = kill_process(self.group, Signal::TERM);
             let _ = timeout(Duration::from_millis(CLOSE_MS), self.child.wait()).await;
         }
-        kill_all(self.group, self.mark.clone()).await;
+        // That nobody is left in it is as good.
+        let _ = kill_process_group(self.group, Signal::KILL);
         match status {
             Ok(status) => status.ok(),
             Err(_) => self.child.wait().await.ok(),
@@ -292,40 +305,7 @@ impl Drop for Process {
             return;
         }
         let _ = kill_process_group(self.group, Signal::KILL);
-        sweep(&self.mark);
     }
-}
-
-async fn kill_all(group: Pid, mark: String) {
-    // That nobody is left in it is as good.
-    let _ = kill_process_group(group, Signal::KILL);
-    // It reads the process table, file by file.
-    let _ = tokio::task::spawn_blocking(move || sweep(&mark)).await;
-}
-
-/// Kills every process that bears the mark. Where there is no `/proc` the group must do.
-fn sweep(mark: &str) {
-    let entry = [MARK, "=", mark].concat();
-    for _ in 0..SWEEP_ROUNDS_MAX {
-        let marked: Vec<_> = processes().filter(|pid| bears(*pid, entry.as_bytes())).collect();
-        if marked.is_empty() {
-            return;
-        }
-        for pid in marked {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-}
-
-fn processes() -> impl Iterator<Item = Pid> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
-}
-
-/// A process that has ended and waits to be reaped has no environment any more.
-fn bears(pid: Pid, entry: &[u8]) -> bool {
-    let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));
-    environment.is_ok_and(|bytes| bytes.split(|byte| *byte == 0).any(|one| one == entry))
 }
 
 async fn write(mut frames: mpsc::Receiver<String>, mut to: ChildStdin) {
@@ -337,15 +317,13 @@ async fn write(mut frames: mpsc::Receiver<String>, mut to: ChildStdin) {
     }
 }
 
-async fn read(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Heard>) {
+async fn read(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Line>) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let mut heard = vec![];
-        lines.push(&buffer[..read], |line| {
-            heard.push(line.and_then(Frame::read).map_or_else(Heard::Noise, Heard::Frame));
-        });
-        for one in heard {
+        let mut complete = vec![];
+        lines.push(&buffer[..read], |line| complete.push(Line::read(line)));
+        for one in complete {
             if to.send(one).await.is_err() {
                 return;
             }

@@ -318,6 +318,32 @@ async fn a_second_runner_goes_on_with_the_session_and_tells_its_history_to_nobod
 }
 
 #[tokio::test]
+async fn a_turn_that_was_cut_off_is_never_silently_begun_again() {
+    let cut_off =
+        r#"; [ -e "$HOME/kept/begun" ] || { say begun >"$HOME/kept/begun"; text 'On it.'; listen; }; text 'New.'"#;
+    let stage = Stage::new(&RESUMES.replace("LOADED", "reply 2 '{}'").replace("; text 'New.'", cut_off));
+    let command_id = stage.ask("do it");
+    let runner = stage.start();
+    stage.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
+    runner.abort();
+    stage.start().await.unwrap();
+    assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Completed);
+    let asked = std::fs::read_to_string(stage.storage.path().join("kept/asked")).unwrap();
+    let asked: Vec<Value> = asked.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(asked[2]["method"], "session/load", "the session was known before anything was done in it");
+    let prompts: Vec<_> = [1, 3].map(|at| asked[at]["params"]["prompt"][0]["text"].as_str().unwrap()).to_vec();
+    assert_eq!(prompts[0], "do it");
+    assert!(prompts[1].starts_with("Your work on this was cut off") && prompts[1].ends_with("do it"), "{}", prompts[1]);
+}
+
+#[tokio::test]
+async fn an_agent_that_nothing_keeps_from_the_network_takes_no_run_without_it() {
+    let stage = Stage::with("touch started; begin", json!({"network": "disabled"}));
+    assert_eq!(end(&stage.turn().await), (TerminalStatus::Failed, Some(FailureKind::TenantPolicyDenied)));
+    assert!(!stage.workspace.path().join("started").exists());
+}
+
+#[tokio::test]
 async fn a_session_that_is_gone_is_never_replaced_by_a_new_one() {
     let stage = Stage::new(&RESUMES.replace("LOADED", "refuse 2 -32602 'no such session'"));
     assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);

@@ -56,7 +56,7 @@ impl Kernel {
     pub fn new(policy: Value) -> Arc<Self> {
         let session_id = SessionId::new(Uuid::from_u128(9));
         let mut execution_policy = json!({"sandbox": "read-only", "approval": "never", "timeoutMs": 60_000,
-            "network": "disabled", "secretScope": {}});
+            "network": "enabled", "secretScope": {}});
         execution_policy.as_object_mut().unwrap().extend(policy.as_object().cloned().unwrap_or_default());
         let run = json!({"runId": RunId::new(Uuid::from_u128(RUN)), "sessionId": "s", "tenantId": "local", "projectId": "p",
             "workspaceRef": {"kind": "none"}, "providerId": "x", "backendProfile": "scripted", "traceSink": null,

@@ -72,7 +72,12 @@ impl<'a> Talk<'a> {
 
     pub async fn run(&mut self, holds_prompt: bool) -> TurnResult {
         self.pass_over().await;
-        let mut prompt = if holds_prompt { CUT_OFF.to_owned() } else { self.turn.asked() };
+        let mut prompt = match (holds_prompt, self.turn.is_repeat) {
+            (true, _) => CUT_OFF.to_owned(),
+            // What the session does not hold the agent may have begun all the same: not all keep pace with what they do.
+            (false, true) => format!("{CUT_OFF} This was asked:\n\n{}", self.turn.asked()),
+            (false, false) => self.turn.asked(),
+        };
         for _ in 0..PROMPTS_MAX {
             let answer = match self.prompt(&prompt).await {
                 Ok(answer) => answer,

@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use super::{
-    CALL_MS, Live, NOTICE_CHARS_MAX, REVIEWER,
+    CALL_MS, Live, NOTICE_CHARS_MAX,
     approvals::{Approvals, Decision},
     failures,
     items::Items,
     later::GO_ON,
-    notice_text, process_ended, sandbox_policy,
+    notice_text, process_ended, turn_settings,
     wire::{DeltaNote, ErrorNote, ItemNote, Notice, Turn as CodexTurn, TurnError, TurnNote, UsageNote},
 };
 use crate::{
@@ -33,11 +33,13 @@ use crate::{
     link::{Link, Steer},
 };
 
-/// After an interrupt, for Codex to say that the turn has ended. The runner waits a little longer before it drops us.
 const OUTPUT: &str = "item/commandExecution/outputDelta";
+/// After an interrupt, for Codex to say that the turn has ended. The runner waits a little longer before it drops us.
 const STOP_MS: u64 = 5_000;
 /// For terminals that outlived an interrupt to be cleaned up.
 const CLEAN_MS: u64 = 2_000;
+/// Threads whose tokens are kept count of. What is said of one more is still counted, by its latest part.
+const THREADS_MAX: usize = 1_024;
 /// Notices, retries and lines that make no sense that are told of one turn.
 const NOTES_MAX: u32 = 50;
 
@@ -136,10 +138,15 @@ impl<'a> Conversation<'a> {
     }
 
     async fn start(&mut self, text: &str) -> Result<(), CallError> {
-        let policy = &self.turn.run.execution_policy;
-        let params = json!({"threadId": self.live.thread_id, "input": input(text), "approvalPolicy": policy.approval,
-            "approvalsReviewer": REVIEWER, "sandboxPolicy": sandbox_policy(policy), "clientUserMessageId": self.turn.command.command_id});
+        let mut params = json!({"threadId": self.live.thread_id, "input": input(text),
+            "clientUserMessageId": self.turn.command.command_id});
+        // They hold for the thread's later turns too, and being told again costs Codex a tenth of a turn.
+        let settings = turn_settings(&self.turn.run.execution_policy);
+        if self.live.told.as_ref() != Some(&settings) {
+            params.as_object_mut().into_iter().for_each(|params| params.extend(settings.clone()));
+        }
         let answer = self.live.process.call("turn/start", &params, Duration::from_millis(CALL_MS)).await?;
+        self.live.told = Some(settings);
         self.has_started = false;
         self.trying_since = None;
         self.turn_id = answer.view::<TurnNote>().ok_or(CallError::Gone)?.turn.id;
@@ -337,7 +344,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Codex may have other threads, of agents it made itself; they are its own affair.
+    /// Codex may have other threads, of agents it made itself; but for what they cost they are its own affair.
     fn is_ours(&self, thread_id: &str) -> bool {
         thread_id.is_empty() || thread_id == self.live.thread_id
     }
@@ -351,13 +358,18 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Each of these is one call of the model's, also when it failed and cost nothing: so `maxTurns` bounds them.
+    /// Each of these is one call of the model's, also when it failed and cost nothing: so `maxTurns` bounds them. What the
+    /// agents cost that Codex made itself is counted with the rest.
     async fn usage(&mut self, params: &RawJson) {
-        let Some(note) = params.view::<UsageNote>().filter(|note| self.is_ours(&note.thread_id)) else { return };
+        let Some(note) = params.view::<UsageNote>() else { return };
         let (total, last) = (note.token_usage.total, note.token_usage.last);
-        let before = self.live.used.replace(total).unwrap_or_else(|| total.before(last));
+        let is_ours = self.is_ours(&note.thread_id);
+        let before = self.live.used.get(&note.thread_id).copied().unwrap_or_else(|| total.before(last));
+        if is_ours || self.live.used.len() < THREADS_MAX {
+            self.live.used.insert(note.thread_id, total);
+        }
         // After a resume the old count is told again.
-        if note.turn_id != self.turn_id {
+        if is_ours && note.turn_id != self.turn_id {
             return;
         }
         let used = total.since(before);

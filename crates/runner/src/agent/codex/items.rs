@@ -28,9 +28,8 @@ pub struct Items {
 
 #[derive(Default)]
 struct Tool {
+    /// Of what came in pieces.
     output_bytes: usize,
-    /// It came in pieces.
-    has_output: bool,
     /// The end of it that waits for more.
     held: String,
     /// It was said that something is left out.
@@ -106,9 +105,10 @@ impl Items {
 
     async fn tool_ended(&mut self, link: &mut Link, item: &Item) {
         let tool = self.open.remove(&item.id).unwrap_or_default();
-        if let Some(output) = item.aggregated_output.as_deref().filter(|text| !tool.has_output && !text.is_empty()) {
+        let missed = missed(item.aggregated_output.as_deref().unwrap_or_default(), &tool);
+        if !missed.is_empty() {
             let id = self.id(link, &item.id, "tool");
-            output_event(link, &id, output, OUTPUT_BYTES_MAX).await;
+            output_event(link, &id, missed, OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes)).await;
         }
         if !tool.held.is_empty() {
             let id = self.id(link, &item.id, "tool");
@@ -140,7 +140,6 @@ impl Items {
         let id = self.id(link, &note.item_id, "tool");
         let Some(tool) = self.open.get_mut(&note.item_id) else { return };
         let room = OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes);
-        tool.has_output = true;
         tool.output_bytes = tool.output_bytes.saturating_add(note.delta.len());
         if room == 0 {
             // What comes after is not told; that it came is.
@@ -230,6 +229,15 @@ fn thought(item: &Item) -> String {
 
 async fn compaction(link: &Link, what: &str) {
     link.emit(EventType::BackendStatus, &json!({"phase": format!("context-compaction:{what}")})).await;
+}
+
+/// What a command said before Codex began to listen to it. Only the whole, told at its end, has it: often that is all there
+/// is, else it is told late rather than never.
+fn missed<'a>(whole: &'a str, tool: &Tool) -> &'a str {
+    let bytes = if tool.is_cut { 0 } else { whole.len().saturating_sub(tool.output_bytes) };
+    let missed = &whole[..whole.floor_char_boundary(bytes)];
+    // The rest of a word that it ends in the middle of has been told.
+    if tool.output_bytes == 0 { missed } else { &missed[..holdback::settled(missed)] }
 }
 
 async fn output_event(link: &Link, tool_call_id: &str, text: &str, bytes_max: usize) {

@@ -54,6 +54,27 @@ async fn a_second_turn_starts_no_second_process_and_counts_its_own_tokens() {
 }
 
 #[tokio::test]
+async fn what_the_agents_cost_that_codex_makes_itself_is_counted_too() {
+    let mut stage = Stage::new();
+    let played = stage.play("[[spawn:say this]]").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let counts: Vec<_> = played.all("usage").iter().map(|usage| usage["totalTokens"].as_i64().unwrap()).collect();
+    assert_eq!(counts, [18; 4], "three calls of its own, one of the other's");
+    assert_eq!(played.all("assistant_message").len(), 1, "what the other says is its own affair");
+}
+
+#[tokio::test]
+async fn a_second_turn_is_held_to_the_same_policy_as_the_first() {
+    let mut stage = Stage::new();
+    stage.policy = json!({"sandbox": "read-only", "approval": "never"});
+    for file in ["first", "second"] {
+        let played = stage.play(&format!("[[tool:touch {file}]]")).await;
+        assert_eq!(played.all("tool_call").last().unwrap()["status"], "failed", "{:#?}", played.events);
+        assert!(!stage.outfit.workspace.as_ref().unwrap().join(file).exists());
+    }
+}
+
+#[tokio::test]
 async fn a_tool_is_told_with_its_output_and_exit_code() {
     let mut stage = Stage::new();
     for (command, status, code) in [("echo said; exit 0", "completed", 0), ("echo said; exit 7", "failed", 7)] {

@@ -24,6 +24,12 @@ pub struct ThreadAnswer {
     pub initial_turns_page: Option<TurnsPage>,
 }
 
+/// The answer to `thread/list`.
+#[derive(Debug, Deserialize)]
+pub struct Threads {
+    pub data: Vec<Thread>,
+}
+
 #[derive(Debug, Deserialize)]
 pub struct Thread {
     pub id: String,

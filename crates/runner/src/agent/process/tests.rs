@@ -7,17 +7,6 @@ use super::*;
 const SOON: Duration = Duration::from_secs(20);
 
 fn shell(script: &str) -> Process {
-    shell_with(script, &mark())
-}
-
-/// Tests of one process run side by side; nothing but the mark tells their children apart.
-fn mark() -> String {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn shell_with(script: &str, mark: &str) -> Process {
     let program = Program {
         path: "/bin/sh".into(),
         arguments: vec!["-c".into(), script.into()],
@@ -26,7 +15,7 @@ fn shell_with(script: &str, mark: &str) -> Process {
         version: Version::Bare,
         guarded: None,
     };
-    Process::start(&program, mark, Arc::new(Redactor::new(&["hunter2-known"]))).unwrap()
+    Process::start(&program, Arc::new(Redactor::new(&["hunter2-known"]))).unwrap()
 }
 
 fn method(heard: Option<Heard>) -> String {
@@ -106,18 +95,37 @@ async fn a_large_frame_goes_through_while_the_child_talks() {
 async fn its_environment_is_a_short_list_and_what_it_was_given() {
     let mut process = shell(r#"echo "{\"id\":1,\"result\":\"$(env | cut -d= -f1 | sort | tr '\n' ' ')\"}"; read rest"#);
     let names = process.call("env", &json!({}), SOON).await.unwrap().to_value();
-    let own = ["GIVEN", MARK, "PWD", "SHLVL", "_", "OLDPWD"];
+    let own = ["GIVEN", "PWD", "SHLVL", "_", "OLDPWD"];
     for name in names.as_str().unwrap().split_whitespace() {
         assert!(own.contains(&name) || ENVIRONMENT.contains(&name), "{name}");
     }
     assert!(names.as_str().unwrap().contains("GIVEN"));
 }
 
-/// A child with a tool in a session of its own, which neither hears of the group's end nor of the closed pipe.
-const WITH_A_TOOL: &str = r#"setsid sleep 1000 & echo "{\"method\":\"$!\"}"; read line; exec sleep 1000"#;
+#[tokio::test]
+async fn a_child_that_talks_and_does_not_answer_is_given_up_when_it_has_said_too_much() {
+    // Few frames, and large ones.
+    let mut process = shell(
+        r#"read line; pad=$(head -c 1000000 /dev/zero | tr '\0' x)
+           n=0; while [ $n -lt 40 ]; do echo "{\"method\":\"noise\",\"params\":{\"pad\":\"$pad\"}}"; n=$((n+1)); done
+           echo '{"id":1,"result":{}}'; read line; echo '{"id":2,"result":"well"}'; read rest"#,
+    );
+    assert_eq!(process.call("ask", &json!({}), SOON).await.unwrap_err(), CallError::TimedOut);
+    let bytes: usize = process.kept.iter().map(|line| line.bytes).sum();
+    assert!(bytes > KEPT_BYTES_MAX && bytes < KEPT_BYTES_MAX + 2_000_000, "{bytes}");
+    // What was taken makes room, and the late answer is passed over.
+    process.retain_kept(|_| false);
+    for _ in 0..23 {
+        assert_eq!(method(process.next().await), "noise");
+    }
+    assert_eq!(process.call("again", &json!({}), SOON).await.unwrap().as_str(), r#""well""#);
+}
+
+/// A child with a tool, neither of which hears of the closed pipe.
+const WITH_A_TOOL: &str = r#"sleep 1000 & echo "{\"method\":\"$!\"}"; read line; exec sleep 1000"#;
 
 #[tokio::test]
-async fn closing_leaves_no_process_behind_not_even_one_in_a_session_of_its_own() {
+async fn closing_ends_the_whole_group() {
     let mut process = shell(WITH_A_TOOL);
     let (child, tool) = (process.id(), method(process.next().await).parse().unwrap());
     process.close().await;
@@ -126,7 +134,7 @@ async fn closing_leaves_no_process_behind_not_even_one_in_a_session_of_its_own()
 }
 
 #[tokio::test]
-async fn a_process_that_is_dropped_is_killed_with_all_it_started() {
+async fn a_process_that_is_dropped_is_killed_with_its_group() {
     let mut process = shell(WITH_A_TOOL);
     let (child, tool) = (process.id(), method(process.next().await).parse().unwrap());
     drop(process);

@@ -16,9 +16,13 @@ const ENDING: &str =
 
 /// A stage whose Codex is this script, after an orderly opening.
 fn played_by(script: &str) -> Stage {
+    stage_of(&format!("{OPENING}\n{script}"))
+}
+
+fn stage_of(script: &str) -> Stage {
     let mut stage = Stage::new();
     let path = stage.home().join("script");
-    std::fs::write(&path, format!("#!/bin/sh\n{OPENING}\n{script}\n")).unwrap();
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     stage.outfit.program = Some(path);
     stage.codex = Codex::new(stage.outfit.clone());
@@ -81,6 +85,46 @@ async fn a_request_nobody_knows_is_refused_and_told_and_so_is_one_that_the_polic
     assert_eq!(warnings[1]["message"], "{id:0,result:{decision:decline}}");
     assert!(played.phases().contains(&"server-request:declined") && played.phases().contains(&"approval:declined"));
     assert!(played.all("permission_request").is_empty(), "a policy of never asking asks nobody");
+}
+
+#[tokio::test]
+async fn what_a_command_said_before_codex_listened_is_told_when_it_ends() {
+    let item = r#""threadId":"t1","item":{"type":"commandExecution","id":"c","command":"x""#;
+    let script = format!(
+        r#"say '{{"method":"item/started","params":{{{item}}}}}}}'
+           say '{{"method":"item/commandExecution/outputDelta","params":{{"threadId":"t1","itemId":"c","delta":"late\n"}}}}'
+           say '{{"method":"item/completed","params":{{{item},"status":"completed","aggregatedOutput":"early\nlate\n"}}}}}}'
+           {ENDING}; read rest"#
+    );
+    let played = played_by(&script).play("hello").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let output: Vec<_> = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
+    assert_eq!(output, ["late\n", "early\n"]);
+}
+
+#[tokio::test]
+async fn settings_are_told_once_and_a_request_that_comes_before_the_turn_is_answered() {
+    let script = r#"read_to() { read -r line; printf '%s\n' "$line" >> "$HOME/heard"; }
+        say() { printf '%s\n' "$1"; }
+        read line; say '{"id":1,"result":{"userAgent":"a shell"}}'
+        read line; read line; say '{"id":"early","method":"future/thing","params":{}}'
+        say '{"id":2,"result":{"thread":{"id":"t1"},"model":"m"}}'
+        for turn in 3 4; do
+            read_to; say "{\"id\":$turn,\"result\":{\"turn\":{\"id\":\"u$turn\",\"status\":\"inProgress\"}}}"
+            [ $turn = 4 ] || read_to
+            say "{\"method\":\"turn/completed\",\"params\":{\"threadId\":\"t1\",\"turn\":{\"id\":\"u$turn\",\"status\":\"completed\"}}}"
+        done; read rest"#;
+    let mut stage = stage_of(script);
+    for prompt in ["one", "two"] {
+        let played = stage.play(prompt).await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    }
+    let heard = std::fs::read_to_string(stage.home().join("heard")).unwrap();
+    let [first, early, second] = heard.lines().collect::<Vec<_>>()[..] else { panic!("{heard}") };
+    assert!(first.contains("sandboxPolicy") && first.contains("approvalPolicy"), "{first}");
+    assert!(early.contains("early") && early.contains("-32601"), "{early}");
+    // Codex is a tenth of a turn slower each time it is told.
+    assert!(second.contains("turn/start") && !second.contains("Policy"), "{second}");
 }
 
 #[tokio::test]

@@ -19,14 +19,17 @@ async fn another_runner_resumes_the_thread_from_the_sessions_storage_alone() {
 }
 
 #[tokio::test]
-async fn a_turn_that_was_cut_off_is_told_to_go_on_not_the_same_again() {
+async fn a_turn_that_was_cut_off_in_a_thread_nobody_was_told_of_goes_on_in_it() {
     let mut stage = Stage::new();
-    stage.abandon("[[tool:sleep 1237]] once").await;
-    // Dropped in mid-turn, as by a killed runner: the thread it had told of is all the next one knows.
-    stage.thread_id = Some(rollout(&stage));
+    // Nobody stands guard here: what is cut off runs on for a while.
+    stage.abandon("[[tool:sleep 3]] once").await;
+    // Dropped in mid-turn, as by a killed runner, before the server heard of its thread: the storage is all the next one has.
+    let thread_id = rollout(&stage);
+    assert_eq!(stage.thread_id, None);
     stage.take_over();
     stage.is_repeat = true;
-    let played = stage.play("[[tool:sleep 1237]] once").await;
+    let played = stage.play("[[tool:sleep 3]] once").await;
+    assert_eq!(stage.thread_id, Some(thread_id), "it is told now");
     assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
     assert!(played.all("tool_call").is_empty(), "the command was not run again: {:#?}", played.events);
     let reply = played.all("assistant_message").last().unwrap()["text"].as_str().unwrap().to_owned();
