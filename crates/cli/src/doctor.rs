@@ -254,7 +254,9 @@ fn confinement(found: &ConfinementReadiness) -> Check {
     let (state, found) = match (found.guarded, found.landlock) {
         (false, _) => (State::Warn, "nobody stands guard over agents' programs".to_owned()),
         (true, 0) => (State::Warn, "agents are guarded; their files are not confined".to_owned()),
-        (true, level) => (State::Ok, format!("agents are guarded; files by Landlock {level}; not the network")),
+        (true, level) => {
+            (State::Ok, format!("agents are guarded; files by Landlock {level}; the network by Codex alone"))
+        }
     };
     Check::of(
         "confinement",

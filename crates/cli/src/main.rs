@@ -31,6 +31,7 @@ mod run;
 mod runner;
 mod runs;
 mod screen;
+mod secret_input;
 mod serve;
 mod sessions;
 mod steer;

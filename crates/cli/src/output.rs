@@ -57,6 +57,17 @@ impl Output {
         }
     }
 
+    /// Shows a page of a list, and says in words what is not on it: that there is more, or, with what to do about it, that
+    /// there is nothing.
+    pub fn page<T: Serialize>(self, values: &[T], has_more: bool, nothing: &str, text: impl FnOnce() -> String) {
+        self.many(values, text);
+        if values.is_empty() {
+            words(nothing);
+        } else if has_more {
+            words(&format!("there are more than these {}; see `--limit`\n", values.len()));
+        }
+    }
+
     pub fn is_text(self) -> bool {
         self.format == Format::Text
     }

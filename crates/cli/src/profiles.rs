@@ -17,7 +17,6 @@ use ostler_protocol::{
         AUTH, CONFIG, ProviderProfile, PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
     },
 };
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
@@ -26,6 +25,7 @@ use crate::{
     connect::Connection,
     errors, exit_codes,
     output::{self, Output, line},
+    secret_input,
     table::table,
     times::{Times, now},
 };
@@ -178,21 +178,14 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 }
 
 async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
-    let config = args.config.as_deref().map(|path| read(path, PROFILE_FILE_BYTES_MAX)).transpose()?;
-    let auth = match &args.auth {
-        Some(path) => Some(read(path, PROFILE_FILE_BYTES_MAX)?),
-        None => None,
+    let file = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, PROFILE_FILE_BYTES_MAX)).transpose();
+    let files = [(AUTH, file(&args.auth)?), (CONFIG, file(&args.config)?)];
+    let given: BTreeMap<_, _> = files.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
+    let asked = PutCredential {
+        api_key: if given.contains_key(AUTH) { None } else { Some(key(args.key_file.as_deref())?) },
+        files: (!given.is_empty()).then_some(given),
+        ..PutCredential::default()
     };
-    let mut asked = PutCredential::default();
-    match (auth, config) {
-        (None, None) => asked.api_key = Some(key(args.key_file.as_deref())?),
-        (auth, config) => {
-            let auth = auth.map_or_else(|| key(args.key_file.as_deref()).map(|key| auth_of(&key)), Ok)?;
-            let files = [(AUTH, Some(auth)), (CONFIG, config)];
-            let given = files.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
-            asked.files = Some(given.collect::<BTreeMap<_, _>>());
-        }
-    }
     let set = connection.client()?.put_credential(&args.profile, &asked).await?;
     args.output.one(&set, || format!("{} set\n", set.profile));
     let next = match &set.message {
@@ -255,34 +248,13 @@ async fn ended(client: &Client, mut trial: Validation) -> Result<Validation, Fai
 fn key(file: Option<&Path>) -> Result<SecretString, Failure> {
     let key = match file {
         Some(path) => read(path, API_KEY_BYTES_MAX)?,
-        None if std::io::stdin().is_terminal() => ask_key()?,
+        None if std::io::stdin().is_terminal() => secret_input::ask("key (it is not shown): ", API_KEY_BYTES_MAX)?,
         None => read(Path::new("-"), API_KEY_BYTES_MAX)?,
     };
     if key.expose_secret().trim().is_empty() {
         return Err(errors::usage("no key was given", "pipe it in: ostler profiles set codex < key.txt"));
     }
     Ok(key.expose_secret().trim().to_owned().into())
-}
-
-fn ask_key() -> Result<SecretString, Failure> {
-    let stdin = std::io::stdin();
-    let before = tcgetattr(&stdin).map_err(Failure::internal)?;
-    let mut silent = before.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
-    output::words("key (it is not shown): ");
-    tcsetattr(&stdin, OptionalActions::Flush, &silent).map_err(Failure::internal)?;
-    let mut typed = String::new();
-    let read = stdin.read_line(&mut typed);
-    let restored = tcsetattr(&stdin, OptionalActions::Flush, &before);
-    output::words("\n");
-    read.map_err(Failure::internal)?;
-    restored.map_err(Failure::internal)?;
-    Ok(typed.into())
-}
-
-/// As the server would make it of a key alone.
-fn auth_of(key: &SecretString) -> SecretString {
-    format!("{}\n", serde_json::json!({"OPENAI_API_KEY": key.expose_secret()})).into()
 }
 
 /// A file within its bound; `-` is stdin.
@@ -347,16 +319,9 @@ fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        times: Times,
-    }
 
     #[test]
     fn a_trial_counts_for_the_secret_it_tried() {
@@ -369,7 +334,7 @@ mod tests {
             .unwrap()
         };
         assert_eq!((tried(&profile("2")), tried(&profile("1"))), ("passed".into(), "before the last change".into()));
-        let (times, now) = (Line::parse_from(["list"]).times, "2030-01-01T01:00:00Z".parse().unwrap());
+        let (times, now) = (Times::default(), "2030-01-01T01:00:00Z".parse().unwrap());
         let text = render(&[profile("2")], times, now, None);
         assert!(text.contains("codex") && text.contains("passed") && text.contains("1h"), "{text}");
         assert!(render_one(&profile("2"), times, now).contains("…01234567"));

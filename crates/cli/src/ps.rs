@@ -67,12 +67,8 @@ pub async fn ps(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     }
     let found = fetch(&client, args).await?;
     let ends = if args.output.is_text() { learn(&client, &found.sessions, Ends::new()).await } else { Ends::new() };
-    args.output.many(&found.sessions, || render(&found.sessions, &ends, args.times, now(), output::width()));
-    if found.sessions.is_empty() {
-        output::words(nothing(args));
-    } else if found.has_more {
-        output::words(&format!("there are more than these {}; see `--limit`\n", found.sessions.len()));
-    }
+    let (sessions, has_more) = (&found.sessions, found.has_more);
+    args.output.page(sessions, has_more, nothing(args), || render(sessions, &ends, args.times, now(), output::width()));
     Ok(exit_codes::OK)
 }
 
@@ -273,21 +269,14 @@ pub mod fixtures {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
 
     use super::{
         fixtures::{running, session},
         *,
     };
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        times: Times,
-    }
-
     fn text(sessions: &[SessionView], width: Option<usize>) -> String {
-        let times = Line::parse_from(["ps"]).times;
+        let times = Times::default();
         render(sessions, &Ends::new(), times, "2030-01-01T00:02:03Z".parse().unwrap(), width)
     }
 
@@ -325,7 +314,7 @@ mod tests {
             body["unread"] = false.into();
         });
         let ends = Ends::from([((closed.last_run_id.unwrap(), 1), Some(TerminalStatus::Failed))]);
-        let (times, now) = (Line::parse_from(["ps"]).times, "2030-01-01T00:02:03Z".parse().unwrap());
+        let (times, now) = (Times::default(), "2030-01-01T00:02:03Z".parse().unwrap());
         let text = render(&[closed, session(|_| ())], &ends, times, now, None);
         assert!(
             text.contains("EVENTS  TITLE\nreview   failed, closed  scripted") && text.contains("12      Tuesday"),

@@ -77,12 +77,9 @@ pub async fn runs(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     let client = connection.client()?;
     let page = client.list_runs(&query).await?;
     let ends = if args.output.is_text() { ends(&client, page.runs.iter().map(ended_run)).await } else { vec![] };
-    args.output.many(&page.runs, || render(&page.runs, &ends, args.times, now(), output::width()));
-    if page.runs.is_empty() {
-        output::words("no such runs; start one: ostler run \"say hello\"\n");
-    } else if page.next_cursor.is_some() {
-        output::words(&format!("there are more than these {}; see `--limit`\n", page.runs.len()));
-    }
+    let (runs, has_more) = (&page.runs, page.next_cursor.is_some());
+    let nothing = "no such runs; start one: ostler run \"say hello\"\n";
+    args.output.page(runs, has_more, nothing, || render(runs, &ends, args.times, now(), output::width()));
     Ok(exit_codes::OK)
 }
 
@@ -132,16 +129,9 @@ pub fn status(run: &Run) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::{Value, json};
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        times: Times,
-    }
 
     fn run(change: impl FnOnce(&mut Value)) -> Run {
         let mut body = json!({"runId": format!("run_{:032x}", 1), "sessionId": "s1", "tenantId": "local",
@@ -158,7 +148,7 @@ mod tests {
     #[test]
     fn the_table_shows_where_each_run_stands() {
         let runs = [run(|_| ()), run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into())];
-        let (id, times) = (runs[0].run_id, Line::parse_from(["runs"]).times);
+        let (id, times) = (runs[0].run_id, Times::default());
         assert_eq!(
             render(&runs, &[None, None], times, "2030-01-01T00:02:03Z".parse().unwrap(), None),
             format!(
@@ -175,7 +165,7 @@ mod tests {
             body["status"] = "pending".into();
             body["unfinishedCommands"] = 0.into();
         });
-        let times = Line::parse_from(["runs"]).times;
+        let times = Times::default();
         let text =
             render(&[idle], &[Some(TerminalStatus::Failed)], times, "2030-01-01T00:02:03Z".parse().unwrap(), None);
         assert!(text.contains("  idle (failed)  "), "{text}");

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use ostler_protocol::Timestamp;
 
 /// Flattened into the arguments of every command that shows times.
-#[derive(clap::Args, Clone, Copy, Debug)]
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct Times {
     #[arg(
         long = "time",

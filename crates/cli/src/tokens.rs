@@ -47,7 +47,7 @@ struct CreateArgs {
     /// A tenant it is for; can be given several times
     #[arg(long = "tenant", value_name = "TENANT", required = true)]
     tenants: Vec<String>,
-    /// Clients ask for work, runners carry it out
+    /// Clients ask for work, runners carry it out; provisioners are clients that set provider profiles too
     #[arg(long, value_enum, default_value = "client")]
     role: Role,
     /// When it ends by itself: 90s, 15m, 12h, 30d [default: never]
@@ -60,6 +60,7 @@ struct CreateArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Role {
     Client,
+    Provisioner,
     Runner,
 }
 
@@ -102,6 +103,7 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         name: args.name.clone(),
         role: match args.role {
             Role::Client => TokenRole::Client,
+            Role::Provisioner => TokenRole::Provisioner,
             Role::Runner => TokenRole::Runner,
         },
         tenants: args.tenants.clone(),
@@ -120,12 +122,9 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
     let page = connection.client()?.list_tokens(&ListTokens { limit: Some(args.limit), cursor: None }).await?;
-    args.output.many(&page.tokens, || render(&page.tokens, args.times, now(), output::width()));
-    if page.tokens.is_empty() {
-        output::words("no service tokens; make one: ostler token create NAME --tenant TENANT\n");
-    } else if page.next_cursor.is_some() {
-        output::words(&format!("there are more than these {}; see `--limit`\n", page.tokens.len()));
-    }
+    let (tokens, has_more) = (&page.tokens, page.next_cursor.is_some());
+    let nothing = "no service tokens; make one: ostler token create NAME --tenant TENANT\n";
+    args.output.page(tokens, has_more, nothing, || render(tokens, args.times, now(), output::width()));
     Ok(exit_codes::OK)
 }
 
@@ -193,16 +192,9 @@ fn state(token: &ServiceToken, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        times: Times,
-    }
 
     #[test]
     fn the_table_says_whether_a_token_is_good() {
@@ -218,7 +210,7 @@ mod tests {
             token("expiresAt", "2030-01-01T12:00:00Z"),
             token("revokedAt", "2030-01-01T12:00:00Z"),
         ];
-        let text = render(&tokens, Line::parse_from(["list"]).times, now, None);
+        let text = render(&tokens, Times::default(), now, None);
         let states: Vec<_> = text.lines().skip(1).map(|line| line.split_whitespace().nth(4).unwrap()).collect();
         assert_eq!(states, ["good", "expired", "revoked"], "{text}");
         assert_eq!(state(&token("expiresAt", "2030-01-02T06:00:00Z"), now), "good for 6h");

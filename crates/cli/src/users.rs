@@ -123,12 +123,9 @@ async fn add(connection: &Connection, args: &AddArgs) -> Result<u8, Failure> {
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
     let page = connection.client()?.list_users(&ListUsers { limit: Some(args.limit), cursor: None }).await?;
-    args.output.many(&page.users, || render(&page.users, args.times, now(), output::width()));
-    if page.users.is_empty() {
-        output::words("no users; add one: ostler users add NAME --timezone ZONE\n");
-    } else if page.next_cursor.is_some() {
-        output::words(&format!("there are more than these {}; see `--limit`\n", page.users.len()));
-    }
+    let (users, has_more) = (&page.users, page.next_cursor.is_some());
+    let nothing = "no users; add one: ostler users add NAME --timezone ZONE\n";
+    args.output.page(users, has_more, nothing, || render(users, args.times, now(), output::width()));
     Ok(exit_codes::OK)
 }
 
@@ -191,16 +188,9 @@ fn render(users: &[User], times: Times, now: Timestamp, width: Option<usize>) ->
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::json;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        times: Times,
-    }
 
     #[test]
     fn the_table_shows_who_is_who() {
@@ -210,7 +200,7 @@ mod tests {
         .unwrap();
         let now = "2030-01-01T02:00:00Z".parse().unwrap();
         assert_eq!(
-            render(&[user], Line::parse_from(["list"]).times, now, None),
+            render(&[user], Times::default(), now, None),
             "USER  TENANTS      TIME ZONE      ISSUER  ADDED\nada   hwlab,local  Europe/Berlin  ostler  2h ago\n"
         );
     }

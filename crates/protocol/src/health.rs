@@ -66,15 +66,15 @@ pub struct ConfinementReadiness {
     pub files_confined: bool,
     /// The version of Landlock in force, as far as this build uses it; 0 is none.
     pub landlock: u32,
-    /// Never by us: an agent must reach its provider. A run's `network` is told to the agent, whose own sandbox may hold
-    /// its tools to it.
-    pub network_confined: bool,
+    /// Who holds a run to `network: disabled`. `codex-sandbox`: Codex holds its tools to it, and a run that nobody would
+    /// hold to it is refused. The agents themselves must reach their providers.
+    pub network: String,
 }
 
 impl ConfinementReadiness {
     pub fn of(guarded: bool, landlock: u32) -> Self {
         let landlock = if guarded { landlock } else { 0 };
-        Self { guarded, files_confined: landlock > 0, landlock, network_confined: false }
+        Self { guarded, files_confined: landlock > 0, landlock, network: "codex-sandbox".into() }
     }
 }
 

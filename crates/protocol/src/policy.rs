@@ -212,6 +212,7 @@ impl TenantPolicy {
         name("projectId", project_id)?;
         listed(&self.projects, project_id, "project-allow-list", "projectId")?;
         let workspace_ref = workspace(asked.workspace_ref.as_ref(), tenant_id)?;
+        no_bundle(asked.resource_bundle_ref.as_ref())?;
         let provider_id = required("providerId", "provider-id-required", asked.provider_id.as_deref())?;
         name("providerId", provider_id)?;
         listed(&self.providers, provider_id, "provider-allow-list", "providerId")?;
@@ -254,11 +255,13 @@ impl TenantPolicy {
         if timeout_ms <= 0 {
             return Err(Failure::invalid("timeout-positive", "executionPolicy.timeoutMs must be positive"));
         }
+        let network = within("network-widened", "network", asked.network, ceiling.network)?;
+        let sandbox = within("sandbox-widened", "sandbox", asked.sandbox, ceiling.sandbox)?;
         Ok(ExecutionPolicy {
-            sandbox: within("sandbox-widened", "sandbox", asked.sandbox, ceiling.sandbox)?,
+            sandbox: with_network(sandbox, asked.sandbox.is_some(), network)?,
+            network,
             approval: within("approval-widened", "approval", asked.approval, ceiling.approval)?,
             timeout_ms: within("timeout-widened", "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
-            network: within("network-widened", "network", asked.network, ceiling.network)?,
             secret_scope: self.secret_scope(asked.secret_scope, profile)?,
             budgets: Budgets {
                 max_turns: budget("maxTurns", asked.max_turns, ceiling.max_turns)?,
@@ -355,6 +358,19 @@ fn listed(allowed: &[String], value: &str, rule: &'static str, field: &str) -> R
     Err(denied(rule, format!("this {field} is not on the allow-list")).detail(field, value))
 }
 
+/// It is the sandbox that keeps an agent's tools from the network: without one nothing does.
+fn with_network(sandbox: Sandbox, is_asked_for: bool, network: Network) -> Result<Sandbox, Failure> {
+    match (network, sandbox) {
+        (Network::Disabled, Sandbox::DangerFullAccess) if is_asked_for => {
+            let message =
+                "executionPolicy.network cannot be disabled with the sandbox danger-full-access: nothing would hold";
+            Err(denied("network-unconfined", message))
+        }
+        (Network::Disabled, _) => Ok(sandbox.min(Sandbox::WorkspaceWrite)),
+        (Network::Enabled, _) => Ok(sandbox),
+    }
+}
+
 fn within<T: PartialOrd + Copy>(rule: &'static str, field: &str, asked: Option<T>, ceiling: T) -> Result<T, Failure> {
     match asked {
         Some(asked) if asked > ceiling => {
@@ -402,6 +418,16 @@ fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failur
     }
     WorkspaceRef::read(raw)?;
     Ok(raw.clone())
+}
+
+/// An agent that was to find a bundle in its workspace must not start without it.
+fn no_bundle(asked: Option<&RawJson>) -> Result<(), Failure> {
+    if asked.is_none_or(RawJson::is_null) {
+        return Ok(());
+    }
+    let message =
+        "resourceBundleRef is not supported here; a repository is named by workspaceRef {\"kind\": \"git\", …}";
+    Err(Failure::invalid("resource-bundle-unsupported", message))
 }
 
 fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
@@ -457,6 +483,14 @@ mod tests {
     }
 
     #[test]
+    fn a_resource_bundle_is_refused_and_not_passed_over() {
+        let bundle = json!({"kind": "gitbundle", "repoUrl": "https://git.example/a.git", "bundles": []});
+        let broken = broken_rule(|body| body["resourceBundleRef"] = bundle);
+        assert_eq!(broken, (FailureKind::SchemaInvalid, "resource-bundle-unsupported".into()));
+        TenantPolicy::default().admit(&request(|body| body["resourceBundleRef"] = Value::Null)).unwrap();
+    }
+
+    #[test]
     fn nothing_widens_the_policy() {
         for (policy, rule) in [
             (json!({"sandbox": "danger-full-access"}), "sandbox-widened"),
@@ -480,6 +514,19 @@ mod tests {
         let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = asked)).unwrap();
         assert_eq!(run.execution_policy.sandbox, Sandbox::ReadOnly);
         assert_eq!(run.execution_policy.budgets.max_turns, Some(3));
+    }
+
+    #[test]
+    fn a_network_that_nothing_would_disable_is_refused() {
+        let wide = Ceiling { sandbox: Sandbox::DangerFullAccess, ..Ceiling::default() };
+        let policy = TenantPolicy { ceiling: wide, ..TenantPolicy::default() };
+        let admit = |asked: Value| policy.admit(&request(|body| body["executionPolicy"] = asked));
+        let refused = admit(json!({"network": "disabled", "sandbox": "danger-full-access"})).expect_err("refused");
+        assert_eq!((refused.kind, refused.rule_name()), (FailureKind::TenantPolicyDenied, Some("network-unconfined")));
+        // Whoever does not ask for a sandbox gets the widest one in which it holds.
+        let narrowed = admit(json!({"network": "disabled"})).unwrap().execution_policy;
+        assert_eq!((narrowed.sandbox, narrowed.network), (Sandbox::WorkspaceWrite, Network::Disabled));
+        assert_eq!(admit(json!({})).unwrap().execution_policy.sandbox, Sandbox::DangerFullAccess);
     }
 
     #[test]

@@ -149,11 +149,12 @@ pub struct ProviderProfileList {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PutCredential {
-    /// The provider's key. It becomes `auth.json` with the one field `OPENAI_API_KEY`.
+    /// The provider's key. It becomes `auth.json` with the one field `OPENAI_API_KEY`; other files may come with it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "exposed")]
     #[schema(value_type = Option<String>, default = json!(null), write_only)]
     pub api_key: Option<SecretString>,
-    /// Files by name, as text: `auth.json`, and with it `config.toml` (and `model-catalog.json` for `dsflash-go`).
+    /// Files by name, as text: `auth.json`, unless there is a key, and with it `config.toml` (and `model-catalog.json` for
+    /// `dsflash-go`).
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "all_exposed")]
     #[schema(value_type = Option<BTreeMap<String, String>>, default = json!(null), write_only)]
     pub files: Option<BTreeMap<String, SecretString>>,

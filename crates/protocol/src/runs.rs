@@ -124,6 +124,10 @@ pub struct CreateRun {
     pub business_intents: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    /// Not supported: a run that names one is refused, rather than run without it. `workspaceRef` names a repository.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_bundle_ref: Option<RawJson>,
     /// Create a first command, and a standing runner job for it, in the same transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CreateCommand>,

@@ -145,7 +145,8 @@ pub struct CreateSession {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// `local` makes its storage at once; else it is made when a run first needs it.
+    /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, but for the
+    /// profiles `scripted` and `model`, whose agents keep no files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_kind: Option<StorageKind>,
     /// When its storage may be evicted; what the server's configuration says when left out.

@@ -36,6 +36,14 @@ pub struct GitRef {
     pub credential_ref: Option<String>,
 }
 
+impl GitRef {
+    /// The repository's server, with its port if it has one.
+    pub fn host(&self) -> &str {
+        let address = self.repo_url.get(self.protocol.len() + 3..).unwrap_or_default();
+        address.split('/').next().unwrap_or_default()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum GitWant {
     Commit(String),

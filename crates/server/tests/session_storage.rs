@@ -11,7 +11,7 @@ use crate::{
 };
 
 on_both_engines!(
-    a_session_is_made_with_storage_when_that_is_asked_for,
+    a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_needs,
     a_run_of_a_program_makes_the_storage_it_needs,
     what_a_runner_reports_is_kept_and_is_a_fact,
     only_the_runs_own_runner_reports,
@@ -75,11 +75,18 @@ async fn changes(server: &TestServer, session_id: &str) -> Vec<Value> {
     facts.map(|event| event["payload"].clone()).collect()
 }
 
-async fn a_session_is_made_with_storage_when_that_is_asked_for(engine: Engine) {
+async fn a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_needs(engine: Engine) {
     let server = TestServer::start(engine).await;
     let plain = make(&server, |body| body["storageKind"] = json!("none")).await;
     assert_eq!(show(&server, &plain).await["storageKind"], "none");
     assert!(!directory(&server, &plain).exists());
+    // Left out, it is as the profile's agent needs it: a program keeps files, the scripted agent does not.
+    for (profile, kind) in [("codex", "local"), ("my-own", "local"), ("scripted", "none"), ("model", "none")] {
+        let change = |body: &mut Value| *body = json!({"tenantId": "hwlab", "backendProfile": profile});
+        let session_id = make(&server, change).await;
+        assert_eq!(show(&server, &session_id).await["storageKind"], kind, "{profile}");
+        assert_eq!(directory(&server, &session_id).is_dir(), kind == "local", "{profile}");
+    }
     let stored = make(&server, |body| body["expiresAt"] = json!("2026-02-01T00:00:00Z")).await;
     assert_eq!(directory(&server, &stored).metadata().unwrap().permissions().mode() & 0o777, 0o700);
     let storage = show(&server, &stored).await;

@@ -52,14 +52,13 @@ impl Credential {
 
     /// What a put makes of it. Every file is checked before any is changed.
     pub fn put(mut self, profile: &str, asked: &PutCredential) -> Result<Self, Failure> {
-        let files = match (&asked.api_key, &asked.files) {
-            (Some(key), None) => BTreeMap::from([(AUTH.to_owned(), auth_of(key)?)]),
-            (None, Some(files)) if files.contains_key(AUTH) => files.clone(),
-            (None, Some(_)) => {
-                return Err(refused("files must have auth.json; the config alone has a path of its own"));
-            }
-            _ => return Err(refused("give either apiKey or files")),
-        };
+        let mut files = asked.files.clone().unwrap_or_default();
+        match (&asked.api_key, files.contains_key(AUTH)) {
+            (Some(key), false) => drop(files.insert(AUTH.to_owned(), auth_of(key)?)),
+            (None, true) => {}
+            (Some(_), true) => return Err(refused("give either apiKey or auth.json: the one becomes the other")),
+            (None, false) => return Err(refused("give apiKey or auth.json; the config alone has a path of its own")),
+        }
         let known = secret_keys(profile);
         for (name, text) in &files {
             if !known.contains(&name.as_str()) {
@@ -260,11 +259,14 @@ mod tests {
         assert_eq!((configured.text(AUTH), configured.text(CONFIG)), (Some("{\"A\":\"1\"}"), Some("a = 2")));
         let keyed = both.put("deepseek", &key("k")).unwrap();
         assert_eq!((keyed.text(AUTH), keyed.text(CONFIG)), (Some("{\"OPENAI_API_KEY\":\"k\"}\n"), Some("a = 1")));
+        let with_config = PutCredential { api_key: key("l").api_key, ..files(&[(CONFIG, "a = 3")]) };
+        let at_once = keyed.put("deepseek", &with_config).unwrap();
+        assert_eq!((at_once.text(AUTH), at_once.text(CONFIG)), (Some("{\"OPENAI_API_KEY\":\"l\"}\n"), Some("a = 3")));
     }
 
     #[test]
     fn what_is_no_credential_is_refused_without_being_quoted() {
-        let both = PutCredential { files: Some(BTreeMap::new()), ..key("pl4nted") };
+        let both = PutCredential { api_key: key("pl4nted").api_key, ..files(&[(AUTH, "{}")]) };
         let long = "x".repeat(API_KEY_BYTES_MAX + 1);
         for (asked, wanted) in [
             (PutCredential::default(), "credential-shape"),

@@ -107,7 +107,9 @@ impl Git<'_> {
             command.args(["-c", &format!("credential.{origin}.helper={helper}")]);
         }
         command.args(arguments).current_dir(directory).env_clear();
-        command.envs(["PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|n| Some((n, std::env::var_os(n)?))));
+        // Where the authorities are that the system trusts, in git's words.
+        let passed = [("PATH", "PATH"), ("SSL_CERT_FILE", "GIT_SSL_CAINFO"), ("SSL_CERT_DIR", "GIT_SSL_CAPATH")];
+        command.envs(passed.iter().filter_map(|(ours, its)| Some((its, std::env::var_os(ours)?))));
         command.env("GIT_ALLOW_PROTOCOL", self.protocols.join(":")).env("GIT_TERMINAL_PROMPT", "0");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_LFS_SKIP_SMUDGE", "1");
         command.env("HOME", "/nonexistent").env("LC_ALL", "C").env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");

@@ -98,17 +98,29 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run_id: RunId) -> Res
     Ok(directory)
 }
 
-/// The origin a credential is for, and the file it is in.
+/// The origin a credential is for, and the file it is in. It goes over no wire that others could listen to.
 fn credential(app: &App, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
     let Some(name) = &wanted.credential_ref else { return Ok(None) };
     let file = app.config.data_dir()?.join("git-credentials").join(name);
-    if wanted.protocol != "https" || !file.is_file() {
-        let message =
-            "workspaceRef.credentialRef names no credential of this server, or the repository is not on https";
+    let host = wanted.host();
+    let is_private = wanted.protocol == "https" || wanted.protocol == "http" && is_loopback(host);
+    if !is_private || !file.is_file() {
+        let message = "workspaceRef.credentialRef names no credential of this server, or the repository is neither on https \
+            nor on this machine";
         return Err(Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message));
     }
-    let host = wanted.repo_url["https://".len()..].split('/').next().unwrap_or_default();
-    Ok(Some((format!("https://{host}"), file)))
+    let text = std::fs::read_to_string(&file).map_err(Failure::internal)?;
+    app.redactor.learn(text.lines().filter_map(|line| line.strip_prefix("password=")));
+    Ok(Some((format!("{}://{host}", wanted.protocol), file)))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+        .map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Clears away the workspaces of runs that have ended, or that nobody has used for long.

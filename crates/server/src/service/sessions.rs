@@ -8,6 +8,7 @@ use ostler_protocol::{
     json::canonical_hash,
     kernel::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
     liveness::Liveness,
+    provider_profiles::AgentConfig,
     runs::Cancel,
     session_storage::{SessionStorage, StorageKind},
     sessions::{
@@ -42,7 +43,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     chosen.map_or(Ok(()), check_chosen)?;
     let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
     let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
-    let storage = storage(app, &asked)?;
+    let storage = storage(app, profile, &asked)?;
     let request_hash = request_hash(&asked);
     for _ in 0..runs::RACES_MAX {
         if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
@@ -68,9 +69,13 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     Err(Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once"))
 }
 
-/// The storage it begins with.
-fn storage(app: &App, asked: &CreateSession) -> Result<SessionStorage, Failure> {
-    let storage_kind = asked.storage_kind.unwrap_or_default();
+/// The storage it begins with: made at once where its agent is a program, unless the caller says otherwise.
+fn storage(app: &App, profile: &str, asked: &CreateSession) -> Result<SessionStorage, Failure> {
+    let by_profile = match AgentConfig::of_profile(profile).is_some_and(|agent| agent.is_program()) {
+        true => StorageKind::Local,
+        false => StorageKind::None,
+    };
+    let storage_kind = asked.storage_kind.unwrap_or(by_profile);
     if storage_kind == StorageKind::Evicted {
         return Err(Failure::invalid("storage-kind", "storageKind must be none or local"));
     }
