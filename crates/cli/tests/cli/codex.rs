@@ -4,7 +4,6 @@
 mod approvals;
 mod crashes;
 mod endings;
-mod inn;
 mod turns;
 
 /// Makes two tests of each function: one per launcher.

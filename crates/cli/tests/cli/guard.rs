@@ -176,7 +176,7 @@ fn readiness_says_which_confinement_is_in_force() {
         let level = if landlock { landlock_level() } else { 0 };
         let found = &Http::new(&server).get("/health/readiness").good()["confinement"];
         let expected =
-            json!({"guarded": true, "filesConfined": level > 0, "landlock": level, "networkConfined": false});
+            json!({"guarded": true, "filesConfined": level > 0, "landlock": level, "network": "codex-sandbox"});
         assert_eq!(*found, expected);
         server.stop();
     }

@@ -15,6 +15,7 @@ use crate::{
     http::Http,
     process::{Server, eventually},
     runner::run_request,
+    terminal::Terminal,
 };
 
 on_both_engines!(a_profile_is_set_shown_tried_and_deleted, two_profiles_at_once_share_nothing);
@@ -90,6 +91,22 @@ fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
     assert_eq!(refused.status.code(), Some(12));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("secret-unavailable"));
     assert!(!home.log().contains(MARK) && !home.everything_stored().contains(MARK));
+}
+
+#[test]
+fn a_key_that_is_typed_is_never_shown_and_leaves_the_terminal_as_it_was() {
+    let home = home(Engine::Sqlite);
+    let server = home.serve();
+    for (keys, code) in [("\x7fwrong\x15KEY\r", 0), ("half of it\x03", 11)] {
+        let terminal = Terminal::start(&home, &server, &["profiles", "set", "codex"], &[]);
+        terminal.shows("key (it is not shown)");
+        assert!(!terminal.echoes());
+        terminal.types(&keys.replace("KEY", &format!("{MARK}-typed-0123456789")));
+        eventually("the terminal is as it was", || terminal.echoes().then_some(()));
+        let ended = terminal.ends();
+        assert_eq!(ended.code, code, "{}", ended.screen);
+        assert!(!ended.raw.contains(MARK) && !ended.raw.contains("half of it"), "{}", ended.raw);
+    }
 }
 
 /// A profile with a key and a provider of its own.
@@ -172,7 +189,7 @@ fn start(http: &mut Http, profile: &str, prompt: &str) -> String {
 }
 
 /// Everything in a directory, so deep.
-fn files(directory: &Path, depth: usize) -> Vec<PathBuf> {
+pub fn files(directory: &Path, depth: usize) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         found.push(entry.path());
@@ -184,7 +201,7 @@ fn files(directory: &Path, depth: usize) -> Vec<PathBuf> {
 }
 
 /// Arguments and environments, of every process there is, that hold this text.
-fn processes_showing(text: &str) -> Vec<String> {
+pub fn processes_showing(text: &str) -> Vec<String> {
     let shown = |path: PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
     let processes = files(Path::new("/proc"), 1).into_iter().filter(|path| path.join("environ").exists());
     let pages = processes.flat_map(|path| ["cmdline", "environ"].map(|page| shown(path.join(page))));

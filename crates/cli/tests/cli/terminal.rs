@@ -92,6 +92,11 @@ impl Terminal {
         shown.unwrap_or_else(|_| panic!("the screen never showed {text:?}; it shows:\n{}", self.screen()))
     }
 
+    /// Whether what is typed is shown.
+    pub fn echoes(&self) -> bool {
+        rustix::termios::tcgetattr(&*self.pty).unwrap().local_modes.contains(rustix::termios::LocalModes::ECHO)
+    }
+
     /// Types, as a person would.
     pub fn types(&self, text: &str) {
         (&*self.pty).write_all(text.as_bytes()).unwrap();

@@ -2,16 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::inn::Inn;
+use crate::inn::{CODEX, Inn};
 
 /// A command that needs an approval, and how somebody answers. Answers the events and the result.
 fn asked(option: &str) -> (Vec<Value>, Value) {
-    let mut inn = Inn::open("resident");
+    let mut inn = Inn::open(&CODEX, "resident");
     let policy = json!({"sandbox": "workspace-write", "approval": "on-request"});
     let (run, turn) = inn.submit_with("[[escalate:echo outside]]", policy, json!({}));
-    let asked = inn.event(&run, "Codex asks", |event| event["type"] == "permission_request")["payload"].clone();
-    let path = format!("/api/v1/runs/{run}/permissions/{}/answer", asked["permissionId"].as_str().unwrap());
-    inn.http.post(&path, &json!({"optionId": option, "digest": asked["digest"]})).good();
+    inn.answer(&run, &turn, option);
     let (result, events) = (inn.ended(&run, &turn), inn.events(&run));
     inn.close();
     (events, result)

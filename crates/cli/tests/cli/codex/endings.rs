@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{
-    inn::{Inn, is_phase, is_tool, processes},
-    with_both_launchers,
+use super::with_both_launchers;
+use crate::{
+    inn::{CODEX, Inn, is_phase, is_tool, processes},
+    runner::count,
 };
-use crate::runner::count;
 
 with_both_launchers!(
     a_cancel_while_text_streams_ends_the_turn_and_the_next_one_works,
@@ -15,10 +15,10 @@ with_both_launchers!(
 );
 
 fn a_cancel_while_text_streams_ends_the_turn_and_the_next_one_works(launcher: &str) {
-    let mut inn = Inn::open(launcher);
+    let mut inn = Inn::open(&CODEX, launcher);
     let (run, turn) = inn.submit("[[hold]] on");
     inn.event(&run, "text streams", |event| event["type"] == "assistant_delta");
-    inn.http.post(&format!("/api/v1/commands/{turn}/cancel"), &json!({})).good();
+    inn.cancel(&turn);
     let result = inn.ended(&run, &turn);
     assert_eq!((&result["status"], &result["failureKind"]), (&json!("cancelled"), &json!("cancelled")), "{result}");
     assert_eq!(result["reply"], json!(null));
@@ -32,10 +32,10 @@ fn a_cancel_while_text_streams_ends_the_turn_and_the_next_one_works(launcher: &s
 fn a_cancel_while_a_tool_runs_leaves_no_process_behind(launcher: &str) {
     // A length of its own for each test: they look for it among all processes.
     let sleep = format!("sleep 12{}01", launcher.len());
-    let mut inn = Inn::open(launcher);
+    let mut inn = Inn::open(&CODEX, launcher);
     let (run, turn) = inn.submit(&format!("[[tool:{sleep}]]"));
     inn.event(&run, "the tool runs", |event| is_tool(event, "started"));
-    inn.http.post(&format!("/api/v1/commands/{turn}/cancel"), &json!({})).good();
+    inn.cancel(&turn);
     assert_eq!(inn.ended(&run, &turn)["status"], "cancelled");
     inn.gone(&sleep);
     let next = inn.command(&run, "turn", "and now?");
@@ -45,7 +45,7 @@ fn a_cancel_while_a_tool_runs_leaves_no_process_behind(launcher: &str) {
 
 fn nothing_is_left_behind_when_the_server_stops(launcher: &str) {
     let sleep = format!("sleep 12{}02", launcher.len());
-    let mut inn = Inn::open_on(crate::home::Engine::Sqlite, launcher, &[("OSTLER_SERVER__DRAIN_MS", "100")]);
+    let mut inn = Inn::open(&CODEX, launcher);
     let (run, _) = inn.submit(&format!("[[tool:{sleep}]]"));
     let started = inn.event(&run, "Codex is there", |event| is_phase(event, "initialize:completed"));
     let codex = started["payload"]["processId"].as_i64().unwrap();

@@ -2,16 +2,17 @@
 
 use serde_json::json;
 
-use super::{
-    inn::{Inn, is_phase, is_tool},
-    with_both_launchers,
+use super::with_both_launchers;
+use crate::{
+    home::Engine,
+    inn::{CODEX, Inn, is_phase, is_tool},
+    runner::count,
 };
-use crate::{home::Engine, runner::count};
 
 with_both_launchers!(turns_of_a_run_are_worked_by_one_process_and_end_with_their_replies);
 
 fn turns_of_a_run_are_worked_by_one_process_and_end_with_their_replies(launcher: &str) {
-    let mut inn = Inn::open(launcher);
+    let mut inn = Inn::open(&CODEX, launcher);
     let (run, hello) = inn.submit("hello");
     let result = inn.ended(&run, &hello);
     assert_eq!((&result["status"], &result["reply"]), (&json!("completed"), &json!("You said: hello")), "{result}");
@@ -39,7 +40,7 @@ fn turns_of_a_run_are_worked_by_one_process_and_end_with_their_replies(launcher:
 
 #[test]
 fn a_turn_of_a_real_codex_is_the_same_on_postgres() {
-    let mut inn = Inn::open_on(Engine::Postgres, "resident", &[]);
+    let mut inn = Inn::open_on(Engine::Postgres, &CODEX, "resident", &[]);
     let (run, turn) = inn.submit("[[tool:echo said]]");
     assert_eq!(inn.ended(&run, &turn)["status"], "completed");
     let output = inn.events(&run).into_iter().find(|event| event["type"] == "command_output").unwrap();
@@ -49,7 +50,7 @@ fn a_turn_of_a_real_codex_is_the_same_on_postgres() {
 
 #[test]
 fn two_turns_asked_for_at_once_are_worked_one_after_the_other() {
-    let mut inn = Inn::open("resident");
+    let mut inn = Inn::open(&CODEX, "resident");
     let (run, first) = inn.submit("[[slow:20]] first");
     let second = inn.command(&run, "turn", "second");
     assert_eq!(inn.ended(&run, &second)["reply"], "You said: second");
@@ -63,7 +64,7 @@ fn two_turns_asked_for_at_once_are_worked_one_after_the_other() {
 
 #[test]
 fn a_steer_reaches_the_running_turn() {
-    let mut inn = Inn::open("process");
+    let mut inn = Inn::open(&CODEX, "process");
     let (run, turn) = inn.submit("[[hold]] straight on");
     inn.event(&run, "text streams", |event| event["type"] == "assistant_delta");
     let steer = inn.command(&run, "steer", "turn left");
@@ -75,7 +76,7 @@ fn a_steer_reaches_the_running_turn() {
 
 #[test]
 fn each_failure_of_a_provider_ends_the_command_with_its_kind() {
-    let mut inn = Inn::open("resident");
+    let mut inn = Inn::open(&CODEX, "resident");
     let (run, first) = inn.submit("hello");
     inn.ended(&run, &first);
     for (marker, status, kind) in [
@@ -102,7 +103,7 @@ fn each_failure_of_a_provider_ends_the_command_with_its_kind() {
 
 #[test]
 fn a_budget_that_is_used_up_interrupts_codex_and_blocks_the_command() {
-    let mut inn = Inn::open("resident");
+    let mut inn = Inn::open(&CODEX, "resident");
     let policy = json!({"maxTokens": 10});
     let (run, turn) = inn.submit_with("[[tool:echo one]] [[tokens:6]]", policy, json!({}));
     let result = inn.ended(&run, &turn);
