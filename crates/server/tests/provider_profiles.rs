@@ -177,7 +177,7 @@ async fn what_is_no_credential_changes_nothing(engine: Engine) {
     let huge = json!({"a": format!("{KEY}{}", "x".repeat(256 * 1024))}).to_string();
     for (body, kind, rule) in [
         (json!({}), SchemaInvalid, "credential-shape"),
-        (json!({"apiKey": KEY, "files": {}}), SchemaInvalid, "credential-shape"),
+        (json!({"apiKey": KEY, "files": {"auth.json": "{}"}}), SchemaInvalid, "credential-shape"),
         (json!({"apiKey": format!("{KEY} {KEY}")}), SchemaInvalid, "credential-shape"),
         (json!({"apiKey": KEY.repeat(1_000)}), PayloadTooLarge, "api-key-size"),
         (json!({"files": {"auth.json": KEY}}), SchemaInvalid, "credential-json"),
