@@ -12,6 +12,7 @@ mod calls;
 mod codex;
 mod engine;
 mod follow;
+mod history;
 mod http;
 mod idle;
 mod machine;
@@ -132,6 +133,7 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("agui") {
         agui::measure(&bench, &mut report).await?;
+        history::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -10,10 +10,11 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 21] = [
+const TARGETS: [(&str, Target); 22] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
+    ("agui.history_ratio_10k_to_10", AtMost(2.0)),
     ("append.postgres.cpu_us_per_event", AtMost(15.0)),
     ("append.postgres.ratio_to_bare", AtLeast(0.6)),
     ("append.sqlite.cpu_us_per_event", AtMost(25.0)),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::timeout;
 
 use crate::Outcome;
@@ -128,11 +128,11 @@ async fn mark_read(server: &Server, sessions: &[String]) -> Outcome<()> {
     marked.await.map(drop)
 }
 
-async fn execute(place: &Place, sql: &'static str) -> Outcome<()> {
+pub async fn execute(place: &Place, sql: &str) -> Outcome<()> {
     match &place.database_url {
         Some(url) => {
             let mut connection = PgConnection::connect(url).await?;
-            sqlx::raw_sql(sql).execute(&mut connection).await?;
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
             connection.close().await?;
         }
         None => rusqlite::Connection::open(place.data_dir.join("ostler.db"))?.execute_batch(sql)?,

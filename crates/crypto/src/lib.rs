@@ -9,6 +9,7 @@ pub mod envelope;
 pub mod jwk;
 pub mod jws;
 pub mod keys;
+pub mod mac;
 pub mod ocsp;
 pub mod prekeys;
 pub mod proofs;

@@ -272,6 +272,21 @@ pub const REGISTRY: &[Capability] = &[
     )
     .modes(&["queued", "streamed"]),
     tag(
+        "ostler_agent_attachments",
+        &[
+            "POST /api/v1/agent/attachments",
+            "GET /api/v1/agent/attachments/signed-url",
+            "GET /api/v1/agent/attachments/object/{bucket}/agent-inputs/{owner}/{threadId}/{runId}/{file}",
+        ],
+        "Pictures for messages: uploaded once, shown by signed URLs that end.",
+    ),
+    tag("ostler_agent_history", &["GET /api/v1/agent/history"], "What was said in a thread, a day at a time."),
+    tag(
+        "ostler_agent_erase",
+        &["DELETE /api/v1/agent/sessions/{threadId}"],
+        "Erases a thread: nobody knows of it any more, and only digests stay.",
+    ),
+    tag(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; whoever has read them can compute its head.",

@@ -5,6 +5,7 @@
 
 pub mod agent_runs;
 pub mod agui;
+pub mod attachments;
 pub mod backends;
 pub mod budgets;
 pub mod capabilities;
@@ -18,6 +19,7 @@ pub mod facts;
 pub mod failures;
 pub mod fold;
 pub mod health;
+pub mod history;
 pub mod i18n;
 pub mod ids;
 pub mod json;

@@ -52,6 +52,8 @@ pub struct Session {
     pub title: Option<String>,
     /// It takes no run and no command any more.
     pub closed_at: Option<Timestamp>,
+    /// Its owner wanted it gone: nobody knows of it any more, and only the digests of its events stay.
+    pub erased_at: Option<Timestamp>,
     /// The agent's own thread.
     pub thread_id: Option<String>,
     pub storage: SessionStorage,
@@ -94,6 +96,7 @@ impl Session {
             backend_profile: profile,
             title: None,
             closed_at: None,
+            erased_at: None,
             thread_id: None,
             storage: SessionStorage::default(),
             last_seq: 0,

@@ -18,8 +18,8 @@ use quick_cache::sync::Cache;
 use serde::Deserialize;
 
 use crate::{
-    auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers, hub::Hub, metrics::Metrics,
-    secrets::SecretStore, traces::Traces, worker::wakeups::Tray,
+    attachments::Attachments, auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers,
+    hub::Hub, metrics::Metrics, secrets::SecretStore, traces::Traces, worker::wakeups::Tray,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
@@ -39,6 +39,7 @@ pub struct Inner {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
+    pub attachments: Attachments,
     pub followers: Arc<Followers>,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
@@ -124,6 +125,7 @@ pub struct Parts {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
+    pub attachments: Attachments,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub stage: tokio::sync::watch::Receiver<Stage>,
@@ -139,7 +141,8 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, metrics, traces, stage } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, attachments, metrics, traces, stage } =
+            parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -150,6 +153,7 @@ impl App {
             redactor,
             auth,
             secrets,
+            attachments,
             followers: Arc::default(),
             metrics,
             traces,
@@ -233,6 +237,12 @@ impl App {
 
     pub fn remember_command(&self, command_id: CommandId, run: &RunRef) {
         self.commands.insert(command_id, run.clone());
+    }
+
+    /// Nothing is remembered of a session that was erased.
+    pub fn forget_session(&self, session: SessionId) {
+        self.runs.retain(|_, run| run.session != session);
+        self.commands.retain(|_, run| run.session != session);
     }
 
     /// A caller's JSON as it may be kept.

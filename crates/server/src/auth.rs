@@ -37,6 +37,8 @@ pub enum Principal {
 pub enum Access {
     /// Everybody, without a token; with `--require-auth`, everybody with one.
     Public,
+    /// Whoever has a signed URL. It is all the proof there is, so nobody is asked for a token, nor a page for its origin.
+    Signed,
     /// Everybody who has a tenant: lists, sessions, what this server offers.
     Browse,
     /// Who may see a run: its tenant's callers, and its own runner.
@@ -54,12 +56,22 @@ pub enum Access {
 }
 
 impl Access {
-    pub const ALL: [Self; 8] =
-        [Self::Public, Self::Browse, Self::Read, Self::Submit, Self::Provide, Self::Run, Self::Chat, Self::Operate];
+    pub const ALL: [Self; 9] = [
+        Self::Public,
+        Self::Signed,
+        Self::Browse,
+        Self::Read,
+        Self::Submit,
+        Self::Provide,
+        Self::Run,
+        Self::Chat,
+        Self::Operate,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
+            Self::Signed => "signed",
             Self::Browse => "browse",
             Self::Read => "read",
             Self::Submit => "submit",
@@ -76,7 +88,7 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Read => "this needs a token",
+            Self::Public | Self::Signed | Self::Read => "this needs a token",
             Self::Browse => "a runner sees its own run only",
             Self::Submit => "runners may not submit work",
             Self::Provide => {
@@ -93,7 +105,7 @@ impl Access {
         use Principal::{Operator, Runner, Service, User};
         use TokenRole::{Client, Provisioner};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Read, _) => true,
+            (_, Operator) | (Self::Public | Self::Signed | Self::Read, _) => true,
             (Self::Browse, _) => !matches!(caller, Runner { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: Client | Provisioner, .. }),
             (Self::Provide, _) => matches!(caller, Service { role: Provisioner, .. }),

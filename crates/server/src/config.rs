@@ -1,15 +1,16 @@
 //! Configuration: one struct, unknown keys refused, one TOML file, environment overrides `OSTLER_SECTION__KEY`.
 
+mod agent_runs;
+mod attachments;
 mod keys;
 
 use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
     Failure, FailureKind,
-    agent_runs::Busy,
     capabilities::Toggles,
     limits::{LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_MS_MIN},
-    policy::{Approval, TenantPolicy},
+    policy::TenantPolicy,
     redaction::Redactor,
     runner_jobs::Launcher,
 };
@@ -19,6 +20,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use agent_runs::AgentRunsSection;
+pub use attachments::AttachmentsSection;
 pub use keys::{Key, keys};
 
 use crate::rates::Rates;
@@ -38,6 +41,7 @@ pub struct Config {
     pub agents: AgentsSection,
     pub sessions: SessionsSection,
     pub agent_runs: AgentRunsSection,
+    pub attachments: AttachmentsSection,
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
@@ -188,34 +192,6 @@ pub struct SessionsSection {
 impl Default for SessionsSection {
     fn default() -> Self {
         Self { storage_ttl_ms: None, gc_interval_ms: 300_000 }
-    }
-}
-
-/// The front door for chats: `POST /api/v1/agent/runs`.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AgentRunsSection {
-    /// Where threads belong. A user who is not in this tenant has them in the first of their own.
-    pub tenant: String,
-    /// The agent that answers: a backend profile.
-    pub backend_profile: String,
-    /// What becomes of a message for a thread that is busy: `reject`, `enqueue`, `interrupt` or `rollback`.
-    pub busy: Busy,
-    /// When the agent asks the user before it acts: `untrusted`, `on-request` or `never`; the ceiling where that is narrower.
-    pub approval: Approval,
-    /// Event streams of runs open at once by one user.
-    pub streams_per_user_max: usize,
-}
-
-impl Default for AgentRunsSection {
-    fn default() -> Self {
-        Self {
-            tenant: "local".into(),
-            backend_profile: "scripted".into(),
-            busy: Busy::default(),
-            approval: Approval::OnRequest,
-            streams_per_user_max: 64,
-        }
     }
 }
 
@@ -402,6 +378,8 @@ impl Config {
             ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
             ("runner.job_silence_ms", u64::try_from(runner.job_silence_ms).unwrap_or(0), 1..=MS_MAX),
             ("agent_runs.streams_per_user_max", self.agent_runs.streams_per_user_max as u64, counted.clone()),
+            ("attachments.url_ttl_ms", u64::try_from(self.attachments.url_ttl_ms).unwrap_or(0), 1_000..=MS_MAX),
+            ("attachments.unused_ms", u64::try_from(self.attachments.unused_ms).unwrap_or(0), 1_000..=365 * MS_MAX),
             ("limits.followers_max", limits.followers_max as u64, counted.clone()),
             ("limits.followers_per_caller_max", limits.followers_per_caller_max as u64, counted.clone()),
             ("limits.readmit_ms", limits.readmit_ms, 1..=MS_MAX),

@@ -2,6 +2,7 @@
 //! (`launcher`), on top of the store. It decides nothing about state itself; `protocol::kernel` does.
 
 mod app;
+mod attachments;
 mod auth;
 pub mod clock;
 pub mod config;

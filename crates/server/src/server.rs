@@ -16,6 +16,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 use crate::{
     app::{App, LaneHost, Parts, Stage},
+    attachments::Attachments,
     auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, SystemClock},
     config::Config,
@@ -65,6 +66,7 @@ impl Server {
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
         check_open(&config, address)?;
         config.server.listen = address.to_string();
+        let attachments = Attachments::open(&config)?;
         let hub = Arc::new(Hub::default());
         let told = db.multi_replica().then(Arc::<Tray>::default);
         let metrics = Arc::<Metrics>::default();
@@ -78,7 +80,21 @@ impl Server {
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let parts = Parts { db, lanes, hub, clock, config, redactor, auth, secrets, metrics, traces, stage: reached };
+        let stage_reached = reached;
+        let parts = Parts {
+            db,
+            lanes,
+            hub,
+            clock,
+            config,
+            redactor,
+            auth,
+            secrets,
+            attachments,
+            metrics,
+            traces,
+            stage: stage_reached,
+        };
         let app = App::new(parts);
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;

@@ -37,7 +37,7 @@ pub fn message(run_id: &str, text: &str) -> Value {
 }
 
 /// A user in these tenants, as somebody who calls.
-async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
+pub async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
     let body = json!({"name": name, "timezone": "UTC", "tenants": tenants});
     server.post("/api/v1/users", &body).await.with_status(201);
     let made = server.post(&format!("/api/v1/users/{name}/token"), &json!({})).await.with_status(201);

@@ -6,15 +6,18 @@
 mod harness;
 
 mod agent_runs;
+mod attachments;
 mod budgets;
 mod callers;
 mod cancel;
 mod commands;
 mod conversation;
 mod docs;
+mod erasing;
 mod events;
 mod follow;
 mod health;
+mod history;
 mod input;
 mod leases;
 mod limits;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::{Caller, Engine, Key, TestServer, id, signed_by},
     on_both_engines,
-    surface::{OPERATIONS, Scene},
+    surface::{OPERATIONS, Picture, Scene},
 };
 
 on_both_engines!(whoever_is_wrong_gets_nowhere, whoever_is_right_gets_in);
@@ -34,7 +34,7 @@ const KINDS: [Kind; 5] = [Kind::Client, Kind::Provisioner, Kind::ServiceRunner, 
 fn admitted(access: &str) -> &'static [Kind] {
     use Kind::*;
     match access {
-        "public" | "read" => &KINDS,
+        "public" | "signed" | "read" => &KINDS,
         "browse" => &[Client, Provisioner, ServiceRunner, User],
         "submit" => &[Client, Provisioner, User],
         "provide" => &[Provisioner],
@@ -69,7 +69,9 @@ fn operations() -> Vec<Operation> {
             let operation = declared.remove(&(method.to_string(), template.to_string())).unwrap();
             let requirements =
                 operation["security"].as_array().unwrap_or_else(|| panic!("{method} {template}: no security"));
-            let access = match requirements[0].as_object().unwrap().get("token") {
+            let requirement = requirements[0].as_object().unwrap();
+            let access = match requirement.get("token") {
+                None if requirement.contains_key("signature") => "signed".to_owned(),
                 None => "public".to_owned(),
                 Some(names) => names[0].as_str().unwrap().to_owned(),
             };
@@ -92,10 +94,7 @@ impl Operation {
         let mut answers = vec![];
         for accept in ["application/json", "text/event-stream"].into_iter().take(1 + usize::from(self.streams)) {
             let mut request = caller.request(self.method, &scene.path(self.template)).header("accept", accept);
-            let body = (self.body)(scene);
-            if !body.is_null() {
-                request = request.header("content-type", "application/json").body(body.to_string());
-            }
+            request = caller.with_body(request, self.template, &(self.body)(scene));
             let response = request.send().await.unwrap();
             let status = response.status().as_u16();
             let opened = status == 200 && accept == "text/event-stream";
@@ -106,12 +105,12 @@ impl Operation {
 
     /// About the whole installation, which has no tenant. A trial's run has one.
     fn is_everywhere(&self) -> bool {
-        self.access == "provide" && !self.template.contains("{validationId}")
+        self.access == "signed" || (self.access == "provide" && !self.template.contains("{validationId}"))
     }
 
     /// About everything the caller may see, and not about one thing.
     fn is_list(&self) -> bool {
-        self.method == "GET" && !self.template.contains('{')
+        self.method == "GET" && !self.template.contains('{') && !self.template.ends_with("signed-url")
     }
 }
 
@@ -235,7 +234,12 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
         let admitted = admitted(&operation.access);
         for (who, caller) in &strangers {
             for (status, text) in operation.call(caller, &scene).await {
-                let expected = if operation.access == "public" && caller.token().is_none() { 200 } else { 401 };
+                let expected = match operation.access.as_str() {
+                    "public" if caller.token().is_none() => 200,
+                    // The URL is the proof, whoever has it.
+                    "signed" => 200,
+                    _ => 401,
+                };
                 assert_eq!(status, expected, "{name} by {who}: {text}");
                 assert!(!text.contains(MARKER), "{name} by {who}: {text}");
             }
@@ -260,22 +264,24 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
     assert_eq!(state(&server, engine, &scene).await, before, "something was written");
 }
 
-/// Gives the scene's thread to its user.
-async fn own_thread(server: &TestServer, scene: &Scene) {
-    let user = format!("SELECT user_id FROM users WHERE name = 'user-hwlab-{}'", scene.job_id);
+/// Gives the scene's thread to its user, with a picture of theirs.
+async fn own_thread(server: &TestServer, scene: &mut Scene, user: &Caller) {
+    let owner = format!("SELECT user_id FROM users WHERE name = 'user-hwlab-{}'", scene.job_id);
     let thread = &scene.thread_id;
-    let sql = format!("UPDATE sessions SET owner = ({user}), tenant_id = 'hwlab' WHERE external_id = '{thread}'");
+    let sql = format!("UPDATE sessions SET owner = ({owner}), tenant_id = 'hwlab' WHERE external_id = '{thread}'");
     server.store(&sql).await;
+    scene.picture = Picture::upload(user, &scene.thread_id).await;
 }
 
 /// The other half: were everybody refused everywhere, the first half would pass.
 async fn whoever_is_right_gets_in(engine: Engine) {
     let server = TestServer::start(engine).await;
     for kind in KINDS {
-        let scene = scene(&server, MARKER).await;
+        let mut scene = scene(&server, MARKER).await;
         let callers = callers(&server, "hwlab", &scene).await;
-        let (_, caller) = callers.iter().find(|(known, _)| *known == kind).unwrap();
-        own_thread(&server, &scene).await;
+        let caller = |wanted: Kind| &callers.iter().find(|(known, _)| *known == wanted).unwrap().1;
+        own_thread(&server, &mut scene, caller(Kind::User)).await;
+        let caller = caller(kind);
         for operation in operations().iter().filter(|operation| admitted(&operation.access).contains(&kind)) {
             for (status, text) in operation.call(caller, &scene).await {
                 assert!(![401, 403, 404].contains(&status), "{} by {kind:?}: {status} {text}", operation.name());

@@ -10,14 +10,14 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs,
-    runners, runs, session_storage, sessions, tokens,
+    FailureKind, commands, conversation, events, history, liveness, permissions, policy, provider_profiles,
+    runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, TestServer, check_request, id, run_body},
+    harness::{Caller, Engine, PNG, TestServer, check_request, id, run_body},
     on_both_engines,
 };
 
@@ -35,6 +35,24 @@ pub struct Scene {
     pub profile: String,
     pub validation_id: String,
     pub thread_id: String,
+    pub picture: Picture,
+}
+
+/// A picture that was uploaded for the thread.
+pub struct Picture {
+    pub bucket: String,
+    pub path: String,
+    /// Without the server.
+    pub url: String,
+}
+
+impl Picture {
+    pub async fn upload(caller: &Caller, thread_id: &str) -> Self {
+        let made = caller.upload(thread_id, PNG).await.with_status(201);
+        let url = id(&made, "url");
+        let url = url[url.find("/api/").unwrap()..].to_owned();
+        Self { bucket: id(&made, "bucket"), path: id(&made, "path"), url }
+    }
 }
 
 /// A message for a thread, as chat front ends post it.
@@ -44,6 +62,9 @@ pub fn agent_run(thread_id: &str, run_id: &str) -> Value {
 }
 
 pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// Where a picture is shown.
+pub const PICTURE: &str = "/api/v1/agent/attachments/object/{bucket}/agent-inputs/{owner}/{threadId}/{runId}/{file}";
 
 type Row = (&'static str, &'static str, fn(&Scene) -> Value);
 
@@ -143,7 +164,12 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/.well-known/jwks.json", none),
     ("POST", "/api/v1/agent/runs/{threadId}/cancel", none),
     ("GET", "/api/v1/agent/runs/{threadId}/events", none),
+    ("POST", "/api/v1/agent/attachments", |scene| json!({"threadId": scene.thread_id, "runId": "run-2"})),
+    ("GET", "/api/v1/agent/attachments/signed-url", none),
+    ("GET", PICTURE, none),
+    ("GET", "/api/v1/agent/history", none),
     ("POST", "/api/v1/agent/runs", |scene| agent_run(&scene.thread_id, "run-2")),
+    ("DELETE", "/api/v1/agent/sessions/{threadId}", none),
 ];
 
 /// Every operation the document has.
@@ -168,7 +194,7 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
         let body = body(&scene);
-        if !body.is_null() {
+        if !body.is_null() && *path != "/api/v1/agent/attachments" {
             check_request(method, path, &body);
         }
         let answer = call(&server, method, &scene.path(path), &body).await;
@@ -177,16 +203,15 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
 }
 
 async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, String) {
-    let answer = match body {
-        Value::Null => caller.send(caller.request(method, path)).await,
-        body => caller.call(method, path, body).await,
-    };
+    let answer = caller.send(caller.with_body(caller.request(method, path), path, body)).await;
     let content_type = match path {
         "/metrics" => "text/plain",
         stream if stream.contains("/agent/") && stream.contains("/events") => "text/event-stream",
+        picture if picture.contains("/object/") => "image/png",
         _ => "application/json",
     };
-    assert!(answer.headers["content-type"].to_str().unwrap().starts_with(content_type), "{method} {path}");
+    let has_body = answer.status != 204;
+    assert!(!has_body || answer.headers["content-type"].to_str().unwrap().starts_with(content_type), "{method} {path}");
     assert!(answer.headers["x-trace-id"].to_str().unwrap().starts_with("trc_"));
     (answer.status, answer.text)
 }
@@ -219,6 +244,7 @@ impl Scene {
         let user_name = user_name.to_owned();
         let thread_id = uuid(&job_id);
         server.post("/api/v1/agent/runs", &agent_run(&thread_id, "run-1")).await.with_status(202);
+        let picture = Picture::upload(server, &thread_id).await;
         Self {
             run_id,
             session_id,
@@ -230,11 +256,17 @@ impl Scene {
             profile,
             validation_id,
             thread_id,
+            picture,
         }
     }
 
     pub fn path(&self, template: &str) -> String {
+        let Picture { bucket, path, url } = &self.picture;
+        let signing = format!("signed-url?bucket={bucket}&path={path}");
         template
+            .replace(PICTURE, url)
+            .replace("attachments/signed-url", &format!("attachments/{signing}"))
+            .replace("sessions/{threadId}", &format!("sessions/{}", self.thread_id))
             .replace("{runId}", &self.run_id)
             .replace("{sessionId}", &self.session_id)
             .replace("{commandId}", &self.command_id)
@@ -307,6 +339,16 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("StorageKind", words::<session_storage::StorageKind>()),
         ("TerminalStatus", words::<runs::TerminalStatus>()),
         ("TokenRole", words::<tokens::TokenRole>()),
+        ("HistoryScope", words::<history::HistoryScope>()),
+        ("UiAppearance", words::<ui::schema::UiAppearance>()),
+        ("UiButtonStyle", words::<ui::schema::UiButtonStyle>()),
+        ("UiDirection", words::<ui::schema::UiDirection>()),
+        ("UiIconSource", words::<ui::schema::UiIconSource>()),
+        ("UiSchemaVersion", words::<ui::schema::UiSchemaVersion>()),
+        ("UiStatus", words::<ui::schema::UiStatus>()),
+        ("UiTextFormat", words::<ui::schema::UiTextFormat>()),
+        ("UiTextRole", words::<ui::schema::UiTextRole>()),
+        ("UiTheme", words::<ui::schema::UiTheme>()),
         ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),
     ]);
     let document = serde_json::to_value(ostler_server::openapi()).unwrap();

@@ -18,7 +18,7 @@ pub(crate) const COLUMNS: &str =
 const CHUNK_ROWS_MIN: u32 = 24;
 const CHUNK_ROWS_MAX: u32 = 512;
 
-fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
+pub(crate) fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
     let (session, session_seq) = (row.id()?, row.int()?);
     let run = match (row.opt_id()?, row.opt_int()?) {
         (Some(run_id), Some(seq)) => Some((run_id, seq)),

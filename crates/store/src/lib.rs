@@ -4,10 +4,13 @@
 //! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
 pub mod agent_runs;
+pub mod attachments;
 pub mod backends;
 pub mod commands;
 pub mod db;
+pub mod erasures;
 pub mod events;
+pub mod history;
 pub mod lane;
 pub mod leases;
 pub mod migrate;

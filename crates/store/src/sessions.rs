@@ -33,6 +33,7 @@ impl Record for Session {
         ("backend_profile", Text),
         ("title", Text),
         ("closed_at", Int),
+        ("erased_at", Int),
         ("thread_id", Text),
         ("storage_kind", Text),
         ("storage", Text),
@@ -73,6 +74,7 @@ impl Record for Session {
             self.backend_profile.as_str().into(),
             self.title.clone().into(),
             self.closed_at.into(),
+            self.erased_at.into(),
             self.thread_id.clone().into(),
             self.storage.storage_kind.as_str().into(),
             described(&self.storage),
@@ -105,6 +107,7 @@ impl Record for Session {
             backend_profile: row.text()?,
             title: row.opt_text()?,
             closed_at: row.opt_time()?,
+            erased_at: row.opt_time()?,
             thread_id: row.opt_text()?,
             storage: storage(row)?,
             last_seq: row.int()?,
@@ -139,29 +142,44 @@ fn storage(row: &mut Reader<'_>) -> Result<SessionStorage, StoreError> {
 }
 
 pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreError> {
-    Ok(db.select::<Session>("WHERE t.session_id = $1", vec![text(session)]).await?.pop())
+    Ok(db.select::<Session>("WHERE t.session_id = $1 AND t.erased_at IS NULL", vec![text(session)]).await?.pop())
 }
 
 /// The session a tenant's caller knows under this id, whether the caller chose it or we did.
 pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option<Session>, StoreError> {
-    let chosen =
-        db.select::<Session>("WHERE t.tenant_id = $1 AND t.external_id = $2", vec![tenant_id.into(), name.into()]);
+    let chosen = "WHERE t.tenant_id = $1 AND t.external_id = $2 AND t.erased_at IS NULL";
+    let chosen = db.select::<Session>(chosen, vec![tenant_id.into(), name.into()]);
     if let Some(session) = chosen.await?.pop() {
         return Ok(Some(session));
     }
     let Ok(id) = name.parse::<SessionId>() else { return Ok(None) };
-    let ours = "WHERE t.session_id = $1 AND t.tenant_id = $2 AND t.external_id IS NULL";
+    let ours = "WHERE t.session_id = $1 AND t.tenant_id = $2 AND t.external_id IS NULL AND t.erased_at IS NULL";
     Ok(db.select::<Session>(ours, vec![text(id), tenant_id.into()]).await?.pop())
 }
 
 /// Threads of this name, whosever they are: a thread's id is a client's own and found without its tenant.
 pub async fn find_by_external_id(db: &Db, name: &str) -> Result<Vec<Session>, StoreError> {
-    db.select::<Session>("WHERE t.external_id = $1 LIMIT $2", vec![name.into(), SAME_NAME_MAX.into()]).await
+    let named = "WHERE t.external_id = $1 AND t.erased_at IS NULL LIMIT $2";
+    db.select::<Session>(named, vec![name.into(), SAME_NAME_MAX.into()]).await
+}
+
+/// The last that this owner has made, within these tenants (`None`: all).
+pub async fn find_newest_by_owner(
+    db: &Db,
+    owner: &str,
+    tenants: Option<&[String]>,
+) -> Result<Option<Session>, StoreError> {
+    let mut args: Vec<Value> = vec![owner.into()];
+    let within = within_tenants(tenants, &mut marker(&mut args));
+    let newest = format!(
+        "WHERE t.owner = $1 AND t.erased_at IS NULL{within} ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
+    );
+    Ok(db.select::<Session>(&newest, args).await?.pop())
 }
 
 /// The session that was made under this key.
 pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<Session>, StoreError> {
-    let made = "WHERE t.tenant_id = $1 AND t.idempotency_key = $2";
+    let made = "WHERE t.tenant_id = $1 AND t.idempotency_key = $2 AND t.erased_at IS NULL";
     Ok(db.select::<Session>(made, vec![tenant_id.into(), key.into()]).await?.pop())
 }
 
@@ -170,7 +188,7 @@ pub async fn find_in_tenants(db: &Db, tenants: Option<&[String]>, name: &str) ->
     let find = async |condition: &str| {
         let mut args: Vec<Value> = vec![name.into()];
         let within = within_tenants(tenants, &mut marker(&mut args));
-        db.select::<Session>(&format!("WHERE {condition}{within} LIMIT 2"), args).await
+        db.select::<Session>(&format!("WHERE {condition} AND t.erased_at IS NULL{within} LIMIT 2"), args).await
     };
     let mut found = find("t.external_id = $1").await?;
     // Ids that callers choose never look like ours.
@@ -284,6 +302,7 @@ fn page(db: &Db, filter: &Filter, kind: Kind, after: Option<&Cursor>, limit: u32
         }
     };
     let mut wanted: String = wanted;
+    wanted += " AND t.erased_at IS NULL";
     wanted += &within_tenants(filter.tenants.as_deref(), &mut mark);
     if let Some(profile) = &filter.backend_profile {
         wanted += &format!(" AND t.backend_profile = {}", mark(profile.as_str().into()));
@@ -320,6 +339,7 @@ pub async fn list_after(db: &Db, after: Option<SessionId>, limit: u32) -> Result
 
 /// Sessions whose storage had expired by then, the longest expired first.
 pub async fn list_expired_storage(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<Session>, StoreError> {
-    let expired = "WHERE t.storage_kind = 'local' AND t.expires_at <= $1 ORDER BY t.expires_at LIMIT $2";
+    let expired =
+        "WHERE t.storage_kind = 'local' AND t.erased_at IS NULL AND t.expires_at <= $1 ORDER BY t.expires_at LIMIT $2";
     db.select::<Session>(expired, vec![now.into(), i64::from(limit).into()]).await
 }

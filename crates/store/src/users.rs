@@ -1,6 +1,6 @@
 //! Users. A removed one stays as a row, and its name is free again.
 
-use ostler_protocol::{Timestamp, cursors::Cursor, users::User};
+use ostler_protocol::{Timestamp, cursors::Cursor, ids::UserId, users::User};
 
 use crate::{
     db::{Db, StoreError},
@@ -70,4 +70,9 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Use
 pub async fn update_removed(db: &Db, name: &str, now: Timestamp) -> Result<Option<User>, StoreError> {
     let sql = format!("UPDATE users SET removed_at = $1 WHERE name = $2 AND removed_at IS NULL RETURNING {COLUMNS}");
     Ok(db.write(sql, vec![now.into(), name.into()], decode).await?.pop())
+}
+
+pub async fn get(db: &Db, user_id: UserId) -> Result<Option<User>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM users WHERE user_id = $1");
+    db.read_one(sql, vec![text(user_id)], decode).await
 }

@@ -201,7 +201,7 @@ impl Desk {
         self.agent_runs.clear();
         self.jobs_waiting = false;
         self.runs.retain(|_, rows| rows.keep_warm());
-        !self.runs.is_empty()
+        !self.runs.is_empty() && self.session.erased_at.is_none()
     }
 
     pub fn run(&self, run_id: RunId) -> Result<&RunDesk, Failure> {

@@ -108,6 +108,10 @@ impl Request {
         }
     }
 
+    fn erases(&self) -> bool {
+        matches!(&self.op, Op::ChangeSession(op) if op.change == SessionChange::Erase)
+    }
+
     pub fn needs(&self) -> Needs<'_> {
         let none = Needs::default();
         match &self.op {
@@ -161,6 +165,9 @@ impl Request {
 
 /// Decides one operation against the desk.
 pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply, Failure> {
+    if desk.session.erased_at.is_some() && !request.erases() {
+        return Err(Failure::not_found("session"));
+    }
     match (request.op, request.run_id) {
         (Op::CreateSession(op), _) => Ok(session::create(desk, &op.by, now)),
         (Op::ChangeSession(op), _) => session::change(desk, op, now),

@@ -3,10 +3,16 @@
 
 use serde_json::json;
 
-use super::{Reply, desk::Desk, run::session_busy};
+use super::{
+    MOVED_ON, Reply,
+    desk::Desk,
+    ending::{End, end_run},
+    run::session_busy,
+};
 use crate::{
     Failure, FailureKind, Timestamp,
     events::{EventType, NewEvent},
+    runs::TerminalStatus,
     session_storage::{RefreshStorage, StorageKind},
     sessions::Session,
 };
@@ -33,6 +39,8 @@ pub enum SessionChange {
     MakeStorage { expires_at: Option<Timestamp> },
     /// What a runner found in it.
     MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
+    /// It is to be forgotten: what runs in it ends, and it takes nothing any more.
+    Erase,
     /// Its storage goes, for good.
     EvictStorage { reason: &'static str },
 }
@@ -53,6 +61,7 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
         SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
         SessionChange::EvictStorage { .. } => desk.session.storage.storage_kind == StorageKind::Evicted,
+        SessionChange::Erase => desk.session.erased_at.is_some(),
     };
     if is_so {
         return Ok(Reply::Session(Box::new((*desk.session).clone())));
@@ -86,6 +95,11 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
             evict_storage(&mut desk.session, now)?;
             json!({"change": "storage-evicted", "reason": reason, "by": op.by})
         }
+        SessionChange::Erase => {
+            end_all(desk, now)?;
+            desk.session.erased_at = Some(now);
+            json!({"change": "erased"})
+        }
     };
     Ok(state(desk, &fact, now))
 }
@@ -93,6 +107,21 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
 fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
     desk.append_to_session(NewEvent::written(EventType::Session, None, fact), now);
     Reply::Session(Box::new((*desk.session).clone()))
+}
+
+/// Ends what runs, whoever works on it: nothing it would still say may be written.
+fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
+    if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
+        return Err(Failure::rule(FailureKind::SessionBusy, MOVED_ON, "the session has moved on meanwhile"));
+    }
+    for run_id in desk.runs.keys().copied().collect::<Vec<_>>() {
+        if !desk.run(run_id)?.run.status.is_terminal() {
+            let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "the session was erased");
+            end_run(desk, run_id, end, now);
+            desk.settle(run_id, now);
+        }
+    }
+    Ok(())
 }
 
 fn is_as_found(session: &Session, found: &RefreshStorage, expires_at: Option<Timestamp>) -> bool {

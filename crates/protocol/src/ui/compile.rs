@@ -7,8 +7,8 @@ use serde_json::{Value, value::RawValue};
 use super::{
     hints::{UiHintAction, UiHintBlock, UiHintField, UiHintItem, UiHintValue, UiHints},
     schema::{
-        Appearance, Direction, IconSource, TextRole, UiAction, UiLayoutNode, UiLeaf, UiMeta, UiNode, UiSchemaRenderer,
-        UiSchemaVersion, UiStatus,
+        UiAction, UiAppearance, UiDirection, UiIconSource, UiLayoutNode, UiLeaf, UiMeta, UiNode, UiSchemaRenderer,
+        UiSchemaVersion, UiStatus, UiTextRole,
     },
 };
 
@@ -57,7 +57,7 @@ pub fn compile(hints: &str) -> Option<UiSchemaRenderer> {
         status: hints.status.unwrap_or_default(),
         theme: hints.theme,
         meta: meta.filter(|meta| *meta != UiMeta::default()),
-        root: UiLayoutNode::Stack { direction: None, appearance: Some(Appearance::Card), children },
+        root: UiLayoutNode::Stack { direction: None, appearance: Some(UiAppearance::Card), children },
     })
 }
 
@@ -94,16 +94,16 @@ struct Nodes {
 impl Nodes {
     fn page(&mut self, hints: &UiHints) -> Option<Vec<UiNode>> {
         let mut children = vec![];
-        children.extend(self.words(hints.title.as_deref(), TextRole::Title)?);
-        children.extend(self.words(hints.subtitle.as_deref(), TextRole::Subtitle)?);
+        children.extend(self.words(hints.title.as_deref(), UiTextRole::Title)?);
+        children.extend(self.words(hints.subtitle.as_deref(), UiTextRole::Subtitle)?);
         if let Some(status) = hints.status {
             children.push(self.badge(status.label(), status)?);
         }
-        children.extend(self.words(hints.message.as_deref(), TextRole::Body)?);
+        children.extend(self.words(hints.message.as_deref(), UiTextRole::Body)?);
         children.extend(self.blocks(&hints.blocks)?);
         let mut sections = vec![];
         for section in &hints.sections {
-            let mut inner: Vec<_> = self.words(section.title.as_deref(), TextRole::Subtitle)?.into_iter().collect();
+            let mut inner: Vec<_> = self.words(section.title.as_deref(), UiTextRole::Subtitle)?.into_iter().collect();
             inner.extend(self.blocks(&section.blocks)?);
             if !inner.is_empty() {
                 sections.push(self.stack(None, inner)?);
@@ -130,7 +130,7 @@ impl Nodes {
                 let (content, role) = (text.clone(), role.unwrap_or_default());
                 Some(self.leaf(UiLeaf::Text { content, role, format: *format })?)
             }
-            UiHintBlock::Code { code } => Some(self.text(code, TextRole::Code)?),
+            UiHintBlock::Code { code } => Some(self.text(code, UiTextRole::Code)?),
             UiHintBlock::Fields { items } => self.fields(items)?,
             UiHintBlock::List { items, ordered } => self.list(items, *ordered)?,
             UiHintBlock::Table { columns, rows } => self.table(columns, rows)?,
@@ -143,13 +143,13 @@ impl Nodes {
     fn fields(&mut self, items: &[UiHintField]) -> Option<Option<UiNode>> {
         let mut cells = vec![];
         for UiHintField { label, value, status } in items {
-            cells.push(self.text(label, TextRole::Caption)?);
-            let value = self.text(&shown(value), TextRole::Body)?;
+            cells.push(self.text(label, UiTextRole::Caption)?);
+            let value = self.text(&shown(value), UiTextRole::Body)?;
             cells.push(match status {
                 None => value,
                 Some(status) => {
                     let badge = self.badge(status.label(), *status)?;
-                    self.stack(Some(Direction::Horizontal), vec![value, badge])?
+                    self.stack(Some(UiDirection::Horizontal), vec![value, badge])?
                 }
             });
         }
@@ -160,21 +160,21 @@ impl Nodes {
         let mut lines = vec![];
         for (index, item) in items.iter().enumerate() {
             let mark = if ordered { format!("{}.", index + 1) } else { "•".into() };
-            let mut line = vec![self.text(&mark, TextRole::Caption)?];
+            let mut line = vec![self.text(&mark, UiTextRole::Caption)?];
             match item {
-                UiHintItem::Plain(value) => line.push(self.text(&shown(value), TextRole::Body)?),
+                UiHintItem::Plain(value) => line.push(self.text(&shown(value), UiTextRole::Body)?),
                 UiHintItem::Rich { text, detail, emoji, status } => {
                     if let Some(emoji) = emoji {
-                        line.push(self.icon(IconSource::Emoji, emoji)?);
+                        line.push(self.icon(UiIconSource::Emoji, emoji)?);
                     }
-                    line.push(self.text(text, TextRole::Body)?);
-                    line.extend(self.words(detail.as_deref(), TextRole::Caption)?);
+                    line.push(self.text(text, UiTextRole::Body)?);
+                    line.extend(self.words(detail.as_deref(), UiTextRole::Caption)?);
                     if let Some(status) = status {
                         line.push(self.badge(status.label(), *status)?);
                     }
                 }
             }
-            lines.push(self.stack(Some(Direction::Horizontal), line)?);
+            lines.push(self.stack(Some(UiDirection::Horizontal), line)?);
         }
         if lines.is_empty() { Some(None) } else { self.stack(None, lines).map(Some) }
     }
@@ -185,13 +185,13 @@ impl Nodes {
         let mut cells = vec![];
         if !columns.is_empty() {
             for at in 0..width {
-                cells.push(self.text(columns.get(at).map_or("", String::as_str), TextRole::Caption)?);
+                cells.push(self.text(columns.get(at).map_or("", String::as_str), UiTextRole::Caption)?);
             }
         }
         for row in rows {
             for at in 0..width {
                 let value = row.get(at).map(shown).unwrap_or_default();
-                cells.push(self.text(&value, TextRole::Body)?);
+                cells.push(self.text(&value, UiTextRole::Body)?);
             }
         }
         self.grid(width, cells)
@@ -206,7 +206,7 @@ impl Nodes {
             let (label, style) = (label.clone(), style.unwrap_or_default());
             buttons.push(self.leaf(UiLeaf::Button { label, style, action: does.clone() })?);
         }
-        if buttons.is_empty() { Some(None) } else { self.stack(Some(Direction::Horizontal), buttons).map(Some) }
+        if buttons.is_empty() { Some(None) } else { self.stack(Some(UiDirection::Horizontal), buttons).map(Some) }
     }
 
     fn grid(&mut self, columns: usize, cells: Vec<UiNode>) -> Option<Option<UiNode>> {
@@ -216,19 +216,19 @@ impl Nodes {
         self.layout(UiLayoutNode::Grid { columns, children: cells }).map(Some)
     }
 
-    fn stack(&mut self, direction: Option<Direction>, children: Vec<UiNode>) -> Option<UiNode> {
+    fn stack(&mut self, direction: Option<UiDirection>, children: Vec<UiNode>) -> Option<UiNode> {
         self.layout(UiLayoutNode::Stack { direction, appearance: None, children })
     }
 
     /// A text, where there are words.
-    fn words(&mut self, text: Option<&str>, role: TextRole) -> Option<Option<UiNode>> {
+    fn words(&mut self, text: Option<&str>, role: UiTextRole) -> Option<Option<UiNode>> {
         match text.filter(|text| !text.is_empty()) {
             None => Some(None),
             Some(text) => self.text(text, role).map(Some),
         }
     }
 
-    fn text(&mut self, text: &str, role: TextRole) -> Option<UiNode> {
+    fn text(&mut self, text: &str, role: UiTextRole) -> Option<UiNode> {
         self.leaf(UiLeaf::Text { content: text.to_owned(), role, format: None })
     }
 
@@ -237,8 +237,8 @@ impl Nodes {
     }
 
     /// A picture from elsewhere is loaded by whoever looks at it, so it at least comes safely.
-    fn icon(&mut self, source: IconSource, value: &str) -> Option<UiNode> {
-        if source == IconSource::Url && !has_scheme(value, &["https:"]) {
+    fn icon(&mut self, source: UiIconSource, value: &str) -> Option<UiNode> {
+        if source == UiIconSource::Url && !has_scheme(value, &["https:"]) {
             return None;
         }
         self.leaf(UiLeaf::Icon { source, value: value.to_owned() })

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::schema::{IconSource, Style, TextFormat, TextRole, Theme, UiStatus};
+use super::schema::{UiButtonStyle, UiIconSource, UiStatus, UiTextFormat, UiTextRole, UiTheme};
 
 /// Hints on how an answer may be shown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -19,7 +19,7 @@ pub struct UiHints {
     pub status: Option<UiStatus>,
     /// The language of the words, as BCP 47 writes it; `en` when left out.
     pub locale: Option<String>,
-    pub theme: Theme,
+    pub theme: UiTheme,
     pub title: Option<String>,
     pub subtitle: Option<String>,
     pub message: Option<String>,
@@ -50,8 +50,8 @@ pub struct UiHintSection {
 pub enum UiHintBlock {
     Text {
         text: String,
-        role: Option<TextRole>,
-        format: Option<TextFormat>,
+        role: Option<UiTextRole>,
+        format: Option<UiTextFormat>,
     },
     Code {
         code: String,
@@ -74,7 +74,7 @@ pub enum UiHintBlock {
         status: Option<UiStatus>,
     },
     Icon {
-        source: IconSource,
+        source: UiIconSource,
         value: String,
     },
     Actions {
@@ -115,7 +115,7 @@ pub struct UiHintNumber(pub serde_json::Number);
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UiHintAction {
     pub label: String,
-    pub style: Option<Style>,
+    pub style: Option<UiButtonStyle>,
     #[serde(flatten)]
     pub does: super::schema::UiAction,
 }

@@ -19,7 +19,7 @@ pub struct UiSchemaRenderer {
     /// The language of the words, as BCP 47 writes it.
     pub locale: String,
     pub status: UiStatus,
-    pub theme: Theme,
+    pub theme: UiTheme,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub meta: Option<UiMeta>,
@@ -53,16 +53,16 @@ macro_rules! words {
 }
 
 words!(UiStatus: Info, Success, Warning, Error, Pending);
-words!(Theme: Default, Light, Dark);
-words!(TextFormat: Plain, Markdown);
-words!(TextRole: Body, Title, Subtitle, Caption, Code);
-words!(Style: Secondary, Primary, Ghost, Danger);
-words!(Direction: Vertical, Horizontal);
+words!(UiTheme: Default, Light, Dark);
+words!(UiTextFormat: Plain, Markdown);
+words!(UiTextRole: Body, Title, Subtitle, Caption, Code);
+words!(UiButtonStyle: Secondary, Primary, Ghost, Danger);
+words!(UiDirection: Vertical, Horizontal);
 words!(
     /// What stands in for a picture. A `url` is an `https` one.
-    IconSource: Icon, Emoji, Url
+    UiIconSource: Icon, Emoji, Url
 );
-words!(Appearance: Card);
+words!(UiAppearance: Card);
 
 impl UiStatus {
     /// As a badge shows it.
@@ -84,10 +84,10 @@ pub enum UiLayoutNode {
     Stack {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
-        direction: Option<Direction>,
+        direction: Option<UiDirection>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
-        appearance: Option<Appearance>,
+        appearance: Option<UiAppearance>,
         children: Vec<UiNode>,
     },
     /// Row by row.
@@ -107,13 +107,13 @@ pub enum UiNode {
 pub enum UiLeaf {
     Text {
         content: String,
-        role: TextRole,
+        role: UiTextRole,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
-        format: Option<TextFormat>,
+        format: Option<UiTextFormat>,
     },
     Icon {
-        source: IconSource,
+        source: UiIconSource,
         value: String,
     },
     Badge {
@@ -122,7 +122,7 @@ pub enum UiLeaf {
     },
     Button {
         label: String,
-        style: Style,
+        style: UiButtonStyle,
         action: UiAction,
     },
 }

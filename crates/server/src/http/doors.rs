@@ -7,13 +7,15 @@ use http::Method;
 use serde_json::Value;
 use utoipa::openapi::{
     OpenApi,
-    security::{Http, HttpAuthScheme, SecurityScheme},
+    security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
 };
 
 use crate::auth::Access;
 
 /// The one way of showing who one is, as the document names it.
 const SCHEME: &str = "token";
+/// … but for URLs that carry their proof.
+const SIGNATURE: &str = "signature";
 
 #[derive(Default)]
 pub struct Doors(HashMap<String, Vec<(Method, Access)>>);
@@ -64,6 +66,9 @@ impl Doors {
 /// `[{"token": ["read"]}]`; an empty requirement is a public one.
 fn declared(operation: &Value) -> Option<Access> {
     let [requirement] = operation["security"].as_array()?.as_slice() else { return None };
+    if requirement[SIGNATURE].is_array() && requirement.as_object()?.len() == 1 {
+        return Some(Access::Signed);
+    }
     match (requirement.as_object()?.is_empty(), &requirement[SCHEME]) {
         (true, _) => Some(Access::Public),
         (false, Value::Array(names)) => match names.as_slice() {
@@ -85,6 +90,9 @@ pub fn describe(document: &mut OpenApi) {
     );
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
+    let proof = "Made by this server for one file and a while; see `expires`.";
+    let signature = ApiKeyValue::with_description(SIGNATURE, proof);
+    components.add_security_scheme(SIGNATURE, SecurityScheme::ApiKey(ApiKey::Query(signature)));
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ mod users;
 
 use std::sync::Arc;
 
-use axum::{Json, Router, body::Bytes, middleware, routing::get};
+use axum::{Json, Router, body::Bytes, extract::DefaultBodyLimit, middleware, routing::get};
 use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -93,6 +93,11 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(agent::runs::create))
         .routes(routes!(agent::runs::events))
         .routes(routes!(agent::runs::cancel))
+        .routes(routes!(agent::attachments::create))
+        .routes(routes!(agent::attachments::sign))
+        .routes(routes!(agent::attachments::get))
+        .routes(routes!(agent::history::get))
+        .routes(routes!(agent::sessions::erase))
 }
 
 /// The OpenAPI document of this build.
@@ -126,6 +131,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
         })
+        .layer(DefaultBodyLimit::max(agent::attachments::FORM_BYTES_MAX))
         .layer(middleware::from_fn_with_state(gate, gate::gate))
         .with_state(app)
 }

@@ -23,6 +23,7 @@ use ostler_store as store;
 use serde_json::{Value, json};
 
 use super::{
+    attachments,
     commands::Said,
     provider_profiles,
     runs::{self, RACES_MAX, unexpected},
@@ -117,7 +118,7 @@ async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session
     if !is_new {
         session_storage::check_there(app, session).await?;
     }
-    let said = said(app, user)?;
+    let said = said(app, caller, &input.thread_id, user).await?;
     let asked = asked_run(app, session, payload(input, user, &said)).await?;
     let admitted = runs::admit(app, caller, &asked).await?;
     provider_profiles::check_ready(app, &admitted.backend_profile).await?;
@@ -126,14 +127,18 @@ async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session
 }
 
 /// What the user said, as its event keeps it.
-fn said(app: &App, user: &UserMessage) -> Result<Said, Failure> {
+async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage) -> Result<Said, Failure> {
     let own = app.name("id", &user.id).ok().map(str::to_owned);
     let message_id = own.unwrap_or_else(|| format!("msg_{}", app.ids.body().simple()));
-    let part = |part: &UserPart| match part {
-        UserPart::Text(text) => Ok(json!({"type": "text", "text": app.redactor.redact(text)})),
-        UserPart::Image { .. } => Err(Failure::invalid("attachment", "this server takes no attachments")),
-    };
-    let content = user.parts.iter().map(part).collect::<Result<Vec<Value>, _>>()?;
+    let mut content: Vec<Value> = vec![];
+    for part in &user.parts {
+        content.push(match part {
+            UserPart::Text(text) => json!({"type": "text", "text": app.redactor.redact(text)}),
+            UserPart::Image { mime_type, url } => {
+                attachments::take(app, caller, thread_id, mime_type.as_deref(), url).await?
+            }
+        });
+    }
     Ok(Said { message_id, content: content.into() })
 }
 

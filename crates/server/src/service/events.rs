@@ -82,6 +82,12 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
             };
         }
     }
+    // Another server may have erased the session while this one remembers the run.
+    if page.events.iter().any(|event| event.payload.is_none())
+        && store::runs::get(&app.db, run_id).await.map_err(store_failure)?.is_none()
+    {
+        return Err(Failure::not_found("run"));
+    }
     let next = page.events.last().map_or(after, |event| event.seq());
     Ok(page_json(&page.events, next, page.has_more))
 }

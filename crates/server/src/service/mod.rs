@@ -1,6 +1,7 @@
 //! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
 
 pub mod agent_runs;
+pub mod attachments;
 pub mod backends;
 pub mod capabilities;
 pub mod commands;
@@ -8,6 +9,7 @@ pub mod conversation;
 pub mod events;
 pub mod follow;
 pub mod health;
+pub mod history;
 pub mod leases;
 pub mod metrics;
 pub mod permissions;

@@ -1,13 +1,23 @@
-//! Threads: sessions that somebody owns, by the ids that chat front ends choose. What is somebody else's is refused, whether
+//! Threads: sessions that somebody owns, by the ids that chat front ends choose; found, and erased. What is somebody else's is refused, whether
 //! it is another user's thread or a session of the manager dialect.
 
-use ostler_protocol::{Failure, sessions::Session};
+use ostler_protocol::{
+    Failure, FailureKind,
+    agui::input::read_thread_id,
+    kernel::{ChangeSessionOp, MOVED_ON, Op, SessionChange},
+    sessions::Session,
+};
 use ostler_store as store;
 
+use super::{attachments, runs::RACES_MAX};
 use crate::{
     app::{App, store_failure},
     auth::{Access, Principal, forbidden},
+    directories,
 };
+
+/// Sessions that one sweep goes on erasing.
+const ERASED_AT_ONCE: u32 = 100;
 
 /// The user that the operator's token speaks for.
 const OPERATORS_USER: &str = "local";
@@ -43,7 +53,67 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
     }
 }
 
+/// The caller's newest thread. `None`: they have none.
+pub async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
+    let owner = owner(caller)?;
+    store::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await.map_err(store_failure)
+}
+
 /// As [`find`], of a thread that must be there.
 pub async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
     find(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
+}
+
+/// Erases the caller's thread: what runs in it ends, and nothing of it is left but the digests of its events. Idempotent;
+/// somebody else's is refused. In a task of its own: whoever asked for it may hang up.
+pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
+    let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
+    let session = mark_erased(app, caller, &thread_id).await?;
+    let erased = {
+        let app = app.clone();
+        async move {
+            if let Some(session) = session {
+                finish_erasing(&app, &session).await?;
+            }
+            // Also what was uploaded for a thread that never came to be.
+            attachments::erase(&app, &owner, &thread_id).await
+        }
+    };
+    tokio::spawn(erased).await.map_err(Failure::internal)?
+}
+
+/// From here on nobody finds the thread, and whoever works in it is refused.
+async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
+    for _ in 0..RACES_MAX {
+        let Some(session) = find(app, caller, thread_id).await? else {
+            // It may have been marked before, by a server that then stopped.
+            let marked = store::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
+            return marked.map_err(store_failure);
+        };
+        let op = Op::ChangeSession(ChangeSessionOp { change: SessionChange::Erase, by: caller.name() });
+        match app.try_submit(session.session, session.active_run_id, op).await {
+            Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
+            Err(failure) if failure.kind == FailureKind::NotFound => {}
+            outcome => return outcome.map(|_| Some(session)),
+        }
+    }
+    Err(Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"))
+}
+
+async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
+    app.forget_session(session.session);
+    store::erasures::finish(&app.db, session).await.map_err(store_failure)?;
+    app.forget_session(session.session);
+    if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {
+        attachments::erase(app, owner, thread_id).await?;
+    }
+    directories::clear(directories::session_storage(app, session.session)?).await
+}
+
+/// Goes on with erasing what a server that stopped had begun.
+pub async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
+    for session in store::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await.map_err(store_failure)? {
+        finish_erasing(app, &session).await?;
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Evicts session storage that has expired, and clears away workspaces that nobody uses, every few minutes. Each eviction is an ordinary operation of the kernel, so two
+//! Evicts session storage that has expired, and clears away workspaces and attachments that nobody uses, every few minutes. Each eviction is an ordinary operation of the kernel, so two
 //! servers do no harm, only work twice.
 
 use std::time::Duration;
@@ -20,6 +20,12 @@ pub async fn run(app: App) {
         }
         if let Err(failure) = service::session_storage::evict_expired(&app, app.now(), SWEEP_DEFAULT).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "evicting storage failed; the next sweep tries again");
+        }
+        if let Err(failure) = service::threads::finish_all_erasing(&app).await {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "erasing a thread failed; the next sweep tries again");
+        }
+        if let Err(failure) = service::attachments::sweep(&app).await {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "clearing unused attachments failed; the next sweep tries again");
         }
         if let Err(failure) = workspaces::clear_unused(&app).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "clearing workspaces failed; the next sweep tries again");

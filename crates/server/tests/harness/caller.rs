@@ -104,7 +104,49 @@ pub fn id(body: &Value, field: &str) -> String {
     body[field].as_str().unwrap_or_else(|| panic!("{field} in {body}")).to_owned()
 }
 
+/// A form, by hand: each field with its bytes, and `file` with a name.
+pub fn form(fields: &[(&str, &[u8])]) -> (&'static str, Vec<u8>) {
+    let mut body = vec![];
+    for (name, bytes) in fields {
+        let file = if *name == "file" { "; filename=\"a.svg\"\r\nContent-Type: image/svg+xml" } else { "" };
+        body.extend(format!("--form\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\r\n").into_bytes());
+        body.extend(*bytes);
+        body.extend(b"\r\n");
+    }
+    body.extend(b"--form--\r\n");
+    ("multipart/form-data; boundary=form", body)
+}
+
+/// The smallest thing that passes for a PNG.
+pub const PNG: &[u8] = b"\x89PNG\r\n\x1a\n and the rest of it";
+
 impl Caller {
+    /// A picture for a thread.
+    pub async fn upload(&self, thread_id: &str, bytes: &[u8]) -> Answer {
+        let fields = [("threadId", thread_id.as_bytes()), ("runId", b"run-1"), ("file", bytes)];
+        self.send_form("/api/v1/agent/attachments", &fields).await
+    }
+
+    pub async fn send_form(&self, path: &str, fields: &[(&str, &[u8])]) -> Answer {
+        let (content_type, body) = form(fields);
+        self.send(self.request("POST", path).header(CONTENT_TYPE, content_type).body(body)).await
+    }
+
+    /// Puts a body into a request as its operation takes it.
+    pub fn with_body(&self, request: RequestBuilder, path: &str, body: &Value) -> RequestBuilder {
+        if body.is_null() {
+            return request;
+        }
+        if path != "/api/v1/agent/attachments" {
+            return request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        }
+        let fields: Vec<_> = body.as_object().unwrap().iter().collect();
+        let text: Vec<_> =
+            fields.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap().as_bytes())).collect();
+        let (content_type, body) = form(&[&text[..], &[("file", PNG)]].concat());
+        request.header(CONTENT_TYPE, content_type).body(body)
+    }
+
     pub fn new(server: &Server) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().no_proxy().tls_certs_only([]).read_timeout(PATIENCE).build().unwrap();

@@ -31,7 +31,7 @@ use ostler_server::{
 use ostler_store::{Db, tokens};
 use tempfile::TempDir;
 
-pub use caller::{Answer, Caller, id, of_program, run_body};
+pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
 pub use database::Database;
 pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};

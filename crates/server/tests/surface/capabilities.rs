@@ -90,10 +90,29 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_users" => users(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
         "ostler_agent_runs" => agent_runs(server).await,
+        "ostler_agent_attachments" => attachments(server).await,
+        "ostler_agent_history" | "ostler_agent_erase" => history(server).await,
         "ostler_hash_chain" => hash_chain(server).await,
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
     true
+}
+
+async fn attachments(server: &TestServer) {
+    let picture = super::Picture::upload(server, &super::uuid(&server.create_run().await)).await;
+    assert_eq!(server.with_token(None).get(&picture.url).await.headers["content-type"], "image/png");
+    let query = format!("bucket={}&path={}", picture.bucket, picture.path);
+    server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
+}
+
+async fn history(server: &TestServer) {
+    let thread_id = super::uuid(&server.create_run().await);
+    server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
+    let path = format!("/api/v1/agent/history?threadId={thread_id}");
+    assert_eq!(server.get(&path).await.with_status(200)["messages"][0]["content"], "hi");
+    let erasing = server.request("DELETE", &format!("/api/v1/agent/sessions/{thread_id}"));
+    server.send(erasing).await.with_status(204);
+    assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
 }
 
 async fn agent_runs(server: &TestServer) {

@@ -12,6 +12,8 @@ CREATE TABLE sessions (
     backend_profile TEXT NOT NULL,
     title TEXT,
     closed_at BIGINT,
+    -- Nobody knows of it any more; only the digests of its events are to stay.
+    erased_at BIGINT,
     thread_id TEXT,
     storage_kind TEXT NOT NULL,
     storage TEXT,
@@ -33,6 +35,7 @@ CREATE TABLE sessions (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX sessions_external ON sessions (tenant_id, external_id);
 CREATE INDEX sessions_name ON sessions (external_id) WHERE external_id IS NOT NULL;
+CREATE INDEX sessions_owner ON sessions (owner, created_at, session_id) WHERE owner IS NOT NULL;
 CREATE UNIQUE INDEX sessions_key ON sessions (tenant_id, idempotency_key);
 CREATE INDEX sessions_created ON sessions (created_at, session_id COLLATE "C");
 CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id COLLATE "C");
@@ -40,6 +43,8 @@ CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id COLL
 CREATE INDEX sessions_running ON sessions (created_at, session_id COLLATE "C") WHERE execution_state = 'running';
 CREATE INDEX sessions_used ON sessions (created_at, session_id COLLATE "C") WHERE version > 0;
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
+-- Those of which more than digests is left.
+CREATE INDEX sessions_erasing ON sessions (erased_at) WHERE erased_at IS NOT NULL AND external_id IS NOT NULL;
 CREATE INDEX sessions_expiring ON sessions (expires_at) WHERE storage_kind = 'local';
 
 CREATE TABLE runs (
@@ -134,6 +139,9 @@ CREATE TABLE events (
 );
 CREATE UNIQUE INDEX events_session ON events (session_id, session_seq);
 CREATE UNIQUE INDEX events_run ON events (run_id, seq);
+-- What was said, for history and conversations: few of many.
+CREATE INDEX events_said ON events (session_id, created_at, session_seq)
+    WHERE type IN ('user_message', 'assistant_message', 'backend_status');
 
 -- Answers to appends of the current lease epoch, for retries.
 CREATE TABLE append_batches (
@@ -294,3 +302,16 @@ CREATE TABLE provider_validations (
     created_at BIGINT NOT NULL
 );
 CREATE INDEX provider_validations_profile ON provider_validations (profile, created_at);
+
+-- Pictures in people's messages: what lies in the object store, and whose it is.
+CREATE TABLE attachments (
+    path TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    thread_id TEXT NOT NULL,
+    bytes BIGINT NOT NULL,
+    used_at BIGINT,
+    created_at BIGINT NOT NULL
+);
+CREATE INDEX attachments_owner ON attachments (owner, thread_id, bytes);
+-- Those that no message has used yet.
+CREATE INDEX attachments_unused ON attachments (created_at) WHERE used_at IS NULL;

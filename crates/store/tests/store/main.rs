@@ -5,6 +5,7 @@
 mod build;
 mod equivalence;
 mod flushes;
+mod history;
 mod host;
 mod interleavings;
 mod invariants;

@@ -1,0 +1,211 @@
+//! Attachments: take in, show, sign afresh, put into a message, and let go of what nobody used.
+
+use bytes::Bytes;
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    attachments::{
+        ATTACHMENT_BYTES_MAX, ATTACHMENTS_PER_USER_MAX, Attachment, ImageType, ObjectPath, Proof, SignUrl, SignedUrl,
+    },
+    history::Picture,
+};
+use ostler_store::{self as store, attachments::Quota};
+use serde_json::{Value, json};
+
+use super::threads;
+use crate::{
+    app::{App, store_failure},
+    auth::{Principal, forbidden},
+};
+
+/// Files that one sweep lets go of; the next takes the rest.
+const SWEEP_MAX: u32 = 500;
+/// Files of a thread that are let go of at once.
+const ERASE_MAX: u32 = 1_000;
+
+/// A file as a form sent it.
+pub struct Upload {
+    pub thread_id: String,
+    pub run_id: String,
+    pub bytes: Bytes,
+}
+
+/// Takes a picture in for a message to come. What no message uses is let go of after a while.
+pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Attachment, Failure> {
+    app.accepting()?;
+    let owner = threads::owner(caller)?;
+    if upload.bytes.len() > ATTACHMENT_BYTES_MAX {
+        return Err(Failure::too_large("attachment-size", "the file", upload.bytes.len(), ATTACHMENT_BYTES_MAX));
+    }
+    let image = ImageType::sniff(&upload.bytes).ok_or_else(|| {
+        let message = "an attachment must be a PNG, JPEG, GIF or WebP picture";
+        Failure::rule(FailureKind::UnsupportedMediaType, "attachment-type", message)
+    })?;
+    // Somebody else's thread has no room for it, and one that is not there yet may come to be.
+    threads::find(app, caller, &upload.thread_id).await?;
+    let path = ObjectPath::new(&owner, &upload.thread_id, &upload.run_id, app.ids.body(), image);
+    let path = path.ok_or_else(|| Failure::internal("a thread's id that fits makes a path"))?;
+    let quota = Quota { bytes: app.config.attachments.quota_bytes, files: ATTACHMENTS_PER_USER_MAX };
+    let size = upload.bytes.len() as i64;
+    if !store::attachments::insert(&app.db, &path, size, quota, app.now()).await.map_err(store_failure)? {
+        let message = format!(
+            "with this file you would have more than {} bytes or {} files of attachments; erase a thread first",
+            quota.bytes, quota.files
+        );
+        return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
+    }
+    // The row comes first: a file without one would never be let go of.
+    if let Err(failure) = app.attachments.put(&path, upload.bytes).await {
+        store::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
+        return Err(failure);
+    }
+    let mime_type = image.mime_type().to_owned();
+    let SignedUrl { bucket, path, url } = signed(app, &path);
+    Ok(Attachment { bucket, path, mime_type, url })
+}
+
+/// A fresh URL of a file of the caller's.
+pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<SignedUrl, Failure> {
+    let owner = threads::owner(caller)?;
+    let not_found = || Failure::not_found("attachment");
+    let path: ObjectPath = asked.path.parse().map_err(|_| not_found())?;
+    if path.owner != owner {
+        return Err(forbidden("owner", "this attachment is somebody else's"));
+    }
+    let there = store::attachments::exists(&app.db, &path).await.map_err(store_failure)?;
+    if asked.bucket != app.attachments.bucket || !there {
+        return Err(not_found());
+    }
+    Ok(signed(app, &path))
+}
+
+/// A file, for whoever has a URL of it. What has ended, was altered or is gone looks the same: there is no such file.
+pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
+    let refused = || forbidden("attachment-url", "this URL was not signed here, or has ended");
+    let path: ObjectPath = path.parse().map_err(|_| refused())?;
+    if !app.attachments.proves(bucket, &path, proof, app.now()) {
+        return Err(refused());
+    }
+    let bytes = app.attachments.get(&path).await?.ok_or_else(|| Failure::not_found("attachment"))?;
+    Ok((path, bytes))
+}
+
+fn signed(app: &App, path: &ObjectPath) -> SignedUrl {
+    let life = SignedDuration::from_millis(app.config.attachments.url_ttl_ms);
+    let until = app.now().checked_add(life).unwrap_or(Timestamp::MAX);
+    let url = app.attachments.url(path, until);
+    SignedUrl { bucket: app.attachments.bucket.clone(), path: path.to_string(), url }
+}
+
+/// A picture of a message as its event keeps it: where it lies, never its URL. It must be the caller's own, of this thread,
+/// or come from a host that is trusted.
+pub async fn take(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    mime_type: Option<&str>,
+    url: &str,
+) -> Result<Value, Failure> {
+    let invalid = |message: &str| Failure::rule(FailureKind::SchemaInvalid, "AGENT_ATTACHMENT_INVALID", message);
+    let owner = threads::owner(caller)?;
+    let Some(path) = app.attachments.read_url(url, app.now()) else {
+        if !is_trusted(&app.config.attachments.trusted_hosts, url) {
+            return Err(invalid("binary content url must be a signed URL of an attachment, and not have ended"));
+        }
+        return Ok(json!({"type": "image", "mimeType": mime_type.unwrap_or("image/*"), "url": url}));
+    };
+    if path.owner != owner {
+        return Err(forbidden("owner", "this attachment is somebody else's"));
+    }
+    if path.thread_id != thread_id {
+        return Err(invalid("this attachment was uploaded for another thread"));
+    }
+    if !store::attachments::update_used(&app.db, &path, app.now()).await.map_err(store_failure)? {
+        return Err(invalid("this attachment is not there any more"));
+    }
+    let mime_type = path.image_type().map(ImageType::mime_type);
+    Ok(json!({"type": "image", "mimeType": mime_type, "bucket": app.attachments.bucket, "path": path.to_string()}))
+}
+
+/// The URL under which a picture of a message can be seen now. `None`: there is no way to it.
+pub fn url_of(app: &App, picture: &Picture) -> Option<String> {
+    match (&picture.bucket, &picture.path) {
+        (Some(bucket), Some(path)) => Some(path).filter(|_| *bucket == app.attachments.bucket).and_then(|path| {
+            let path: ObjectPath = path.parse().ok()?;
+            Some(signed(app, &path).url)
+        }),
+        _ => picture.url.clone(),
+    }
+}
+
+/// `https` and a host of the list, with its port if it has one there.
+fn is_trusted(hosts: &[String], url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("https://") else { return false };
+    let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let plain = !url.chars().any(|c| c.is_control() || c.is_whitespace());
+    plain && hosts.iter().any(|trusted| trusted.eq_ignore_ascii_case(host))
+}
+
+/// Lets go of what no message has used for a while.
+pub async fn sweep(app: &App) -> Result<usize, Failure> {
+    let age = SignedDuration::from_millis(app.config.attachments.unused_ms);
+    let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
+    let unused = store::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
+    let mut gone = 0;
+    for path in unused {
+        // From here on no message can use it. A file that then cannot be removed is ours alone to know of.
+        if store::attachments::delete_unused(&app.db, &path).await.map_err(store_failure)? {
+            app.attachments.delete(&path).await?;
+            gone += 1;
+        }
+    }
+    Ok(gone)
+}
+
+/// Lets go of everything of a thread. Idempotent.
+pub async fn erase(app: &App, owner: &str, thread_id: &str) -> Result<(), Failure> {
+    loop {
+        let files = store::attachments::list_by_thread(&app.db, owner, thread_id, ERASE_MAX).await;
+        let files = files.map_err(store_failure)?;
+        for path in &files {
+            app.attachments.delete(path).await?;
+            store::attachments::delete(&app.db, path).await.map_err(store_failure)?;
+        }
+        if files.len() < ERASE_MAX as usize {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_trusted;
+
+    #[test]
+    fn only_the_very_host_is_trusted() {
+        let hosts = ["storage.example.com".to_owned(), "cdn.example:8443".to_owned()];
+        for good in [
+            "https://storage.example.com/agent-inputs/user-123/image.png?signature=xxx",
+            "https://STORAGE.example.com/x",
+            "https://cdn.example:8443/x.png",
+        ] {
+            assert!(is_trusted(&hosts, good), "{good}");
+        }
+        for bad in [
+            "http://storage.example.com/x",
+            "https://storage.example.com.evil/x",
+            "https://evil/storage.example.com",
+            "https://storage.example.com@evil/x",
+            "https://evil#storage.example.com",
+            "https://cdn.example/x",
+            "https://storage.example.com:444/x",
+            "https://evil\\storage.example.com",
+            "https://storage.example.com/\n",
+            "ftp://storage.example.com/x",
+            "",
+        ] {
+            assert!(!is_trusted(&hosts, bad), "{bad}");
+        }
+        assert!(!is_trusted(&[], "https://storage.example.com/x"));
+    }
+}

@@ -1,0 +1,101 @@
+//! History of threads: the last day on which anything was said, and the days before it, by the user's own clock.
+
+use std::collections::HashSet;
+
+use jiff::tz::TimeZone;
+use ostler_protocol::{
+    Failure, Timestamp,
+    agui::input::read_thread_id,
+    commands::{CommandState, CommandType},
+    events::{Event, EventType},
+    history::{
+        self, HISTORY_DAYS_MAX, HISTORY_MESSAGES_MAX, HistoryMessage, HistoryQuery, HistorySnapshot, Picture, day_of,
+        read_day, span_of, start_of,
+    },
+    ids::{CommandId, SessionId},
+    limits::PAGE_BYTES_MAX,
+    sessions::Session,
+};
+use ostler_store::{
+    self as store,
+    history::{Span, Turn},
+};
+
+use super::{attachments, threads};
+use crate::{
+    app::{App, store_failure},
+    auth::Principal,
+};
+
+/// One day of the caller's thread. A thread that nobody has is an empty one.
+pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<HistorySnapshot, Failure> {
+    let zone = zone(app, caller).await?;
+    let before = asked.before.as_deref().map(read_day).transpose()?;
+    let Some(session) = thread(app, caller, asked.thread_id.as_deref()).await? else {
+        return Ok(HistorySnapshot::default());
+    };
+    let mut before = before.map_or(Timestamp::MAX, |day| start_of(day, &zone));
+    let thread_id = session.external_id.clone();
+    // Of a day, everything may be a steer that nobody heard.
+    for _ in 0..HISTORY_DAYS_MAX {
+        let last = store::history::find_last(&app.db, session.session, before).await.map_err(store_failure)?;
+        let Some(last) = last else { break };
+        let day = day_of(last, &zone);
+        let (start, end) = span_of(day, &zone);
+        let messages = said(app, session.session, Span { start, end: end.min(before) }).await?;
+        if !messages.is_empty() {
+            let has_more = store::history::has_earlier(&app.db, session.session, start).await.map_err(store_failure)?;
+            return Ok(HistorySnapshot { thread_id, day: Some(day), has_more, messages, ..HistorySnapshot::default() });
+        }
+        before = start;
+    }
+    Ok(HistorySnapshot { thread_id, ..HistorySnapshot::default() })
+}
+
+/// The user's own; the operator's is UTC.
+async fn zone(app: &App, caller: &Principal) -> Result<TimeZone, Failure> {
+    let Principal::User { user_id, .. } = caller else { return Ok(TimeZone::UTC) };
+    let user = store::users::get(&app.db, *user_id).await.map_err(store_failure)?;
+    let zone = user.and_then(|user| jiff::tz::TimeZoneDatabase::bundled().get(&user.timezone).ok());
+    Ok(zone.unwrap_or(TimeZone::UTC))
+}
+
+async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Result<Option<Session>, Failure> {
+    match thread_id {
+        Some(thread_id) => threads::find(app, caller, &read_thread_id(thread_id)?).await,
+        None => threads::find_newest(app, caller).await,
+    }
+}
+
+async fn said(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMessage>, Failure> {
+    let db = &app.db;
+    let messages = store::history::list_messages(db, session, span, HISTORY_MESSAGES_MAX, PAGE_BYTES_MAX);
+    let mut events = messages.await.map_err(store_failure)?;
+    let Some(start) = events.iter().map(|event| event.created_at).min() else { return Ok(vec![]) };
+    let turns = store::history::list_turns(db, session, span).await.map_err(store_failure)?;
+    // What became of a turn may have shown on the next day only.
+    let end = turns.iter().map(|turn| turn.updated_at).max().unwrap_or(start);
+    let begun = begun(app, &events, &turns).await?;
+    events.extend(store::history::list_phases(db, session, Span { start, end }).await.map_err(store_failure)?);
+    let signed = |picture: &Picture| attachments::url_of(app, picture);
+    let mut said = history::fold(&events, signed);
+    said.extend(begun);
+    said.sort_by_key(HistoryMessage::seq);
+    Ok(said)
+}
+
+/// What turns that did not complete had begun to say.
+async fn begun(app: &App, events: &[Event], turns: &[Turn]) -> Result<Vec<HistoryMessage>, Failure> {
+    let cut_short = |turn: &&Turn| {
+        turn.command_type == CommandType::Turn && turn.state.is_terminal() && turn.state != CommandState::Completed
+    };
+    let cut_short: HashSet<CommandId> = turns.iter().filter(cut_short).map(|turn| turn.command_id).collect();
+    let is_asked = |event: &&Event| {
+        event.event_type == EventType::UserMessage && event.command_id.is_some_and(|id| cut_short.contains(&id))
+    };
+    let mut begun = vec![];
+    for asked in events.iter().filter(is_asked) {
+        begun.extend(history::partial(&store::history::list_turn(&app.db, asked).await.map_err(store_failure)?));
+    }
+    Ok(begun)
+}

@@ -1,0 +1,239 @@
+//! Attachments: pictures are taken in by what they are, shown to whoever has their URL while it lasts, used by their owners
+//! in their own threads, and let go of when nobody uses them.
+
+use ostler_protocol::{FailureKind::*, attachments::ATTACHMENT_BYTES_MAX};
+use serde_json::{Value, json};
+
+use crate::{
+    agent_runs::{THREAD, user},
+    harness::{Caller, Engine, PNG, TestServer, eventually, id},
+    on_both_engines,
+};
+
+on_both_engines!(
+    a_picture_is_uploaded_shown_and_signed_afresh,
+    what_is_no_picture_or_no_form_is_refused,
+    a_picture_may_be_as_large_as_it_says_and_no_larger,
+    a_url_ends_and_leads_nowhere_else,
+    a_page_from_anywhere_may_show_a_picture,
+    a_message_carries_pictures_of_its_own_thread_only,
+    only_trusted_hosts_may_be_named_as_they_are,
+    a_user_has_so_much_and_no_more,
+    what_no_message_uses_is_let_go_of,
+);
+
+const UPLOADS: &str = "/api/v1/agent/attachments";
+const OTHER_THREAD: &str = "650e8400-e29b-41d4-a716-446655440000";
+
+fn place(url: &str) -> String {
+    url[url.find("/api/").unwrap()..].to_owned()
+}
+
+pub fn with_picture(run_id: &str, url: &str) -> Value {
+    let parts =
+        json!([{"type": "text", "text": "what is this?"}, {"type": "binary", "mimeType": "image/jpeg", "url": url}]);
+    json!({"threadId": THREAD, "runId": run_id, "messages": [{"id": format!("m-{run_id}"), "role": "user", "content": parts}],
+        "forwardedProps": {"runtime_mode": "chat"}})
+}
+
+async fn post(caller: &Caller, body: &Value) -> crate::harness::Answer {
+    caller.post("/api/v1/agent/runs", body).await
+}
+
+/// The files in the directory of attachments.
+pub fn files(server: &TestServer) -> usize {
+    let (mut files, mut left) = (0, vec![server.config.server.data_dir.clone().unwrap().join("attachments")]);
+    while let Some(path) = left.pop() {
+        match std::fs::read_dir(&path) {
+            Ok(entries) => left.extend(entries.flatten().map(|entry| entry.path())),
+            // What went meanwhile is no file any more.
+            Err(_) => files += usize::from(path.is_file()),
+        }
+    }
+    files
+}
+
+async fn a_picture_is_uploaded_shown_and_signed_afresh(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let made = server.upload(THREAD, PNG).await.with_status(201);
+    assert_eq!((&made["bucket"], &made["mime_type"]), (&json!("local"), &json!("image/png")));
+    let path = id(&made, "path");
+    assert!(path.starts_with(&format!("agent-inputs/local/{THREAD}/run-1/")) && path.ends_with(".png"), "{path}");
+    let shown = server.with_token(None).get(&place(&id(&made, "url"))).await;
+    assert_eq!((shown.status, shown.text.as_bytes()), (200, String::from_utf8_lossy(PNG).as_bytes()));
+    assert_eq!(shown.headers["content-type"], "image/png");
+    assert_eq!(shown.headers["x-content-type-options"], "nosniff");
+    assert_eq!(shown.headers["cache-control"], "private, max-age=3600, immutable");
+    assert!(shown.headers["content-disposition"].to_str().unwrap().starts_with("inline; filename="));
+    assert!(shown.headers["content-security-policy"].to_str().unwrap().contains("sandbox"));
+    server.clock.advance_ms(60_000);
+    let signing = format!("{UPLOADS}/signed-url?bucket=local&path={path}");
+    let signed = server.get(&signing).await.with_status(200);
+    assert_eq!((&signed["path"], &signed["bucket"]), (&made["path"], &made["bucket"]));
+    assert_ne!(signed["url"], made["url"]);
+    // A URL outlives its server.
+    server.restart().await;
+    server.with_token(None).get(&place(&id(&signed, "url"))).await.with_status(200);
+    let nowhere = server.get(&signing.replace(".png", ".gif")).await;
+    nowhere.refused_as(NotFound, "AGENT_SESSION_NOT_FOUND");
+    server.get(&signing.replace("bucket=local", "bucket=other")).await.refused(NotFound);
+    server.get(&format!("{UPLOADS}/signed-url?bucket=local&path=../../token")).await.refused(NotFound);
+}
+
+async fn what_is_no_picture_or_no_form_is_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let svg: &[u8] = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>";
+    for bytes in [svg, b"<!doctype html><script>alert(1)</script>", b"", b"GIF8", b"%PDF-1.7"] {
+        server.upload(THREAD, bytes).await.refused_by(UnsupportedMediaType, "attachment-type");
+    }
+    let good: [(&str, &[u8]); 3] = [("threadId", THREAD.as_bytes()), ("runId", b"r"), ("file", PNG)];
+    for (fields, code) in [
+        (vec![good[0], good[1]], "AGENT_PAYLOAD_INVALID"),
+        (vec![good[1], good[2]], "AGENT_SESSION_ID_INVALID"),
+        (vec![("threadId", b"../x" as &[u8]), good[1], good[2]], "AGENT_SESSION_ID_INVALID"),
+        (vec![good[0], ("runId", b""), good[2]], "AGENT_INVALID_RUN_ID"),
+        (vec![good[0], good[1], good[2], good[2]], "AGENT_PAYLOAD_INVALID"),
+        (vec![good[0], good[1], good[2], ("owner", b"somebody else")], "AGENT_PAYLOAD_INVALID"),
+    ] {
+        let answer = server.send_form(UPLOADS, &fields).await;
+        answer.refused_as(RunInputInvalid, code);
+    }
+    server.post(UPLOADS, &json!({"file": "x"})).await.refused_by(UnsupportedMediaType, "content-type");
+    let cut = server.request("POST", UPLOADS).header("content-type", "multipart/form-data; boundary=form");
+    server
+        .send(cut.body("--form\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n\u{89}PN"))
+        .await
+        .refused(RunInputInvalid);
+    assert_eq!(files(&server), 0);
+    assert_eq!(server.store("SELECT path FROM attachments").await, Vec::<String>::new());
+    // A run id that is no plain name still has its place, and no way out of it.
+    let fields = [good[0], ("runId", b"../../../etc" as &[u8]), good[2]];
+    let made = server.send_form(UPLOADS, &fields).await.with_status(201);
+    assert_eq!(id(&made, "path").split('/').count(), 5);
+    server.with_token(None).get(&place(&id(&made, "url"))).await.with_status(200);
+}
+
+async fn a_picture_may_be_as_large_as_it_says_and_no_larger(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let sized = |bytes: usize| [PNG, &vec![7; bytes - PNG.len()]].concat();
+    let made = server.upload(THREAD, &sized(ATTACHMENT_BYTES_MAX)).await.with_status(201);
+    server.with_token(None).get(&place(&id(&made, "url"))).await.with_status(200);
+    let over = server.upload(THREAD, &sized(ATTACHMENT_BYTES_MAX + 1)).await;
+    over.refused_by(PayloadTooLarge, "attachment-size");
+}
+
+async fn a_url_ends_and_leads_nowhere_else(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (nobody, made) = (server.with_token(None), server.upload(THREAD, PNG).await.with_status(201));
+    let url = place(&id(&made, "url"));
+    std::fs::write(server.config.server.data_dir.as_ref().unwrap().join("attachments/secret.png"), "secret").unwrap();
+    for altered in [
+        url.replace("/local/agent-inputs/local/", "/local/agent-inputs/usr_2/"),
+        url.replace(THREAD, OTHER_THREAD),
+        url.replace("/object/local/", "/object/other/"),
+        url.replace("expires=1767229200", "expires=1767229201"),
+        url.replace("signature=", "signature=00"),
+        url.replace("/run-1/", "/%2e%2e/"),
+        url.replace("/run-1/", "/..%2f..%2frun-1%2f"),
+        url.replace(".png?", ".gif?"),
+    ] {
+        assert_ne!(altered, url);
+        let answer = nobody.get(&altered).await;
+        // Some lead to no path at all, and nobody is let in there without a token.
+        assert!([401, 403, 404].contains(&answer.status), "{altered}: {}", answer.text);
+        assert!(!answer.text.contains("secret") && !answer.text.contains("PNG"), "{altered}");
+    }
+    nobody.get(url.split('?').next().unwrap()).await.refused(RunInputInvalid);
+    server.clock.advance_ms(3_599_000);
+    nobody.get(&url).await.with_status(200);
+    server.clock.advance_ms(1_000);
+    nobody.get(&url).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
+    // Ended, it is no good in a message either.
+    post(&server, &with_picture("run-1", &id(&made, "url")))
+        .await
+        .refused_as(RunInputInvalid, "AGENT_ATTACHMENT_INVALID");
+}
+
+async fn a_page_from_anywhere_may_show_a_picture(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
+    let url = place(&id(&server.upload(THREAD, PNG).await.with_status(201), "url"));
+    let nobody = server.with_token(None);
+    let from_a_page =
+        nobody.request("GET", &url).header("sec-fetch-site", "cross-site").header("sec-fetch-dest", "image");
+    nobody.send(from_a_page).await.with_status(200);
+    // A page that goes by another name for this machine may not.
+    nobody.send(nobody.request("GET", &url).header("host", "evil.test")).await.refused(OriginDenied);
+}
+
+async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (ada, eve) = (user(&server, "ada", &["local"]).await, user(&server, "eve", &["local"]).await);
+    let own = id(&ada.upload(THREAD, PNG).await.with_status(201), "url");
+    post(&eve, &with_picture("run-1", &own)).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
+    let elsewhere = id(&ada.upload(OTHER_THREAD, PNG).await.with_status(201), "url");
+    post(&ada, &with_picture("run-1", &elsewhere)).await.refused_as(RunInputInvalid, "AGENT_ATTACHMENT_INVALID");
+    for bad in
+        ["https://storage.example.com/x.png", "data:image/png;base64,AAAA", "x", &own.replace("local/", "other/")]
+    {
+        post(&ada, &with_picture("run-1", bad)).await.refused_as(RunInputInvalid, "AGENT_ATTACHMENT_INVALID");
+    }
+    assert_eq!(server.get("/api/v1/sessions?state=all").await.ok()["sessions"], json!([]), "nothing was begun");
+    post(&ada, &with_picture("run-1", &own)).await.with_status(202);
+    // What is kept says where it lies, not its URL, and that it is a PNG whatever the message said.
+    let kept = server.store("SELECT payload FROM events WHERE type = 'user_message'").await;
+    assert!(kept[0].contains(r#""mimeType":"image/png""#) && kept[0].contains(r#""bucket":"local""#), "{kept:?}");
+    assert!(!kept[0].contains("signature"), "{kept:?}");
+    server.clock.advance_ms(7_200_000);
+    let history = ada.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.with_status(200);
+    let attachment = &history["messages"][0]["attachments"][0];
+    assert_eq!(
+        (&attachment["mimeType"], &history["messages"][0]["content"]),
+        (&json!("image/png"), &json!("what is this?"))
+    );
+    assert_ne!(attachment["url"], json!(own), "signed afresh");
+    server.with_token(None).get(&place(&id(attachment, "url"))).await.with_status(200);
+    // Somebody else's thread has no room, and somebody else's picture is not signed.
+    eve.upload(THREAD, PNG).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
+    let path = &own[own.find("agent-inputs").unwrap()..own.find('?').unwrap()];
+    eve.get(&format!("{UPLOADS}/signed-url?bucket=local&path={path}")).await.refused(Forbidden);
+}
+
+async fn only_trusted_hosts_may_be_named_as_they_are(engine: Engine) {
+    let trusted = vec!["storage.example.com".to_owned()];
+    let server = TestServer::with(engine, |setup| setup.config.attachments.trusted_hosts = trusted).await;
+    let url = "https://storage.example.com/agent-inputs/user-123/image.png?signature=xxx";
+    post(&server, &with_picture("run-1", "https://storage.example.org/x.png")).await.refused(RunInputInvalid);
+    post(&server, &with_picture("run-1", url)).await.with_status(202);
+    let history = server.get("/api/v1/agent/history").await.with_status(200);
+    assert_eq!(history["messages"][0]["attachments"], json!([{"mimeType": "image/jpeg", "url": url}]));
+}
+
+async fn a_user_has_so_much_and_no_more(engine: Engine) {
+    let bytes = 3 * PNG.len() as i64;
+    let server = TestServer::with(engine, |setup| setup.config.attachments.quota_bytes = bytes).await;
+    let (ada, eve) = (user(&server, "ada", &["local"]).await, user(&server, "eve", &["local"]).await);
+    for _ in 0..3 {
+        ada.upload(THREAD, PNG).await.with_status(201);
+    }
+    ada.upload(THREAD, PNG).await.refused_by(RateLimited, "attachment-quota");
+    eve.upload(OTHER_THREAD, PNG).await.with_status(201);
+    // Whoever erases a thread has room again.
+    ada.send(ada.request("DELETE", &format!("/api/v1/agent/sessions/{THREAD}"))).await.with_status(204);
+    ada.upload(THREAD, PNG).await.with_status(201);
+    assert_eq!(files(&server), 2);
+}
+
+async fn what_no_message_uses_is_let_go_of(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
+    let used = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
+    let unused = id(&server.upload(THREAD, PNG).await.with_status(201), "path");
+    post(&server, &with_picture("run-1", &used)).await.with_status(202);
+    server.clock.advance_ms(86_400_001);
+    let late = id(&server.upload(THREAD, PNG).await.with_status(201), "path");
+    eventually("what is unused goes", async || (files(&server) == 2).then_some(())).await;
+    let signing = |path: &str| format!("{UPLOADS}/signed-url?bucket=local&path={path}");
+    server.get(&signing(&unused)).await.refused(NotFound);
+    server.get(&signing(&late)).await.with_status(200);
+    let path = &used[used.find("agent-inputs").unwrap()..used.find('?').unwrap()];
+    server.get(&signing(path)).await.with_status(200);
+}

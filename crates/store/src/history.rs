@@ -1,0 +1,188 @@
+//! History: what was said in a session, by time. Messages and phases have an index of their own, so that neither the rest
+//! of a session's events nor its other days are walked over.
+
+use ostler_protocol::{
+    Timestamp,
+    commands::{CommandState, CommandType},
+    events::Event,
+    ids::{CommandId, RunId, SessionId},
+};
+
+use crate::{
+    db::{Db, StoreError},
+    events::{COLUMNS, decode},
+    record::{Reader, Value, text},
+};
+
+/// As the index has it, letter by letter: SQLite takes a partial index for nothing else.
+const SAID: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
+const MESSAGES: &str =
+    "e.type IN ('user_message', 'assistant_message', 'backend_status') AND e.type <> 'backend_status'";
+/// Whoever took a turn back wants nobody to see it.
+const STANDS: &str =
+    "NOT EXISTS (SELECT 1 FROM commands c WHERE c.command_id = e.command_id AND c.rolled_back_at IS NOT NULL)";
+/// Messages read at a time.
+const CHUNK: usize = 256;
+/// Events of a turn that are looked at for what it had begun to say.
+const TURN_EVENTS_MAX: i64 = 10_000;
+
+/// A statement and what it is about.
+type Statement = (String, Vec<Value>);
+
+fn last(session: SessionId, before: Timestamp) -> Statement {
+    let sql = format!(
+        "SELECT e.created_at FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at < $2 AND {STANDS}
+         ORDER BY e.created_at DESC, e.session_seq DESC LIMIT 1"
+    );
+    (sql, vec![text(session), before.into()])
+}
+
+/// When the last message before then was said.
+pub async fn find_last(db: &Db, session: SessionId, before: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let (sql, args) = last(session, before);
+    db.read_one(sql, args, |row| row.time()).await
+}
+
+fn earlier(session: SessionId, before: Timestamp) -> Statement {
+    // A turn that stands begins with a message that can be seen, and whatever else can be seen belongs to one.
+    let sql = format!(
+        "SELECT e.session_seq FROM events e JOIN commands t ON t.command_id = e.command_id
+         WHERE e.session_id = $1 AND {SAID} AND e.type = 'user_message' AND e.created_at < $2
+         AND t.type = 'turn' AND t.rolled_back_at IS NULL ORDER BY e.created_at DESC, e.session_seq DESC LIMIT 1"
+    );
+    (sql, vec![text(session), before.into()])
+}
+
+/// Whether anything that can be seen was said before then.
+pub async fn has_earlier(db: &Db, session: SessionId, before: Timestamp) -> Result<bool, StoreError> {
+    let (sql, args) = earlier(session, before);
+    Ok(db.read_one(sql, args, |row| row.int()).await?.is_some())
+}
+
+/// What is asked for of a time: from its start until its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub start: Timestamp,
+    pub end: Timestamp,
+}
+
+fn messages(session: SessionId, span: Span, before: (Timestamp, i64), limit: usize) -> Statement {
+    let columns = columns();
+    let sql = format!(
+        "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at >= $2
+         AND (e.created_at, e.session_seq) < ($3, $4) AND {STANDS}
+         ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $5"
+    );
+    let args = vec![text(session), span.start.into(), before.0.into(), before.1.into(), (limit as i64).into()];
+    (sql, args)
+}
+
+fn columns() -> String {
+    COLUMNS.split(", ").map(|column| format!("e.{column}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The messages of that time, in their order; the newest, where they are too many or too large.
+pub async fn list_messages(
+    db: &Db,
+    session: SessionId,
+    span: Span,
+    messages_max: usize,
+    bytes_max: usize,
+) -> Result<Vec<Event>, StoreError> {
+    let (mut found, mut bytes, mut before): (Vec<Event>, _, _) = (vec![], 0, (span.end, i64::MIN));
+    'all: loop {
+        let (sql, args) = messages(session, span, before, CHUNK);
+        let chunk = db.read(sql, args, decode).await?;
+        let is_last = chunk.len() < CHUNK;
+        for event in chunk {
+            bytes += event.payload.as_deref().map_or(0, str::len);
+            if found.len() == messages_max || (bytes > bytes_max && !found.is_empty()) {
+                break 'all;
+            }
+            before = (event.created_at, event.session_seq);
+            found.push(event);
+        }
+        if is_last {
+            break;
+        }
+    }
+    found.sort_unstable_by_key(|event| event.session_seq);
+    Ok(found)
+}
+
+/// What history needs to know of a turn.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    pub command_id: CommandId,
+    pub run_id: RunId,
+    pub command_type: CommandType,
+    pub state: CommandState,
+    /// When anything last happened in it.
+    pub updated_at: Timestamp,
+}
+
+fn turns(session: SessionId, span: Span) -> Statement {
+    let sql = format!(
+        "SELECT t.command_id, t.run_id, t.type, t.state, t.updated_at FROM commands t WHERE t.command_id IN
+         (SELECT e.command_id FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at >= $2
+          AND e.created_at < $3)"
+    );
+    (sql, vec![text(session), span.start.into(), span.end.into()])
+}
+
+/// The commands whose messages were said at that time.
+pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<Turn>, StoreError> {
+    let (sql, args) = turns(session, span);
+    let decode = |row: &mut Reader<'_>| {
+        Ok(Turn {
+            command_id: row.id()?,
+            run_id: row.id()?,
+            command_type: row.named(CommandType::parse)?,
+            state: row.named(CommandState::parse)?,
+            updated_at: row.time()?,
+        })
+    };
+    db.read(sql, args, decode).await
+}
+
+fn phases(session: SessionId, span: Span) -> Statement {
+    let columns = columns();
+    let sql = format!(
+        "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {SAID} AND e.type = 'backend_status'
+         AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at, e.session_seq"
+    );
+    (sql, vec![text(session), span.start.into(), span.end.into()])
+}
+
+/// The phases of that time, its last moment included.
+pub async fn list_phases(db: &Db, session: SessionId, span: Span) -> Result<Vec<Event>, StoreError> {
+    let (sql, args) = phases(session, span);
+    db.read(sql, args, decode).await
+}
+
+/// What a turn said in pieces and whole, and its phases, after its own message.
+pub async fn list_turn(db: &Db, asked: &Event) -> Result<Vec<Event>, StoreError> {
+    let (Some((run_id, seq)), Some(command_id)) = (asked.run, asked.command_id) else { return Ok(vec![]) };
+    let columns = columns();
+    let sql = format!(
+        "SELECT {columns} FROM events e WHERE e.run_id = $1 AND e.seq > $2 AND e.command_id = $3
+         AND e.type IN ('assistant_delta', 'assistant_message', 'backend_status') ORDER BY e.seq LIMIT $4"
+    );
+    db.read(sql, vec![text(run_id), seq.into(), text(command_id), TURN_EVENTS_MAX.into()], decode).await
+}
+
+/// How the store goes about a page, in its own words, a plan for each statement.
+pub async fn explain(db: &Db, session: SessionId, span: Span) -> Result<Vec<String>, StoreError> {
+    let statements = [
+        last(session, span.end),
+        earlier(session, span.start),
+        messages(session, span, (span.end, i64::MIN), CHUNK),
+        turns(session, span),
+        phases(session, span),
+    ];
+    let mut plans = vec![];
+    for (sql, args) in statements {
+        plans.push(db.explain(&sql, args).await?.join("\n"));
+    }
+    Ok(plans)
+}

@@ -1,0 +1,58 @@
+//! History finds what was said at a time by its index, however long the session is and whatever else it holds.
+
+use jiff::SignedDuration;
+use ostler_protocol::events::EventType;
+use ostler_store::history::{self, Span};
+use serde_json::json;
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::{
+    build::event,
+    place::{Engine, Place, on_both_engines},
+    workshop::Workshop,
+};
+
+on_both_engines!(what_was_said_is_found_by_its_index);
+
+const TURNS: usize = 200;
+const TURN_MS: i64 = 30_000;
+
+async fn what_was_said_is_found_by_its_index(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    for number in 0..TURNS {
+        workshop.host.advance_ms(TURN_MS);
+        let command = Some(workshop.turn(&run).await);
+        let epoch = workshop.claim(&run, "runner-a").await;
+        let delta = event(EventType::AssistantDelta, command, json!({"messageId": "m", "delta": "…"}));
+        let mut events = vec![delta; 20];
+        events.push(event(EventType::AssistantMessage, command, json!({"messageId": "m", "text": number.to_string()})));
+        events.push(event(EventType::BackendStatus, command, json!({"phase": "done"})));
+        events.push(event(EventType::TerminalStatus, command, json!({"status": "completed"})));
+        workshop.ask(run.append("runner-a", epoch, None, events)).await;
+    }
+    if place.engine() == Engine::Postgres {
+        // As its own daemon would, sooner or later.
+        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+    }
+    let ago = |turns: i64| workshop.now().checked_sub(SignedDuration::from_millis(turns * TURN_MS)).unwrap();
+    for (oldest, newest) in [(3, 0), (120, 117)] {
+        let span = Span { start: ago(oldest), end: ago(newest).checked_add(SignedDuration::from_millis(1)).unwrap() };
+        for plan in history::explain(&workshop.db, run.session, span).await.unwrap() {
+            assert!(plan.contains("events_said"), "{plan}");
+            let walked =
+                |line: &&str| line.contains("Seq Scan") || (line.starts_with("SCAN") && !line.contains("INDEX"));
+            assert_eq!(plan.lines().find(walked), None, "{plan}");
+        }
+        let said = history::list_messages(&workshop.db, run.session, span, 1_000, usize::MAX).await.unwrap();
+        assert_eq!(said.len(), 8, "four turns, asked and answered");
+        let few = history::list_messages(&workshop.db, run.session, span, 3, usize::MAX).await.unwrap();
+        assert_eq!(few, said[5..], "the newest, in their order");
+        assert_eq!(history::list_turns(&workshop.db, run.session, span).await.unwrap().len(), 4);
+        assert_eq!(history::find_last(&workshop.db, run.session, span.end).await.unwrap(), Some(ago(newest)));
+        assert!(history::has_earlier(&workshop.db, run.session, span.start).await.unwrap());
+    }
+    let beginning = ago(TURNS as i64);
+    assert!(!history::has_earlier(&workshop.db, run.session, beginning).await.unwrap());
+    assert_eq!(history::find_last(&workshop.db, run.session, beginning).await.unwrap(), None);
+}
