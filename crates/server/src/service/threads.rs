@@ -72,11 +72,11 @@ pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(),
     let erased = {
         let app = app.clone();
         async move {
-            if let Some(session) = session {
-                finish_erasing(&app, &session).await?;
+            match session {
+                Some(session) => finish_erasing(&app, &session).await,
+                // What was uploaded for a thread that never came to be.
+                None => attachments::erase(&app, &owner, &thread_id).await,
             }
-            // Also what was uploaded for a thread that never came to be.
-            attachments::erase(&app, &owner, &thread_id).await
         }
     };
     tokio::spawn(erased).await.map_err(Failure::internal)?
@@ -100,14 +100,16 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
     Err(Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"))
 }
 
+/// Files first: once the rows are gone, so is the name that leads to them, and another thread may have it.
 async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
-    app.forget_session(session.session);
-    store::erasures::finish(&app.db, session).await.map_err(store_failure)?;
     app.forget_session(session.session);
     if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {
         attachments::erase(app, owner, thread_id).await?;
     }
-    directories::clear(directories::session_storage(app, session.session)?).await
+    directories::clear(directories::session_storage(app, session.session)?).await?;
+    store::erasures::finish(&app.db, session).await.map_err(store_failure)?;
+    app.forget_session(session.session);
+    Ok(())
 }
 
 /// Goes on with erasing what a server that stopped had begun.
