@@ -106,7 +106,8 @@ pub struct Translator {
     /// An interrupt has ended the run that was told so far.
     paused: bool,
     held: Vec<AgUiEvent>,
-    last: Place,
+    /// The run's own events have begun.
+    telling: bool,
 }
 
 impl Translator {
@@ -126,13 +127,13 @@ impl Translator {
             activities: vec![],
             paused: false,
             held: vec![],
-            last: Place { session_seq: after_seq, n: 0 },
+            telling: false,
         }
     }
 
     /// The terminal event has been told; nothing comes any more.
     pub fn is_over(&self) -> bool {
-        self.last.session_seq > self.after_seq && self.verifier.is_over()
+        self.telling && self.verifier.is_over()
     }
 
     /// Takes the next event of the command. Feed it all of them, from the command's first: what lies before a resumed run
@@ -141,7 +142,11 @@ impl Translator {
         if self.is_over() {
             return vec![];
         }
-        self.go_on();
+        if std::mem::take(&mut self.paused) {
+            self.verifier = Verifier::default();
+            self.usage.clear();
+            self.held.clear();
+        }
         let mut verifier = std::mem::take(&mut self.verifier);
         let timestamp = event.created_at.as_millisecond();
         let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), timestamp };
@@ -158,40 +163,9 @@ impl Translator {
             self.held = events;
             return vec![];
         }
-        self.number(event.session_seq, events)
-    }
-
-    /// The end of a run whose events will not come: its thread was erased, say.
-    pub fn abandon(&mut self, code: &str, message: &str, timestamp: i64) -> Vec<Sent> {
-        self.go_on();
-        let mut events = std::mem::take(&mut self.held);
-        let body = Body::RunError { message: message.to_owned(), code: code.to_owned(), usage: vec![] };
-        self.verifier.pass(AgUiEvent { body, timestamp, metadata: Map::new() }, &mut events);
-        let Place { session_seq, n } = self.last;
-        let from = if session_seq > self.after_seq { n + 1 } else { 0 };
-        let sent: Vec<_> = events
-            .into_iter()
-            .zip(from..)
-            .map(|(event, n)| Sent { id: Place { session_seq: session_seq.max(self.after_seq + 1), n }, event })
-            .collect();
-        self.last = sent.last().map_or(self.last, |sent| sent.id);
-        sent
-    }
-
-    /// After an interrupt a run begins anew.
-    fn go_on(&mut self) {
-        if !self.is_over() && std::mem::take(&mut self.paused) {
-            self.verifier = Verifier::default();
-            self.usage.clear();
-            self.held.clear();
-        }
-    }
-
-    fn number(&mut self, session_seq: i64, events: Vec<AgUiEvent>) -> Vec<Sent> {
-        let place = |(event, n)| Sent { id: Place { session_seq, n }, event };
-        let sent: Vec<_> = events.into_iter().zip(0..).map(place).collect();
-        self.last = sent.last().map_or(Place { session_seq, n: 0 }, |sent| sent.id);
-        sent
+        self.telling = true;
+        let session_seq = event.session_seq;
+        events.into_iter().zip(0..).map(|(event, n)| Sent { id: Place { session_seq, n }, event }).collect()
     }
 
     fn translate(&mut self, event: &Event, payload: &Value, out: &mut Out) {

@@ -189,18 +189,4 @@ proptest! {
         let rest: Vec<_> = again.into_iter().filter(|told| last.is_none_or(|last| told.id > last)).collect();
         prop_assert_eq!(rest.as_slice(), missed);
     }
-
-    #[test]
-    fn a_run_given_up_at_any_point_still_has_its_one_end(events in sequence(), cut in 0..60_usize, after_seq in 0..20_i64) {
-        let mut translator = Translator::new("thread", "run", after_seq);
-        let mut sent: Vec<_> = events.iter().take(cut).flat_map(|event| translator.take(event)).collect();
-        sent.extend(translator.abandon("gone", "the thread was erased", 0));
-        let mut judge = Judge::default();
-        for told in &sent {
-            let heard = judge.hear(&serde_json::from_str(&told.event.to_json()).expect("JSON"));
-            prop_assert!(heard.is_ok(), "{}", heard.unwrap_err());
-        }
-        prop_assert!(judge.has_ended() && translator.is_over());
-        prop_assert!(sent.windows(2).all(|pair| pair[0].id < pair[1].id), "ids grow");
-    }
 }
