@@ -47,7 +47,7 @@ struct CreateArgs {
     /// A tenant it is for; can be given several times
     #[arg(long = "tenant", value_name = "TENANT", required = true)]
     tenants: Vec<String>,
-    /// Clients ask for work, runners carry it out; provisioners are clients that set provider profiles too
+    /// Clients ask for work, runners carry it out
     #[arg(long, value_enum, default_value = "client")]
     role: Role,
     /// When it ends by itself: 90s, 15m, 12h, 30d [default: never]
@@ -60,7 +60,6 @@ struct CreateArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Role {
     Client,
-    Provisioner,
     Runner,
 }
 
@@ -103,7 +102,6 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         name: args.name.clone(),
         role: match args.role {
             Role::Client => TokenRole::Client,
-            Role::Provisioner => TokenRole::Provisioner,
             Role::Runner => TokenRole::Runner,
         },
         tenants: args.tenants.clone(),

@@ -16,8 +16,6 @@ use crate::{
 pub enum TokenRole {
     /// Ask for work, follow it, stop it.
     Client,
-    /// What a client may, and say which agents there are and with what: provider profiles are every tenant's.
-    Provisioner,
     /// Carry work out.
     Runner,
 }
@@ -26,13 +24,12 @@ impl TokenRole {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Client => "client",
-            Self::Provisioner => "provisioner",
             Self::Runner => "runner",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Client, Self::Provisioner, Self::Runner].into_iter().find(|role| role.as_str() == text)
+        [Self::Client, Self::Runner].into_iter().find(|role| role.as_str() == text)
     }
 }
 

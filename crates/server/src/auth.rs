@@ -91,9 +91,7 @@ impl Access {
             Self::Public | Self::Signed | Self::Read => "this needs a token",
             Self::Browse => "a runner sees its own run only",
             Self::Submit => "runners may not submit work",
-            Self::Provide => {
-                "provider profiles are every tenant's: for the operator and for services with the role provisioner"
-            }
+            Self::Provide => "provider profiles are for services, not for users and runners",
             Self::Run => "this token may not act as a runner",
             Self::Chat => "threads are for users, not for services and runners",
             Self::Operate => "only the operator may do this",
@@ -103,12 +101,11 @@ impl Access {
     /// The one place that says which kind of caller may do which kind of thing.
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Operator, Runner, Service, User};
-        use TokenRole::{Client, Provisioner};
         let admitted = match (self, caller) {
             (_, Operator) | (Self::Public | Self::Signed | Self::Read, _) => true,
             (Self::Browse, _) => !matches!(caller, Runner { .. }),
-            (Self::Submit, _) => matches!(caller, User { .. } | Service { role: Client | Provisioner, .. }),
-            (Self::Provide, _) => matches!(caller, Service { role: Provisioner, .. }),
+            (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
+            (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Client, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
             (Self::Chat, _) => matches!(caller, User { .. }),
             (Self::Operate, _) => false,

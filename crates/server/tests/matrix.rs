@@ -22,22 +22,21 @@ const MARKER: &str = "marker-7f3a";
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Client,
-    Provisioner,
     ServiceRunner,
     User,
     RunsRunner,
 }
 
-const KINDS: [Kind; 5] = [Kind::Client, Kind::Provisioner, Kind::ServiceRunner, Kind::User, Kind::RunsRunner];
+const KINDS: [Kind; 4] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::RunsRunner];
 
 /// Which kinds of caller what is declared admits: the table of `docs/callers.md`. The operator is always admitted.
 fn admitted(access: &str) -> &'static [Kind] {
     use Kind::*;
     match access {
         "public" | "signed" | "read" => &KINDS,
-        "browse" => &[Client, Provisioner, ServiceRunner, User],
-        "submit" => &[Client, Provisioner, User],
-        "provide" => &[Provisioner],
+        "browse" => &[Client, ServiceRunner, User],
+        "submit" => &[Client, User],
+        "provide" => &[Client],
         "run" => &[ServiceRunner, RunsRunner],
         "chat" => &[User],
         "operate" => &[],
@@ -187,7 +186,6 @@ async fn strangers(server: &TestServer) -> Vec<(&'static str, Caller)> {
 async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Caller)> {
     vec![
         (Kind::Client, service(server, "client", tenant, None).await.0),
-        (Kind::Provisioner, service(server, "provisioner", tenant, None).await.0),
         (Kind::ServiceRunner, service(server, "runner", tenant, None).await.0),
         (Kind::User, user(server, &format!("user-{tenant}-{}", of.job_id), tenant).await),
         (Kind::RunsRunner, runs_token(server, of, "running").await),

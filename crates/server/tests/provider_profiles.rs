@@ -85,7 +85,7 @@ async fn built_in_profiles_are_always_listed(engine: Engine) {
 }
 
 async fn a_credential_is_kept_and_never_shown(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.token("platform", "provisioner", &["hwlab"])).await;
+    let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
     let platform = server.caller("platform");
     let set = put(platform, "deepseek", files("one")).await.with_status(200);
     assert_eq!((&set["configured"], &set["failureKind"]), (&json!(true), &Value::Null));
@@ -291,7 +291,7 @@ async fn a_profile_that_has_a_credential_wants_it_named(engine: Engine) {
 }
 
 async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
-    let mut server = TestServer::with(engine, |setup| setup.token("platform", "provisioner", &["hwlab"])).await;
+    let mut server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
     let version = put(&server, "mine", files("one")).await.with_status(200)["resourceVersion"].clone();
     server.post(&format!("{}/validate", path("deepseek")), &json!({})).await.refused(SecretUnavailable);
     let asked = json!({"idempotencyKey": "once"});
