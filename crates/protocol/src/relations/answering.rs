@@ -73,7 +73,11 @@ pub fn use_scope(standing: Standing<'_>, scope: &str) -> Result<Option<Relation>
         return Err(Failure::rule(FailureKind::PermissionDenied, "scope-not-granted", message).detail("scope", scope));
     }
     let used_up = matches!(relation.answers.get(scope), Some(Answer::Granted { once: true, .. }));
-    Ok(used_up.then(|| changed(relation, standing.now, |next| drop(next.answers.remove(scope)))))
+    Ok(used_up.then(|| {
+        changed(relation, standing.now, |next| {
+            next.answers.remove(scope);
+        })
+    }))
 }
 
 /// Ends a relation. `None`: it has ended before.
