@@ -179,6 +179,7 @@ pub struct Problem {
     pub details: Map<String, Value>,
     /// The same again, as the trust dialect writes it; only on its paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub error: Option<TrustError>,
 }
 
