@@ -17,6 +17,7 @@ on_both_engines!(
     a_url_ends_and_leads_nowhere_else,
     a_page_from_anywhere_may_show_a_picture,
     a_message_carries_pictures_of_its_own_thread_only,
+    a_message_may_be_a_picture_and_nothing_else,
     only_trusted_hosts_may_be_named_as_they_are,
     a_user_has_so_much_and_no_more,
     what_no_message_uses_is_let_go_of,
@@ -183,6 +184,12 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     let kept = server.store("SELECT payload FROM events WHERE type = 'user_message'").await;
     assert!(kept[0].contains(r#""mimeType":"image/png""#) && kept[0].contains(r#""bucket":"local""#), "{kept:?}");
     assert!(!kept[0].contains("signature"), "{kept:?}");
+    // The agent is told that there is something it cannot see; history is not.
+    let asked = server.store("SELECT payload FROM commands").await;
+    assert!(
+        asked[0].contains("what is this?\\n\\n[The message comes with an image that you cannot see.]"),
+        "{asked:?}"
+    );
     server.clock.advance_ms(7_200_000);
     let history = ada.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.with_status(200);
     let attachment = &history["messages"][0]["attachments"][0];
@@ -196,6 +203,17 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     eve.upload(THREAD, PNG).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
     let path = &own[own.find("agent-inputs").unwrap()..own.find('?').unwrap()];
     eve.get(&format!("{UPLOADS}/signed-url?bucket=local&path={path}")).await.refused(Forbidden);
+}
+
+async fn a_message_may_be_a_picture_and_nothing_else(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let url = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
+    let mut message = with_picture("run-1", &url);
+    message["messages"][0]["content"].as_array_mut().unwrap().remove(0);
+    post(&server, &message).await.with_status(202);
+    let history = server.get("/api/v1/agent/history").await.with_status(200);
+    assert_eq!(history["messages"][0]["content"], "");
+    assert_eq!(history["messages"][0]["attachments"].as_array().unwrap().len(), 1);
 }
 
 async fn only_trusted_hosts_may_be_named_as_they_are(engine: Engine) {

@@ -142,9 +142,20 @@ async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage
     Ok(Said { message_id, content: content.into() })
 }
 
+/// The user's words. Agents are not shown pictures yet, so they are told of them.
+fn prompt(user: &UserMessage) -> String {
+    let pictures = user.parts.iter().filter(|part| matches!(part, UserPart::Image { .. })).count();
+    let note = match pictures {
+        0 => return user.text(),
+        1 => "[The message comes with an image that you cannot see.]".to_owned(),
+        many => format!("[The message comes with {many} images that you cannot see.]"),
+    };
+    [user.text(), note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
 /// What the agent is given: the message, and the context that is in no event.
 fn payload(input: &RunInput, user: &UserMessage, said: &Said) -> RawJson {
-    let mut payload = json!({"prompt": user.text(), "content": said.content});
+    let mut payload = json!({"prompt": prompt(user), "content": said.content});
     let context = context(input);
     if !context.is_empty() {
         payload["context"] = json!(context);
