@@ -7,6 +7,7 @@ mod envelope;
 mod ocsp;
 mod openssl;
 mod proofs;
+mod published_client;
 mod replay;
 mod scene;
 mod trust_list;

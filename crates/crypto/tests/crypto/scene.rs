@@ -31,6 +31,7 @@ pub fn now() -> Timestamp {
 
 /// A domain with its authorities.
 pub struct Domain {
+    now: Timestamp,
     pub random: Random,
     pub root: Authority,
     pub registry: Authority,
@@ -40,20 +41,24 @@ pub struct Domain {
 
 impl Domain {
     pub fn new(seed: u64) -> Self {
+        Self::at(seed, now())
+    }
+
+    pub fn at(seed: u64, now: Timestamp) -> Self {
         let mut random = Random(seed << 32);
         let mut serial = || Serial::random(&mut |bytes| random.fill(bytes));
         let (first, second, third, fourth) = (serial(), serial(), serial(), serial());
         let mut key = |curve| PrivateKey::generate(curve, &mut |bytes| random.fill(bytes));
-        let root = Authority::root("Probe Root", key(Curve::P384), &first, now());
+        let root = Authority::root("Probe Root", key(Curve::P384), &first, now);
         let below = |above: &Authority, kind, name: &str, key: PrivateKey, serial: &Serial| {
-            let certificate = above.issue(kind, name, &key.public_key(), serial, now()).unwrap();
+            let certificate = above.issue(kind, name, &key.public_key(), serial, now).unwrap();
             Authority::new(kind, key, certificate).unwrap()
         };
         let registry = below(&root, Kind::Registry, "Probe Registry", key(Curve::P384), &second);
         let issuer = below(&registry, Kind::Issuer, DOMAIN, key(Curve::P384), &third);
         let auth =
-            issuer.issue(Kind::Service, "auth.probe.test", &key(Curve::P384).public_key(), &fourth, now()).unwrap();
-        Self { random, root, registry, issuer, auth }
+            issuer.issue(Kind::Service, "auth.probe.test", &key(Curve::P384).public_key(), &fourth, now).unwrap();
+        Self { now, random, root, registry, issuer, auth }
     }
 
     pub fn authorities(&self) -> Vec<Certificate> {
@@ -74,7 +79,7 @@ impl Domain {
 
     pub fn agent(&mut self, name: &str) -> Identity {
         let (key, serial) = (self.key(Curve::P256), self.serial());
-        let certificate = self.issuer.issue(Kind::Agent, name, &key.public_key(), &serial, now()).unwrap();
+        let certificate = self.issuer.issue(Kind::Agent, name, &key.public_key(), &serial, self.now).unwrap();
         Identity::new(key, certificate).unwrap()
     }
 }
