@@ -1,7 +1,7 @@
 //! A secret that a person types: it is not shown, and however the typing ends, the terminal is as it was before. While it is
 //! asked for no key sends a signal, so that Ctrl-C cannot leave a terminal behind that shows nothing.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead};
 
 use ostler_protocol::{Failure, FailureKind};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
@@ -45,7 +45,7 @@ impl Drop for Silent {
 }
 
 /// A line, with the few keys for mending it that a terminal would have given. `None`: they left.
-fn read(from: impl Read, bytes_max: usize) -> io::Result<Option<SecretString>> {
+fn read(from: impl BufRead, bytes_max: usize) -> io::Result<Option<SecretString>> {
     let mut bytes = vec![];
     for byte in from.bytes() {
         match byte? {

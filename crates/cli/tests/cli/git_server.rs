@@ -86,18 +86,18 @@ fn serve(stream: TcpStream, root: &PathBuf, seen: &Mutex<Seen>) -> Option<()> {
     backend.env("CONTENT_TYPE", header("content-type")).env("CONTENT_LENGTH", body.len().to_string());
     backend.env("HTTP_CONTENT_ENCODING", header("content-encoding")).env("GIT_PROTOCOL", header("git-protocol"));
     let mut backend = backend.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    backend.stdin.take()?.write_all(&body).ok()?;
-    let mut output = BufReader::new(backend.stdout.take()?);
+    let sent = backend.stdin.take().unwrap().write_all(&body);
+    let output = backend.wait_with_output().unwrap().stdout;
+    sent.ok()?;
+    let mut output = output.as_slice();
     let answer = self::headers(&mut output);
     let status = answer.get("status").map_or("200 OK", String::as_str);
     let kind = answer.get("content-type").map_or("", String::as_str);
-    let mut content = vec![];
-    output.read_to_end(&mut content).ok()?;
-    backend.wait().ok()?;
+    let content = output;
     let length = content.len();
     let head =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    stream.write_all(&[head.as_bytes(), &content].concat()).ok()
+    stream.write_all(&[head.as_bytes(), content].concat()).ok()
 }
 
 /// Up to the empty line; names in lower case.
