@@ -9,6 +9,7 @@ use ostler_protocol::{
     kernel::{Op, Reply, Request},
     redaction::Redactor,
     runs::{Run, TerminalStatus},
+    sessions::Session,
 };
 use ostler_store::{
     Db, StoreError,
@@ -65,13 +66,16 @@ pub struct RunRef {
     pub run_id: RunId,
     pub session: SessionId,
     pub tenant_id: Arc<str>,
+    /// The user whose thread it is in, if it is in one.
+    pub owner: Option<Arc<str>>,
     pub backend_profile: Arc<str>,
 }
 
 impl RunRef {
-    pub fn of(run: &Run) -> Self {
+    pub fn of(run: &Run, session: &Session) -> Self {
         let (tenant_id, backend_profile) = (run.tenant_id.as_str().into(), run.backend_profile.as_str().into());
-        Self { run_id: run.run_id, session: run.session, tenant_id, backend_profile }
+        let owner = session.owner.as_deref().map(Arc::from);
+        Self { run_id: run.run_id, session: run.session, tenant_id, owner, backend_profile }
     }
 }
 
@@ -214,11 +218,13 @@ impl App {
         }
         let run = ostler_store::runs::get(&self.db, run_id).await.map_err(store_failure)?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
-        Ok(self.remember_run(&run))
+        let session = ostler_store::sessions::get(&self.db, run.session).await.map_err(store_failure)?;
+        let session = session.ok_or_else(|| Failure::not_found("run"))?;
+        Ok(self.remember_run(&run, &session))
     }
 
-    pub fn remember_run(&self, run: &Run) -> RunRef {
-        let known = RunRef::of(run);
+    pub fn remember_run(&self, run: &Run, session: &Session) -> RunRef {
+        let known = RunRef::of(run, session);
         self.runs.insert(run.run_id, known.clone());
         known
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{RunId, RunnerJobId, TokenId, UserId},
+    sessions::Session,
     tokens::TokenRole,
 };
 
@@ -29,6 +30,25 @@ pub enum Principal {
     User { user_id: UserId, name: Arc<str>, tenants: Arc<[String]> },
     /// A runner that was started for one run.
     Runner { run_id: RunId, runner_job_id: RunnerJobId },
+}
+
+/// Whose a session is, with everything in it: its tenant's, and if it is a thread, one user's there.
+#[derive(Clone, Copy)]
+pub struct Whose<'a> {
+    tenant_id: &'a str,
+    owner: Option<&'a str>,
+}
+
+impl<'a> From<&'a Session> for Whose<'a> {
+    fn from(session: &'a Session) -> Self {
+        Self { tenant_id: &session.tenant_id, owner: session.owner.as_deref() }
+    }
+}
+
+impl<'a> From<&'a RunRef> for Whose<'a> {
+    fn from(run: &'a RunRef) -> Self {
+        Self { tenant_id: &run.tenant_id, owner: run.owner.as_deref() }
+    }
 }
 
 /// What an operation asks of its caller, before it is known which run or tenant it is about. Each operation declares
@@ -151,18 +171,49 @@ impl Principal {
         self.is_of(tenant_id)
     }
 
+    /// The user whose threads are all that this caller sees of threads. `None`: everybody's are seen.
+    pub fn sees_threads_of(&self) -> Option<String> {
+        match self {
+            Self::User { user_id, .. } => Some(user_id.to_string()),
+            _ => None,
+        }
+    }
+
     /// May read what belongs to this run.
     pub fn may_read(&self, run: &RunRef) -> Result<(), Failure> {
         match self {
             Self::Runner { run_id, .. } if *run_id == run.run_id => Ok(()),
             Self::Runner { .. } => Err(forbidden("run", "this token is for another run")),
-            _ => self.is_of(&run.tenant_id),
+            _ => self.may_see(run),
         }
     }
 
-    /// May command, cancel and answer for this run.
-    pub fn may_control(&self, run: &RunRef) -> Result<(), Failure> {
-        self.may_submit(&run.tenant_id)
+    /// May see what is in a session. A user's thread is closed to other users; services of the tenant are the platform.
+    pub fn may_see<'a>(&self, what: impl Into<Whose<'a>>) -> Result<(), Failure> {
+        let Whose { tenant_id, owner } = what.into();
+        self.is_of(tenant_id)?;
+        match (owner, self.sees_threads_of()) {
+            (Some(owner), Some(user)) if owner != user => Err(forbidden("owner", "this thread is somebody else's")),
+            _ => Ok(()),
+        }
+    }
+
+    /// May stop what runs in it. The platform may stop what it sees.
+    pub fn may_cancel<'a>(&self, what: impl Into<Whose<'a>>) -> Result<(), Failure> {
+        Access::Submit.admit(self)?;
+        self.may_see(what)
+    }
+
+    /// May command, answer and change what is in it. Nobody speaks in a user's thread but the user, and the operator.
+    pub fn may_control<'a>(&self, what: impl Into<Whose<'a>>) -> Result<(), Failure> {
+        let what = what.into();
+        self.may_cancel(what)?;
+        match (what.owner, self) {
+            (Some(_), Self::Service { .. }) => {
+                Err(forbidden("owner", "a service may read a user's thread and stop what runs there, and no more"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// May act as the runner of this run.

@@ -10,7 +10,7 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Answer, Caller, Engine, TestServer, eventually, id},
+    harness::{Answer, Caller, Engine, TestServer, eventually, id, run_body},
     on_both_engines,
 };
 
@@ -20,6 +20,7 @@ on_both_engines!(
     the_same_run_twice_at_once_is_one_run,
     a_thread_is_its_owners_alone_on_every_route,
     a_session_of_the_manager_dialect_is_nobodys_thread,
+    a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_hold_it_up,
     a_users_thread_belongs_to_the_configured_tenant_or_their_first,
     a_run_can_be_cancelled_by_its_name,
     names_that_make_no_sense_are_refused_with_their_codes,
@@ -193,6 +194,21 @@ async fn a_session_of_the_manager_dialect_is_nobodys_thread(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": THREAD})).await;
     server.say("run-1", "hello").await.refused_as(Forbidden, "AGENT_FORBIDDEN");
+}
+
+async fn a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_hold_it_up(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
+    ada.say("run-1", "one").await.with_status(202);
+    assert_eq!(words(&ada.told("run-1").await), "one");
+    let mut run = run_body();
+    (run["tenantId"], run["sessionRef"]) = (json!("local"), json!({"sessionId": THREAD}));
+    bob.post("/api/v1/runs", &run).await.refused_by(Forbidden, "owner");
+    let named = json!({"tenantId": "local", "backendProfile": "scripted", "sessionId": THREAD});
+    bob.post("/api/v1/sessions", &named).await.refused_by(Forbidden, "owner");
+    ada.post("/api/v1/runs", &run).await.with_status(201);
+    ada.say("run-2", "two").await.with_status(202);
+    assert_eq!(words(&ada.told("run-2").await), "two");
 }
 
 async fn a_users_thread_belongs_to_the_configured_tenant_or_their_first(engine: Engine) {

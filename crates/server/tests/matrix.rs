@@ -14,7 +14,11 @@ use crate::{
     surface::{OPERATIONS, Picture, Scene},
 };
 
-on_both_engines!(whoever_is_wrong_gets_nowhere, whoever_is_right_gets_in);
+on_both_engines!(
+    whoever_is_wrong_gets_nowhere,
+    whoever_is_right_gets_in,
+    a_users_thread_is_closed_to_others_in_the_manager_dialect_too,
+);
 
 /// Stands in what the scene holds; no answer to a wrong caller may show it.
 const MARKER: &str = "marker-7f3a";
@@ -82,6 +86,13 @@ fn operations() -> Vec<Operation> {
     operations
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Deed {
+    See,
+    Stop,
+    Control,
+}
+
 impl Operation {
     fn name(&self) -> String {
         format!("{} {}", self.method, self.template)
@@ -105,6 +116,19 @@ impl Operation {
     /// About the whole installation, which has no tenant. A trial's run has one.
     fn is_everywhere(&self) -> bool {
         self.access == "signed" || (self.access == "provide" && !self.template.contains("{validationId}"))
+    }
+
+    /// What it does with a session or what is in it, if it is about one.
+    fn deed(&self) -> Option<Deed> {
+        let is_about_one = ["{runId}", "{sessionId}", "{commandId}"].iter().any(|part| self.template.contains(part));
+        let stops = ["/cancel", "/control"].iter().any(|end| self.template.ends_with(end));
+        match self.access.as_str() {
+            _ if !is_about_one => None,
+            "browse" | "read" => Some(Deed::See),
+            "submit" if stops => Some(Deed::Stop),
+            "submit" => Some(Deed::Control),
+            _ => None,
+        }
     }
 
     /// About everything the caller may see, and not about one thing.
@@ -285,5 +309,47 @@ async fn whoever_is_right_gets_in(engine: Engine) {
                 assert!(![401, 403, 404].contains(&status), "{} by {kind:?}: {status} {text}", operation.name());
             }
         }
+    }
+}
+
+async fn a_users_thread_is_closed_to_others_in_the_manager_dialect_too(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let scene = scene(&server, MARKER).await;
+    let owner = user(&server, "owner", "hwlab").await;
+    let sql = format!(
+        "UPDATE sessions SET owner = (SELECT user_id FROM users WHERE name = 'owner') \
+         WHERE session_id = (SELECT session_id FROM runs WHERE run_id = '{}')",
+        scene.run_id
+    );
+    server.store(&sql).await;
+    // What never changes about a run is remembered, and here it was changed.
+    server.restart().await;
+    let owner = server.with_token(owner.token());
+    let other = user(&server, "other", "hwlab").await;
+    let (client, _) = service(&server, "client", "hwlab", None).await;
+    let about_it: Vec<_> = operations().into_iter().filter_map(|it| it.deed().map(|deed| (it, deed))).collect();
+    for deed in [Deed::See, Deed::Control, Deed::Stop] {
+        assert!(about_it.iter().any(|(_, known)| *known == deed), "no operation to {deed:?}");
+        for (operation, _) in about_it.iter().filter(|(_, known)| *known == deed) {
+            let name = operation.name();
+            for (status, text) in operation.call(&other, &scene).await {
+                assert!(status == 403 && text.contains("\"owner\""), "{name} by another user: {status} {text}");
+                assert!(!text.contains(MARKER), "{name} by another user: {text}");
+            }
+            for (status, text) in operation.call(&client, &scene).await {
+                assert_eq!(status == 403, deed == Deed::Control, "{name} by the platform: {status} {text}");
+            }
+        }
+    }
+    for (operation, _) in &about_it {
+        for (status, text) in operation.call(&owner, &scene).await {
+            assert!(![401, 403, 404].contains(&status), "{} by its owner: {status} {text}", operation.name());
+        }
+    }
+    for list in ["/api/v1/runs", "/api/v1/sessions?state=all"] {
+        let shows =
+            async |caller: &Caller| caller.get(list).await.with_status(200).to_string().contains(&scene.session_id);
+        assert!(shows(&owner).await && shows(&client).await && shows(&server).await, "{list}");
+        assert!(!shows(&other).await, "{list}");
     }
 }

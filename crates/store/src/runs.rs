@@ -132,6 +132,8 @@ pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<R
 pub struct Filter {
     /// The tenants the caller may see.
     pub tenants: Option<Vec<String>>,
+    /// Of runs in threads, those in this owner's only. `None`: everybody's.
+    pub threads_of: Option<String>,
     pub project_id: Option<String>,
     pub provider_id: Option<String>,
     pub backend_profile: Option<String>,
@@ -153,6 +155,10 @@ pub async fn list(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) 
         let marks: Vec<_> = tenants.iter().map(|t| mark(t.as_str().into())).collect();
         let list = if marks.is_empty() { "NULL".to_owned() } else { marks.join(", ") };
         conditions.push(format!("t.tenant_id IN ({list})"));
+    }
+    if let Some(owner) = &filter.threads_of {
+        let others = "SELECT 1 FROM sessions s WHERE s.session_id = t.session_id AND s.owner";
+        conditions.push(format!("NOT EXISTS ({others} <> {})", mark(owner.as_str().into())));
     }
     let equal = [
         ("project_id", filter.project_id.clone()),

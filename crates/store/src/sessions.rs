@@ -218,6 +218,8 @@ fn within_tenants(tenants: Option<&[String]>, mark: &mut impl FnMut(Value) -> St
 pub struct Filter {
     /// The tenants the caller may see. `None`: all.
     pub tenants: Option<Vec<String>>,
+    /// Of threads, this owner's only. `None`: everybody's.
+    pub threads_of: Option<String>,
     pub backend_profile: Option<String>,
     pub reader_id: String,
     /// Only sessions that run, or that this reader has not read.
@@ -304,6 +306,9 @@ fn page(db: &Db, filter: &Filter, kind: Kind, after: Option<&Cursor>, limit: u32
     let mut wanted: String = wanted;
     wanted += " AND t.erased_at IS NULL";
     wanted += &within_tenants(filter.tenants.as_deref(), &mut mark);
+    if let Some(owner) = &filter.threads_of {
+        wanted += &format!(" AND (t.owner IS NULL OR t.owner = {})", mark(owner.as_str().into()));
+    }
     if let Some(profile) = &filter.backend_profile {
         wanted += &format!(" AND t.backend_profile = {}", mark(profile.as_str().into()));
     }

@@ -130,9 +130,7 @@ fn turn(
     if let Some(rows) = known {
         check_nothing_asked(rows)?;
     }
-    // A thread whose agent was exchanged goes on with a run of the new one.
-    let fits =
-        |rows: &&RunDesk| check_accepting(&rows.run).is_ok() && rows.run.backend_profile == fresh.run.backend_profile;
+    let fits = |rows: &&RunDesk| check_accepting(&rows.run).is_ok() && serves(&rows.run, &fresh.run);
     let Some(rows) = known.filter(fits) else {
         let after_seq = desk.session.last_seq;
         let created = match run::create(desk, fresh, now)? {
@@ -160,6 +158,14 @@ fn turn(
     let (command_id, after_seq) = (message.command.command_id, desk.session.last_seq);
     command::create(desk, run_id, message, now)?;
     Ok((command_id, after_seq, None))
+}
+
+/// Whether the thread's run is as good as the one that the message brings along: of the same agent, under the same policy, and
+/// started by its own job. A run that somebody made in the thread otherwise is left to them.
+fn serves(run: &Run, fresh: &Run) -> bool {
+    run.standing_job_id.is_some()
+        && run.backend_profile == fresh.backend_profile
+        && run.execution_policy == fresh.execution_policy
 }
 
 /// Stops a turn that another message takes the place of.

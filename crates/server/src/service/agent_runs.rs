@@ -82,7 +82,7 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             Ok(Some(Reply::AgentRun(accepted))) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
-                    let known = app.remember_run(run);
+                    let known = app.remember_run(run, session);
                     app.remember_command(accepted.agent_run.command_id, &known);
                 }
                 let (agent_run, created) = (accepted.agent_run, accepted.is_new_thread);

@@ -124,7 +124,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
 /// Idempotent: cancelling a finished command answers how it ended.
 pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked: Cancel) -> Result<Command, Failure> {
     let known = app.command_ref(command_id).await?;
-    caller.may_control(&known)?;
+    caller.may_cancel(&known)?;
     let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked) };
     match app.submit(&known, Op::CancelCommand(op)).await? {
         Reply::Command(command, _) => Ok(*command),

@@ -39,17 +39,18 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     }
     for _ in 0..RACES_MAX {
         if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
+            caller.may_read(&app.run_ref(known.run.run_id).await?)?;
             return Ok((known, false));
         }
         if asked.command.is_some() {
             provider_profiles::check_ready(app, &admitted.backend_profile).await?;
         }
-        let session = session(app, &asked, &admitted).await?;
+        let session = session(app, caller, &asked, &admitted).await?;
         let op = create_op(app, caller, &asked, &admitted, &request_hash, &session, None)?;
         let reply = app.try_submit(op.run.session, None, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
             app.metrics.run_started();
-            let known = app.remember_run(&created.run);
+            let known = app.remember_run(&created.run, &session.0);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &known);
             }
@@ -124,12 +125,18 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
 }
 
 /// The session the run belongs to, and whether it is new.
-async fn session(app: &App, asked: &CreateRun, admitted: &AdmittedRun) -> Result<(Session, bool), Failure> {
+async fn session(
+    app: &App,
+    caller: &Principal,
+    asked: &CreateRun,
+    admitted: &AdmittedRun,
+) -> Result<(Session, bool), Failure> {
     let chosen =
         asked.session_ref.as_ref().map(|session| app.name("sessionRef.sessionId", &session.session_id)).transpose()?;
     if let Some(chosen) = chosen {
         let known = store::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
         if let Some(session) = known {
+            caller.may_control(&session)?;
             session_storage::check_there(app, &session).await?;
             return Ok((session, false));
         }
@@ -165,7 +172,7 @@ pub fn create_op(
         None => None,
         Some(first) => {
             let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
-            let known = crate::app::RunRef::of(&run);
+            let known = crate::app::RunRef::of(&run, session);
             let command = match said {
                 None => commands::create_op(app, &known, first.clone())?,
                 said => commands::compose(app, &known, first.clone(), said)?,
@@ -240,11 +247,13 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
     };
     let ids = id_range(RunId::PREFIX, asked.id_prefix.as_deref())?;
     let names = (&asked.project_id, &asked.provider_id, &asked.backend_profile, &asked.session_id);
-    let filters = (&tenants, names, &asked.status, &ids);
+    let sees_threads_of = caller.sees_threads_of();
+    let filters = (&tenants, names, &asked.status, &ids, &sees_threads_of);
     let fingerprint = cursors::fingerprint("runs", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let filter = store::runs::Filter {
         tenants,
+        threads_of: sees_threads_of,
         project_id: asked.project_id,
         provider_id: asked.provider_id,
         backend_profile: asked.backend_profile,
@@ -272,7 +281,7 @@ pub fn id_range(kind: &str, asked: Option<&str>) -> Result<Option<(String, Strin
 /// Idempotent: cancelling a finished run answers how it ended.
 pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel) -> Result<Run, Failure> {
     let known = app.run_ref(run_id).await?;
-    caller.may_control(&known)?;
+    caller.may_cancel(&known)?;
     let op = CancelRunOp { by: caller.name(), reason: reason(app, asked) };
     match app.submit(&known, Op::CancelRun(op)).await? {
         Reply::CancelledRun(run) => Ok(*run),

@@ -38,7 +38,7 @@ pub async fn delete(
     asked: StorageQuery,
 ) -> Result<SessionStorageView, Failure> {
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    caller.may_submit(&session.tenant_id)?;
+    caller.may_control(&session)?;
     Ok(SessionStorageView::of(evict(app, session.session, "deleted", &caller.name()).await?))
 }
 

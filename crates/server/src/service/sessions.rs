@@ -47,6 +47,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     let request_hash = request_hash(&asked);
     for _ in 0..runs::RACES_MAX {
         if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
+            caller.may_see(&known)?;
             return Ok((view(app, known, &reader(caller, None)?).await?, false));
         }
         let id = SessionId::new(app.ids.body());
@@ -141,7 +142,7 @@ async fn change(
     change: SessionChange,
 ) -> Result<SessionView, Failure> {
     let session = find(app, caller, id, tenant_id).await?;
-    caller.may_submit(&session.tenant_id)?;
+    caller.may_control(&session)?;
     let op = Op::ChangeSession(ChangeSessionOp { change, by: caller.name() });
     let reply = app.try_submit(session.session, None, op).await?;
     let reply = reply.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
@@ -158,14 +159,16 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     };
     let reader_id = reader(caller, asked.reader_id.as_deref())?;
     let ids = runs::id_range(SessionId::PREFIX, asked.id_prefix.as_deref())?;
-    let filters = (&tenants, &asked.backend_profile, &reader_id, only_open, &ids);
+    let threads_of = caller.sees_threads_of();
+    let filters = (&tenants, &threads_of, &asked.backend_profile, &reader_id, only_open, &ids);
     let fingerprint = cursors::fingerprint("sessions", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let open = match only_open {
         true => Some(store::readers::settle(&app.db, &reader_id, app.now()).await.map_err(store_failure)?),
         false => None,
     };
-    let filter = store::sessions::Filter { tenants, backend_profile: asked.backend_profile, reader_id, open, ids };
+    let filter =
+        store::sessions::Filter { tenants, threads_of, backend_profile: asked.backend_profile, reader_id, open, ids };
     let mut found = store::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
@@ -229,7 +232,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
         _ => return Err(Failure::invalid("session-action", "action must be cancel or close")),
     }
     let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    caller.may_submit(&session.tenant_id)?;
+    caller.may_cancel(&session)?;
     let cancel = Cancel { reason: asked.reason };
     // A lease that has run out and was not swept yet makes no run active.
     match (session.active_command_id, session.busy_with_other(None, app.now())) {
@@ -248,7 +251,8 @@ pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&st
         let message = "several tenants have a session of this id; name one with tenantId";
         return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
     }
-    found.pop().ok_or_else(|| Failure::not_found("session"))
+    let session = found.pop().ok_or_else(|| Failure::not_found("session"))?;
+    caller.may_see(&session).map(|()| session)
 }
 
 /// An id that a caller chooses for a session that is not there yet.

@@ -164,6 +164,27 @@ fn a_thread_whose_run_has_ended_or_whose_agent_was_exchanged_gets_another_run() 
 }
 
 #[test]
+fn a_run_that_nobody_starts_or_that_has_another_policy_is_not_gone_on_with() {
+    let mut scene = Scene::new();
+    let first = scene.say("one", Busy::Reject).unwrap().started.unwrap().run_id;
+    scene.cancel_run(first);
+    // Made in the thread without a job: whatever is put onto it waits for ever.
+    let bare = scene.run();
+    assert_eq!(scene.desk.session.last_run_id, Some(bare));
+    let accepted = scene.say("two", Busy::Enqueue).unwrap();
+    let second = accepted.started.expect("a run of its own").run_id;
+    assert_ne!(second, bare);
+    scene.claim(second, "runner");
+    scene.append(second, vec![ends(accepted.agent_run.command_id, "completed")]).unwrap();
+    let release = scene.patch(second, true, false);
+    scene.apply(second, release).unwrap();
+    let mut op = scene.message("three", "three", Busy::Enqueue);
+    let AskedRun::Turn { fresh, .. } = &mut op.asked else { unreachable!() };
+    fresh.run.execution_policy.sandbox = Sandbox::WorkspaceWrite;
+    assert!(scene.submit(op).unwrap().started.is_some());
+}
+
+#[test]
 fn while_the_agent_waits_for_an_answer_no_message_is_taken_whatever_the_policy() {
     for busy in [Busy::Reject, Busy::Enqueue, Busy::Interrupt, Busy::Rollback] {
         let (mut scene, _, _, _) = asking();
