@@ -25,6 +25,17 @@ pub struct AgentRun {
     pub created_at: Timestamp,
 }
 
+impl AgentRun {
+    /// Refuses another request under the same name.
+    pub fn check_same(&self, request_hash: &str) -> Result<(), Failure> {
+        if self.request_hash == request_hash {
+            return Ok(());
+        }
+        let message = "this runId was used in the thread before, with another body";
+        Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message))
+    }
+}
+
 /// What becomes of a message for a thread that is busy with an earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -10,13 +10,14 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Answer, Caller, Engine, TestServer, eventually, id, run_body},
+    harness::{Answer, Caller, Engine, PNG, TestServer, eventually, id, run_body},
     on_both_engines,
 };
 
 on_both_engines!(
     a_message_is_accepted_and_its_run_followed_to_its_end,
     the_same_run_again_is_answered_the_same_and_another_body_is_refused,
+    the_same_run_again_is_answered_the_same_when_its_picture_cannot_be_had_any_more,
     the_same_run_twice_at_once_is_one_run,
     a_thread_is_its_owners_alone_on_every_route,
     a_session_of_the_manager_dialect_is_nobodys_thread,
@@ -147,6 +148,21 @@ async fn the_same_run_again_is_answered_the_same_and_another_body_is_refused(eng
     server.say("run-1", "another").await.refused_as(IdempotencyConflict, "AGENT_RUN_ID_CONFLICT");
     server.stream(&message("run-1", "another")).await.refused_as(IdempotencyConflict, "AGENT_RUN_ID_CONFLICT");
     assert_eq!(server.events_of(&server.run_of_thread().await, "user_message").await.len(), 1);
+}
+
+async fn the_same_run_again_is_answered_the_same_when_its_picture_cannot_be_had_any_more(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let url = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
+    let look = |run_id: &str| {
+        let mut body = message(run_id, "");
+        let picture = json!({"type": "binary", "mimeType": "image/png", "url": url});
+        body["messages"][0]["content"] = json!([{"type": "text", "text": "look"}, picture]);
+        body
+    };
+    let first = server.post(RUNS, &look("run-1")).await.with_status(202);
+    server.clock.advance_ms(server.config.attachments.url_ttl_ms + 1);
+    assert_eq!(server.post(RUNS, &look("run-1")).await.with_status(202)["taskId"], first["taskId"]);
+    assert_eq!(server.post(RUNS, &look("run-2")).await.status, 422);
 }
 
 async fn the_same_run_twice_at_once_is_one_run(engine: Engine) {

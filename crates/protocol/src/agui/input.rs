@@ -111,11 +111,11 @@ impl RunInput {
         check_size(body, form)?;
         let body: Value = serde_json::from_slice(body)
             .map_err(|error| Refused::new(RUN_INPUT_INVALID, format!("RunAgentInput is not JSON: {error}")))?;
-        let hash = canonical_hash(&body);
         let Value::Object(body) = body else {
             return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput must be an object"));
         };
         let mut body = spelled(body);
+        let hash = hash(&body);
         let thread_id = thread_id(&body)?;
         let run_id = run_id(&body)?;
         let resume: Vec<ResumeEntry> = list(&mut body, "resume")?;
@@ -145,6 +145,21 @@ impl RunInput {
             hash,
         })
     }
+}
+
+/// The same for a body however it is spelled. It is respelled deeper here than it is read: nobody means two requests by that.
+fn hash(body: &Map<String, Value>) -> String {
+    fn respell_all(value: &mut Value) {
+        respell(value);
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(respell_all),
+            Value::Object(fields) => fields.values_mut().for_each(respell_all),
+            _ => {}
+        }
+    }
+    let mut body = Value::Object(body.clone());
+    respell_all(&mut body);
+    canonical_hash(&body)
 }
 
 /// The transcript that a stock client sends along does not count, but the whole of the body does against its own limit.
@@ -237,14 +252,16 @@ fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refuse
 }
 
 fn one_user(said: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
+    if resumes {
+        refuse_if(!said.is_empty(), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume")?;
+        return Ok((None, vec![]));
+    }
     let users = said.iter().filter(|message| matches!(message, Message::User { .. })).count();
-    let none_is_fine = resumes && users == 0;
     let detail = "RunAgentInput.messages must contain exactly one user message";
-    refuse_if(users != 1 && !none_is_fine, RUN_MESSAGES_INVALID, detail)?;
+    refuse_if(users != 1, RUN_MESSAGES_INVALID, detail)?;
     let mut said = said.into_iter();
     match said.next() {
         Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), said.collect())),
-        first if none_is_fine => Ok((None, first.into_iter().chain(said).collect())),
         _ => Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user")),
     }
 }

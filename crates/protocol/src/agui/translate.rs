@@ -73,6 +73,8 @@ pub struct Sent {
 struct Out<'a> {
     verifier: &'a mut Verifier,
     events: Vec<AgUiEvent>,
+    /// Events that there may be. What finds no room is not shown to the verifier either, so what is there stays legal.
+    room: usize,
     timestamp: i64,
 }
 
@@ -82,6 +84,9 @@ impl Out<'_> {
     }
 
     fn say_with(&mut self, body: Body, metadata: Map<String, Value>) {
+        if self.events.len() >= self.room {
+            return;
+        }
         self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
     }
 
@@ -149,17 +154,18 @@ impl Translator {
         }
         let mut verifier = std::mem::take(&mut self.verifier);
         let timestamp = event.created_at.as_millisecond();
-        let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), timestamp };
+        let is_held = event.session_seq <= self.after_seq;
+        let room = if is_held { HELD_MAX } else { usize::MAX };
+        let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), room, timestamp };
         if !out.verifier.has_begun() {
             let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
             out.say(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
-        let mut events = out.events;
+        let events = out.events;
         self.verifier = verifier;
-        if event.session_seq <= self.after_seq {
-            events.truncate(HELD_MAX);
+        if is_held {
             self.held = events;
             return vec![];
         }

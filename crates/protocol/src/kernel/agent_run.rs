@@ -82,7 +82,9 @@ pub struct AcceptedRun {
 /// `last` is the thread's last run, as whoever asks has seen it.
 pub fn accept(desk: &mut Desk, last: Option<RunId>, op: AcceptRunOp, now: Timestamp) -> Result<Reply, Failure> {
     if let Some(known) = desk.agent_runs.get(&op.run_id) {
-        return same(known, &op.request_hash);
+        known.check_same(&op.request_hash)?;
+        let accepted = AcceptedRun { agent_run: (**known).clone(), is_new_thread: false, started: None };
+        return Ok(Reply::AgentRun(Box::new(accepted)));
     }
     if desk.session.last_run_id != last {
         return Err(Failure::rule(FailureKind::SessionBusy, MOVED_ON, "the thread has moved on meanwhile"));
@@ -106,15 +108,6 @@ pub fn accept(desk: &mut Desk, last: Option<RunId>, op: AcceptRunOp, now: Timest
 
 /// The rule by which a decision is refused that was made on an earlier look at the thread: look again.
 pub const MOVED_ON: &str = "thread-moved-on";
-
-fn same(known: &AgentRun, request_hash: &str) -> Result<Reply, Failure> {
-    if known.request_hash != request_hash {
-        let message = "this runId was used in the thread before, with another body";
-        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message));
-    }
-    let accepted = AcceptedRun { agent_run: known.clone(), is_new_thread: false, started: None };
-    Ok(Reply::AgentRun(Box::new(accepted)))
-}
 
 type Bound = (CommandId, i64, Option<Run>);
 

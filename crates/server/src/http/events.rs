@@ -110,9 +110,7 @@ pub fn streamed<E: Into<BoxError> + Send + 'static>(
     headers: &HeaderMap,
     frames: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
 ) -> Response {
-    let token = bearer(headers).ok().flatten().map(SecretString::from);
-    let frames = frames.take_until(turned_away(app.clone(), caller, token));
-    as_events(AxumBody::from_stream(frames))
+    as_events(AxumBody::from_stream(frames.take_until(turned_away(app, caller, headers))))
 }
 
 pub fn as_events(frames: AxumBody) -> Response {
@@ -125,7 +123,12 @@ pub fn as_events(frames: AxumBody) -> Response {
 }
 
 /// Resolves once the caller would not be let in any more: the token was revoked, has expired, or means something else.
-async fn turned_away(app: App, caller: Principal, token: Option<SecretString>) {
+pub fn turned_away(app: &App, caller: Principal, headers: &HeaderMap) -> impl Future<Output = ()> + Send + use<> {
+    let token = bearer(headers).ok().flatten().map(SecretString::from);
+    until_turned_away(app.clone(), caller, token)
+}
+
+async fn until_turned_away(app: App, caller: Principal, token: Option<SecretString>) {
     // Whoever came in without a token has none to lose.
     let Some(token) = token else { return std::future::pending().await };
     loop {

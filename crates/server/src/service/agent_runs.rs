@@ -65,6 +65,10 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
     check_run_id(app, &input.run_id)?;
     for _ in 0..RACES_MAX {
         let thread = threads::find(app, caller, &input.thread_id).await?;
+        // What was accepted stays accepted, whatever has become of its pictures or of the server's policy since.
+        if let Some(known) = accepted_before(app, thread.as_ref(), input).await? {
+            return Ok(Accepted { thread_id: input.thread_id.clone(), agent_run: known, created: false });
+        }
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
         let asked_before = thread.is_some();
         let thread = match thread {
@@ -96,6 +100,12 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
+}
+
+async fn accepted_before(app: &App, thread: Option<&Session>, input: &RunInput) -> Result<Option<AgentRun>, Failure> {
+    let Some(thread) = thread else { return Ok(None) };
+    let known = store::agent_runs::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
+    known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
 }
 
 /// It is kept and shown as it is.

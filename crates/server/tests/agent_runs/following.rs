@@ -17,6 +17,7 @@ on_both_engines!(
     a_stream_is_broken_off_by_a_restart_and_goes_on_after_it,
     a_stream_that_lags_misses_nothing,
     one_user_can_open_only_so_many_streams,
+    a_stream_is_broken_off_with_its_callers_token,
 );
 
 const SCRIPT: &str = r#"{"script": [{"say": "Looking around.", "pieces": 3}, {"tool": {"name": "shell", "command": "ls",
@@ -159,4 +160,26 @@ async fn one_user_can_open_only_so_many_streams(engine: Engine) {
         (again.status() == 200).then_some(())
     })
     .await;
+}
+
+async fn a_stream_is_broken_off_with_its_callers_token(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.readmit_ms = 20).await;
+    let ada = super::user(&server, "ada", &["local"]).await;
+    let mut posted = ada.streaming(&message("run-1", "hello")).send().await.unwrap();
+    until(&mut posted, "RUN_STARTED").await;
+    let mut followed = opened(&ada, "run-1").await;
+    until(&mut followed, "RUN_STARTED").await;
+    server.send(server.request("DELETE", "/api/v1/users/ada")).await.with_status(200);
+    for stream in [&mut posted, &mut followed] {
+        // A stock client takes a clean end for a success.
+        let end = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match stream.chunk().await {
+                    Ok(Some(_)) => {}
+                    end => return end,
+                }
+            }
+        });
+        assert!(end.await.expect("the stream stops").is_err(), "it is broken off, not ended");
+    }
 }

@@ -363,8 +363,7 @@ fn snake_case_means_the_same_and_camel_case_wins() {
             {"id": "t", "role": "tool", "content": "42", "toolCallId": "c"},
             {"id": "v", "role": "activity", "activityType": "plan", "content": {"snake_key": 1}},
             {"id": "d", "role": "developer", "content": "d", "name": null},
-            {"id": "r", "role": "reasoning", "content": "hm"}],
-        "resume": [{"interruptId": "i", "status": "resolved"}]});
+            {"id": "r", "role": "reasoning", "content": "hm"}]});
     let text = camel.to_string();
     let mut snake = text.clone();
     for (from, to) in [
@@ -375,15 +374,13 @@ fn snake_case_means_the_same_and_camel_case_wins() {
         ("toolCalls", "tool_calls"),
         ("toolCallId", "tool_call_id"),
         ("activityType", "activity_type"),
-        ("interruptId", "interrupt_id"),
         ("encryptedValue", "encrypted_value"),
     ] {
         snake = snake.replace(&format!("\"{from}\""), &format!("\"{to}\""));
     }
     assert_ne!(text, snake);
-    let (camel, mut other) = (accepted(&camel), RunInput::read(snake.as_bytes(), Form::Queued).expect("accepted"));
-    other.hash.clone_from(&camel.hash);
-    assert_eq!(camel, other);
+    let (camel, other) = (accepted(&camel), RunInput::read(snake.as_bytes(), Form::Queued).expect("accepted"));
+    assert_eq!(camel, other, "with the same hash");
     let Message::Activity { content, .. } = &camel.others[2] else { panic!("an activity") };
     assert_eq!(content["snake_key"], 1, "what a message holds is not respelled");
 
@@ -432,9 +429,14 @@ fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
     let mut body = with("messages", json!([]));
     body["resume"] = json!([{"interruptId": "p", "status": "resolved", "payload": {"approved": true}}]);
     assert_eq!((accepted(&body).user, accepted(&body).resume.len()), (None, 1));
-    body["messages"] = json!([user("a"), user("b")]);
-    let detail = "RunAgentInput.messages must contain exactly one user message";
-    refused(&body, RUN_MESSAGES_INVALID, detail);
+    let mut snake = body.clone();
+    snake["resume"] = json!([{"interrupt_id": "p", "status": "resolved", "payload": {"approved": true}}]);
+    assert_eq!(accepted(&snake), accepted(&body));
+    // What was said with it would reach nobody.
+    for said in [user("a"), json!({"id": "s", "role": "system", "content": "Be brief."})] {
+        body["messages"] = json!([said]);
+        refused(&body, RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume");
+    }
 
     let option = |id: &str, kind| PermissionOption { option_id: id.into(), name: id.into(), kind };
     let options = [

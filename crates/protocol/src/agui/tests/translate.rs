@@ -407,3 +407,30 @@ fn an_agent_that_opens_without_end_has_its_oldest_closed() {
     let ended = told.iter().filter(|event| event["type"] == "TEXT_MESSAGE_END").count();
     assert_eq!(ended, 300 - crate::agui::verify::OPEN_MAX);
 }
+
+#[test]
+fn however_much_was_said_before_a_resume_what_comes_after_it_is_legal() {
+    use EventType::*;
+    // Past what is held: messages that begin and end where there is no room for them any more.
+    let mut events: Vec<_> = (0..4_000)
+        .flat_map(|n| {
+            let id = format!("m-{n}");
+            [
+                (AssistantDelta, json!({"messageId": id, "delta": "a"})),
+                (AssistantMessage, json!({"messageId": id, "text": "a", "final": false})),
+            ]
+        })
+        .collect();
+    events.push((AssistantDelta, json!({"messageId": "last", "delta": "b"})));
+    let after_seq = events.len() as i64;
+    events.push((AssistantDelta, json!({"messageId": "last", "delta": "c"})));
+    events.push((AssistantMessage, json!({"messageId": "last", "text": "bc", "final": true})));
+    events.push((TerminalStatus, json!({"status": "completed"})));
+    let sent = translate(&mut Translator::new("thread", RUN, after_seq), &log(&events));
+    let mut judge = super::judge::Judge::default();
+    for told in &sent {
+        let heard = judge.hear(&serde_json::from_str(&told.event.to_json()).expect("JSON"));
+        assert!(heard.is_ok(), "{}: {}", told.id, heard.unwrap_err());
+    }
+    assert!(judge.has_ended());
+}

@@ -30,7 +30,7 @@ use crate::{
     app::App,
     auth::Principal,
     http::{
-        events::{as_events, streamed, wants_stream},
+        events::{as_events, turned_away, wants_stream},
         extract::{At, Caller, Params, read_body},
         problem::Refusal,
     },
@@ -121,14 +121,19 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Failure> {
 /// so one that cannot go on is broken off, not ended.
 fn answer(app: &App, caller: Principal, headers: &HeaderMap, stream: RunStream, idle: Option<Duration>) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
-    let frames = stream::unfold(Some((stream, Instant::now())), move |state| async move {
-        let (mut stream, since) = state?;
+    let gone = Box::pin(turned_away(app, caller, headers));
+    let frames = stream::unfold(Some((stream, Instant::now(), gone)), move |state| async move {
+        let (mut stream, since, mut gone) = state?;
         let left = idle.map(|limit| limit.saturating_sub(since.elapsed()));
         let wait = left.map_or(heartbeat, |left| left.min(heartbeat));
-        match tokio::time::timeout(wait, stream.next()).await {
+        let next = tokio::select! {
+            () = &mut gone => return Some((Err(io::Error::other("the caller is not let in any more")), None)),
+            next = tokio::time::timeout(wait, stream.next()) => next,
+        };
+        match next {
             Err(_) if left.is_some_and(|left| left <= heartbeat) => None,
-            Err(_) => Some((Ok(Bytes::from_static(b": keep-alive\n\n")), Some((stream, since)))),
-            Ok(Ok(Next::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now())))),
+            Err(_) => Some((Ok(Bytes::from_static(b": keep-alive\n\n")), Some((stream, since, gone)))),
+            Ok(Ok(Next::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now(), gone)))),
             Ok(Ok(Next::Over)) => None,
             Ok(Ok(Next::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
             Ok(Err(failure)) => {
@@ -137,7 +142,7 @@ fn answer(app: &App, caller: Principal, headers: &HeaderMap, stream: RunStream, 
             }
         }
     });
-    streamed(app, caller, headers, frames)
+    as_events(AxumBody::from_stream(frames))
 }
 
 fn frames(sent: &[Sent]) -> Bytes {
