@@ -83,6 +83,12 @@ impl HistoryMessage {
             Self::User { seq, .. } | Self::Assistant { seq, .. } => *seq,
         }
     }
+
+    pub fn content(&self) -> &str {
+        match self {
+            Self::User { content, .. } | Self::Assistant { content, .. } => content,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -212,8 +218,8 @@ fn answered(event: &Event, view: View) -> Option<HistoryMessage> {
 }
 
 /// What a turn that did not complete had begun to say: whoever followed it has seen it. From the deltas, the whole messages
-/// and the phases of that one turn.
-pub fn partial(events: &[Event]) -> Vec<HistoryMessage> {
+/// and the phases of that one turn. It is shown on the day of what was asked, and so bears that time.
+pub fn partial(asked: &Event, events: &[Event]) -> Vec<HistoryMessage> {
     let restarted = last_phases(events, PHASE_ATTEMPT_RESTARTED).into_values().max().unwrap_or(0);
     let of_type = |wanted: EventType| {
         let last_attempt = events.iter().filter(move |event| event.session_seq > restarted);
@@ -234,7 +240,7 @@ pub fn partial(events: &[Event]) -> Vec<HistoryMessage> {
             Some(HistoryMessage::Assistant { content, .. }) => content + &delta,
             _ => delta,
         };
-        let (seq, timestamp) = (event.session_seq, event.created_at);
+        let (seq, timestamp) = (event.session_seq, asked.created_at);
         begun.push((id.clone(), HistoryMessage::Assistant { id, seq, content, ui_schema: None, timestamp }));
     }
     begun.into_iter().map(|(_, message)| message).collect()
@@ -397,20 +403,25 @@ mod tests {
     #[test]
     fn an_answer_that_was_cut_off_is_shown_as_far_as_it_came() {
         let delta = |id: &str, text: &str| (1, EventType::AssistantDelta, json!({"messageId": id, "delta": text}));
-        let begun = partial(&numbered(vec![
-            delta("x", "of an attempt that died"),
-            phase(1, PHASE_ATTEMPT_RESTARTED),
-            delta("a", "fin"),
-            delta("b", "be"),
-            delta("a", "ished"),
-            answer(1, "finished"),
-            delta("b", "gun"),
-        ]));
+        let asked =
+            Event { created_at: time("2026-01-01T23:59:00Z"), ..numbered(vec![said(1, "go", "turn")]).remove(0) };
+        let begun = partial(
+            &asked,
+            &numbered(vec![
+                delta("x", "of an attempt that died"),
+                phase(1, PHASE_ATTEMPT_RESTARTED),
+                delta("a", "fin"),
+                delta("b", "be"),
+                delta("a", "ished"),
+                answer(1, "finished"),
+                delta("b", "gun"),
+            ]),
+        );
         let wire = serde_json::to_value(begun).unwrap();
         assert_eq!(
             wire,
             json!([{"role": "assistant", "id": "b", "seq": 7, "content": "begun", "ui_schema": null,
-            "timestamp": "1970-01-01T00:00:00Z"}])
+            "timestamp": "2026-01-01T23:59:00Z"}])
         );
     }
 }

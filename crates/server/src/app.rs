@@ -19,8 +19,17 @@ use quick_cache::sync::Cache;
 use serde::Deserialize;
 
 use crate::{
-    attachments::Attachments, auth::Authenticator, clock::Clock, clock::Ids, config::Config, followers::Followers,
-    hub::Hub, metrics::Metrics, secrets::SecretStore, traces::Traces, worker::wakeups::Tray,
+    attachments::Attachments,
+    auth::Authenticator,
+    clock::Clock,
+    clock::Ids,
+    config::Config,
+    hub::Hub,
+    metrics::Metrics,
+    places::{Places, STREAMS},
+    secrets::SecretStore,
+    traces::Traces,
+    worker::wakeups::Tray,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
@@ -41,7 +50,7 @@ pub struct Inner {
     pub auth: Authenticator,
     pub secrets: SecretStore,
     pub attachments: Attachments,
-    pub followers: Arc<Followers>,
+    pub followers: Arc<Places>,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
@@ -158,7 +167,7 @@ impl App {
             auth,
             secrets,
             attachments,
-            followers: Arc::default(),
+            followers: Places::new(STREAMS),
             metrics,
             traces,
             codex_works: tokio::sync::OnceCell::new(),

@@ -12,12 +12,12 @@ use ostler_protocol::{
     json::hex,
 };
 use secrecy::ExposeSecret;
-use tokio::sync::Semaphore;
 
 use crate::{
-    auth::unhex,
+    auth::{Principal, unhex},
     config::{AttachmentsSection, Config},
     directories,
+    places::{Place, Places, UPLOADS},
     secrets::SecretStore,
     server::not_started,
 };
@@ -26,6 +26,8 @@ use crate::{
 pub const ROUTE: &str = "/api/v1/agent/attachments/object";
 /// Files that are taken in at once: each is held in memory, whole.
 const UPLOADS_MAX: usize = 16;
+/// Of these, as many as one user may have.
+const UPLOADS_PER_USER_MAX: usize = 4;
 /// What the key of signatures is made for. Another version of the scheme has another name.
 const PURPOSE: &str = "ostler attachment urls 1";
 /// What a directory is called where others name their bucket.
@@ -36,7 +38,7 @@ pub struct Attachments {
     pub bucket: String,
     base_url: String,
     key: MacKey,
-    pub uploads: Semaphore,
+    uploads: Arc<Places>,
 }
 
 impl Attachments {
@@ -51,7 +53,12 @@ impl Attachments {
         let key = MacKey::derived(secret.expose_secret().trim().as_bytes(), PURPOSE);
         let base_url = section.base_url.clone().unwrap_or_else(|| format!("http://{}", config.server.listen));
         let base_url = base_url.trim_end_matches('/').to_owned();
-        Ok(Self { store, bucket, base_url, key, uploads: Semaphore::new(UPLOADS_MAX) })
+        Ok(Self { store, bucket, base_url, key, uploads: Places::new(UPLOADS) })
+    }
+
+    /// A place for one more file.
+    pub fn admit(&self, caller: &Principal) -> Result<Place, Failure> {
+        self.uploads.admit(caller, UPLOADS_MAX, UPLOADS_PER_USER_MAX)
     }
 
     pub async fn put(&self, path: &ObjectPath, bytes: Bytes) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Attachments: pictures are taken in by what they are, shown to whoever has their URL while it lasts, used by their owners
 //! in their own threads, and let go of when nobody uses them.
 
+use futures_util::StreamExt;
 use ostler_protocol::{FailureKind::*, attachments::ATTACHMENT_BYTES_MAX};
 use serde_json::{Value, json};
 
@@ -21,6 +22,10 @@ on_both_engines!(
     only_trusted_hosts_may_be_named_as_they_are,
     a_user_has_so_much_and_no_more,
     what_no_message_uses_is_let_go_of,
+    a_picture_of_a_message_that_was_refused_is_not_used,
+    a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost,
+    an_upload_whose_thread_is_erased_meanwhile_leaves_no_file,
+    one_user_cannot_take_every_place_for_uploads,
 );
 
 const UPLOADS: &str = "/api/v1/agent/attachments";
@@ -224,6 +229,13 @@ async fn only_trusted_hosts_may_be_named_as_they_are(engine: Engine) {
     post(&server, &with_picture("run-1", url)).await.with_status(202);
     let history = server.get("/api/v1/agent/history").await.with_status(200);
     assert_eq!(history["messages"][0]["attachments"], json!([{"mimeType": "image/jpeg", "url": url}]));
+    // It is kept as it is: no credential, nothing endless, and no other kind.
+    let secret = format!("https://storage.example.com/x.png?token={}", crate::harness::token_of("ada"));
+    let long = format!("https://storage.example.com/{}", "x".repeat(2_048));
+    let strange = with_picture("run-2", url).to_string().replace("image/jpeg", "image/svg+xml");
+    for bad in [with_picture("run-2", &secret), with_picture("run-2", &long), strange.parse().unwrap()] {
+        post(&server, &bad).await.refused_as(RunInputInvalid, "AGENT_ATTACHMENT_INVALID");
+    }
 }
 
 async fn a_user_has_so_much_and_no_more(engine: Engine) {
@@ -254,4 +266,79 @@ async fn what_no_message_uses_is_let_go_of(engine: Engine) {
     server.get(&signing(&late)).await.with_status(200);
     let path = &used[used.find("agent-inputs").unwrap()..used.find('?').unwrap()];
     server.get(&signing(path)).await.with_status(200);
+}
+
+async fn a_picture_of_a_message_that_was_refused_is_not_used(engine: Engine) {
+    let sweeping = |setup: &mut crate::harness::Setup| setup.config.sessions.gc_interval_ms = 20;
+    let server = TestServer::with(engine, sweeping).await;
+    post(&server, &with_picture("run-0", &id(&server.upload(THREAD, PNG).await.with_status(201), "url")))
+        .await
+        .with_status(202);
+    let refused = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
+    // Its name was used before, for something else.
+    post(&server, &with_picture("run-0", &refused)).await.refused(IdempotencyConflict);
+    server.clock.advance_ms(86_400_001);
+    eventually("nothing but the message's picture is left", async || (files(&server) == 1).then_some(())).await;
+    eventually("and that one is known to be used", async || {
+        (server.store("SELECT path FROM attachments WHERE used_at IS NOT NULL").await.len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(server.store("SELECT path FROM attachments").await.len(), 1);
+}
+
+async fn a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
+    let directory = server.config.server.data_dir.clone().unwrap().join("attachments");
+    let stuck = directory.join(id(&server.upload(THREAD, PNG).await.with_status(201), "path"));
+    server.clock.advance_ms(1);
+    server.upload(THREAD, PNG).await.with_status(201);
+    std::fs::remove_file(&stuck).unwrap();
+    std::fs::create_dir(&stuck).unwrap();
+    server.clock.advance_ms(86_400_001);
+    eventually("the other one goes", async || (files(&server) == 0).then_some(())).await;
+    let rows = async || server.store("SELECT path FROM attachments").await.len();
+    eventually("with its row", async || (rows().await == 1).then_some(())).await;
+    std::fs::remove_dir(&stuck).unwrap();
+    eventually("what was stuck goes when it can", async || (rows().await == 0).then_some(())).await;
+}
+
+async fn an_upload_whose_thread_is_erased_meanwhile_leaves_no_file(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    // As somebody does who erases the thread between the row and the file.
+    let erasing: &[&str] = match engine {
+        Engine::Sqlite => &["CREATE TRIGGER erasing AFTER INSERT ON attachments
+            BEGIN DELETE FROM attachments WHERE path = NEW.path; END"],
+        Engine::Postgres => &[
+            "CREATE FUNCTION erasing() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN DELETE FROM attachments WHERE path = NEW.path; RETURN NULL; END $$",
+            "CREATE TRIGGER erasing AFTER INSERT ON attachments FOR EACH ROW EXECUTE FUNCTION erasing()",
+        ],
+    };
+    for sql in erasing {
+        server.store(sql).await;
+    }
+    server.upload(THREAD, PNG).await.refused(NotFound);
+    assert_eq!(files(&server), 0);
+}
+
+async fn one_user_cannot_take_every_place_for_uploads(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (ada, eve) = (user(&server, "ada", &["local"]).await, user(&server, "eve", &["local"]).await);
+    // Forms that begin and do not go on.
+    let mut begun = vec![];
+    for _ in 0..4 {
+        let first = futures_util::stream::iter([Ok::<_, std::io::Error>("--form\r\n")]);
+        let body = reqwest::Body::wrap_stream(first.chain(futures_util::stream::pending()));
+        let request = ada.request("POST", UPLOADS).header("content-type", "multipart/form-data; boundary=form");
+        begun.push(tokio::spawn(request.body(body).send()));
+    }
+    eventually("four is all one user may have", async || {
+        let fifth = ada.upload(THREAD, PNG).await;
+        (fifth.status == 429).then(|| fifth.refused_by(RateLimited, "uploads-per-caller"))
+    })
+    .await;
+    eve.upload(OTHER_THREAD, PNG).await.with_status(201);
+    // A place is given back with the file's end, however it ends.
+    begun.iter().for_each(tokio::task::JoinHandle::abort);
+    eventually("there is room again", async || (ada.upload(THREAD, PNG).await.status == 201).then_some(())).await;
 }

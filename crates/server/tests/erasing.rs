@@ -2,6 +2,7 @@
 //! at work in it can write nothing back.
 
 use ostler_protocol::FailureKind::*;
+use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,6 +20,8 @@ on_both_engines!(
     the_id_is_free_again_and_what_comes_knows_nothing_of_what_was,
     erasing_that_was_cut_off_is_finished_by_the_next_server,
     a_turn_at_work_is_ended_for_whoever_follows_it,
+    what_was_uploaded_after_erasing_is_for_the_next_thread,
+    storage_that_is_made_again_after_erasing_goes_with_the_next_sweep,
 );
 
 /// Stands in everything that is said; after erasing it stands nowhere.
@@ -209,7 +212,11 @@ async fn erasing_that_was_cut_off_is_finished_by_the_next_server(engine: Engine)
     let mut server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
     lively(&server).await;
     // As a server leaves it that stops right after the mark.
-    server.store("UPDATE sessions SET erased_at = 1 WHERE external_id IS NOT NULL").await;
+    let marked = format!(
+        "UPDATE sessions SET erased_at = {} WHERE external_id IS NOT NULL",
+        server.clock.now().as_microsecond()
+    );
+    server.store(&marked).await;
     server.restart().await;
     eventually("the next server finishes it", async || {
         rows_with(&server, engine, SECRET).await.is_empty().then_some(())
@@ -235,4 +242,32 @@ async fn a_turn_at_work_is_ended_for_whoever_follows_it(engine: Engine) {
     };
     erase(&server, THREAD).await;
     following.await.unwrap();
+}
+
+async fn what_was_uploaded_after_erasing_is_for_the_next_thread(engine: Engine) {
+    let mut server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
+    lively(&server).await;
+    let marked = server.clock.now().as_microsecond();
+    server.clock.advance_ms(1);
+    // Another server has marked it and is still at it.
+    let later = server.upload(THREAD, PNG).await.with_status(201);
+    server.store(&format!("UPDATE sessions SET erased_at = {marked} WHERE external_id IS NOT NULL")).await;
+    server.restart().await;
+    eventually("it is finished", async || rows_with(&server, engine, SECRET).await.is_empty().then_some(())).await;
+    assert_eq!(server.store("SELECT path FROM attachments").await, [id(&later, "path")]);
+    assert_eq!(files(&server), 1);
+    server.post("/api/v1/agent/runs", &with_picture("run-1", &id(&later, "url"))).await.with_status(202);
+}
+
+async fn storage_that_is_made_again_after_erasing_goes_with_the_next_sweep(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
+    lively(&server).await;
+    let session =
+        server.store(&format!("SELECT session_id FROM sessions WHERE external_id = '{THREAD}'")).await.remove(0);
+    erase(&server, THREAD).await;
+    // An agent that writes its last words late, or one of another server whose disk nobody has looked at.
+    let storage = server.config.server.data_dir.clone().unwrap().join("sessions").join(session);
+    std::fs::create_dir_all(&storage).unwrap();
+    std::fs::write(storage.join("memory"), SECRET).unwrap();
+    eventually("it goes", async || (!storage.exists()).then_some(())).await;
 }

@@ -17,6 +17,7 @@ on_both_engines!(
     turns_that_were_taken_back_are_left_out,
     a_steer_is_shown_where_it_was_heard,
     what_a_failed_turn_had_begun_to_say_is_shown,
+    what_was_begun_after_midnight_is_shown_with_its_question,
     an_answer_shows_the_schema_of_its_hints_and_never_the_hints,
     a_day_that_makes_no_sense_is_refused,
 );
@@ -210,6 +211,26 @@ async fn what_a_failed_turn_had_begun_to_say_is_shown(engine: Engine) {
     runner.ack(&second).await;
     runner.end(&second, "failed").await;
     assert_eq!(contents(&page(&server, "").await).last(), Some(&"again"));
+}
+
+async fn what_was_begun_after_midnight_is_shown_with_its_question(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    // A minute before midnight; the server's clock begins at one.
+    server.clock.advance_ms(24 * HOUR_MS - 60_000);
+    let task = id(&server.say("run-1", "late").await.with_status(202), "taskId");
+    let runner = runner(&server).await;
+    runner.ack(&task).await;
+    server.clock.advance_ms(20_000);
+    runner.try_patch_lease(json!({})).await.with_status(200);
+    server.clock.advance_ms(20_000);
+    runner.try_patch_lease(json!({})).await.with_status(200);
+    server.clock.advance_ms(21_000);
+    runner.tell(&task, "assistant_delta", json!({"messageId": "a", "delta": "Good mor"})).await;
+    runner.end(&task, "failed").await;
+    let shown = page(&server, "").await;
+    assert_eq!((&shown["day"], contents(&shown)), (&json!("2026-01-01"), vec!["late", "Good mor"]));
+    let times: Vec<_> = shown["messages"].as_array().unwrap().iter().map(|message| &message["timestamp"]).collect();
+    assert!(times.iter().all(|time| time.as_str().unwrap().starts_with("2026-01-01")), "{times:?}");
 }
 
 async fn an_answer_shows_the_schema_of_its_hints_and_never_the_hints(engine: Engine) {

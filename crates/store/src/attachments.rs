@@ -7,6 +7,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
+    history::SAID,
     record::{Reader, text},
 };
 
@@ -23,8 +24,8 @@ fn path(row: &mut Reader<'_>) -> Result<ObjectPath, StoreError> {
 
 /// False: with it the user would have more than they may. On Postgres, several at once may go beyond by one another.
 pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO attachments (path, owner, thread_id, bytes, used_at, created_at)
-        SELECT $1, $2, $3, $4, NULL, $5
+    let sql = "INSERT INTO attachments (path, owner, thread_id, bytes, asked_for_at, created_at)
+        SELECT $1, $2, $3, $4, $5, $5
         WHERE (SELECT COALESCE(SUM(a.bytes), 0) FROM attachments a WHERE a.owner = $2) + $4 <= $6
         AND (SELECT COUNT(*) FROM attachments a WHERE a.owner = $2) < $7 RETURNING path";
     let args = vec![
@@ -39,33 +40,57 @@ pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: T
     Ok(!db.write(sql, args, path).await?.is_empty())
 }
 
-/// A message uses it. False: it is not there any more.
-pub async fn update_used(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE attachments SET used_at = COALESCE(used_at, $1) WHERE path = $2 RETURNING path";
+/// A message that may come to be asks for it, and it stays for as long as a new one. False: it is not there any more.
+pub async fn update_asked_for(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE attachments SET asked_for_at = $1 WHERE path = $2 AND let_go_at IS NULL RETURNING path";
     Ok(!db.write(sql, vec![now.into(), text(file)], path).await?.is_empty())
 }
 
 pub async fn exists(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE path = $1";
+    let sql = "SELECT path FROM attachments WHERE path = $1 AND let_go_at IS NULL";
     Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
 }
 
-/// What no message has used since then, the oldest first.
+/// What no message is known to use and none has asked for since then, the oldest first.
 pub async fn list_unused(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<ObjectPath>, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE used_at IS NULL AND created_at < $1 ORDER BY created_at LIMIT $2";
+    let sql = "SELECT path FROM attachments WHERE used_at IS NULL AND asked_for_at < $1 ORDER BY asked_for_at LIMIT $2";
     db.read(sql, vec![before.into(), i64::from(limit).into()], path).await
 }
 
-/// Everything of a thread.
-pub async fn list_by_thread(db: &Db, owner: &str, thread_id: &str, limit: u32) -> Result<Vec<ObjectPath>, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE owner = $1 AND thread_id = $2 LIMIT $3";
-    db.read(sql, vec![owner.into(), thread_id.into(), i64::from(limit).into()], path).await
+/// From here on no message can ask for it. False: one has, meanwhile.
+pub async fn update_let_go(db: &Db, file: &ObjectPath, before: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE attachments SET let_go_at = $1
+        WHERE path = $2 AND used_at IS NULL AND asked_for_at < $3 RETURNING path";
+    Ok(!db.write(sql, vec![now.into(), text(file), before.into()], path).await?.is_empty())
 }
 
-/// False: a message has used it meanwhile, and it stays.
-pub async fn delete_unused(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
-    let sql = "DELETE FROM attachments WHERE path = $1 AND used_at IS NULL RETURNING path";
-    Ok(!db.write(sql, vec![text(file)], path).await?.is_empty())
+/// Whether a message of its thread shows it.
+pub async fn is_used(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
+    let sql = format!(
+        "SELECT a.path FROM attachments a JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner
+         JOIN events e ON e.session_id = s.session_id AND {SAID} AND e.type = 'user_message'
+         AND e.created_at >= a.created_at
+         WHERE a.path = $1 AND s.external_id IS NOT NULL AND e.payload LIKE '%' || a.path || '%' LIMIT 1"
+    );
+    Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
+}
+
+/// A message shows it: it stays as long as its thread.
+pub async fn update_used(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE attachments SET used_at = $1, let_go_at = NULL WHERE path = $2";
+    db.execute(sql, vec![now.into(), text(file)]).await
+}
+
+/// What was uploaded for a thread until then.
+pub async fn list_by_thread(
+    db: &Db,
+    owner: &str,
+    thread_id: &str,
+    until: Timestamp,
+    limit: u32,
+) -> Result<Vec<ObjectPath>, StoreError> {
+    let sql = "SELECT path FROM attachments WHERE owner = $1 AND thread_id = $2 AND created_at <= $3 LIMIT $4";
+    db.read(sql, vec![owner.into(), thread_id.into(), until.into(), i64::from(limit).into()], path).await
 }
 
 pub async fn delete(db: &Db, file: &ObjectPath) -> Result<(), StoreError> {

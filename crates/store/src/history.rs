@@ -6,6 +6,7 @@ use ostler_protocol::{
     commands::{CommandState, CommandType},
     events::Event,
     ids::{CommandId, RunId, SessionId},
+    runs::Terminal,
 };
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// As the index has it, letter by letter: SQLite takes a partial index for nothing else.
-const SAID: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
+pub(crate) const SAID: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
 const MESSAGES: &str =
     "e.type IN ('user_message', 'assistant_message', 'backend_status') AND e.type <> 'backend_status'";
 /// Whoever took a turn back wants nobody to see it.
@@ -25,6 +26,10 @@ const STANDS: &str =
 const CHUNK: usize = 256;
 /// Events of a turn that are looked at for what it had begun to say.
 const TURN_EVENTS_MAX: i64 = 10_000;
+/// Turns of a day that are looked at.
+const TURNS_MAX: i64 = 10_000;
+/// Phases of a day that are looked at, the newest.
+const PHASES_MAX: i64 = 20_000;
 
 /// A statement and what it is about.
 type Statement = (String, Vec<Value>);
@@ -119,15 +124,17 @@ pub struct Turn {
     pub state: CommandState,
     /// When anything last happened in it.
     pub updated_at: Timestamp,
+    /// How it ended, where it has.
+    pub terminal: Option<Terminal>,
 }
 
 fn turns(session: SessionId, span: Span) -> Statement {
     let sql = format!(
-        "SELECT t.command_id, t.run_id, t.type, t.state, t.updated_at FROM commands t WHERE t.command_id IN
+        "SELECT t.command_id, t.run_id, t.type, t.state, t.updated_at, t.terminal FROM commands t WHERE t.command_id IN
          (SELECT e.command_id FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at >= $2
-          AND e.created_at < $3)"
+          AND e.created_at < $3 ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $4)"
     );
-    (sql, vec![text(session), span.start.into(), span.end.into()])
+    (sql, vec![text(session), span.start.into(), span.end.into(), TURNS_MAX.into()])
 }
 
 /// The commands whose messages were said at that time.
@@ -140,6 +147,7 @@ pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<T
             command_type: row.named(CommandType::parse)?,
             state: row.named(CommandState::parse)?,
             updated_at: row.time()?,
+            terminal: row.opt_json()?,
         })
     };
     db.read(sql, args, decode).await
@@ -149,26 +157,56 @@ fn phases(session: SessionId, span: Span) -> Statement {
     let columns = columns();
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {SAID} AND e.type = 'backend_status'
-         AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at, e.session_seq"
+         AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $4"
     );
-    (sql, vec![text(session), span.start.into(), span.end.into()])
+    (sql, vec![text(session), span.start.into(), span.end.into(), PHASES_MAX.into()])
 }
 
-/// The phases of that time, its last moment included.
+/// The phases of that time, its last moment included, in their order; the newest, where they are too many.
 pub async fn list_phases(db: &Db, session: SessionId, span: Span) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = phases(session, span);
+    let mut found = db.read(sql, args, decode).await?;
+    found.reverse();
+    Ok(found)
+}
+
+/// From a turn's own message to its end, by the numbers of its run.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    pub run_id: RunId,
+    pub command_id: CommandId,
+    pub asked_seq: i64,
+    pub end_seq: i64,
+}
+
+impl Extent {
+    /// `None`: it has not ended.
+    pub fn of(turn: &Turn, asked: &Event) -> Option<Self> {
+        let ((run_id, asked_seq), end) = asked.run.zip(turn.terminal.as_ref())?;
+        Some(Self { run_id, command_id: turn.command_id, asked_seq, end_seq: end.seq })
+    }
+}
+
+fn turn(extent: Extent) -> Statement {
+    let columns = columns();
+    let sql = format!(
+        "SELECT {columns} FROM events e WHERE e.run_id = $1 AND e.seq > $2 AND e.seq < $3 AND e.command_id = $4
+         AND e.type IN ('assistant_delta', 'assistant_message', 'backend_status') ORDER BY e.seq LIMIT $5"
+    );
+    let Extent { run_id, command_id, asked_seq, end_seq } = extent;
+    (sql, vec![text(run_id), asked_seq.into(), end_seq.into(), text(command_id), TURN_EVENTS_MAX.into()])
+}
+
+/// What a turn said in pieces and whole, and its phases, between its own message and its end.
+pub async fn list_turn(db: &Db, extent: Extent) -> Result<Vec<Event>, StoreError> {
+    let (sql, args) = turn(extent);
     db.read(sql, args, decode).await
 }
 
-/// What a turn said in pieces and whole, and its phases, after its own message.
-pub async fn list_turn(db: &Db, asked: &Event) -> Result<Vec<Event>, StoreError> {
-    let (Some((run_id, seq)), Some(command_id)) = (asked.run, asked.command_id) else { return Ok(vec![]) };
-    let columns = columns();
-    let sql = format!(
-        "SELECT {columns} FROM events e WHERE e.run_id = $1 AND e.seq > $2 AND e.command_id = $3
-         AND e.type IN ('assistant_delta', 'assistant_message', 'backend_status') ORDER BY e.seq LIMIT $4"
-    );
-    db.read(sql, vec![text(run_id), seq.into(), text(command_id), TURN_EVENTS_MAX.into()], decode).await
+/// How the store goes about a turn, in its own words.
+pub async fn explain_turn(db: &Db, extent: Extent) -> Result<String, StoreError> {
+    let (sql, args) = turn(extent);
+    Ok(db.explain(&sql, args).await?.join("\n"))
 }
 
 /// How the store goes about a page, in its own words, a plan for each statement.

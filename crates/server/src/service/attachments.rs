@@ -16,10 +16,15 @@ use super::threads;
 use crate::{
     app::{App, store_failure},
     auth::{Principal, forbidden},
+    places::Place,
 };
 
 /// Files that one sweep lets go of; the next takes the rest.
 const SWEEP_MAX: u32 = 500;
+/// A picture elsewhere is named with its address; a longer one is none that people use.
+const TRUSTED_URL_BYTES_MAX: usize = 2_048;
+/// A picture whose kind nobody has said.
+const ANY_IMAGE: &str = "image/*";
 /// Files of a thread that are let go of at once.
 const ERASE_MAX: u32 = 1_000;
 
@@ -28,6 +33,8 @@ pub struct Upload {
     pub thread_id: String,
     pub run_id: String,
     pub bytes: Bytes,
+    /// Held until the file is kept: so long its bytes are in memory.
+    pub place: Place,
 }
 
 /// Takes a picture in for a message to come. What no message uses is let go of after a while.
@@ -54,14 +61,26 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
         );
         return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
     }
-    // The row comes first: a file without one would never be let go of.
-    if let Err(failure) = app.attachments.put(&path, upload.bytes).await {
-        store::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
-        return Err(failure);
-    }
+    // In a task of its own: whoever sends it may hang up.
+    tokio::spawn(keep(app.clone(), path.clone(), upload)).await.map_err(Failure::internal)??;
     let mime_type = image.mime_type().to_owned();
     let SignedUrl { bucket, path, url } = signed(app, &path);
     Ok(Attachment { bucket, path, mime_type, url })
+}
+
+/// The row comes first: a file without one would never be let go of.
+async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
+    let Upload { bytes, place: _place, .. } = upload;
+    if let Err(failure) = app.attachments.put(&path, bytes).await {
+        store::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
+        return Err(failure);
+    }
+    // Whoever erased the thread meanwhile has seen the row, and not the file.
+    if !store::attachments::exists(&app.db, &path).await.map_err(store_failure)? {
+        app.attachments.delete(&path).await?;
+        return Err(Failure::not_found("thread"));
+    }
+    Ok(())
 }
 
 /// A fresh URL of a file of the caller's.
@@ -112,7 +131,15 @@ pub async fn take(
         if !is_trusted(&app.config.attachments.trusted_hosts, url) {
             return Err(invalid("binary content url must be a signed URL of an attachment, and not have ended"));
         }
-        return Ok(json!({"type": "image", "mimeType": mime_type.unwrap_or("image/*"), "url": url}));
+        // Both are kept and shown as they are.
+        let mime_type = mime_type.unwrap_or(ANY_IMAGE);
+        let fits = url.len() <= TRUSTED_URL_BYTES_MAX && app.redactor.redact(url) == url;
+        let named = mime_type == ANY_IMAGE || ImageType::parse(mime_type).is_some();
+        return match (fits, named) {
+            (false, _) => Err(invalid("binary content url must be at most 2,048 bytes, and carry no credential")),
+            (_, false) => Err(invalid("binary content must be a PNG, JPEG, GIF or WebP picture")),
+            _ => Ok(json!({"type": "image", "mimeType": mime_type, "url": url})),
+        };
     };
     if path.owner != owner {
         return Err(forbidden("owner", "this attachment is somebody else's"));
@@ -120,7 +147,8 @@ pub async fn take(
     if path.thread_id != thread_id {
         return Err(invalid("this attachment was uploaded for another thread"));
     }
-    if !store::attachments::update_used(&app.db, &path, app.now()).await.map_err(store_failure)? {
+    // Whether the message comes to be is not known here; the sweep looks for it.
+    if !store::attachments::update_asked_for(&app.db, &path, app.now()).await.map_err(store_failure)? {
         return Err(invalid("this attachment is not there any more"));
     }
     let mime_type = path.image_type().map(ImageType::mime_type);
@@ -146,30 +174,48 @@ fn is_trusted(hosts: &[String], url: &str) -> bool {
     plain && hosts.iter().any(|trusted| trusted.eq_ignore_ascii_case(host))
 }
 
-/// Lets go of what no message has used for a while.
+/// Lets go of what no message uses and none has asked for in a while. One that cannot be removed is left to the next sweep.
 pub async fn sweep(app: &App) -> Result<usize, Failure> {
     let age = SignedDuration::from_millis(app.config.attachments.unused_ms);
     let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
     let unused = store::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
     let mut gone = 0;
     for path in unused {
-        // From here on no message can use it. A file that then cannot be removed is ours alone to know of.
-        if store::attachments::delete_unused(&app.db, &path).await.map_err(store_failure)? {
-            app.attachments.delete(&path).await?;
-            gone += 1;
+        match let_go(app, &path, before).await {
+            Ok(is_gone) => gone += usize::from(is_gone),
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), %path, "an attachment could not be let go of")
+            }
         }
     }
     Ok(gone)
 }
 
-/// Lets go of everything of a thread. Idempotent.
-pub async fn erase(app: &App, owner: &str, thread_id: &str) -> Result<(), Failure> {
+/// False: a message uses it, or asks for it.
+async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
+    if !store::attachments::update_let_go(&app.db, path, before, app.now()).await.map_err(store_failure)? {
+        return Ok(false);
+    }
+    if store::attachments::is_used(&app.db, path).await.map_err(store_failure)? {
+        store::attachments::update_used(&app.db, path, app.now()).await.map_err(store_failure)?;
+        return Ok(false);
+    }
+    remove(app, path).await.map(|()| true)
+}
+
+/// The row goes last: while it stands, somebody tries again.
+async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
+    app.attachments.delete(path).await?;
+    store::attachments::delete(&app.db, path).await.map_err(store_failure)
+}
+
+/// Lets go of everything that a thread had when it was erased; what came later is for the next one of its name. Idempotent.
+pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
     loop {
-        let files = store::attachments::list_by_thread(&app.db, owner, thread_id, ERASE_MAX).await;
+        let files = store::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
         let files = files.map_err(store_failure)?;
         for path in &files {
-            app.attachments.delete(path).await?;
-            store::attachments::delete(&app.db, path).await.map_err(store_failure)?;
+            remove(app, path).await?;
         }
         if files.len() < ERASE_MAX as usize {
             return Ok(());

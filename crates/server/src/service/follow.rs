@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use crate::{
     app::{App, store_failure},
     auth::Principal,
-    followers::Place,
     hub::Subscription,
+    places::Place,
 };
 
 /// What a follower reads at once, and so what one that stalls holds.

@@ -1,6 +1,6 @@
 //! History of threads: the last day on which anything was said, and the days before it, by the user's own clock.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use jiff::tz::TimeZone;
 use ostler_protocol::{
@@ -18,7 +18,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store,
-    history::{Span, Turn},
+    history::{Extent, Span, Turn},
 };
 
 use super::{attachments, threads};
@@ -26,6 +26,9 @@ use crate::{
     app::{App, store_failure},
     auth::Principal,
 };
+
+/// Turns that did not complete whose beginnings a page shows: each has to be looked for.
+const BEGUN_MAX: usize = 50;
 
 /// One day of the caller's thread. A thread that nobody has is an empty one.
 pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<HistorySnapshot, Failure> {
@@ -84,18 +87,22 @@ async fn said(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMe
     Ok(said)
 }
 
-/// What turns that did not complete had begun to say.
+/// What turns that did not complete had begun to say, as many of the newest as the page has room for.
 async fn begun(app: &App, events: &[Event], turns: &[Turn]) -> Result<Vec<HistoryMessage>, Failure> {
-    let cut_short = |turn: &&Turn| {
-        turn.command_type == CommandType::Turn && turn.state.is_terminal() && turn.state != CommandState::Completed
-    };
-    let cut_short: HashSet<CommandId> = turns.iter().filter(cut_short).map(|turn| turn.command_id).collect();
-    let is_asked = |event: &&Event| {
-        event.event_type == EventType::UserMessage && event.command_id.is_some_and(|id| cut_short.contains(&id))
-    };
-    let mut begun = vec![];
-    for asked in events.iter().filter(is_asked) {
-        begun.extend(history::partial(&store::history::list_turn(&app.db, asked).await.map_err(store_failure)?));
+    let cut_short = |turn: &&Turn| turn.command_type == CommandType::Turn && turn.state != CommandState::Completed;
+    let cut_short: HashMap<CommandId, &Turn> =
+        turns.iter().filter(cut_short).map(|turn| (turn.command_id, turn)).collect();
+    let asked = events.iter().rev().filter(|event| event.event_type == EventType::UserMessage);
+    let asked = asked.filter_map(|event| Some((event, Extent::of(cut_short.get(&event.command_id?)?, event)?)));
+    let said: usize = events.iter().filter_map(|event| event.payload.as_deref()).map(str::len).sum();
+    let (mut begun, mut room) = (vec![], PAGE_BYTES_MAX.saturating_sub(said));
+    for (asked, extent) in asked.take(BEGUN_MAX) {
+        let turn = store::history::list_turn(&app.db, extent).await.map_err(store_failure)?;
+        let partial = history::partial(asked, &turn);
+        let bytes = partial.iter().map(|message| message.content().len()).sum();
+        let Some(left) = room.checked_sub(bytes) else { break };
+        room = left;
+        begun.extend(partial);
     }
     Ok(begun)
 }

@@ -1,5 +1,5 @@
 //! Session storage: make, get, refresh, evict, and the sweep that evicts what has expired. The fact comes first and the
-//! directory follows: what a crash leaves behind between the two is found by the next start.
+//! directory follows: what a crash leaves behind between the two is found by a sweep.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use super::{attachments, runs::RACES_MAX};
+use super::{attachments, runs::RACES_MAX, sessions::session_of};
 use crate::{
     app::{App, store_failure},
     auth::{Access, Principal, forbidden},
@@ -75,7 +75,7 @@ pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(),
             match session {
                 Some(session) => finish_erasing(&app, &session).await,
                 // What was uploaded for a thread that never came to be.
-                None => attachments::erase(&app, &owner, &thread_id).await,
+                None => attachments::erase(&app, &owner, &thread_id, app.now()).await,
             }
         }
     };
@@ -94,7 +94,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         match app.try_submit(session.session, session.active_run_id, op).await {
             Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
             Err(failure) if failure.kind == FailureKind::NotFound => {}
-            outcome => return outcome.map(|_| Some(session)),
+            outcome => return outcome?.map(session_of).transpose(),
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"))
@@ -104,7 +104,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
 async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     app.forget_session(session.session);
     if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {
-        attachments::erase(app, owner, thread_id).await?;
+        attachments::erase(app, owner, thread_id, session.erased_at.unwrap_or_else(|| app.now())).await?;
     }
     directories::clear(directories::session_storage(app, session.session)?).await?;
     store::erasures::finish(&app.db, session).await.map_err(store_failure)?;
@@ -112,10 +112,12 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Goes on with erasing what a server that stopped had begun.
+/// Goes on with erasing what a server that stopped had begun. One that cannot be finished does not hold up the others.
 pub async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
     for session in store::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await.map_err(store_failure)? {
-        finish_erasing(app, &session).await?;
+        if let Err(failure) = finish_erasing(app, &session).await {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %session.session, "erasing a thread failed; the next sweep tries again");
+        }
     }
     Ok(())
 }

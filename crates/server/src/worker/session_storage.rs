@@ -8,9 +8,6 @@ use ostler_protocol::session_storage::SWEEP_DEFAULT;
 use crate::{app::App, launcher::workspaces, service};
 
 pub async fn run(app: App) {
-    if let Err(failure) = service::session_storage::clear_leftovers(&app).await {
-        tracing::warn!(%failure, cause = failure.cause.as_deref(), "clearing evicted storage failed; the next start tries again");
-    }
     let mut ticks = tokio::time::interval(Duration::from_millis(app.config.sessions.gc_interval_ms.max(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -23,6 +20,10 @@ pub async fn run(app: App) {
         }
         if let Err(failure) = service::threads::finish_all_erasing(&app).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "erasing a thread failed; the next sweep tries again");
+        }
+        // Another server may have erased its session, or an agent that came late have made it again.
+        if let Err(failure) = service::session_storage::clear_leftovers(&app).await {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "clearing evicted storage failed; the next sweep tries again");
         }
         if let Err(failure) = service::attachments::sweep(&app).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "clearing unused attachments failed; the next sweep tries again");

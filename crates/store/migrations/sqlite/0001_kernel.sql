@@ -309,9 +309,11 @@ CREATE TABLE attachments (
     owner TEXT NOT NULL,
     thread_id TEXT NOT NULL,
     bytes BIGINT NOT NULL,
+    asked_for_at BIGINT NOT NULL,
+    let_go_at BIGINT,
     used_at BIGINT,
     created_at BIGINT NOT NULL
 );
 CREATE INDEX attachments_owner ON attachments (owner, thread_id, bytes);
--- Those that no message has used yet.
-CREATE INDEX attachments_unused ON attachments (created_at) WHERE used_at IS NULL;
+-- Those of which nobody knows that a message uses them.
+CREATE INDEX attachments_unused ON attachments (asked_for_at) WHERE used_at IS NULL;

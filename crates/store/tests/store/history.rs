@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use ostler_protocol::events::EventType;
-use ostler_store::history::{self, Span};
+use ostler_store::history::{self, Extent, Span};
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -12,7 +12,7 @@ use crate::{
     workshop::Workshop,
 };
 
-on_both_engines!(what_was_said_is_found_by_its_index);
+on_both_engines!(what_was_said_is_found_by_its_index, what_a_turn_had_begun_ends_with_the_turn);
 
 const TURNS: usize = 200;
 const TURN_MS: i64 = 30_000;
@@ -55,4 +55,41 @@ async fn what_was_said_is_found_by_its_index(place: Place) {
     let beginning = ago(TURNS as i64);
     assert!(!history::has_earlier(&workshop.db, run.session, beginning).await.unwrap());
     assert_eq!(history::find_last(&workshop.db, run.session, beginning).await.unwrap(), None);
+}
+
+async fn what_a_turn_had_begun_ends_with_the_turn(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    for _ in 0..TURNS {
+        workshop.host.advance_ms(TURN_MS);
+        let command = Some(workshop.turn(&run).await);
+        let epoch = workshop.claim(&run, "runner-a").await;
+        let delta = event(EventType::AssistantDelta, command, json!({"messageId": "m", "delta": "…"}));
+        let mut events = vec![delta; 20];
+        events.push(event(
+            EventType::TerminalStatus,
+            command,
+            json!({"status": "failed", "failureKind": "backend-failed"}),
+        ));
+        workshop.ask(run.append("runner-a", epoch, None, events)).await;
+    }
+    if place.engine() == Engine::Postgres {
+        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+    }
+    let start = workshop.now().checked_sub(SignedDuration::from_millis(3 * TURN_MS)).unwrap();
+    let span = Span { start, end: workshop.now().checked_add(SignedDuration::from_millis(1)).unwrap() };
+    let asked = history::list_messages(&workshop.db, run.session, span, 1_000, usize::MAX).await.unwrap();
+    let turns = history::list_turns(&workshop.db, run.session, span).await.unwrap();
+    for asked in &asked {
+        let turn = turns.iter().find(|turn| Some(turn.command_id) == asked.command_id).unwrap();
+        let extent = Extent::of(turn, asked).unwrap();
+        assert_eq!(history::list_turn(&workshop.db, extent).await.unwrap().len(), 20);
+        assert!(extent.end_seq - extent.asked_seq < 40, "its own events and no others: {extent:?}");
+        let plan = history::explain_turn(&workshop.db, extent).await.unwrap();
+        // Both ends are in the index: nothing after the turn is walked over.
+        let bounded = plan.contains("events_run (run_id=? AND seq>? AND seq<?)")
+            || (plan.contains("events_run") && plan.contains("seq >") && plan.contains("seq <"));
+        assert!(bounded, "{plan}");
+    }
+    assert_eq!(asked.len(), 4);
 }

@@ -25,6 +25,8 @@ use super::super::{
 };
 use crate::{
     app::App,
+    auth::{Principal, unauthenticated},
+    places::Place,
     service::{self, attachments::Upload},
 };
 
@@ -88,21 +90,20 @@ impl FromRequest<App> for Form {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
+        let caller = request.extensions().get::<Principal>().cloned();
+        let caller = caller.ok_or_else(|| unauthenticated("this needs a token: Authorization: Bearer …"))?;
         let form = Multipart::from_request(request, app).await.map_err(|_| {
             let message = "the body must be multipart/form-data";
             Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message)
         })?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
-        let read = async {
-            let _place = app.attachments.uploads.acquire().await.map_err(Failure::internal)?;
-            read(form).await
-        };
-        let read = tokio::time::timeout(patience, read).await;
+        let place = app.attachments.admit(&caller)?;
+        let read = tokio::time::timeout(patience, read(form, place)).await;
         Ok(read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?.map(Self)?)
     }
 }
 
-async fn read(mut form: Multipart) -> Result<Upload, Failure> {
+async fn read(mut form: Multipart, place: Place) -> Result<Upload, Failure> {
     let (mut thread_id, mut run_id, mut bytes) = (None, None, None);
     while let Some(field) = form.next_field().await.map_err(|_| malformed())? {
         let (slot, max): (&mut Option<Bytes>, usize) = match field.name() {
@@ -117,7 +118,7 @@ async fn read(mut form: Multipart) -> Result<Upload, Failure> {
     }
     let text = |bytes: Option<Bytes>| String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap_or_default();
     let bytes = bytes.ok_or_else(|| Failure::invalid("form-field", "the form needs a file"))?;
-    Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes })
+    Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes, place })
 }
 
 async fn read_field(mut field: Field<'_>, max: usize) -> Result<Bytes, Failure> {

@@ -13,7 +13,7 @@ use ostler_store as store;
 use crate::{
     app::{App, store_failure},
     auth::Principal,
-    followers::Place,
+    places::Place,
     service::follow::{self, Follower},
 };
 

@@ -1,4 +1,5 @@
-//! Places for event streams: so many for the server, and so many for one caller, so that nobody can take them all.
+//! Places for what is held open at once, event streams and uploads: so many for the server, and so many for one caller, so
+//! that nobody can take them all.
 
 use std::{
     collections::HashMap,
@@ -12,10 +13,23 @@ use crate::auth::Principal;
 /// Somebody who was refused may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-#[derive(Default)]
-pub struct Followers {
+pub struct Places {
+    kind: Kind,
     open: Mutex<Open>,
 }
+
+/// What the places are for, as a refusal tells it.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    pub rule: &'static str,
+    pub per_caller_rule: &'static str,
+    pub plural: &'static str,
+}
+
+pub const STREAMS: Kind =
+    Kind { rule: "followers", per_caller_rule: "followers-per-caller", plural: "event streams are open" };
+pub const UPLOADS: Kind =
+    Kind { rule: "uploads", per_caller_rule: "uploads-per-caller", plural: "files are being uploaded" };
 
 #[derive(Default)]
 struct Open {
@@ -24,13 +38,17 @@ struct Open {
     by_caller: HashMap<String, usize>,
 }
 
-/// A stream's place, given back when it is dropped.
+/// A place, given back when it is dropped.
 pub struct Place {
-    followers: Arc<Followers>,
+    places: Arc<Places>,
     caller: String,
 }
 
-impl Followers {
+impl Places {
+    pub fn new(kind: Kind) -> Arc<Self> {
+        Arc::new(Self { kind, open: Mutex::default() })
+    }
+
     pub fn count(&self) -> usize {
         self.open.lock().expect("never poisoned").all
     }
@@ -39,16 +57,16 @@ impl Followers {
         let caller = caller.name();
         let mut open = self.open.lock().expect("never poisoned");
         if open.all >= max {
-            return Err(refused("followers", "too many event streams are open", max));
+            return Err(refused(self.kind.rule, &format!("too many {}", self.kind.plural), max));
         }
         let own = open.by_caller.entry(caller.clone()).or_default();
         if *own >= per_caller_max {
-            let message = "this caller has too many event streams open";
-            return Err(refused("followers-per-caller", message, per_caller_max));
+            let message = format!("too many {} by this caller", self.kind.plural);
+            return Err(refused(self.kind.per_caller_rule, &message, per_caller_max));
         }
         *own += 1;
         open.all += 1;
-        Ok(Place { followers: self.clone(), caller })
+        Ok(Place { places: self.clone(), caller })
     }
 }
 
@@ -58,7 +76,7 @@ fn refused(rule: &'static str, message: &str, max: usize) -> Failure {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.followers.open.lock().expect("never poisoned");
+        let mut open = self.places.open.lock().expect("never poisoned");
         open.all -= 1;
         if let Some(own) = open.by_caller.get_mut(&self.caller) {
             *own -= 1;
