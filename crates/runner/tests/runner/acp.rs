@@ -120,7 +120,7 @@ async fn what_an_agent_says_becomes_events_and_two_turns_need_one_process() {
     let said = [("Looking.".into(), false), ("Done.".into(), true), ("Again.".into(), true)];
     assert_eq!(messages(kernel), said);
     assert_eq!(of_type(kernel, EventType::Reasoning)[0]["text"], "hm");
-    assert_eq!(of_type(kernel, EventType::Activity)[0]["entries"][0]["content"], "look");
+    assert_eq!(of_type(kernel, EventType::Activity)[0]["content"]["entries"][0]["content"], "look");
     let calls = of_type(kernel, EventType::ToolCall);
     let told: Vec<_> =
         calls.iter().map(|call| (call["status"].as_str().unwrap(), call["command"].as_str().unwrap())).collect();

@@ -94,7 +94,10 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         match app.try_submit(session.session, session.active_run_id, op).await {
             Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
             Err(failure) if failure.kind == FailureKind::NotFound => {}
-            outcome => return outcome?.map(session_of).transpose(),
+            outcome => {
+                let reply = outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
+                return session_of(reply).map(Some);
+            }
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"))

@@ -69,7 +69,9 @@ async fn a_second_turn_is_held_to_the_same_policy_as_the_first() {
     stage.policy = json!({"sandbox": "read-only", "approval": "never"});
     for file in ["first", "second"] {
         let played = stage.play(&format!("[[tool:touch {file}]]")).await;
-        assert_eq!(played.all("tool_call").last().unwrap()["status"], "failed", "{:#?}", played.events);
+        assert_eq!(played.all("usage").len(), 2, "the tool was called: {:#?}", played.events);
+        // Codex does not always tell of a command that its sandbox stopped at once.
+        assert!(played.all("tool_call").iter().all(|call| call["status"] != "completed"), "{:#?}", played.events);
         assert!(!stage.outfit.workspace.as_ref().unwrap().join(file).exists());
     }
 }
