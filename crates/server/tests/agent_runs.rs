@@ -28,6 +28,7 @@ on_both_engines!(
     an_oversized_body_is_told_in_the_protocols_words,
     context_reaches_the_command_and_never_the_history,
     a_streamed_transcript_must_be_our_history,
+    a_client_may_remember_an_answer_that_was_cut_off,
 );
 
 pub const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
@@ -372,4 +373,26 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     // In the other form the rule stands as it is written.
     let refused = server.post(RUNS, &posted("run-5", |_| ())).await;
     refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+}
+
+async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
+    let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
+    runner.ack(&command).await;
+    runner.tell(&command, "assistant_delta", json!({"messageId": "m", "delta": "half of"})).await;
+    runner.end(&command, "cancelled").await;
+    let remembered = |parts: &[&str]| {
+        let mut body = message("run-2", "");
+        let mut messages = vec![json!({"id": "a", "role": "user", "content": "one"})];
+        messages.extend(parts.iter().map(|part| json!({"id": "b", "role": "assistant", "content": part})));
+        messages.push(json!({"id": "c", "role": "user", "content": "two"}));
+        body["messages"] = json!(messages);
+        body
+    };
+    // One turn was cut off, so one answer can be half remembered.
+    let refused = server.stream(&remembered(&["half of", "and another"])).await;
+    refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    let response = server.streaming(&remembered(&["half of"])).send().await.unwrap();
+    assert_eq!(response.status(), 200);
 }

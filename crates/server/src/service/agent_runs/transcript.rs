@@ -1,16 +1,14 @@
 //! The transcript that a stock AG-UI client sends along with each message. Our own history is what counts, so the transcript
 //! is compared with it and dropped; a client whose memory differs from ours is told so instead of being answered past it.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::{borrow::Cow, collections::HashSet};
 
 use ostler_protocol::{
     Failure,
     agui::{input::RUN_MESSAGES_INVALID, messages::Message},
-    events::{Event, EventType},
+    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED},
     limits::CONVERSATION_EVENTS_MAX,
+    runs::TerminalStatus,
     sessions::Session,
 };
 use ostler_store as store;
@@ -18,19 +16,28 @@ use serde::Deserialize;
 
 use crate::app::{App, store_failure};
 
-/// What is read of a thread's log for it.
-const EVENTS_MAX: u32 = 50_000;
+/// What is read of a thread's log for it, the newest. What a client remembers from before that is taken on trust: it is
+/// dropped like the rest.
+const EVENTS_MAX: u32 = 2_000;
+
+const READ: [EventType; 5] = [
+    EventType::UserMessage,
+    EventType::AssistantMessage,
+    EventType::BackendStatus,
+    EventType::PermissionResolved,
+    EventType::TerminalStatus,
+];
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(default)]
 struct View<'a> {
     #[serde(borrow)]
-    message_id: Cow<'a, str>,
-    #[serde(borrow)]
     text: Cow<'a, str>,
-    #[serde(borrow)]
-    delta: Cow<'a, str>,
     content: Vec<Part<'a>>,
+    #[serde(borrow)]
+    phase: Cow<'a, str>,
+    #[serde(borrow)]
+    status: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -57,22 +64,13 @@ pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) 
         return Ok(());
     }
     let Some(thread) = thread else { return Err(differs()) };
-    let log = async |types: &[EventType]| {
-        let found = store::events::list_newest(&app.db, thread.session, types, CONVERSATION_EVENTS_MAX, EVENTS_MAX);
-        found.await.map_err(store_failure)
-    };
-    let said = log(&[EventType::UserMessage, EventType::AssistantMessage]).await?;
-    if !in_order(&asked, said.iter().filter(|event| event.event_type == EventType::UserMessage)) {
+    let log = store::events::list_newest(&app.db, thread.session, &READ, CONVERSATION_EVENTS_MAX, EVENTS_MAX);
+    let log = log.await.map_err(store_failure)?;
+    let is_whole = log.len() < EVENTS_MAX as usize && thread.last_seq <= CONVERSATION_EVENTS_MAX;
+    if is_whole && !(was_asked(&asked, &log) && was_answered(&answered, &log)) {
         return Err(differs());
     }
-    let whole: HashSet<_> = said.iter().map(|event| View::of(event).text.into_owned()).collect();
-    if answered.iter().all(|text| whole.contains(*text)) {
-        return Ok(());
-    }
-    // What was cut off half-way was never said whole.
-    let pieces = log(&[EventType::AssistantDelta]).await?;
-    let half = joined(&pieces);
-    if answered.iter().all(|text| whole.contains(*text) || half.contains(*text)) { Ok(()) } else { Err(differs()) }
+    Ok(())
 }
 
 /// What users ask is kept redacted.
@@ -90,24 +88,32 @@ fn answered(message: &Message) -> Option<&str> {
     }
 }
 
-/// Whether the texts are among what was asked, in its order. A client need not remember everything.
-fn in_order<'a>(texts: &[String], events: impl Iterator<Item = &'a Event>) -> bool {
+/// Whether the texts were asked, in their order. A client need not remember everything.
+fn was_asked(texts: &[String], log: &[Event]) -> bool {
     let mut left = texts.iter().peekable();
-    for event in events {
+    for event in log.iter().filter(|event| event.event_type == EventType::UserMessage) {
         let words = View::of(event).words();
         left.next_if(|text| **text == words);
     }
     left.next().is_none()
 }
 
-/// The texts that pieces make up, by command and message.
-fn joined(pieces: &[Event]) -> HashSet<String> {
-    let mut texts: HashMap<_, String> = HashMap::new();
-    for event in pieces {
-        let View { message_id, delta, .. } = View::of(event);
-        texts.entry((event.command_id, message_id)).or_default().push_str(&delta);
+/// Whether the texts were answered. One that was never said whole was cut off by something that the log has.
+fn was_answered(texts: &[&str], log: &[Event]) -> bool {
+    let said = log.iter().filter(|event| event.event_type == EventType::AssistantMessage);
+    let whole: HashSet<_> = said.map(|event| View::of(event).text).collect();
+    let parts = texts.iter().filter(|text| !whole.contains(**text)).count();
+    parts <= log.iter().filter(|event| cuts(event)).count()
+}
+
+/// Whether it can have cut a message off half-way: an answer that was awaited, a runner's death, an end that is no completion.
+fn cuts(event: &Event) -> bool {
+    match event.event_type {
+        EventType::PermissionResolved => true,
+        EventType::BackendStatus => View::of(event).phase == PHASE_ATTEMPT_RESTARTED,
+        EventType::TerminalStatus => View::of(event).status != TerminalStatus::Completed.as_str(),
+        _ => false,
     }
-    texts.into_values().collect()
 }
 
 fn differs() -> Failure {
