@@ -6,6 +6,7 @@ mod chromium;
 mod debian;
 mod installed;
 mod npm;
+mod openssl;
 mod postgres;
 mod process;
 mod python;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::chromium;
 use crate::npm::{self, Agents};
+use crate::openssl;
 use crate::postgres::{self, Cluster};
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::python;
@@ -39,6 +40,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
     let browser = step("chromium", chromium::find_or_install)?;
     let agents = step("real agents and clients", npm::find_or_install)?;
+    step("openssl", openssl::find_or_install)?;
     let python = step("judges in Python", python::find_or_install)?;
     let cluster = step("private Postgres", Cluster::start)?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
