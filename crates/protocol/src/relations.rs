@@ -85,7 +85,8 @@ pub struct CreateRelation {
     pub answers: Answers,
 }
 
-/// What a person answers: the scopes they grant, all of them, and nothing that is not listed.
+/// What a person answers, at first and again later: the scopes they grant, all of them, and nothing that is not listed. A later
+/// answer that does not only take grants back names the manifest that the person saw.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Answers {
     #[serde(default)]
@@ -102,27 +103,6 @@ pub struct Answers {
     /// The language in which they saw its texts.
     #[serde(default)]
     pub language: Language,
-}
-
-/// A change of a relation. Unless it only takes grants back, it names the manifest that the person saw.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct UpdateRelation {
-    pub granted_scopes: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub denied_scopes: Vec<String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub terms: BTreeMap<String, Terms>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub manifest_hash: Option<String>,
-    #[serde(default)]
-    pub language: Language,
-}
-
-impl From<UpdateRelation> for Answers {
-    fn from(asked: UpdateRelation) -> Self {
-        let UpdateRelation { granted_scopes, denied_scopes, terms, manifest_hash, language } = asked;
-        Self { granted_scopes, denied_scopes, terms, manifest_hash, language }
-    }
 }
 
 /// A call that a person's client let happen under a grant.

@@ -147,7 +147,7 @@ fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray
     let mut tasks = vec![
         serving,
         tokio::spawn(worker::sweeper::run(app.clone())),
-        tokio::spawn(worker::session_storage::run(app.clone())),
+        tokio::spawn(worker::housekeeping::run(app.clone())),
     ];
     if let Some(told) = told {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));

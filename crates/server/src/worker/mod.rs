@@ -1,5 +1,5 @@
 //! Background work: what time and other servers bring about.
 
-pub mod session_storage;
+pub mod housekeeping;
 pub mod sweeper;
 pub mod wakeups;
