@@ -16,6 +16,7 @@ mod history;
 mod http;
 mod idle;
 mod machine;
+mod manifest;
 mod replicas;
 mod report;
 mod result;
@@ -38,7 +39,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
-          sessions, replicas, start, codex, agui";
+          sessions, replicas, start, manifest, codex, agui";
 
 struct Options {
     ostler: PathBuf,
@@ -134,6 +135,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     if wanted("agui") {
         agui::measure(&bench, &mut report).await?;
         history::measure(&bench, &mut report).await?;
+    }
+    if wanted("manifest") {
+        manifest::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

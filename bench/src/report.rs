@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 22] = [
+const TARGETS: [(&str, Target); 24] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -26,6 +26,8 @@ const TARGETS: [(&str, Target); 22] = [
     ("generator.cpu_share_max", AtMost(1.0)),
     ("idle.rss_mib", AtMost(30.0)),
     ("idle.sessions_10k_mib", AtMost(20.0)),
+    ("manifest.check_cpu_ms", AtMost(50.0)),
+    ("manifest.diff_cpu_ms", AtMost(20.0)),
     ("replicas.ratio_two_to_one", AtLeast(0.9)),
     ("result.ratio_100k_to_100", AtMost(2.0)),
     ("run.postgres.cpu_ms_per_run", AtMost(0.8)),

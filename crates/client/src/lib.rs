@@ -3,6 +3,7 @@
 //! It speaks HTTP to a server elsewhere, or calls a server in the same process directly; callers cannot tell. It keeps no
 //! state about runs, never retries and never reconnects by itself: who calls knows what may be repeated.
 
+mod agents;
 mod answer;
 mod backends;
 mod capabilities;

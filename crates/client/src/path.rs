@@ -27,8 +27,17 @@ impl Path {
 
     /// `/api/v1` and the segments.
     pub fn api(segments: &[&str]) -> Self {
+        Self::under("/api/v1", segments)
+    }
+
+    /// The segments alone, for dialects that stand at the root.
+    pub fn of(segments: &[&str]) -> Self {
+        Self::under("", segments)
+    }
+
+    fn under(prefix: &str, segments: &[&str]) -> Self {
         let mut path = String::with_capacity(80);
-        path.push_str("/api/v1");
+        path.push_str(prefix);
         for segment in segments {
             path.push('/');
             match *segment {

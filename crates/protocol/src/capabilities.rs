@@ -119,6 +119,26 @@ pub const REGISTRY: &[Capability] = &[
         "Answers say how often one may still come, and whoever comes too often when again.",
     )
     .when(Toggle::RateLimit),
+    tag(
+        "ostler_agents",
+        &[
+            "POST /agents",
+            "GET /agents",
+            "GET /agents/{agentId}",
+            "PATCH /agents/{agentId}",
+            "POST /agents/{agentId}/manifest/diff",
+        ],
+        "Agents with manifests: make, find, read (by entity tag), change; what a change would break, before it is made.",
+    ),
+    tag(
+        "ostler_agent_tokens",
+        &[
+            "POST /agents/{agentId}/tokens",
+            "GET /agents/{agentId}/tokens",
+            "DELETE /agents/{agentId}/tokens/{agentTokenId}",
+        ],
+        "Tokens that speak for an agent: make, list, revoke.",
+    ),
     tag("ostler_backends", &["GET /api/v1/backends"], "Lists the backend profiles and what each needs."),
     tag(
         "ostler_runs",

@@ -4,6 +4,7 @@
 //! the state machines; the store persists what they return.
 
 pub mod agent_runs;
+pub mod agents;
 pub mod agui;
 pub mod attachments;
 pub mod backends;

@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{
     FailureKind, RawJson, Timestamp,
     commands::{Command, CreateCommand},
-    ids::{AttemptId, RunId, RunnerJobId, SessionId},
+    ids::{AgentId, AttemptId, RunId, RunnerJobId, SessionId},
     json::present,
     policy::{AskedPolicy, ExecutionPolicy},
     runner_jobs::RunnerJob,
@@ -109,6 +109,9 @@ pub struct CreateRun {
     pub provider_id: Option<String>,
     #[schema(value_type = String, required)]
     pub backend_profile: Option<String>,
+    /// The agent that the run is of. Its profile runs it, if no other is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
     #[schema(value_type = Option<AskedPolicy>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_policy: Option<RawJson>,
@@ -163,6 +166,9 @@ pub struct Run {
     pub workspace_ref: RawJson,
     pub provider_id: String,
     pub backend_profile: String,
+    /// The agent that the run is of, where one was named.
+    #[serde(default)]
+    pub agent_id: Option<AgentId>,
     pub execution_policy: ExecutionPolicy,
     #[schema(value_type = Option<TraceSink>)]
     pub trace_sink: RawJson,

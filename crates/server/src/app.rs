@@ -55,6 +55,8 @@ pub struct Inner {
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
     pub codex_works: tokio::sync::OnceCell<bool>,
+    /// Held by whoever publishes a manifest, so that versions are given out in turn.
+    pub publishing: tokio::sync::Mutex<()>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -171,6 +173,7 @@ impl App {
             metrics,
             traces,
             codex_works: tokio::sync::OnceCell::new(),
+            publishing: tokio::sync::Mutex::default(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, FailureKind,
-    ids::{RunId, RunnerJobId, TokenId, UserId},
+    ids::{AgentId, RunId, RunnerJobId, TokenId, UserId},
     sessions::Session,
     tokens::TokenRole,
 };
@@ -18,7 +18,7 @@ mod tokens;
 
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
-pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash, unhex};
+pub use tokens::{AGENT, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash, unhex};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
@@ -28,6 +28,8 @@ pub enum Principal {
     Service { token_id: TokenId, tenants: Arc<[String]>, role: TokenRole },
     /// A person, in their tenants.
     User { user_id: UserId, name: Arc<str>, tenants: Arc<[String]> },
+    /// An agent that people grant something.
+    Agent { agent_id: AgentId, token_id: TokenId },
     /// A runner that was started for one run.
     Runner { run_id: RunId, runner_job_id: RunnerJobId },
 }
@@ -69,8 +71,8 @@ pub enum Access {
     Provide,
     /// Who may carry a run out.
     Run,
-    /// Who may talk to agents in threads of their own: users. The operator is the user `local`.
-    Chat,
+    /// Who may own agents, and threads in which they talk to them: users. The operator is the user `local`.
+    Own,
     /// The operator alone.
     Operate,
 }
@@ -84,7 +86,7 @@ impl Access {
         Self::Submit,
         Self::Provide,
         Self::Run,
-        Self::Chat,
+        Self::Own,
         Self::Operate,
     ];
 
@@ -97,7 +99,7 @@ impl Access {
             Self::Submit => "submit",
             Self::Provide => "provide",
             Self::Run => "run",
-            Self::Chat => "chat",
+            Self::Own => "own",
             Self::Operate => "operate",
         }
     }
@@ -108,26 +110,28 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Signed | Self::Read => "this needs a token",
-            Self::Browse => "a runner sees its own run only",
-            Self::Submit => "runners may not submit work",
+            Self::Public | Self::Signed => "this needs a token",
+            Self::Browse => "a runner sees its own run only, and an agent none",
+            Self::Read => "an agent sees no run",
+            Self::Submit => "runners and agents may not submit work",
             Self::Provide => "provider profiles are for services, not for users and runners",
             Self::Run => "this token may not act as a runner",
-            Self::Chat => "threads are for users, not for services and runners",
+            Self::Own => "agents and threads are for users, not for services, runners and agents",
             Self::Operate => "only the operator may do this",
         }
     }
 
     /// The one place that says which kind of caller may do which kind of thing.
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
-        use Principal::{Operator, Runner, Service, User};
+        use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Signed | Self::Read, _) => true,
-            (Self::Browse, _) => !matches!(caller, Runner { .. }),
+            (_, Operator) | (Self::Public | Self::Signed, _) => true,
+            (Self::Read, _) => !matches!(caller, Agent { .. }),
+            (Self::Browse, _) => !matches!(caller, Runner { .. } | Agent { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
             (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Client, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
-            (Self::Chat, _) => matches!(caller, User { .. }),
+            (Self::Own, _) => matches!(caller, User { .. }),
             (Self::Operate, _) => false,
         };
         if admitted { Ok(()) } else { Err(forbidden("role", self.refusal())) }
@@ -141,8 +145,18 @@ impl Principal {
             Self::Operator => "operator".into(),
             Self::Service { token_id, .. } => format!("service:{token_id}"),
             Self::User { name, .. } => format!("user:{name}"),
+            Self::Agent { agent_id, .. } => format!("agent:{agent_id}"),
             Self::Runner { runner_job_id, .. } => format!("runner:{runner_job_id}"),
         }
+    }
+
+    /// Who owns what this caller makes. The operator's token speaks for the user `local`.
+    pub fn owner(&self) -> Result<String, Failure> {
+        Access::Own.admit(self)?;
+        Ok(match self {
+            Self::User { user_id, .. } => user_id.to_string(),
+            _ => "local".to_owned(),
+        })
     }
 
     /// `None`: every tenant.
@@ -150,7 +164,7 @@ impl Principal {
         match self {
             Self::Operator => None,
             Self::Service { tenants, .. } | Self::User { tenants, .. } => Some(tenants),
-            Self::Runner { .. } => Some(&[]),
+            Self::Agent { .. } | Self::Runner { .. } => Some(&[]),
         }
     }
 

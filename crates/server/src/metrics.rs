@@ -46,6 +46,7 @@ pub struct Metrics {
     jobs_ended: [AtomicU64; JOB_ENDS.len()],
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
+    large_manifests: AtomicU64,
 }
 
 #[derive(Default)]
@@ -100,6 +101,11 @@ impl Metrics {
         self.flush_requests.add(requests as u64, &SIZES);
         self.flush_us.add(took_us.max(0).unsigned_abs(), &TIMES_US);
         self.events.fetch_add(events as u64, Relaxed);
+    }
+
+    /// A manifest came near its size limit.
+    pub fn large_manifest(&self) {
+        self.large_manifests.fetch_add(1, Relaxed);
     }
 
     pub fn run_started(&self) {

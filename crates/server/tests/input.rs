@@ -6,6 +6,7 @@ use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
 use crate::{
+    agents::sample_manifest,
     harness::{Engine, Played, TestServer, id, run_body},
     on_both_engines,
     surface::{agent_run, uuid},
@@ -42,6 +43,7 @@ struct Scene {
     runner: Played,
     session_id: String,
     command_id: String,
+    agent_id: String,
 }
 
 /// Method, path and a body that would be accepted.
@@ -65,7 +67,8 @@ impl Scene {
         let files = json!({"auth.json": "{}", "config.toml": "model = \"m\""});
         let path = format!("/api/v1/provider-profiles/{PROFILE}/credential");
         server.call("PUT", &path, &json!({"files": files})).await.with_status(200);
-        Self { server, runner, session_id, command_id }
+        let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");
+        Self { server, runner, session_id, command_id, agent_id }
     }
 
     /// Every operation that takes a body.
@@ -82,6 +85,9 @@ impl Scene {
         whole_run["sessionRef"] = json!({"sessionId": "s"});
         whole_run["idempotencyKey"] = json!("k");
         whole_run["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
+        let agent = &self.agent_id;
+        let whole_agent =
+            json!({"name": "reader", "backend_profile": "scripted", "capability_manifest": sample_manifest()});
         let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
         vec![
             ("POST", "/api/v1/runs".into(), whole_run),
@@ -131,6 +137,10 @@ impl Scene {
             ),
             ("POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
             ("POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
+            ("POST", "/agents".into(), whole_agent.clone()),
+            ("PATCH", format!("/agents/{agent}"), whole_agent.clone()),
+            ("POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
+            ("POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
             (
                 "PUT",
                 format!("/api/v1/provider-profiles/{PROFILE}/credential"),
@@ -155,7 +165,7 @@ impl Scene {
         let run_id = &self.runner.run_id;
         let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
         let mut state = self.server.events(run_id).await;
-        let listed = ["/api/v1/tokens", "/api/v1/users", "/api/v1/provider-profiles"];
+        let listed = ["/api/v1/tokens", "/api/v1/users", "/api/v1/provider-profiles", "/agents"];
         for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all"].into_iter().chain(listed) {
             state.push(self.server.get(path).await.ok());
         }
@@ -175,6 +185,10 @@ fn every_write_of_the_document_is_tried_here() {
         bodies.map(move |(method, _)| format!("{} {path}", method.to_uppercase()))
     });
     let known = [
+        "PATCH /agents/{agentId}",
+        "POST /agents",
+        "POST /agents/{agentId}/manifest/diff",
+        "POST /agents/{agentId}/tokens",
         "PATCH /api/v1/commands/{commandId}/status",
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",

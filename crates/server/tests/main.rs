@@ -6,6 +6,7 @@
 mod harness;
 
 mod agent_runs;
+mod agents;
 mod attachments;
 mod budgets;
 mod callers;

@@ -29,20 +29,22 @@ enum Kind {
     ServiceRunner,
     User,
     RunsRunner,
+    Agent,
 }
 
-const KINDS: [Kind; 4] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::RunsRunner];
+const KINDS: [Kind; 5] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::RunsRunner, Kind::Agent];
 
 /// Which kinds of caller what is declared admits: the table of `docs/callers.md`. The operator is always admitted.
 fn admitted(access: &str) -> &'static [Kind] {
     use Kind::*;
     match access {
-        "public" | "signed" | "read" => &KINDS,
+        "public" | "signed" => &KINDS,
+        "read" => &[Client, ServiceRunner, User, RunsRunner],
         "browse" => &[Client, ServiceRunner, User],
         "submit" => &[Client, User],
+        "own" => &[User],
         "provide" => &[Client],
         "run" => &[ServiceRunner, RunsRunner],
-        "chat" => &[User],
         "operate" => &[],
         other => panic!("nobody knows what {other:?} admits"),
     }
@@ -115,7 +117,12 @@ impl Operation {
 
     /// About the whole installation, which has no tenant. A trial's run has one.
     fn is_everywhere(&self) -> bool {
-        self.access == "signed" || (self.access == "provide" && !self.template.contains("{validationId}"))
+        match self.access.as_str() {
+            "public" | "signed" => true,
+            "own" => self.template == "/agents",
+            "provide" => !self.template.contains("{validationId}"),
+            _ => false,
+        }
     }
 
     /// What it does with a session or what is in it, if it is about one.
@@ -177,6 +184,11 @@ async fn user(server: &TestServer, name: &str, tenant: &str) -> Caller {
     server.with_token(Some(&id(&made.with_status(201), "token")))
 }
 
+async fn agent(server: &TestServer, agent_id: &str) -> Caller {
+    let made = server.post(&format!("/agents/{agent_id}/tokens"), &json!({"name": "matrix"})).await.with_status(201);
+    server.with_token(Some(&id(&made, "token")))
+}
+
 /// Callers that nothing lets in.
 async fn strangers(server: &TestServer) -> Vec<(&'static str, Caller)> {
     let (revoked, token_id) = service(server, "client", "hwlab", None).await;
@@ -213,6 +225,7 @@ async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Ca
         (Kind::ServiceRunner, service(server, "runner", tenant, None).await.0),
         (Kind::User, user(server, &format!("user-{tenant}-{}", of.job_id), tenant).await),
         (Kind::RunsRunner, runs_token(server, of, "running").await),
+        (Kind::Agent, agent(server, &of.agent_id).await),
     ]
 }
 
@@ -237,6 +250,7 @@ async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value>
         "/api/v1/tokens",
         "/api/v1/users",
         "/api/v1/provider-profiles",
+        "/agents",
     ] {
         state.push(server.get(path).await.ok());
     }
@@ -286,12 +300,13 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
     assert_eq!(state(&server, engine, &scene).await, before, "something was written");
 }
 
-/// Gives the scene's thread to its user, with a picture of theirs.
-async fn own_thread(server: &TestServer, scene: &mut Scene, user: &Caller) {
+/// Gives the scene's agent and thread to its user, with a picture of theirs.
+async fn hand_over(server: &TestServer, scene: &mut Scene, user: &Caller) {
     let owner = format!("SELECT user_id FROM users WHERE name = 'user-hwlab-{}'", scene.job_id);
     let thread = &scene.thread_id;
     let sql = format!("UPDATE sessions SET owner = ({owner}), tenant_id = 'hwlab' WHERE external_id = '{thread}'");
     server.store(&sql).await;
+    server.store(&format!("UPDATE agents SET owner_id = ({owner}) WHERE agent_id = '{}'", scene.agent_id)).await;
     scene.picture = Picture::upload(user, &scene.thread_id).await;
 }
 
@@ -302,7 +317,7 @@ async fn whoever_is_right_gets_in(engine: Engine) {
         let mut scene = scene(&server, MARKER).await;
         let callers = callers(&server, "hwlab", &scene).await;
         let caller = |wanted: Kind| &callers.iter().find(|(known, _)| *known == wanted).unwrap().1;
-        own_thread(&server, &mut scene, caller(Kind::User)).await;
+        hand_over(&server, &mut scene, caller(Kind::User)).await;
         let caller = caller(kind);
         for operation in operations().iter().filter(|operation| admitted(&operation.access).contains(&kind)) {
             for (status, text) in operation.call(caller, &scene).await {

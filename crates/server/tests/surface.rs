@@ -10,13 +10,14 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, conversation, events, history, liveness, permissions, policy, provider_profiles,
+    FailureKind, commands, conversation, events, history, liveness, manifest, permissions, policy, provider_profiles,
     runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
+    agents::sample_manifest,
     harness::{Caller, Engine, PNG, TestServer, check_request, id, run_body},
     on_both_engines,
 };
@@ -32,6 +33,8 @@ pub struct Scene {
     pub permission_id: String,
     token_id: String,
     user_name: String,
+    pub agent_id: String,
+    agent_token_id: String,
     pub profile: String,
     pub validation_id: String,
     pub thread_id: String,
@@ -170,6 +173,14 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/agent/history", none),
     ("POST", "/api/v1/agent/runs", |scene| agent_run(&scene.thread_id, "run-2")),
     ("DELETE", "/api/v1/agent/sessions/{threadId}", none),
+    ("POST", "/agents", |_| json!({"name": "reader", "capability_manifest": sample_manifest()})),
+    ("GET", "/agents", none),
+    ("GET", "/agents/{agentId}", none),
+    ("PATCH", "/agents/{agentId}", |_| json!({"backend_profile": "scripted"})),
+    ("POST", "/agents/{agentId}/manifest/diff", |_| json!({"capability_manifest": sample_manifest()})),
+    ("POST", "/agents/{agentId}/tokens", |_| json!({"name": "laptop"})),
+    ("GET", "/agents/{agentId}/tokens", none),
+    ("DELETE", "/agents/{agentId}/tokens/{agentTokenId}", none),
 ];
 
 /// Every operation the document has.
@@ -245,7 +256,12 @@ impl Scene {
         let thread_id = uuid(&job_id);
         server.post("/api/v1/agent/runs", &agent_run(&thread_id, "run-1")).await.with_status(202);
         let picture = Picture::upload(server, &thread_id).await;
+        let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");
+        let token = server.post(&format!("/agents/{agent_id}/tokens"), &json!({"name": "laptop"})).await;
+        let agent_token_id = id(&token.with_status(201), "token_id");
         Self {
+            agent_id,
+            agent_token_id,
             run_id,
             session_id,
             command_id,
@@ -273,6 +289,8 @@ impl Scene {
             .replace("{runnerJobId}", &self.job_id)
             .replace("{permissionId}", &self.permission_id)
             .replace("{tokenId}", &self.token_id)
+            .replace("{agentId}", &self.agent_id)
+            .replace("{agentTokenId}", &self.agent_token_id)
             .replace("{userName}", &self.user_name)
             .replace("{profile}", &self.profile)
             .replace("{validationId}", &self.validation_id)
@@ -334,6 +352,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Phase", words::<liveness::Phase>()),
         ("PlacementKind", words::<runners::PlacementKind>()),
         ("Role", words::<conversation::Role>()),
+        ("Rule", words::<manifest::Rule>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
         ("StorageKind", words::<session_storage::StorageKind>()),

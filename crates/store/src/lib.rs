@@ -4,6 +4,7 @@
 //! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
 pub mod agent_runs;
+pub mod agents;
 pub mod attachments;
 pub mod backends;
 pub mod commands;

@@ -14,7 +14,7 @@ use crate::{
 impl Record for Run {
     const TABLE: &'static str = "runs";
     const KEY: usize = 1;
-    const FIXED: usize = 13;
+    const FIXED: usize = 14;
     const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
         ("run_id", Text),
         ("session_id", Text),
@@ -28,6 +28,7 @@ impl Record for Run {
         ("trace_sink", Text),
         ("idempotency_key", Text),
         ("request_hash", Text),
+        ("agent_id", Text),
         ("created_at", Int),
         ("status", Text),
         ("terminal", Text),
@@ -62,6 +63,7 @@ impl Record for Run {
             (&self.trace_sink).into(),
             self.idempotency_key.clone().into(),
             self.request_hash.as_str().into(),
+            opt_text(self.agent_id),
             self.created_at.into(),
         ]
     }
@@ -98,6 +100,7 @@ impl Record for Run {
             trace_sink: row.raw_json()?,
             idempotency_key: row.opt_text()?,
             request_hash: row.text()?,
+            agent_id: row.opt_id()?,
             created_at: row.time()?,
             status: row.named(RunStatus::parse)?,
             terminal: row.opt_json()?,

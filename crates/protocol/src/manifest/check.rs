@@ -45,7 +45,7 @@ impl Checked {
             return Err(Failure::too_large("manifest-too-large", NAME, bytes, MANIFEST_BYTES_MAX));
         }
         let mut checked = Self::of(canonical)?;
-        if bytes >= MANIFEST_BYTES_WARN {
+        if checked.is_large() {
             let message = format!("{bytes} bytes; the limit is {MANIFEST_BYTES_MAX}");
             checked.warn("manifest-large", "", message);
         }
@@ -62,6 +62,11 @@ impl Checked {
     fn of(canonical: Canonical) -> Result<Self, Failure> {
         let manifest = read_shape(INVALID, NAME, &canonical.text)?;
         Ok(Self { manifest, canonical, warnings: vec![] })
+    }
+
+    /// Whether it is near the limit.
+    pub fn is_large(&self) -> bool {
+        self.canonical.text.len() >= MANIFEST_BYTES_WARN
     }
 
     fn warn(&mut self, rule: &str, pointer: &str, message: impl Into<String>) {

@@ -23,14 +23,14 @@ pub struct Change {
     /// A JSON Pointer into the new manifest, or into the old one for what is gone.
     pub pointer: String,
     /// Null where there was nothing.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub old: Value,
     /// Null where there is nothing now.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub new: Value,
     pub breaking: bool,
     /// The scope it concerns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub scope: Option<String>,
 }
 

@@ -20,7 +20,7 @@ use ostler_store::{self as store, Db};
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
+use super::{AGENT, Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
 use crate::app::store_failure;
 
 const TOKEN_BYTES_MAX: usize = 256;
@@ -118,6 +118,12 @@ async fn look_up(db: &Db, rest: &str, hash: &str, now: Timestamp) -> Result<(Pri
         // Good while its job runs, and no longer: it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
         return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
+    }
+    if rest.starts_with(AGENT) {
+        let found = store::agents::find_token_by_hash(db, hash).await.map_err(store_failure)?;
+        let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;
+        let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
+        return Ok((principal, found.expires_at));
     }
     let found = store::tokens::find_by_hash(db, hash).await.map_err(store_failure)?;
     let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;

@@ -15,7 +15,8 @@ use crate::clock;
 
 /// What every token of ours begins with.
 pub const PREFIX: &str = "ost_";
-/// The kinds of token, as they follow the prefix: a service's, and a runner's for one run.
+/// The kinds of token, as they follow the prefix: an agent's, a service's, and a runner's for one run.
+pub const AGENT: &str = "agt";
 pub const SERVICE: &str = "svc";
 pub const RUN: &str = "run";
 const OPERATOR: &str = "op";

@@ -83,9 +83,9 @@ fn declared(operation: &Value) -> Option<Access> {
 pub fn describe(document: &mut OpenApi) {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
-        "The operator's token, a service token, a user's JWT or a runner's token. The role named by an operation says \
+        "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \
          who may call it: `browse` everybody with a tenant, `read` also the run's own runner, `submit` clients and \
-         users, `provide` clients, `run` runners, `chat` users, `operate` the operator. The operator may call everything."
+         users, `own` users, `provide` clients, `run` runners, `operate` the operator. The operator may call everything."
             .into(),
     );
     let components = document.components.get_or_insert_default();

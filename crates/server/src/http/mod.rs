@@ -24,6 +24,7 @@ mod runs;
 mod session_storage;
 mod sessions;
 mod tokens;
+mod trust;
 mod users;
 
 use std::sync::Arc;
@@ -98,6 +99,11 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(agent::attachments::get))
         .routes(routes!(agent::history::get))
         .routes(routes!(agent::sessions::erase))
+        .routes(routes!(trust::agents::create, trust::agents::list))
+        .routes(routes!(trust::agents::get, trust::agents::update))
+        .routes(routes!(trust::agents::diff))
+        .routes(routes!(trust::agents::create_token, trust::agents::list_tokens))
+        .routes(routes!(trust::agents::revoke_token))
 }
 
 /// The OpenAPI document of this build.

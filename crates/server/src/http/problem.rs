@@ -9,6 +9,7 @@ use ostler_protocol::{
     Failure, FailureKind, agent_runs, events::clip, failures::Problem, ids::TraceId, redaction::Redactor,
 };
 
+use super::trust;
 use crate::app::App;
 
 /// Of every failure: RFC 9457.
@@ -57,6 +58,7 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
     let problem = Problem { code, ..Problem::new(failure.kind, message, trace_id.to_string(), details) };
+    let problem = if trust::speaks(path) { problem.in_trust_dialect() } else { problem };
     let mut answer = (status(failure.kind), Json(problem)).into_response();
     answer.extensions_mut().insert(failure.kind);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));

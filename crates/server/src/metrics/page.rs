@@ -45,6 +45,12 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "",
         "Spans that the trace collector did not take, or that came too fast.",
     ),
+    (
+        "ostler_manifests_large_total",
+        "counter",
+        "",
+        "Manifests of 64 KiB or more that were submitted; the limit is 128 KiB.",
+    ),
 ];
 
 /// What is not counted but looked up.
@@ -107,6 +113,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
             write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
         }
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
+        "ostler_manifests_large_total" => plain(out, metrics.large_manifests.load(Relaxed) as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }
 }

@@ -1,6 +1,7 @@
 //! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
 
 pub mod agent_runs;
+pub mod agents;
 pub mod attachments;
 pub mod backends;
 pub mod capabilities;

@@ -18,7 +18,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{commands, commands::Said, provider_profiles, runner_jobs, session_storage, sessions};
+use super::{agents, commands, commands::Said, provider_profiles, runner_jobs, session_storage, sessions};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -31,9 +31,10 @@ pub const RACES_MAX: usize = 3;
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
+    let request_hash = request_hash(&asked);
+    let asked = with_profile(app, asked).await?;
     let admitted = admit(app, caller, &asked).await?;
     let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
-    let request_hash = request_hash(&asked);
     if let Some(first) = &asked.command {
         check_first(first)?;
     }
@@ -70,6 +71,19 @@ pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<A
     let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
     provider_profiles::check_named(app, &admitted.backend_profile, credentials).await?;
     Ok(admitted)
+}
+
+/// The request with the profile of the agent that it names.
+async fn with_profile(app: &App, mut asked: CreateRun) -> Result<CreateRun, Failure> {
+    let Some(id) = asked.agent_id else { return Ok(asked) };
+    let Some(profile) = agents::get(app, id).await?.backend_profile else { return Ok(asked) };
+    match asked.backend_profile.replace(profile.clone()) {
+        Some(named) if named != profile => {
+            let message = format!("backendProfile is {named:?}, but the agent is run by {profile:?}");
+            Err(Failure::invalid("agent-profile", message))
+        }
+        _ => Ok(asked),
+    }
 }
 
 /// The fields a caller fills freely, as they may be kept. Credentials belong into the secret scope, by reference.
@@ -158,7 +172,7 @@ pub fn create_op(
     said: Option<Said>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();
-    let run = new_run(app, admitted, session, asked.idempotency_key.clone(), request_hash, now);
+    let run = new_run(app, asked, admitted, session, request_hash, now);
     let audit = json!({
         "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
         "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
@@ -189,14 +203,7 @@ pub fn create_op(
     })
 }
 
-fn new_run(
-    app: &App,
-    admitted: &AdmittedRun,
-    session: &Session,
-    key: Option<String>,
-    hash: &str,
-    now: Timestamp,
-) -> Run {
+fn new_run(app: &App, asked: &CreateRun, admitted: &AdmittedRun, session: &Session, hash: &str, now: Timestamp) -> Run {
     Run {
         run_id: RunId::new(app.ids.body()),
         session_id: session.public_id(),
@@ -208,7 +215,8 @@ fn new_run(
         backend_profile: admitted.backend_profile.clone(),
         execution_policy: admitted.execution_policy.clone(),
         trace_sink: admitted.trace_sink.clone(),
-        idempotency_key: key,
+        agent_id: asked.agent_id,
+        idempotency_key: asked.idempotency_key.clone(),
         request_hash: hash.to_owned(),
         status: RunStatus::Pending,
         terminal: None,

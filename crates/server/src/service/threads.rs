@@ -12,23 +12,16 @@ use ostler_store as store;
 use super::{attachments, runs::RACES_MAX, sessions::session_of};
 use crate::{
     app::{App, store_failure},
-    auth::{Access, Principal, forbidden},
+    auth::{Principal, forbidden},
     directories,
 };
 
 /// Sessions that one sweep goes on erasing.
 const ERASED_AT_ONCE: u32 = 100;
 
-/// The user that the operator's token speaks for.
-const OPERATORS_USER: &str = "local";
-
 /// Who owns what this caller starts.
 pub fn owner(caller: &Principal) -> Result<String, Failure> {
-    Access::Chat.admit(caller)?;
-    Ok(match caller {
-        Principal::User { user_id, .. } => user_id.to_string(),
-        _ => OPERATORS_USER.to_owned(),
-    })
+    caller.owner()
 }
 
 /// Where this caller's new threads belong.

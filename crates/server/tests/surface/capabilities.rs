@@ -17,6 +17,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{DIGEST, documented};
 use crate::{
+    agents::sample_manifest,
     harness::{Engine, Follow, Setup, TestServer, id, run_body},
     on_both_engines,
 };
@@ -72,6 +73,8 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
             let list = server.get("/api/v1/backends").await.with_status(200);
             assert!(list["backends"].as_array().unwrap().iter().any(|backend| backend["profile"] == "scripted"));
         }
+        "ostler_agents" => agents(server).await,
+        "ostler_agent_tokens" => agent_tokens(server).await,
         "ostler_runs" => runs(server).await,
         "ostler_commands" => commands(server).await,
         "ostler_idempotency_keys" => idempotency_keys(server).await,
@@ -182,6 +185,20 @@ async fn diffs(server: &TestServer) {
 async fn lists(server: &TestServer, path: &str, items: &str, field: &str, wanted: &str) -> bool {
     let page = server.get(path).await.with_status(200);
     page[items].as_array().unwrap().iter().any(|item| item[field] == wanted)
+}
+
+async fn agents(server: &TestServer) {
+    let made = server.post("/agents", &json!({"name": "a", "capability_manifest": sample_manifest()})).await;
+    let id = id(&made.with_status(201), "id");
+    let tried = json!({"capability_manifest": sample_manifest()});
+    let tried = server.post(&format!("/agents/{id}/manifest/diff"), &tried).await.with_status(200);
+    assert_eq!(tried["breaking"], false);
+}
+
+async fn agent_tokens(server: &TestServer) {
+    let id = id(&server.post("/agents", &json!({"name": "a"})).await.with_status(201), "id");
+    let made = server.post(&format!("/agents/{id}/tokens"), &json!({"name": "t"})).await.with_status(201);
+    assert!(made["token"].as_str().unwrap().starts_with("ost_agt_"));
 }
 
 async fn runs(server: &TestServer) {

@@ -60,6 +60,7 @@ CREATE TABLE runs (
     trace_sink TEXT NOT NULL,
     idempotency_key TEXT,
     request_hash TEXT NOT NULL,
+    agent_id TEXT,
     status TEXT NOT NULL,
     terminal TEXT,
     cancel_requested_at BIGINT,
@@ -317,3 +318,30 @@ CREATE TABLE attachments (
 CREATE INDEX attachments_owner ON attachments (owner, thread_id, bytes);
 -- Those of which nobody knows that a message uses them.
 CREATE INDEX attachments_unused ON attachments (asked_for_at) WHERE used_at IS NULL;
+
+-- Agents that people grant something. A manifest is stored in its canonical form, as the text that was hashed.
+CREATE TABLE agents (
+    agent_id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    owner_id TEXT NOT NULL,
+    backend_profile TEXT,
+    capability_manifest TEXT,
+    capability_manifest_version BIGINT NOT NULL,
+    capability_manifest_hash TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    revision BIGINT NOT NULL
+);
+CREATE INDEX agents_created ON agents (created_at, agent_id);
+
+-- Tokens that speak for an agent: hashed, never shown again.
+CREATE TABLE agent_tokens (
+    token_id TEXT PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    token_hash TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT,
+    revoked_at BIGINT
+);
+CREATE INDEX agent_tokens_agent ON agent_tokens (agent_id, created_at);

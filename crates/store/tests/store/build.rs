@@ -61,6 +61,7 @@ impl Mint {
             workspace_ref: RawJson::of(&json!({"kind": "none"})),
             provider_id: "provider".into(),
             backend_profile: "scripted".into(),
+            agent_id: None,
             execution_policy: policy(),
             trace_sink: RawJson::null(),
             idempotency_key: key,

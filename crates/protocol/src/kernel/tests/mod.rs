@@ -74,6 +74,7 @@ impl Scene {
             workspace_ref: RawJson::null(),
             provider_id: "provider".into(),
             backend_profile: "scripted".into(),
+            agent_id: None,
             execution_policy: ExecutionPolicy {
                 sandbox: Sandbox::ReadOnly,
                 approval: Approval::Never,

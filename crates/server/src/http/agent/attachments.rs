@@ -36,7 +36,7 @@ pub const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
 
 /// Upload a picture for a message. The URL in the answer can be put into a message's part as it is.
-#[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "agent", security(("token" = ["chat"])),
+#[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "agent", security(("token" = ["own"])),
     request_body(content = AttachmentForm, content_type = "multipart/form-data"),
     responses((status = 201, body = Attachment), (status = "4XX", body = Problem)))]
 pub async fn create(
@@ -48,7 +48,7 @@ pub async fn create(
 }
 
 /// Sign the URL of a picture of one's own afresh.
-#[utoipa::path(get, path = "/api/v1/agent/attachments/signed-url", tag = "agent", security(("token" = ["chat"])),
+#[utoipa::path(get, path = "/api/v1/agent/attachments/signed-url", tag = "agent", security(("token" = ["own"])),
     params(SignUrl), responses((status = 200, body = SignedUrl), (status = "4XX", body = Problem)))]
 pub async fn sign(
     State(app): State<App>,

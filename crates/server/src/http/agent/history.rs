@@ -13,7 +13,7 @@ use super::super::{
 use crate::{app::App, service};
 
 /// Read a day of a thread: the last one on which anything was said, or the last before a day.
-#[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("token" = ["chat"])), params(HistoryQuery),
+#[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("token" = ["own"])), params(HistoryQuery),
     responses((status = 200, body = HistorySnapshot), (status = "4XX", body = Problem)))]
 pub async fn get(
     State(app): State<App>,

@@ -44,7 +44,7 @@ use crate::{
 ///
 /// Answers when the message is durable; follow the run at `GET …/events`. With `Accept: text/event-stream` the run's events
 /// come in the same response. The same `runId` with the same body again is answered the same.
-#[utoipa::path(post, path = "/api/v1/agent/runs", tag = "agent", security(("token" = ["chat"])),
+#[utoipa::path(post, path = "/api/v1/agent/runs", tag = "agent", security(("token" = ["own"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "On a stream: only events after this one")),
     request_body = RunAgentInput,
     responses((status = 202, body = TaskAccepted), (status = 200, content((String = "text/event-stream"))),
@@ -71,7 +71,7 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
 /// Follow a run: a stream of AG-UI events that ends after the run's terminal event.
 ///
 /// Reconnect with `Last-Event-ID` and nothing is missed or repeated.
-#[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("token" = ["chat"])),
+#[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path), RunEventsQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "Only events after this one")),
     responses((status = 200, content((String = "text/event-stream"))), (status = "4XX", body = Problem)))]
@@ -88,7 +88,7 @@ pub async fn events(
 }
 
 /// Ask for a run's end. The run's own events say when it has come.
-#[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("token" = ["chat"])),
+#[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path), CancelRunQuery),
     responses((status = 202, body = CancelAccepted), (status = "4XX", body = Problem)))]
 pub async fn cancel(

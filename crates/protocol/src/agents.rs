@@ -1,0 +1,191 @@
+//! Agents: who they are, who owns them, what they say they can do, and which backend profile runs them. An agent's manifest is public on
+//! purpose: people must be able to read what they are asked to consent to.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    Failure, RawJson, Timestamp,
+    ids::{AgentId, TokenId, name, slug},
+    json::present,
+    manifest::{Checked, ManifestDiff, Warning},
+    tokens::check_life,
+};
+
+/// An agent, as stored and as sent. A list leaves the manifests out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Agent {
+    pub id: AgentId,
+    pub name: String,
+    /// A user's id, or `local`.
+    pub owner_id: String,
+    /// What runs it.
+    pub backend_profile: Option<String>,
+    /// In its canonical form.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub capability_manifest: Option<RawJson>,
+    /// One more for every manifest; none is left out. Zero: there has been none.
+    pub capability_manifest_version: i64,
+    /// SHA-256 of the canonical form, in hex.
+    pub capability_manifest_hash: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// Raised by every change, whatever it is.
+    #[serde(skip)]
+    pub revision: i64,
+}
+
+impl Agent {
+    /// The manifest as it was checked when it was stored.
+    pub fn manifest(&self) -> Result<Option<Checked>, Failure> {
+        self.capability_manifest.as_ref().map(|text| Checked::stored(text.as_str())).transpose()
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CreateAgent {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_profile: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub capability_manifest: Option<RawJson>,
+}
+
+impl CreateAgent {
+    pub fn check(&self) -> Result<(), Failure> {
+        name("name", &self.name)?;
+        self.backend_profile.as_deref().map(|profile| slug("backend_profile", profile)).transpose().map(drop)
+    }
+}
+
+/// What is left out stays as it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct UpdateAgent {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Null: nothing runs it any more.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub backend_profile: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub capability_manifest: Option<RawJson>,
+}
+
+impl UpdateAgent {
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.name.is_none() && self.backend_profile.is_none() && self.capability_manifest.is_none() {
+            return Err(Failure::invalid("update-empty", "name, backend_profile or capability_manifest must be given"));
+        }
+        self.name.as_deref().map(|text| name("name", text)).transpose()?;
+        let profile = self.backend_profile.as_ref().and_then(Option::as_deref);
+        profile.map(|profile| slug("backend_profile", profile)).transpose().map(drop)
+    }
+}
+
+/// What a create or an update answers: the agent, and what to look at in its manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SavedAgent {
+    #[serde(flatten)]
+    pub agent: Agent,
+    pub warnings: Vec<Warning>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ListAgents {
+    /// Only agents whose name holds this, in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AgentPage {
+    pub agents: Vec<Agent>,
+    pub next_cursor: Option<String>,
+}
+
+/// A manifest that is only tried.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DiffManifest {
+    #[schema(value_type = Object)]
+    pub capability_manifest: RawJson,
+}
+
+/// What an update with a manifest would do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TriedManifest {
+    #[serde(flatten)]
+    pub diff: ManifestDiff,
+    pub capability_manifest_hash: String,
+    /// The version it would get. The same as now if the manifest is the same.
+    pub capability_manifest_version: i64,
+    pub warnings: Vec<Warning>,
+}
+
+/// A manifest that took effect, for whoever has to tell the people who granted something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Published {
+    pub agent: Agent,
+    pub diff: ManifestDiff,
+}
+
+/// A token that speaks for an agent. The token itself is told once, to whoever makes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AgentToken {
+    pub token_id: TokenId,
+    pub agent_id: AgentId,
+    /// What people call it; it need not be unique.
+    pub name: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl AgentToken {
+    pub fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CreateAgentToken {
+    pub name: String,
+    /// Left out: it lasts until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<i64>,
+}
+
+impl CreateAgentToken {
+    pub fn check(&self) -> Result<(), Failure> {
+        name("name", &self.name)?;
+        self.expires_in_ms.map(check_life).transpose().map(drop)
+    }
+}
+
+/// The only time the token itself is shown.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CreatedAgentToken {
+    #[serde(flatten)]
+    pub agent_token: AgentToken,
+    pub token: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AgentTokens {
+    pub tokens: Vec<AgentToken>,
+}

@@ -1,0 +1,223 @@
+//! Agents: create, read, list, change, and try a manifest before it is published. Only an agent's owner changes it.
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    agents::{
+        Agent, AgentPage, AgentToken, AgentTokens, CreateAgent, CreateAgentToken, CreatedAgentToken, DiffManifest,
+        ListAgents, Published, SavedAgent, TriedManifest, UpdateAgent,
+    },
+    cursors::{self, Cursor},
+    ids::{AgentId, TokenId},
+    limits::PAGE_ITEMS_MAX,
+    manifest::{Checked, ManifestDiff, Warning, diff::diff},
+};
+use ostler_store as store;
+use secrecy::ExposeSecret;
+
+use super::tokens::later;
+use crate::{
+    app::{App, store_failure},
+    auth::{self, Access, Principal, forbidden, mint, token_hash},
+};
+
+/// How often an update is decided anew because another server's came first.
+const RACES_MAX: usize = 16;
+
+pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result<SavedAgent, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    app.name("name", &asked.name)?;
+    let checked = match &asked.capability_manifest {
+        Some(text) => Some(read(app, text).await?),
+        None => None,
+    };
+    let now = app.now();
+    let mut agent = Agent {
+        id: AgentId::new(app.ids.body()),
+        name: asked.name,
+        owner_id: caller.owner()?,
+        backend_profile: asked.backend_profile,
+        capability_manifest: None,
+        capability_manifest_version: 0,
+        capability_manifest_hash: None,
+        created_at: now,
+        updated_at: now,
+        revision: 1,
+    };
+    let warnings = checked.map(|checked| declare(&mut agent, checked)).unwrap_or_default();
+    store::agents::insert(&app.db, &agent).await.map_err(store_failure)?;
+    tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
+    Ok(SavedAgent { agent, warnings })
+}
+
+/// Anybody may read what an agent says of itself.
+pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let found = store::agents::get(&app.db, id).await.map_err(store_failure)?;
+    found.ok_or_else(|| Failure::not_found("agent"))
+}
+
+pub async fn list(app: &App, asked: ListAgents) -> Result<AgentPage, Failure> {
+    let limit = cursors::limit(asked.limit)?;
+    let name = asked.name.map(|name| name.to_lowercase());
+    let fingerprint = cursors::fingerprint("agents", &name);
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let found = store::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
+    let mut agents = found.map_err(store_failure)?;
+    let more = agents.len() > limit as usize;
+    agents.truncate(limit as usize);
+    let next_cursor = agents.last().filter(|_| more).map(|agent| {
+        Cursor { created_at_us: agent.created_at.as_microsecond(), id: agent.id.to_string() }.encode(&fingerprint)
+    });
+    Ok(AgentPage { agents, next_cursor })
+}
+
+/// Changes an agent. A manifest that differs gets the next version, together with everything else or not at all; whoever
+/// has to be told is told after that.
+pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    if let Some(name) = &asked.name {
+        app.name("name", name)?;
+    }
+    owned(app, caller, id).await?;
+    let checked = match &asked.capability_manifest {
+        Some(text) => Some(read(app, text).await?),
+        None => None,
+    };
+    // Within this server updates take turns; only those of another one can come in between.
+    let _turn = app.publishing.lock().await;
+    for _ in 0..RACES_MAX {
+        let known = owned(app, caller, id).await?;
+        let mut agent = Agent { updated_at: app.now(), revision: known.revision + 1, ..known.clone() };
+        if let Some(name) = &asked.name {
+            agent.name.clone_from(name);
+        }
+        if let Some(profile) = &asked.backend_profile {
+            agent.backend_profile.clone_from(profile);
+        }
+        let warnings = checked.as_ref().map(|checked| checked.warnings.clone()).unwrap_or_default();
+        let published = match &checked {
+            Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
+                declare(&mut agent, checked.clone());
+                Some(compared(&known, checked.clone()).await?)
+            }
+            _ => None,
+        };
+        if store::agents::update(&app.db, &agent).await.map_err(store_failure)? {
+            if let Some(diff) = published {
+                publish(app, caller, &Published { agent: agent.clone(), diff });
+            }
+            return Ok(SavedAgent { agent, warnings });
+        }
+    }
+    let message = "the agent was changed from elsewhere all the while; try again";
+    Err(Failure::rule(FailureKind::StateConflict, "version-conflict", message))
+}
+
+/// What an update with this manifest would do. Nothing is done.
+pub async fn try_manifest(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    asked: DiffManifest,
+) -> Result<TriedManifest, Failure> {
+    Access::Own.admit(caller)?;
+    let known = owned(app, caller, id).await?;
+    let checked = read(app, &asked.capability_manifest).await?;
+    let (hash, warnings) = (checked.canonical.hash.clone(), checked.warnings.clone());
+    let is_same = known.capability_manifest_hash.as_ref() == Some(&hash);
+    let diff = if is_same { ManifestDiff::default() } else { compared(&known, checked).await? };
+    let capability_manifest_version = known.capability_manifest_version + i64::from(!is_same);
+    Ok(TriedManifest { diff, capability_manifest_hash: hash, capability_manifest_version, warnings })
+}
+
+/// Called once for every manifest that took effect, after that is durable. Those who granted the agent something are
+/// told from here.
+fn publish(_app: &App, caller: &Principal, published: &Published) {
+    let Published { agent, diff } = published;
+    tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
+        by = caller.name(), "a manifest was published");
+}
+
+pub async fn create_token(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    asked: CreateAgentToken,
+) -> Result<CreatedAgentToken, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    app.name("name", &asked.name)?;
+    owned(app, caller, id).await?;
+    let now = app.now();
+    let agent_token = AgentToken {
+        token_id: TokenId::new(app.ids.body()),
+        agent_id: id,
+        name: asked.name,
+        created_at: now,
+        expires_at: asked.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
+        revoked_at: None,
+    };
+    let token = mint(auth::AGENT);
+    let hash = token_hash(token.expose_secret());
+    store::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)?;
+    tracing::info!(agent_id = %id, token_id = %agent_token.token_id, by = caller.name(), "an agent's token was made");
+    Ok(CreatedAgentToken { agent_token, token: token.expose_secret().to_owned() })
+}
+
+pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
+    Access::Own.admit(caller)?;
+    owned(app, caller, id).await?;
+    let tokens = store::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await.map_err(store_failure)?;
+    Ok(AgentTokens { tokens })
+}
+
+/// Idempotent: the first revocation stands.
+pub async fn revoke_token(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    token_id: TokenId,
+) -> Result<AgentToken, Failure> {
+    Access::Own.admit(caller)?;
+    owned(app, caller, id).await?;
+    let revoked = app.taking_rights(move |app| async move {
+        store::agents::update_token_revoked(&app.db, id, token_id, app.now()).await.map_err(store_failure)
+    });
+    let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
+    tracing::info!(agent_id = %id, %token_id, by = caller.name(), "an agent's token was revoked");
+    Ok(revoked)
+}
+
+/// The agent, if the caller owns it. That it exists is no secret.
+async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+    let agent = get(app, id).await?;
+    if agent.owner_id == caller.owner()? {
+        return Ok(agent);
+    }
+    Err(forbidden("not-owner", "only the agent's owner may do this"))
+}
+
+/// Reads a manifest. It may take tens of milliseconds, which nobody else should wait for.
+async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
+    let text = manifest.as_str().to_owned();
+    let checked = tokio::task::spawn_blocking(move || Checked::read(&text)).await.map_err(Failure::internal)??;
+    if checked.is_large() {
+        app.metrics.large_manifest();
+    }
+    Ok(checked)
+}
+
+async fn compared(known: &Agent, checked: Checked) -> Result<ManifestDiff, Failure> {
+    let known = known.clone();
+    let compared = tokio::task::spawn_blocking(move || Ok(diff(known.manifest()?.as_ref(), &checked)));
+    compared.await.map_err(Failure::internal)?
+}
+
+/// Gives the agent its next manifest.
+fn declare(agent: &mut Agent, checked: Checked) -> Vec<Warning> {
+    agent.capability_manifest = RawJson::parse(checked.canonical.text).ok();
+    agent.capability_manifest_hash = Some(checked.canonical.hash);
+    agent.capability_manifest_version += 1;
+    checked.warnings
+}

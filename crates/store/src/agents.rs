@@ -1,0 +1,154 @@
+//! Agents and their tokens. A manifest is stored in its canonical form, as the text that was hashed.
+
+use ostler_protocol::{
+    Timestamp,
+    agents::{Agent, AgentToken},
+    cursors::Cursor,
+    ids::{AgentId, TokenId},
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Reader, Value, text},
+};
+
+const COLUMNS: &str = "agent_id, name, owner_id, backend_profile, capability_manifest, capability_manifest_version, \
+    capability_manifest_hash, created_at, updated_at, revision";
+/// The same, without what may be 128 KiB long.
+const BRIEF: &str = "agent_id, name, owner_id, backend_profile, CAST(NULL AS TEXT), capability_manifest_version, \
+    capability_manifest_hash, created_at, updated_at, revision";
+const TOKEN_COLUMNS: &str = "token_id, agent_id, name, created_at, expires_at, revoked_at";
+
+fn decode(row: &mut Reader<'_>) -> Result<Agent, StoreError> {
+    Ok(Agent {
+        id: row.id()?,
+        name: row.text()?,
+        owner_id: row.text()?,
+        backend_profile: row.opt_text()?,
+        capability_manifest: row.opt_json()?,
+        capability_manifest_version: row.int()?,
+        capability_manifest_hash: row.opt_text()?,
+        created_at: row.time()?,
+        updated_at: row.time()?,
+        revision: row.int()?,
+    })
+}
+
+fn decode_token(row: &mut Reader<'_>) -> Result<AgentToken, StoreError> {
+    Ok(AgentToken {
+        token_id: row.id()?,
+        agent_id: row.id()?,
+        name: row.text()?,
+        created_at: row.time()?,
+        expires_at: row.opt_time()?,
+        revoked_at: row.opt_time()?,
+    })
+}
+
+fn manifest(agent: &Agent) -> Value {
+    Value::Text(agent.capability_manifest.as_ref().map(|manifest| manifest.as_str().to_owned()))
+}
+
+pub async fn insert(db: &Db, agent: &Agent) -> Result<(), StoreError> {
+    let sql = format!("INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+    let args = vec![
+        text(agent.id),
+        agent.name.as_str().into(),
+        agent.owner_id.as_str().into(),
+        agent.backend_profile.clone().into(),
+        manifest(agent),
+        agent.capability_manifest_version.into(),
+        agent.capability_manifest_hash.clone().into(),
+        agent.created_at.into(),
+        agent.updated_at.into(),
+        agent.revision.into(),
+    ];
+    db.execute(sql, args).await
+}
+
+pub async fn get(db: &Db, id: AgentId) -> Result<Option<Agent>, StoreError> {
+    db.read_one(format!("SELECT {COLUMNS} FROM agents WHERE agent_id = $1"), vec![text(id)], decode).await
+}
+
+/// Newest first, without their manifests. `name`: in lower case, what the name must hold.
+pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u32) -> Result<Vec<Agent>, StoreError> {
+    let (mut args, mut filters): (Vec<Value>, Vec<String>) = (vec![], vec![]);
+    let order = db.byte_order();
+    if let Some(name) = name {
+        let escaped = name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        args.push(format!("%{escaped}%").into());
+        filters.push(format!("LOWER(name) LIKE ${} ESCAPE '\\'", args.len()));
+    }
+    if let Some(cursor) = after {
+        args.extend([cursor.created_at_us.into(), cursor.id.as_str().into()]);
+        filters.push(format!("(created_at, agent_id{order}) < (${}, ${})", args.len() - 1, args.len()));
+    }
+    args.push(i64::from(limit).into());
+    let filter = if filters.is_empty() { String::new() } else { format!("WHERE {}", filters.join(" AND ")) };
+    let last = args.len();
+    let sql =
+        format!("SELECT {BRIEF} FROM agents {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}");
+    db.read(sql, args, decode).await
+}
+
+/// Replaces what can change by the next revision. False: somebody else has made that one.
+pub async fn update(db: &Db, agent: &Agent) -> Result<bool, StoreError> {
+    let sql = "UPDATE agents SET name = $1, backend_profile = $2, capability_manifest = $3,
+            capability_manifest_version = $4, capability_manifest_hash = $5, updated_at = $6, revision = $7
+        WHERE agent_id = $8 AND revision = $9 RETURNING revision";
+    let args = vec![
+        agent.name.as_str().into(),
+        agent.backend_profile.clone().into(),
+        manifest(agent),
+        agent.capability_manifest_version.into(),
+        agent.capability_manifest_hash.clone().into(),
+        agent.updated_at.into(),
+        agent.revision.into(),
+        text(agent.id),
+        (agent.revision - 1).into(),
+    ];
+    Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
+}
+
+pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<(), StoreError> {
+    let sql = format!("INSERT INTO agent_tokens ({TOKEN_COLUMNS}, token_hash) VALUES ($1, $2, $3, $4, $5, $6, $7)");
+    let args = vec![
+        text(token.token_id),
+        text(token.agent_id),
+        token.name.as_str().into(),
+        token.created_at.into(),
+        token.expires_at.into(),
+        token.revoked_at.into(),
+        token_hash.into(),
+    ];
+    db.execute(sql, args).await
+}
+
+/// Also one that was revoked or has expired: whether it is good is the caller's question.
+pub async fn find_token_by_hash(db: &Db, token_hash: &str) -> Result<Option<AgentToken>, StoreError> {
+    let sql = format!("SELECT {TOKEN_COLUMNS} FROM agent_tokens WHERE token_hash = $1");
+    db.read_one(sql, vec![token_hash.into()], decode_token).await
+}
+
+/// Newest first.
+pub async fn list_tokens(db: &Db, agent: AgentId, limit: u32) -> Result<Vec<AgentToken>, StoreError> {
+    let sql = format!(
+        "SELECT {TOKEN_COLUMNS} FROM agent_tokens WHERE agent_id = $1 ORDER BY created_at DESC, token_id{} DESC LIMIT $2",
+        db.byte_order()
+    );
+    db.read(sql, vec![text(agent), i64::from(limit).into()], decode_token).await
+}
+
+/// The first revocation stands. `None`: the agent has no such token.
+pub async fn update_token_revoked(
+    db: &Db,
+    agent: AgentId,
+    token: TokenId,
+    now: Timestamp,
+) -> Result<Option<AgentToken>, StoreError> {
+    let sql = format!(
+        "UPDATE agent_tokens SET revoked_at = COALESCE(revoked_at, $1) WHERE token_id = $2 AND agent_id = $3
+         RETURNING {TOKEN_COLUMNS}"
+    );
+    Ok(db.write(sql, vec![now.into(), text(token), text(agent)], decode_token).await?.pop())
+}
