@@ -1,6 +1,7 @@
 //! The binary `ostler`. Parses the command line, hands over to one file per verb or noun, and turns what comes back into
 //! an exit code. No verb prints an error itself: every failure ends here, in one shape.
 
+mod agents;
 mod api;
 mod backends;
 mod cancel;
@@ -77,6 +78,7 @@ enum Verb {
     Runs(runs::Args),
     Sessions(sessions::Args),
     Jobs(jobs::Args),
+    Agents(agents::Args),
     Backends(backends::Args),
     Profiles(profiles::Args),
     Context(contexts::Args),
@@ -147,6 +149,7 @@ impl Verb {
             Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
             Self::Jobs(_) => &["ostler_runner_jobs"],
+            Self::Agents(_) => &["ostler_agents"],
             Self::Backends(_) => &["ostler_backends"],
             Self::Profiles(_) => &["ostler_provider_profiles"],
             Self::Token(_) => &["ostler_service_tokens"],
@@ -175,6 +178,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Runs(args) => runs::runs(connection, args).await,
         Verb::Sessions(args) => sessions::sessions(connection, args).await,
         Verb::Jobs(args) => jobs::jobs(connection, args).await,
+        Verb::Agents(args) => agents::agents(connection, args).await,
         Verb::Backends(args) => backends::backends(connection, args).await,
         Verb::Profiles(args) => profiles::profiles(connection, args).await,
         Verb::Context(args) => contexts::context(connection, args),

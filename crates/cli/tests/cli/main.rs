@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
+mod agents;
 mod agui;
 mod backup;
 mod browser;
