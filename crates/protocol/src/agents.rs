@@ -1,7 +1,7 @@
 //! Agents: who they are, who owns them, what they say they can do, and which backend profile runs them. An agent's manifest is public on
 //! purpose: people must be able to read what they are asked to consent to.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
@@ -89,11 +89,25 @@ impl UpdateAgent {
 }
 
 /// What a create or an update answers: the agent, and what to look at in its manifest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SavedAgent {
     #[serde(flatten)]
     pub agent: Agent,
     pub warnings: Vec<Warning>,
+}
+
+impl<'de> Deserialize<'de> for SavedAgent {
+    /// A manifest stays text, and serde reads no text from what it flattens; so the answer is read once for each part.
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Beside {
+            warnings: Vec<Warning>,
+        }
+        let text = RawJson::deserialize(input)?;
+        let agent = serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
+        let Beside { warnings } = serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
+        Ok(Self { agent, warnings })
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
@@ -188,4 +202,31 @@ pub struct CreatedAgentToken {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AgentTokens {
     pub tokens: Vec<AgentToken>,
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let warning = Warning { rule: "schema-open".into(), pointer: "/tools/0".into(), message: "open".into() };
+        let agent = Agent {
+            id: AgentId::new(Uuid::nil()),
+            name: "reader".into(),
+            owner_id: "local".into(),
+            backend_profile: None,
+            capability_manifest: RawJson::parse(r#"{"tools":[]}"#.into()).ok(),
+            capability_manifest_version: 1,
+            capability_manifest_hash: Some("h".into()),
+            created_at: Timestamp::UNIX_EPOCH,
+            updated_at: Timestamp::UNIX_EPOCH,
+            revision: 0,
+        };
+        let saved = SavedAgent { agent, warnings: vec![warning] };
+        let text = serde_json::to_string(&saved).unwrap();
+        assert_eq!(serde_json::from_str::<SavedAgent>(&text).unwrap(), saved);
+    }
 }
