@@ -5,6 +5,7 @@
 
 mod agents;
 mod answer;
+mod attachments;
 mod backends;
 mod capabilities;
 mod commands;

@@ -10,6 +10,7 @@ use crate::{
     RawJson,
     commands::CommandType,
     events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_ROLLED_BACK, PHASE_STEER_ACCEPTED},
+    history::HistoryAttachment,
     ids::CommandId,
     limits::CONVERSATION_BYTES_MAX,
 };
@@ -33,6 +34,9 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Earlier turns were left out.
     pub truncated: bool,
+    /// What the command's own message shows, each by a URL that ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<HistoryAttachment>,
 }
 
 /// What the conversation is folded from.
@@ -119,7 +123,7 @@ impl Conversation {
             kept.push_front(messages);
         }
         let said = kept.into_iter().flatten().filter(|message| !message.text.is_empty());
-        Self { messages: said.collect(), truncated }
+        Self { messages: said.collect(), truncated, images: vec![] }
     }
 }
 

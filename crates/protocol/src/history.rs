@@ -108,6 +108,12 @@ pub struct Picture {
     pub url: Option<String>,
 }
 
+/// The pictures of a message, from what an event or a command keeps of it.
+pub fn pictures(payload: &str) -> Vec<Picture> {
+    let view: View = serde_json::from_str(payload).unwrap_or_default();
+    view.content.into_iter().filter(|part| part.part_type == "image").map(|part| part.picture).collect()
+}
+
 /// Reads `YYYY-MM-DD`, and nothing that only resembles it.
 pub fn read_day(text: &str) -> Result<Date, Failure> {
     let shape = |(at, byte): (usize, u8)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };

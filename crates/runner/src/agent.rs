@@ -44,6 +44,11 @@ pub trait Agent: Send + Sync {
     fn wants_conversation(&self) -> bool {
         false
     }
+
+    /// Whether it can be shown pictures. One that cannot is told that there were some.
+    fn sees_images(&self) -> bool {
+        false
+    }
 }
 
 /// One turn to work on.
@@ -59,12 +64,21 @@ pub struct Turn {
     pub is_repeat: bool,
     /// What was said in the session before, for an agent that wants it.
     pub conversation: Vec<Message>,
+    /// What the message shows, for an agent that sees: `https` and `data` URLs.
+    pub images: Vec<String>,
+    /// Pictures of the message that the agent is not shown.
+    pub images_unseen: usize,
 }
 
 impl Turn {
     /// The prompt, with what the front end told beside it.
     pub fn asked(&self) -> String {
-        Context::of(&self.command.payload).before(&self.prompt)
+        let asked = Context::of(&self.command.payload).before(&self.prompt);
+        match self.images_unseen {
+            0 => asked,
+            1 => asked + "\n\n[The message came with an image that you cannot see.]",
+            many => asked + &format!("\n\n[The message came with {many} images that you cannot see.]"),
+        }
     }
 }
 

@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures_util::future::BoxFuture;
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     commands::{AckCommand, Command, CommandPage, PollCommands},
     conversation::Conversation,
     events::{AppendEvent, AppendEvents, Appended, EventType},
+    history::HistoryAttachment,
     ids::{AttemptId, CommandId},
     leases::{Claimed, LeaseState, PatchLease},
     results::RunResult,
@@ -183,6 +186,22 @@ impl Tenure {
     pub async fn conversation(&self, command_id: CommandId) -> Result<Conversation, Failure> {
         let command_id = command_id.to_string();
         insist(self.retry_for(), || self.client.conversation(&self.run_id, &command_id)).await
+    }
+
+    /// Pictures as a model takes them: ours as data, others by their URLs. One that cannot be had is left out.
+    pub fn images(&self, images: Vec<HistoryAttachment>) -> BoxFuture<'static, Vec<String>> {
+        let client = self.client.clone();
+        Box::pin(async move {
+            let mut shown = vec![];
+            for HistoryAttachment { mime_type, url } in images {
+                match client.attachment(&url).await {
+                    Ok(Some(bytes)) => shown.push(format!("data:{mime_type};base64,{}", STANDARD.encode(bytes))),
+                    Ok(None) => shown.push(url),
+                    Err(failure) => tracing::warn!(%failure, "a picture of a message could not be had"),
+                }
+            }
+            shown
+        })
     }
 
     /// Tells what the session's storage holds now.

@@ -9,7 +9,9 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     budgets::Allowance,
     commands::{Command, CommandPage, CommandState, CommandType, PollCommands},
+    conversation::Conversation,
     events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
+    history,
     ids::CommandId,
     leases::LeaseState,
     workspaces::WorkspaceChanges,
@@ -102,10 +104,16 @@ async fn prepare(tenure: &mut Tenure, agent: &dyn Agent, command: Command) -> Re
     if let Some(result) = &before {
         meter.used_before(result);
     }
-    let conversation = if agent.wants_conversation() { tenure.conversation(id).await?.messages } else { vec![] };
+    let pictures = history::pictures(command.payload.as_str()).len();
+    let looks = pictures > 0 && agent.sees_images();
+    let told =
+        if looks || agent.wants_conversation() { tenure.conversation(id).await? } else { Conversation::default() };
+    let images = if looks { tenure.images(told.images).await } else { vec![] };
+    let conversation = if agent.wants_conversation() { told.messages } else { vec![] };
+    let images_unseen = pictures - images.len();
     let prompt = command.prompt().unwrap_or_default();
     let (run, thread_id, attempt_id) = (tenure.run.clone(), tenure.thread_id.clone(), tenure.attempt_id);
-    let turn = Turn { run, command, prompt, thread_id, attempt_id, is_repeat, conversation };
+    let turn = Turn { run, command, prompt, thread_id, attempt_id, is_repeat, conversation, images, images_unseen };
     Ok(Start::Go(Box::new((turn, allowance, meter))))
 }
 

@@ -189,12 +189,20 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     let kept = server.store("SELECT payload FROM events WHERE type = 'user_message'").await;
     assert!(kept[0].contains(r#""mimeType":"image/png""#) && kept[0].contains(r#""bucket":"local""#), "{kept:?}");
     assert!(!kept[0].contains("signature"), "{kept:?}");
-    // The agent is told that there is something it cannot see; history is not.
-    let asked = server.store("SELECT payload FROM commands").await;
-    assert!(
-        asked[0].contains("what is this?\\n\\n[The message comes with an image that you cannot see.]"),
-        "{asked:?}"
-    );
+    // Whoever carries the turn out is shown the picture.
+    let run = server.run_of_thread().await;
+    let task = server.store("SELECT command_id FROM commands").await.remove(0);
+    let told = server.get(&format!("/api/v1/runs/{run}/commands/{task}/conversation")).await.with_status(200);
+    assert_eq!(told["images"][0]["mimeType"], "image/png");
+    server.with_token(None).get(&place(&id(&told["images"][0], "url"))).await.with_status(200);
+    // … and nobody by naming it in a command of their own.
+    let path = &own[own.find("agent-inputs").unwrap()..own.find('?').unwrap()];
+    let stolen = json!([{"type": "image", "mimeType": "image/png", "bucket": "local", "path": path}]);
+    let other = server.create_run().await;
+    let turn = json!({"type": "turn", "payload": {"prompt": "mine", "content": stolen}});
+    let thief = id(&server.submit(&other, &turn).await.with_status(201), "commandId");
+    let told = server.get(&format!("/api/v1/runs/{other}/commands/{thief}/conversation")).await.with_status(200);
+    assert_eq!(told["images"], Value::Null);
     server.clock.advance_ms(7_200_000);
     let history = ada.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.with_status(200);
     let attachment = &history["messages"][0]["attachments"][0];

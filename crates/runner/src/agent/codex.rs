@@ -248,6 +248,10 @@ impl Agent for Codex {
         Box::pin(self.work(turn, link))
     }
 
+    fn sees_images(&self) -> bool {
+        true
+    }
+
     fn after_crash(&self) -> AfterCrash {
         AfterCrash::Resume
     }

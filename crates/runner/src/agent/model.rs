@@ -55,7 +55,8 @@ impl Model {
             Ok(endpoint) => endpoint,
             Err(trouble) => return Ok(trouble.end()),
         };
-        let said = opening(&turn.conversation, &turn.asked());
+        let mut said = opening(&turn.conversation, &turn.asked());
+        said.last_mut().expect("what is asked").show(&turn.images);
         Talk { endpoint, tools: &self.tools, said, ear: Ear { link, heard: VecDeque::new() } }.run().await
     }
 }
@@ -74,6 +75,10 @@ impl Agent for Model {
     }
 
     fn wants_conversation(&self) -> bool {
+        true
+    }
+
+    fn sees_images(&self) -> bool {
         true
     }
 }

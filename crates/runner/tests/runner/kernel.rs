@@ -19,6 +19,7 @@ use ostler_protocol::{
     commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
     conversation::Conversation,
     events::{AppendEvents, Event, EventType, NewEvent},
+    history::{HistoryAttachment, Picture, pictures},
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
     kernel::{self, *},
     leases::{ClaimRun, PatchLease},
@@ -248,7 +249,17 @@ impl Kernel {
             ("GET", ["runs", _, "commands"]) => self.poll(query).await,
             ("GET", ["runs", _, "commands", id, "result"]) => Ok(self.result(id.parse().unwrap())),
             ("GET", ["runs", _, "commands", id, "conversation"]) => {
-                Ok(text(&Conversation::before(id.parse().unwrap(), &self.events())))
+                let id = id.parse().unwrap();
+                let shown = |picture: Picture| {
+                    let (mime_type, url) = (picture.mime_type, picture.url.expect("pictures with URLs only"));
+                    HistoryAttachment { mime_type, url }
+                };
+                let images = pictures(self.command(id).payload.as_str()).into_iter().map(shown).collect();
+                Ok(text(&Conversation { images, ..Conversation::before(id, &self.events()) }))
+            }
+            ("GET", ["agent", "attachments", "object", _, "here.gif"]) => {
+                assert_eq!(query, "expires=1&signature=2");
+                Ok("GIF89a".into())
             }
             other => Err(Failure::new(FailureKind::NotFound, format!("{other:?}"))),
         }

@@ -93,6 +93,26 @@ async fn earlier_turns_of_the_session_come_along() {
 }
 
 #[tokio::test]
+async fn a_model_is_shown_the_pictures_of_a_message() {
+    let (endpoint, kernel) = (chat(), Kernel::new(json!({})));
+    let image = |url: &str| json!({"type": "image", "mimeType": "image/gif", "url": url});
+    let ours = "https://chat.example/api/v1/agent/attachments/object/local";
+    let content = json!([{"type": "text", "text": "what are these?"}, image(&format!("{ours}/here.gif?expires=1&signature=2")),
+        image("https://trusted.example/x.gif"), image(&format!("{ours}/gone.gif?expires=1&signature=2"))]);
+    kernel.submit(CommandType::Turn, json!({"prompt": "what are these?", "content": content}));
+    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
+    let told = endpoint.seen()[0].body["messages"][0]["content"].clone();
+    let unseen = "what are these?\n\n[The message came with an image that you cannot see.]";
+    let shown = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    assert_eq!(
+        told,
+        json!([{"type": "text", "text": unseen}, shown("data:image/gif;base64,R0lGODlh"),
+        shown("https://trusted.example/x.gif")])
+    );
+    assert_eq!(texts(&kernel), [format!("You said: {unseen}")]);
+}
+
+#[tokio::test]
 async fn context_comes_after_the_history_and_is_gone_with_its_turn() {
     let endpoint = chat();
     let kernel = Kernel::new(json!({}));

@@ -152,15 +152,10 @@ async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage
     Ok(Said { message_id, content: content.into() })
 }
 
-/// The user's words. Agents are not shown pictures yet, so they are told of them.
+/// The user's words; a message may be nothing but a picture.
 fn prompt(user: &UserMessage) -> String {
-    let pictures = user.parts.iter().filter(|part| matches!(part, UserPart::Image { .. })).count();
-    let note = match pictures {
-        0 => return user.text(),
-        1 => "[The message comes with an image that you cannot see.]".to_owned(),
-        many => format!("[The message comes with {many} images that you cannot see.]"),
-    };
-    [user.text(), note].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+    let words = user.text();
+    if words.is_empty() { "(an image)".to_owned() } else { words }
 }
 
 /// What the agent is given: the message, and the context that is in no event.

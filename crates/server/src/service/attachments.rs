@@ -8,6 +8,7 @@ use ostler_protocol::{
         ATTACHMENT_BYTES_MAX, ATTACHMENTS_PER_USER_MAX, Attachment, ImageType, ObjectPath, Proof, SignUrl, SignedUrl,
     },
     history::Picture,
+    sessions::Session,
 };
 use ostler_store::{self as store, attachments::Quota};
 use serde_json::{Value, json};
@@ -164,6 +165,17 @@ pub fn url_of(app: &App, picture: &Picture) -> Option<String> {
         }),
         _ => picture.url.clone(),
     }
+}
+
+/// As [`url_of`], unless it is a picture of another thread.
+pub fn url_of_thread(app: &App, session: &Session, picture: &Picture) -> Option<String> {
+    let own = picture.path.as_deref().is_none_or(|path| {
+        let path = path.parse::<ObjectPath>().ok();
+        path.is_some_and(|path| {
+            session.owner.as_ref() == Some(&path.owner) && session.external_id.as_ref() == Some(&path.thread_id)
+        })
+    });
+    if own { url_of(app, picture) } else { None }
 }
 
 /// `https` and a host of the list, with its port if it has one there.

@@ -2,13 +2,15 @@
 
 use ostler_protocol::{
     Failure,
+    commands::Command,
     conversation::{Conversation, SAID},
+    history::{HistoryAttachment, Picture, pictures},
     ids::{CommandId, RunId},
     limits::{CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX},
 };
 use ostler_store as store;
 
-use super::commands;
+use super::{attachments, commands};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -18,5 +20,20 @@ use crate::{
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Conversation, Failure> {
     let command = commands::get(app, caller, run_id, command_id).await?;
     let said = store::events::list_newest(&app.db, command.session, &SAID, CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX);
-    Ok(Conversation::before(command_id, &said.await.map_err(store_failure)?))
+    let before = Conversation::before(command_id, &said.await.map_err(store_failure)?);
+    Ok(Conversation { images: images(app, &command).await?, ..before })
+}
+
+/// The pictures of the command's message. Only those of its own thread are signed: a command can say anything.
+async fn images(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
+    let pictures = pictures(command.payload.as_str());
+    if pictures.is_empty() {
+        return Ok(vec![]);
+    }
+    let session = store::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
+    let signed = |picture: Picture| {
+        let url = attachments::url_of_thread(app, session.as_ref()?, &picture)?;
+        Some(HistoryAttachment { mime_type: picture.mime_type, url })
+    };
+    Ok(pictures.into_iter().filter_map(signed).collect())
 }

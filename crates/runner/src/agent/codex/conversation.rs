@@ -138,7 +138,9 @@ impl<'a> Conversation<'a> {
     }
 
     async fn start(&mut self, text: &str) -> Result<(), CallError> {
-        let mut params = json!({"threadId": self.live.thread_id, "input": input(text),
+        // Codex keeps what it was shown; it is shown once.
+        let images = if text == GO_ON { &[][..] } else { &self.turn.images };
+        let mut params = json!({"threadId": self.live.thread_id, "input": input(text, images),
             "clientUserMessageId": self.turn.command.command_id});
         // They hold for the thread's later turns too, and being told again costs Codex a tenth of a turn.
         let settings = turn_settings(&self.turn.run.execution_policy);
@@ -222,7 +224,7 @@ impl<'a> Conversation<'a> {
 
     async fn steer(&mut self, steer: Steer) -> Heeded {
         let params =
-            json!({"threadId": self.live.thread_id, "expectedTurnId": self.turn_id, "input": input(&steer.text)});
+            json!({"threadId": self.live.thread_id, "expectedTurnId": self.turn_id, "input": input(&steer.text, &[])});
         let id = self.live.process.start_call("turn/steer", &params).await?;
         self.steering.insert(id, steer);
         Ok(None)
@@ -470,8 +472,10 @@ impl<'a> Conversation<'a> {
 /// `Some`: Codex says how its turn ended. `Err`: it does not listen any more.
 type Heeded = Result<Option<CodexTurn>, CallError>;
 
-fn input(text: &str) -> Value {
-    json!([{"type": "text", "text": text, "text_elements": []}])
+fn input(text: &str, images: &[String]) -> Value {
+    let mut input = vec![json!({"type": "text", "text": text, "text_elements": []})];
+    input.extend(images.iter().map(|url| json!({"type": "image", "url": url})));
+    input.into()
 }
 
 async fn reached(deadline: Option<Instant>) {

@@ -14,6 +14,19 @@ use stage::{Stage, selected};
 use super::*;
 use crate::budgets::Stop;
 
+/// One pixel.
+const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+#[tokio::test]
+async fn a_picture_reaches_the_model() {
+    let mut stage = Stage::new();
+    stage.images = vec![PICTURE.to_owned()];
+    let played = stage.play("what is this?").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let asked = stage.provider.seen().last().unwrap().body.to_string();
+    assert!(asked.contains("input_image") && asked.contains(PICTURE), "{asked}");
+}
+
 #[tokio::test]
 async fn a_plain_turn_is_told_in_events_and_ends_with_its_reply() {
     let mut stage = Stage::new();

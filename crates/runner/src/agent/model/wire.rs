@@ -3,7 +3,7 @@
 
 use ostler_protocol::conversation::Role;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Serialize)]
 pub struct Request<'a> {
@@ -42,16 +42,28 @@ impl From<Role> for Speaker {
 pub struct Message {
     pub role: Speaker,
     /// Null where an assistant only called tools.
-    content: Option<String>,
+    content: Option<Content>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<String>,
 }
 
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Value>),
+}
+
 impl Message {
     pub fn of(role: Role, text: &str) -> Self {
-        Self { role: role.into(), content: Some(text.to_owned()), tool_calls: vec![], tool_call_id: None }
+        Self {
+            role: role.into(),
+            content: Some(Content::Text(text.to_owned())),
+            tool_calls: vec![],
+            tool_call_id: None,
+        }
     }
 
     pub fn reply(text: &str, calls: &[Call]) -> Self {
@@ -59,19 +71,35 @@ impl Message {
             serde_json::json!({"id": call.id, "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments}})
         };
-        let content = Some(text.to_owned()).filter(|text| !text.is_empty());
+        let content = Some(text.to_owned()).filter(|text| !text.is_empty()).map(Content::Text);
         Self { role: Speaker::Assistant, content, tool_calls: calls.iter().map(told).collect(), tool_call_id: None }
     }
 
     pub fn result(call: &Call, text: &str) -> Self {
         let tool_call_id = Some(call.id.clone());
-        Self { role: Speaker::Tool, content: Some(text.to_owned()), tool_calls: vec![], tool_call_id }
+        Self { role: Speaker::Tool, content: Some(Content::Text(text.to_owned())), tool_calls: vec![], tool_call_id }
     }
 
     pub fn add(&mut self, text: &str) {
-        let content = self.content.get_or_insert_default();
-        content.push_str("\n\n");
-        content.push_str(text);
+        match &mut self.content {
+            Some(Content::Text(content)) => content.extend(["\n\n", text]),
+            Some(Content::Parts(parts)) => parts.push(json!({"type": "text", "text": text})),
+            None => self.content = Some(Content::Text(text.to_owned())),
+        }
+    }
+
+    /// Puts pictures beside its words.
+    pub fn show(&mut self, images: &[String]) {
+        if images.is_empty() {
+            return;
+        }
+        let mut parts = match self.content.take() {
+            Some(Content::Parts(parts)) => parts,
+            Some(Content::Text(text)) => vec![json!({"type": "text", "text": text})],
+            None => vec![],
+        };
+        parts.extend(images.iter().map(|url| json!({"type": "image_url", "image_url": {"url": url}})));
+        self.content = Some(Content::Parts(parts));
     }
 }
 

@@ -34,6 +34,8 @@ fn turn(prompt: &str) -> Turn {
         attempt_id: "att_00000000000000000000000000000001".parse().unwrap(),
         is_repeat: false,
         conversation: vec![],
+        images: vec![],
+        images_unseen: 0,
     }
 }
 
@@ -272,4 +274,12 @@ async fn an_agent_ahead_of_the_server_waits_for_it() {
         stage.end.sent();
     }
     assert_eq!(count + stage.emitted().len(), 1200);
+}
+
+#[test]
+fn an_agent_is_told_of_what_it_cannot_see() {
+    assert_eq!(turn("hi").asked(), "hi");
+    let told = |images_unseen| Turn { images_unseen, ..turn("hi") }.asked();
+    assert_eq!(told(1), "hi\n\n[The message came with an image that you cannot see.]");
+    assert_eq!(told(2), "hi\n\n[The message came with 2 images that you cannot see.]");
 }

@@ -32,6 +32,7 @@ pub struct Stage {
     pub policy: Value,
     pub thread_id: Option<String>,
     pub is_repeat: bool,
+    pub images: Vec<String>,
     turns: u32,
 }
 
@@ -100,6 +101,7 @@ impl Stage {
             policy: json!({"sandbox": "danger-full-access", "approval": "never"}),
             thread_id: None,
             is_repeat: false,
+            images: vec![],
             turns: 0,
             provider,
         };
@@ -209,6 +211,8 @@ impl Stage {
             attempt_id: attempt_id(),
             is_repeat: self.is_repeat,
             conversation: vec![],
+            images: self.images.clone(),
+            images_unseen: 0,
         }
     }
 
