@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{Answer, Caller, Engine, PNG, TestServer, eventually, id, run_body},
+    history::zoned,
     on_both_engines,
 };
 
@@ -27,6 +28,8 @@ on_both_engines!(
     names_that_make_no_sense_are_refused_with_their_codes,
     an_oversized_body_is_told_in_the_protocols_words,
     context_reaches_the_command_and_never_the_history,
+    an_agent_is_told_the_time_where_the_user_is_at_home,
+    of_a_thread_too_long_to_compare_the_newest_is_compared,
     a_streamed_transcript_must_be_our_history,
     a_client_may_remember_an_answer_that_was_cut_off,
 );
@@ -328,6 +331,43 @@ async fn context_reaches_the_command_and_never_the_history(engine: Engine) {
     let events = json!(server.events(&run).await).to_string();
     assert!(events.contains("what is on this page?"));
     assert!(!events.contains("Be brief.") && !events.contains("/orders/7"), "{events}");
+}
+
+async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let kei = zoned(&server, "kei", "Asia/Tokyo").await;
+    let accepted = kei.say("run-1", "when is tomorrow?").await.with_status(202);
+    let run = kei.run_of_thread().await;
+    let command = server.command(&run, &id(&accepted, "taskId")).await;
+    let clock = json!({"now": "2026-01-01T09:00:00+09:00", "timezone": "Asia/Tokyo"});
+    assert_eq!(command["payload"]["context"], json!({"clock": clock}));
+}
+
+async fn of_a_thread_too_long_to_compare_the_newest_is_compared(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let first = id(&server.say("run-1", "one").await.with_status(202), "taskId");
+    let run = server.run_of_thread().await;
+    let runner = server.claim(&run, "runner-a").await;
+    runner.ack(&first).await;
+    let said =
+        |n: usize| json!({"type": "assistant_message", "commandId": first, "payload": {"text": format!("line {n}")}});
+    for chunk in 0..5 {
+        let lines: Value = (0..401).map(|n| said(chunk * 401 + n)).collect();
+        runner.try_append(None, lines).await.with_status(200);
+    }
+    runner.end(&first, "completed").await;
+    let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
+    runner.ack(&second).await;
+    runner.end(&second, "completed").await;
+    let with = |text: &str| {
+        let mut body = message("run-3", "");
+        let user = |text: &str| json!({"id": text, "role": "user", "content": text});
+        body["messages"] = json!([user("one"), user(text), user("three")]);
+        server.streaming(&body)
+    };
+    server.send(with("never said")).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    let open = with("two").send().await.unwrap();
+    assert_eq!(open.status(), 200);
 }
 
 async fn a_streamed_transcript_must_be_our_history(engine: Engine) {

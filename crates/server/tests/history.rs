@@ -63,7 +63,7 @@ async fn without_a_thread_history_is_empty(engine: Engine) {
     assert_eq!((&before["threadId"], &before["day"], &before["messages"]), (&json!(THREAD), &Value::Null, &json!([])));
 }
 
-async fn zoned(server: &TestServer, name: &str, timezone: &str) -> Caller {
+pub async fn zoned(server: &TestServer, name: &str, timezone: &str) -> Caller {
     server.post("/api/v1/users", &json!({"name": name, "timezone": timezone})).await.with_status(201);
     let life = json!({"expiresInMs": 30 * 24 * HOUR_MS});
     let made = server.post(&format!("/api/v1/users/{name}/token"), &life).await.with_status(201);

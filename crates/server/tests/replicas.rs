@@ -10,6 +10,7 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
+use crate::agent_runs::{THREAD, told};
 use crate::harness::{Caller, Database, Engine, PATIENCE, TestClock, TestServer, eventually, id};
 
 /// Longer than any test waits.
@@ -29,6 +30,7 @@ macro_rules! on_postgres {
 
 on_postgres!(
     a_follower_of_one_server_sees_what_is_written_through_the_other,
+    a_chat_goes_on_at_the_other_server,
     waits_at_one_server_end_by_what_happens_at_the_other,
     a_job_made_through_a_full_server_is_launched_by_the_other,
     a_server_that_lost_the_others_reads_everything_again,
@@ -77,6 +79,19 @@ async fn a_follower_of_one_server_sees_what_is_written_through_the_other() {
     seen.1.extend(of_session.take(whole.len() - seen.1.len()).await);
     assert_eq!(seen.0, whole);
     assert_eq!(seen.1, whole);
+}
+
+async fn a_chat_goes_on_at_the_other_server() {
+    let (here, there) = pair(|config| config.runner.slots = 1).await;
+    here.say("run-1", r#"{"script": [{"say": "one "}, {"wait": 50}, {"say": "two"}]}"#).await.with_status(202);
+    let whole = there.told("run-1").await;
+    assert_eq!(whole.last().unwrap().event["type"], "RUN_FINISHED", "{whole:?}");
+    assert_eq!(here.told("run-1").await, whole);
+    for (n, seen) in whole.iter().enumerate() {
+        let path = format!("/api/v1/agent/runs/{THREAD}/events?runId=run-1");
+        let resumed = here.send(here.request("GET", &path).header("last-event-id", &seen.id)).await;
+        assert_eq!(told(&resumed.text), whole[n + 1..], "after {}", seen.id);
+    }
 }
 
 async fn waits_at_one_server_end_by_what_happens_at_the_other() {

@@ -169,7 +169,7 @@ fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
         #[serde(borrow)]
         messages: Vec<&'a RawValue>,
         #[serde(default)]
-        resume: Vec<Value>,
+        resume: Option<Vec<Value>>,
     }
     #[derive(Deserialize)]
     struct Role<'a> {
@@ -185,7 +185,7 @@ fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
     }
     let Spans { messages, resume } = serde_json::from_slice(body).map_err(|_| too_large())?;
     let is_user = |raw: &&RawValue| serde_json::from_str::<Role>(raw.get()).is_ok_and(|of| of.role == "user");
-    let aside = match resume.is_empty() {
+    let aside = match resume.unwrap_or_default().is_empty() {
         true => messages.iter().rposition(is_user).unwrap_or(0),
         false => messages.len(),
     };

@@ -4,6 +4,7 @@
 mod stream;
 mod transcript;
 
+use jiff::tz::TimeZone;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     agent_runs::{AgentRun, CancelAccepted, TaskAccepted},
@@ -27,7 +28,7 @@ use super::{
     commands::Said,
     provider_profiles,
     runs::{self, RACES_MAX, unexpected},
-    session_storage, threads,
+    session_storage, threads, users,
 };
 use crate::{
     app::{App, store_failure},
@@ -129,7 +130,7 @@ async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session
         session_storage::check_there(app, session).await?;
     }
     let said = said(app, caller, &input.thread_id, user).await?;
-    let asked = asked_run(app, session, payload(input, user, &said)).await?;
+    let asked = asked_run(app, session, payload(user, &said, &context(app, caller, input).await?)).await?;
     let admitted = runs::admit(app, caller, &asked).await?;
     provider_profiles::check_ready(app, &admitted.backend_profile).await?;
     let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
@@ -159,25 +160,35 @@ fn prompt(user: &UserMessage) -> String {
 }
 
 /// What the agent is given: the message, and the context that is in no event.
-fn payload(input: &RunInput, user: &UserMessage, said: &Said) -> RawJson {
+fn payload(user: &UserMessage, said: &Said, context: &Context) -> RawJson {
     let mut payload = json!({"prompt": prompt(user), "content": said.content});
-    let context = context(input);
     if !context.is_empty() {
         payload["context"] = json!(context);
     }
     RawJson::of(&payload)
 }
 
-fn context(input: &RunInput) -> Context {
+async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Context, Failure> {
     let remark = |message: &Message| Remark { role: message.role().to_owned(), text: message.text() };
     let note = |note: &Told| Note { description: note.description.clone(), value: note.value.clone() };
-    let clock =
-        |time: &ClientTime| UsersClock { now: time.client_now_iso.clone(), timezone: time.device_timezone.clone() };
-    Context {
+    Ok(Context {
         messages: input.others.iter().map(remark).collect(),
         notes: input.context.iter().map(note).collect(),
-        clock: input.client_time.as_ref().map(clock),
+        clock: clock(app, caller, input.client_time.as_ref()).await?,
+    })
+}
+
+/// As the device tells it; else our own time where the user is at home. The operator is nowhere.
+async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Result<Option<UsersClock>, Failure> {
+    if let Some(told) = told {
+        let (now, timezone) = (told.client_now_iso.clone(), told.device_timezone.clone());
+        return Ok(Some(UsersClock { now, timezone }));
     }
+    let here = |zone: TimeZone| {
+        let timezone = zone.iana_name().unwrap_or_default().to_owned();
+        UsersClock { now: app.now().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone }
+    };
+    Ok(users::time_zone(app, caller).await?.map(here))
 }
 
 /// The run behind a thread: of the configured agent, in an empty workspace.

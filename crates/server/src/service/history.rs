@@ -21,7 +21,7 @@ use ostler_store::{
     history::{Extent, Span, Turn},
 };
 
-use super::{attachments, threads};
+use super::{attachments, threads, users};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -32,7 +32,7 @@ const BEGUN_MAX: usize = 50;
 
 /// One day of the caller's thread. A thread that nobody has is an empty one.
 pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<HistorySnapshot, Failure> {
-    let zone = zone(app, caller).await?;
+    let zone = users::time_zone(app, caller).await?.unwrap_or(TimeZone::UTC);
     let before = asked.before.as_deref().map(read_day).transpose()?;
     let Some(session) = thread(app, caller, asked.thread_id.as_deref()).await? else {
         return Ok(HistorySnapshot::default());
@@ -53,14 +53,6 @@ pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<H
         before = start;
     }
     Ok(HistorySnapshot { thread_id, ..HistorySnapshot::default() })
-}
-
-/// The user's own; the operator's is UTC.
-async fn zone(app: &App, caller: &Principal) -> Result<TimeZone, Failure> {
-    let Principal::User { user_id, .. } = caller else { return Ok(TimeZone::UTC) };
-    let user = store::users::get(&app.db, *user_id).await.map_err(store_failure)?;
-    let zone = user.and_then(|user| jiff::tz::TimeZoneDatabase::bundled().get(&user.timezone).ok());
-    Ok(zone.unwrap_or(TimeZone::UTC))
 }
 
 async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Result<Option<Session>, Failure> {

@@ -1,5 +1,6 @@
 //! Users: add, list, remove, and make tokens for those we vouch for ourselves.
 
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     cursors::{self, Cursor},
@@ -114,4 +115,12 @@ pub async fn record_key(db: &Db, issuers: &Issuers, now: Timestamp) -> Result<()
     let (kid, jwk) = issuers.own_key();
     let jwk = serde_json::to_string(&jwk).expect("our own types serialise");
     store::signing_keys::insert(db, kid, &jwk, now).await
+}
+
+/// Where a user is at home. `None`: it is nobody's call in particular.
+pub async fn time_zone(app: &App, caller: &Principal) -> Result<Option<TimeZone>, Failure> {
+    let Principal::User { user_id, .. } = caller else { return Ok(None) };
+    let user = store::users::get(&app.db, *user_id).await.map_err(store_failure)?;
+    let zone = user.and_then(|user| TimeZoneDatabase::bundled().get(&user.timezone).ok());
+    Ok(Some(zone.unwrap_or(TimeZone::UTC)))
 }

@@ -206,6 +206,14 @@ fn the_size_is_that_of_the_raw_body() {
 }
 
 #[test]
+fn a_long_transcript_may_come_with_a_resume_of_null() {
+    let mut body = with("resume", Value::Null);
+    let earlier = json!({"id": "e", "role": "user", "content": "x".repeat(INPUT_BYTES_MAX)});
+    body["messages"].as_array_mut().expect("messages").insert(0, earlier);
+    assert!(RunInput::read(body.to_string().as_bytes(), Form::Streamed).is_ok());
+}
+
+#[test]
 fn names_of_threads_and_runs_have_their_limits() {
     assert_eq!(accepted(&with("threadId", THREAD.to_uppercase().into())).thread_id, THREAD);
     for bad in
