@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 const BREAK_PAUSE: Duration = Duration::from_millis(50);
-const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -56,21 +56,17 @@ struct Desk {
 }
 
 /// Listens until it is dropped.
-pub struct Endpoint {
-    address: SocketAddr,
-    desk: Arc<Desk>,
+pub struct Socket {
+    pub address: SocketAddr,
     _stop: oneshot::Sender<()>,
 }
 
-impl Endpoint {
-    /// `handler` gets the request and those before it.
-    pub fn start(handler: impl Fn(&Seen, &[Seen]) -> Answer + Send + Sync + 'static) -> Self {
-        let desk = Arc::new(Desk { seen: Mutex::default(), handler: Box::new(handler) });
+impl Socket {
+    pub fn serve(router: Router) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
         let address = listener.local_addr().expect("it is bound");
         listener.set_nonblocking(true).expect("a socket can be non-blocking");
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = Router::new().fallback(handle).with_state(desk.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
@@ -81,12 +77,27 @@ impl Endpoint {
                 }
             });
         });
-        Self { address, desk, _stop: stop }
+        Self { address, _stop: stop }
+    }
+}
+
+/// Listens until it is dropped.
+pub struct Endpoint {
+    desk: Arc<Desk>,
+    socket: Socket,
+}
+
+impl Endpoint {
+    /// `handler` gets the request and those before it.
+    pub fn start(handler: impl Fn(&Seen, &[Seen]) -> Answer + Send + Sync + 'static) -> Self {
+        let desk = Arc::new(Desk { seen: Mutex::default(), handler: Box::new(handler) });
+        let socket = Socket::serve(Router::new().fallback(handle).with_state(desk.clone()));
+        Self { desk, socket }
     }
 
     /// What a provider's `base_url` would be.
     pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.address)
+        format!("http://{}/v1", self.socket.address)
     }
 
     /// Every request so far.

@@ -92,7 +92,9 @@ impl Http {
             head.push_str(&format!("authorization: Bearer {token}\r\n"));
         }
         if length > 0 {
-            head.push_str(&format!("content-type: application/json\r\ncontent-length: {length}\r\n"));
+            let is_told = headers.iter().any(|line| line.starts_with("content-type:"));
+            let json = if is_told { "" } else { "content-type: application/json\r\n" };
+            head.push_str(&format!("{json}content-length: {length}\r\n"));
         }
         headers.iter().for_each(|line| head.push_str(&format!("{line}\r\n")));
         head + "\r\n"

@@ -7,6 +7,7 @@ mod agents;
 mod agui;
 mod backup;
 mod browser;
+mod bucket;
 mod codex;
 mod disk_full;
 mod drain;
