@@ -12,6 +12,11 @@ use crate::{
     tokens::check_life,
 };
 
+/// Agents of one owner.
+pub const AGENTS_PER_OWNER_MAX: u32 = 1_000;
+/// Tokens of one agent that were not revoked.
+pub const AGENT_TOKENS_MAX: u32 = 100;
+
 /// An agent, as stored and as sent. A list leaves the manifests out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use ostler_protocol::FailureKind::*;
+use ostler_protocol::{
+    FailureKind::*,
+    agents::{AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,6 +26,7 @@ on_both_engines!(
     agents_come_in_pages_and_by_name,
     a_manifest_near_its_limit_is_counted,
     a_run_is_of_the_agent_it_names,
+    an_owner_has_so_many_agents_and_an_agent_so_many_tokens,
 );
 
 /// A manifest with one tool under a scope that everybody knows.
@@ -301,4 +305,23 @@ async fn a_run_is_of_the_agent_it_names(engine: Engine) {
     body["agentId"] = json!(format!("agt_{:032x}", 0));
     server.post("/api/v1/runs", &body).await.refused(NotFound);
     assert_eq!(server.run(&server.create_run().await).await["agentId"], Value::Null);
+}
+
+async fn an_owner_has_so_many_agents_and_an_agent_so_many_tokens(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = agent(&server).await;
+    let tokens = format!("/agents/{agent}/tokens");
+    let named = json!({"name": "one"});
+    let mut made = Value::Null;
+    for _ in 0..AGENT_TOKENS_MAX {
+        made = server.post(&tokens, &named).await.with_status(201);
+    }
+    server.post(&tokens, &named).await.refused_by(RateLimited, "agent-quota");
+    server.send(server.request("DELETE", &format!("{tokens}/{}", id(&made, "token_id")))).await.with_status(200);
+    server.post(&tokens, &named).await.with_status(201);
+    for _ in 1..AGENTS_PER_OWNER_MAX {
+        server.post("/agents", &json!({"name": "Reader"})).await.with_status(201);
+    }
+    server.post("/agents", &json!({"name": "Reader"})).await.refused_by(RateLimited, "agent-quota");
+    user(&server, "ada").await.post("/agents", &json!({"name": "Reader"})).await.with_status(201);
 }

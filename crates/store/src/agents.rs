@@ -66,6 +66,13 @@ pub async fn insert(db: &Db, agent: &Agent) -> Result<(), StoreError> {
     db.execute(sql, args).await
 }
 
+/// How many agents an owner has, counted up to a limit.
+pub async fn count(db: &Db, owner_id: &str, limit: u32) -> Result<i64, StoreError> {
+    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM agents WHERE owner_id = $1 LIMIT $2) AS counted";
+    let counted = db.read_one(sql, vec![owner_id.into(), i64::from(limit).into()], |row| row.int()).await?;
+    Ok(counted.unwrap_or_default())
+}
+
 pub async fn get(db: &Db, id: AgentId) -> Result<Option<Agent>, StoreError> {
     db.read_one(format!("SELECT {COLUMNS} FROM agents WHERE agent_id = $1"), vec![text(id)], decode).await
 }
@@ -128,6 +135,13 @@ pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Resu
 pub async fn find_token_by_hash(db: &Db, token_hash: &str) -> Result<Option<AgentToken>, StoreError> {
     let sql = format!("SELECT {TOKEN_COLUMNS} FROM agent_tokens WHERE token_hash = $1");
     db.read_one(sql, vec![token_hash.into()], decode_token).await
+}
+
+/// How many tokens of an agent were not revoked, counted up to a limit.
+pub async fn count_tokens(db: &Db, agent: AgentId, limit: u32) -> Result<i64, StoreError> {
+    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM agent_tokens WHERE agent_id = $1 AND revoked_at IS NULL LIMIT $2) AS counted";
+    let counted = db.read_one(sql, vec![text(agent), i64::from(limit).into()], |row| row.int()).await?;
+    Ok(counted.unwrap_or_default())
 }
 
 /// Newest first.

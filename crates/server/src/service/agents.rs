@@ -3,8 +3,9 @@
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     agents::{
-        Agent, AgentPage, AgentToken, AgentTokens, CreateAgent, CreateAgentToken, CreatedAgentToken, DiffManifest,
-        ListAgents, Published, SavedAgent, TriedManifest, UpdateAgent,
+        AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
+        CreateAgentToken, CreatedAgentToken, DiffManifest, ListAgents, Published, SavedAgent, TriedManifest,
+        UpdateAgent,
     },
     cursors::{self, Cursor},
     ids::{AgentId, TokenId},
@@ -27,6 +28,10 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     Access::Own.admit(caller)?;
     asked.check()?;
     app.name("name", &asked.name)?;
+    let owner_id = caller.owner()?;
+    // Calls at the same moment may get past it by as many as they are.
+    let has = store::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await.map_err(store_failure)?;
+    check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
     let checked = match &asked.capability_manifest {
         Some(text) => Some(read(app, text).await?),
         None => None,
@@ -35,7 +40,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     let mut agent = Agent {
         id: AgentId::new(app.ids.body()),
         name: asked.name,
-        owner_id: caller.owner()?,
+        owner_id,
         backend_profile: asked.backend_profile,
         capability_manifest: None,
         capability_manifest_version: 0,
@@ -149,6 +154,8 @@ pub async fn create_token(
     asked.check()?;
     app.name("name", &asked.name)?;
     owned(app, caller, id).await?;
+    let has = store::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
+    check_room(has, AGENT_TOKENS_MAX, "tokens")?;
     let now = app.now();
     let agent_token = AgentToken {
         token_id: TokenId::new(app.ids.body()),
@@ -187,6 +194,17 @@ pub async fn revoke_token(
     let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
     tracing::info!(agent_id = %id, %token_id, by = caller.name(), "an agent's token was revoked");
     Ok(revoked)
+}
+
+fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
+    if has < i64::from(limit) {
+        return Ok(());
+    }
+    Err(Failure::rule(
+        FailureKind::RateLimited,
+        "agent-quota",
+        format!("there are {limit} {what} already, the most there may be"),
+    ))
 }
 
 /// The agent, if the caller owns it. That it exists is no secret.

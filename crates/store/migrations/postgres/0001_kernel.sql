@@ -333,6 +333,7 @@ CREATE TABLE agents (
     revision BIGINT NOT NULL
 );
 CREATE INDEX agents_created ON agents (created_at, agent_id COLLATE "C");
+CREATE INDEX agents_owner ON agents (owner_id);
 
 -- Tokens that speak for an agent: hashed, never shown again.
 CREATE TABLE agent_tokens (
@@ -345,3 +346,4 @@ CREATE TABLE agent_tokens (
     revoked_at BIGINT
 );
 CREATE INDEX agent_tokens_agent ON agent_tokens (agent_id, created_at);
+CREATE INDEX agent_tokens_live ON agent_tokens (agent_id) WHERE revoked_at IS NULL;
