@@ -1,5 +1,6 @@
-// The stock AG-UI client on Ostler's run input. The two things that are not stock: `runtime_mode` must be said with every
-// run, and `following` brings back a stream that broke off.
+// The stock AG-UI client on Ostler's run input. What is not stock: `runtime_mode` must be said with every run, `following`
+// brings back a stream that broke off, a message that was refused is taken out of the transcript again (the server has never
+// heard it), and what was said before comes from the server, which remembers it.
 
 import { HttpAgent } from "@ag-ui/client";
 import { following } from "./following.js";
@@ -12,7 +13,8 @@ const log = document.querySelector("#log");
 const form = document.querySelector("form");
 const stop = document.querySelector("#stop");
 
-const agent = new HttpAgent({ url: `${server}/api/v1/agent/runs`, threadId: crypto.randomUUID(), fetch: following() });
+const threadId = asked.get("thread") ?? crypto.randomUUID();
+const agent = new HttpAgent({ url: `${server}/api/v1/agent/runs`, threadId, fetch: following() });
 let runId;
 
 function line(id, role) {
@@ -32,6 +34,10 @@ const told = {
   onRunFinishedEvent: ({ outcome, interrupts }) => {
     if (outcome === "cancelled") line(`${runId}-end`, "error").textContent = "stopped";
     if (outcome === "interrupt") interrupts.forEach(question);
+  },
+  // The agent had to begin again: what it had said does not count any more.
+  onCustomEvent: ({ event }) => {
+    if (event.name === "attempt_restarted") event.value.messageIds.forEach((id) => document.getElementById(id)?.remove());
   },
 };
 
@@ -55,16 +61,38 @@ const answers = new Map();
 async function run(parameters = {}) {
   answers.clear();
   runId = crypto.randomUUID();
-  agent.headers = { Authorization: `Bearer ${form.token.value}` };
   document.body.dataset.state = "running";
+  const before = agent.messages.length;
   await agent.runAgent({ runId, forwardedProps: chat, ...parameters }, told).catch((error) => {
-    line(`${runId}-error`, "error").textContent = error.message;
+    line(`${runId}-error`, "error").textContent = detail(error);
+    if (error.status >= 400 && !parameters.resume) agent.setMessages(agent.messages.slice(0, before - 1));
   });
   document.body.dataset.state = agent.pendingInterrupts.length ? "asking" : "idle";
 }
 
+// A refusal is a problem (RFC 9457), which says in `detail` what is wrong.
+function detail(error) {
+  try {
+    return JSON.parse(error.payload).detail;
+  } catch {
+    return error.message;
+  }
+}
+
+// The last day of the thread, a line for each message. `before=<day>` would bring the days before it.
+async function remember() {
+  agent.headers = { Authorization: `Bearer ${form.token.value}` };
+  const answer = await fetch(`${server}/api/v1/agent/history?threadId=${threadId}`, { headers: agent.headers });
+  if (!answer.ok) return;
+  const { messages } = await answer.json();
+  for (const { id, role, content } of messages) line(id, role).textContent = content;
+}
+
 form.onsubmit = (submitted) => {
   submitted.preventDefault();
+  // While the agent waits for an answer, an answer is what it must get.
+  if (document.body.dataset.state !== "idle") return;
+  agent.headers = { Authorization: `Bearer ${form.token.value}` };
   const content = form.message.value;
   form.message.value = "";
   const id = crypto.randomUUID();
@@ -78,4 +106,5 @@ stop.onclick = () =>
   fetch(`${agent.url}/${agent.threadId}/cancel?runId=${runId}`, { method: "POST", headers: agent.headers });
 
 form.token.value = asked.get("token") ?? "";
+if (asked.has("thread")) await remember();
 document.body.dataset.state = "idle";

@@ -122,6 +122,8 @@ struct MessagePayload<'a> {
     reply_authority: bool,
     text_truncated: bool,
     output_truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ui_hints: Option<&'a Value>,
 }
 
 impl Link {
@@ -140,6 +142,11 @@ impl Link {
 
     /// A whole message. A final one is the turn's reply.
     pub async fn message(&self, message_id: &str, text: &str, is_final: bool) {
+        self.message_with(message_id, text, is_final, None).await;
+    }
+
+    /// The same, with how it could be shown.
+    pub async fn message_with(&self, message_id: &str, text: &str, is_final: bool, ui_hints: Option<&Value>) {
         let (text, text_truncated) = fit(text, TEXT_BYTES_MAX);
         let payload = MessagePayload {
             message_id,
@@ -148,6 +155,7 @@ impl Link {
             reply_authority: is_final,
             text_truncated,
             output_truncated: false,
+            ui_hints,
         };
         self.emit(EventType::AssistantMessage, &payload).await;
     }

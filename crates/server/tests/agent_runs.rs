@@ -32,6 +32,7 @@ on_both_engines!(
     of_a_thread_too_long_to_compare_the_newest_is_compared,
     a_streamed_transcript_must_be_our_history,
     a_client_may_remember_an_answer_that_was_cut_off,
+    a_client_may_remember_what_it_was_told_piece_by_piece,
 );
 
 pub const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
@@ -430,9 +431,34 @@ async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
         body["messages"] = json!(messages);
         body
     };
-    // One turn was cut off, so one answer can be half remembered.
     let refused = server.stream(&remembered(&["half of", "and another"])).await;
     refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
     let response = server.streaming(&remembered(&["half of"])).send().await.unwrap();
     assert_eq!(response.status(), 200);
+}
+
+/// Whoever stops listening has a beginning; and what was told piece by piece was told, whatever the whole then says.
+async fn a_client_may_remember_what_it_was_told_piece_by_piece(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
+    let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
+    runner.ack(&command).await;
+    for delta in ["hello ", "wrld  "] {
+        runner.tell(&command, "assistant_delta", json!({"messageId": "m", "delta": delta})).await;
+    }
+    runner.tell(&command, "assistant_message", json!({"messageId": "m", "text": "hello world", "final": true})).await;
+    runner.tell(&command, "assistant_delta", json!({"messageId": "n", "delta": "and no end"})).await;
+    runner.end(&command, "completed").await;
+    let remembered = |run_id: &str, part: &str| {
+        let mut body = message(run_id, "");
+        body["messages"] = json!([{"id": "a", "role": "user", "content": "one"},
+            {"id": "b", "role": "assistant", "content": part}, {"id": "c", "role": "user", "content": "two"}]);
+        body
+    };
+    server.stream(&remembered("run-2", "hello moon")).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    for (n, part) in ["hello wrld  ", "hello world", "hello wr", "hello wo", "and no", "no end"].iter().enumerate() {
+        let response = server.streaming(&remembered(&format!("run-2{n}"), part)).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{part}");
+        server.cancel_agent_run(&format!("run-2{n}")).await.with_status(202);
+    }
 }

@@ -54,6 +54,12 @@ impl Record for AgentRun {
     }
 }
 
+/// The newest that a command is known by.
+pub async fn find_of_command(db: &Db, command_id: CommandId) -> Result<Option<AgentRun>, StoreError> {
+    let newest = "WHERE t.command_id = $1 ORDER BY t.after_seq DESC LIMIT 1";
+    Ok(db.select::<AgentRun>(newest, vec![text(command_id)]).await?.pop())
+}
+
 pub async fn get(db: &Db, session: SessionId, run_id: &str) -> Result<Option<AgentRun>, StoreError> {
     let named = "WHERE t.session_id = $1 AND t.run_id = $2";
     Ok(db.select::<AgentRun>(named, vec![text(session), run_id.into()]).await?.pop())

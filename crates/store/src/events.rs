@@ -17,6 +17,8 @@ pub(crate) const COLUMNS: &str =
 /// Rows asked for at first; later reads ask for as many as seem to fit the page.
 const CHUNK_ROWS_MIN: u32 = 24;
 const CHUNK_ROWS_MAX: u32 = 512;
+/// The same, where the newest are read.
+const NEWEST_CHUNK: usize = 128;
 
 pub(crate) fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
     let (session, session_seq) = (row.id()?, row.int()?);
@@ -117,24 +119,48 @@ pub async fn list_output(
     page(db, sql, args, number, after, limit.into()).await
 }
 
-/// The newest events of these types among the newest `within` of a session, in their order.
+/// The newest events of a session, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Newest {
+    pub events: Vec<Event>,
+    /// There were more of them, or they were too large.
+    pub truncated: bool,
+}
+
+/// The newest events of these types among the newest `within` of a session: so many, and as many as a page has bytes.
 pub async fn list_newest(
     db: &Db,
     session: SessionId,
     types: &[EventType],
     within: i64,
-    limit: u32,
-) -> Result<Vec<Event>, StoreError> {
+    limit: usize,
+) -> Result<Newest, StoreError> {
     let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
     let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1
-         AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1) - $2
-         AND type IN ({}) ORDER BY session_seq DESC LIMIT $3",
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq < $2
+         AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1) - $3
+         AND type IN ({}) ORDER BY session_seq DESC LIMIT $4",
         names.join(", ")
     );
-    let mut events = db.read(sql, vec![text(session), within.into(), i64::from(limit).into()], decode).await?;
-    events.reverse();
-    Ok(events)
+    let (mut found, mut bytes, mut before) = (Newest::default(), 0, i64::MAX);
+    loop {
+        let args = vec![text(session), before.into(), within.into(), (NEWEST_CHUNK as i64).into()];
+        let chunk = db.read(sql.clone(), args, decode).await?;
+        let is_last = chunk.len() < NEWEST_CHUNK;
+        for event in chunk {
+            bytes += event.payload.as_deref().map_or(0, str::len);
+            found.truncated = found.events.len() == limit || (bytes > PAGE_BYTES_MAX && !found.events.is_empty());
+            if found.truncated {
+                break;
+            }
+            before = event.session_seq;
+            found.events.push(event);
+        }
+        if is_last || found.truncated {
+            found.events.reverse();
+            return Ok(found);
+        }
+    }
 }
 
 /// Events of a session that is not there.

@@ -109,6 +109,9 @@ pub fn accept(desk: &mut Desk, last: Option<RunId>, op: AcceptRunOp, now: Timest
 /// The rule by which a decision is refused that was made on an earlier look at the thread: look again.
 pub const MOVED_ON: &str = "thread-moved-on";
 
+/// Where a refusal names the turn that keeps the thread busy.
+pub const ACTIVE_COMMAND: &str = "activeCommandId";
+
 type Bound = (CommandId, i64, Option<Run>);
 
 fn turn(
@@ -141,7 +144,7 @@ fn turn(
     let turns = |c: &&Command| c.command_type == CommandType::Turn;
     let working: Vec<_> = rows.unfinished().filter(turns).map(|c| c.command_id).collect();
     if busy == Busy::Reject && !working.is_empty() {
-        return Err(session_busy(run_id));
+        return Err(session_busy(run_id).detail(ACTIVE_COMMAND, working[0].to_string()));
     }
     if matches!(busy, Busy::Interrupt | Busy::Rollback) {
         for command_id in working {
@@ -204,8 +207,11 @@ fn resume(
     let run_id = last.ok_or_else(unknown)?;
     let rows = desk.run(run_id)?;
     let (mut verdicts, mut bound) = (vec![], None);
-    for answer in answers {
+    for (at, answer) in answers.iter().enumerate() {
         let request = rows.permissions.get(&answer.permission_id).ok_or_else(unknown)?;
+        if answers[..at].iter().any(|other| other.permission_id == answer.permission_id) {
+            return Err(invalid("interrupt-twice", "resume answers one interrupt twice"));
+        }
         // What an answer has brought on begins with the fact that it was given, by whomever and whenever.
         let after_seq = request.resolved_seq.map_or(desk.session.last_seq, |seq| seq - 1);
         bound = match bound {
@@ -223,11 +229,14 @@ fn resume(
     if !left.is_empty() {
         return Err(still_open(&left));
     }
+    // What waits behind others has been shown to nobody: no run could tell what came of the answer.
+    let put = permission::put(rows, command_id);
+    let is_put = |answer: &Resumed| put.iter().any(|request| request.permission_id == answer.permission_id);
+    if !verdicts.iter().all(|(answer, ..)| is_put(answer)) {
+        return Err(unknown());
+    }
     for (answer, status, option_id) in verdicts {
-        // One that was named twice has been resolved by now.
-        if desk.run(run_id)?.permissions[&answer.permission_id].status == PermissionStatus::Pending {
-            permission::resolve(desk, run_id, answer.permission_id, status, option_id, by, now);
-        }
+        permission::resolve(desk, run_id, answer.permission_id, status, option_id, by, now);
     }
     desk.settle(run_id, now);
     Ok((command_id, after_seq, None))

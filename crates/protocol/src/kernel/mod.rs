@@ -16,7 +16,7 @@ mod run;
 mod session;
 mod sweep;
 
-pub use agent_run::{AcceptRunOp, AcceptedRun, AskedRun, MOVED_ON, Resumed};
+pub use agent_run::{ACTIVE_COMMAND, AcceptRunOp, AcceptedRun, AskedRun, MOVED_ON, Resumed};
 pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
 pub use claim::{AckOp, ClaimOp, PatchLeaseOp};

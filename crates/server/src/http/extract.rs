@@ -116,7 +116,7 @@ async fn read_bytes(request: Request, app: &App) -> Result<Bytes, Failure> {
 }
 
 /// Reads on for a while: a sender that is cut off while it writes never learns why.
-async fn drain(body: &mut AxumBody, patience: Duration) {
+pub async fn drain(body: &mut AxumBody, patience: Duration) {
     let mut left = DRAIN_BYTES_MAX;
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {

@@ -15,7 +15,7 @@ use ostler_protocol::{
     commands::{CommandType, CreateCommand},
     context::{Context, Note, Remark, UsersClock},
     ids::SessionId,
-    kernel::{AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
+    kernel::{ACTIVE_COMMAND, AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
     provider_profiles::secret_ref,
     runs::CreateRun,
     sessions::Session,
@@ -97,7 +97,7 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             // Somebody has made the thread, or gone on with it, meanwhile.
             Ok(None) => {}
             Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(in_the_clients_names(app, failure).await),
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
@@ -107,6 +107,16 @@ async fn accepted_before(app: &App, thread: Option<&Session>, input: &RunInput) 
     let Some(thread) = thread else { return Ok(None) };
     let known = store::agent_runs::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
     known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
+}
+
+/// What keeps the thread busy, by the name that the client can cancel it by.
+async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
+    let active = failure.details.as_ref().and_then(|details| details.get(ACTIVE_COMMAND)?.as_str()?.parse().ok());
+    let Some(command_id) = active else { return failure };
+    match store::agent_runs::find_of_command(&app.db, command_id).await {
+        Ok(Some(run)) => failure.detail("activeRunId", run.run_id),
+        _ => failure,
+    }
 }
 
 /// It is kept and shown as it is.

@@ -19,9 +19,12 @@ use crate::{
 /// Whoever may see the run may see what its agent goes on with, also where it was said in an earlier run of the session.
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Conversation, Failure> {
     let command = commands::get(app, caller, run_id, command_id).await?;
-    let said = store::events::list_newest(&app.db, command.session, &SAID, CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX);
-    let before = Conversation::before(command_id, &said.await.map_err(store_failure)?);
-    Ok(Conversation { images: images(app, &command).await?, ..before })
+    let said =
+        store::events::list_newest(&app.db, command.session, &SAID, CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX as usize);
+    let said = said.await.map_err(store_failure)?;
+    let before = Conversation::before(command_id, &said.events);
+    let truncated = before.truncated || said.truncated;
+    Ok(Conversation { truncated, images: images(app, &command).await?, ..before })
 }
 
 /// The pictures of the command's message. Only those of its own thread are signed: a command can say anything.

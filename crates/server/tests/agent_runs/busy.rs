@@ -30,7 +30,8 @@ async fn a_busy_thread_refuses_another_message_by_default(engine: Engine) {
     assert_eq!(Busy::default(), Busy::Reject);
     let (server, runner, first) = at_work(engine, Busy::Reject).await;
     let before = server.events(&runner.run_id).await;
-    server.say("run-2", "two").await.refused_as(SessionBusy, "AGENT_SESSION_RUN_LIMIT_EXCEEDED");
+    let refused = server.say("run-2", "two").await.refused_as(SessionBusy, "AGENT_SESSION_RUN_LIMIT_EXCEEDED");
+    assert_eq!(refused.details["activeRunId"], "run-1", "by the name that it can be cancelled by");
     let streamed = server.stream(&super::message("run-2", "two")).await;
     streamed.refused_as(SessionBusy, "AGENT_SESSION_RUN_LIMIT_EXCEEDED");
     assert_eq!(server.events(&runner.run_id).await, before);

@@ -62,6 +62,12 @@ async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engi
         let again = server.streaming(&message("run-1", SCRIPT)).header("last-event-id", *last);
         assert_eq!(told(&server.send(again).await.text), whole[index + 1..], "posted again after {last}");
     }
+    // An id that was never given out hides nothing but what is behind it, and never the end.
+    let end = whole.last().unwrap();
+    let beyond = format!("{}-77", end.id.split('-').next().unwrap());
+    for unknown in ["999-0", &beyond] {
+        assert_eq!(after(&server, "run-1", unknown).await, std::slice::from_ref(end), "after {unknown}");
+    }
 }
 
 async fn whoever_hangs_up_does_not_stop_the_run(engine: Engine) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{RUNS, THREAD, message, told, words};
 use crate::{
-    harness::{Answer, Caller, Engine, Played, TestServer, id},
+    harness::{Answer, Caller, Engine, Played, TestServer, ask_body, id},
     on_both_engines,
 };
 
@@ -14,6 +14,7 @@ on_both_engines!(
     a_message_is_refused_while_an_answer_is_awaited,
     answers_that_make_no_sense_are_refused_in_both_forms,
     the_same_resume_again_does_nothing_twice,
+    a_resume_that_answers_twice_or_ahead_is_refused,
     an_expired_interrupt_can_only_be_cancelled,
     requests_that_come_one_after_the_other_are_put_one_after_the_other,
 );
@@ -183,4 +184,27 @@ async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engi
     runner.say(&command, "all answered").await;
     runner.end(&command, "completed").await;
     assert_eq!(words(&server.told("run-3").await), "all answered");
+}
+
+async fn a_resume_that_answers_twice_or_ahead_is_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let command = id(&server.say("run-1", "go").await.with_status(202), "taskId");
+    let run = server.run_of_thread().await;
+    let runner = server.claim(&run, "runner-a").await;
+    runner.ack(&command).await;
+    let ids = [permission(1), permission(2)];
+    let asks = |id: &str| json!({"type": "permission_request", "commandId": command, "payload": ask_body(id, DIGEST)});
+    runner.try_append(None, json!([asks(&ids[0]), asks(&ids[1])])).await.with_status(200);
+    let no = || json!({"approved": false});
+    for answers in [vec![(&ids[0], yes()), (&ids[0], no())], vec![(&ids[0], yes()), (&ids[0], yes())]] {
+        let answers: Vec<_> = answers.iter().map(|(id, payload)| (id.as_str(), payload.clone())).collect();
+        server.resume("run-2", &answers).await.refused_by(RunInputInvalid, "interrupt-twice");
+    }
+    // The second waits until the first is answered, and was shown to nobody.
+    let ahead = [(ids[0].as_str(), yes()), (ids[1].as_str(), yes())];
+    server.resume("run-2", &ahead).await.refused_by(RunInputInvalid, "interrupt-unknown");
+    server.resume("run-2", &ahead[..1]).await.with_status(202);
+    let second = server.told("run-2").await;
+    assert_eq!(second.last().unwrap().event["outcome"]["interrupts"][0]["id"], ids[1].as_str(), "{second:?}");
+    server.resume("run-3", &ahead[1..]).await.with_status(202);
 }

@@ -20,11 +20,18 @@ say("Hello");
 await until(() => state() === "idle");
 say(script({ tool: { name: "shell", command: "ls", output: "a" } }, { ask: { title: "Delete?", command: "rm a" } }, { say: "Deleted." }));
 await until(() => state() === "asking");
+// A word while an answer is awaited goes nowhere, and spoils nothing.
+say("never mind");
 button("Allow").click();
 await until(() => state() === "idle");
 say(script({ say: "Wait…" }, { wait: 60_000 }));
 await until(() => document.querySelector("#log").textContent.includes("Wait…") && state() === "running" && document.querySelectorAll(".assistant").length === 3);
 button("Stop").click();
+await until(() => state() === "idle");
+// What is refused is told, and the talk goes on.
+say("x".repeat(10_001));
+await until(() => state() === "idle");
+say(script({ say: "half" }, { crash: "once" }, { say: "whole" }));
 await until(() => state() === "idle");
 const said = [...document.querySelectorAll("#log p:not(.user)")].map(({ className, textContent }) => `${className}: ${textContent.trim()}`);
 await report({ said });

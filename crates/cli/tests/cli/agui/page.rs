@@ -34,6 +34,10 @@ fn the_example_page_talks_asks_and_stops_in_a_real_browser() {
     let origin = format!("http://127.0.0.1:{}", site.port);
     let mut home = Home::new(Engine::Sqlite);
     home.flags = vec!["--allow-origin".into(), origin.clone()];
+    // A runner that died is missed soon.
+    for (name, value) in [("LEASE_MS", "3000"), ("JOB_SILENCE_MS", "600"), ("SWEEP_INTERVAL_MS", "50")] {
+        home.set(&format!("OSTLER_RUNNER__{name}"), value);
+    }
     let server = home.serve();
     let report = site.visited(&format!("{origin}/#server={}&token={}", server.url(), server.token), "");
     assert_eq!(
@@ -44,7 +48,10 @@ fn the_example_page_talks_asks_and_stops_in_a_real_browser() {
             "question: Delete? rm a",
             "assistant: Deleted.",
             "assistant: Wait…",
-            "error: stopped"
+            "error: stopped",
+            "error: RunAgentInput user message text exceeds limit",
+            "assistant: half",
+            "assistant: whole"
         ]),
         "{report}\n{}",
         home.log()

@@ -182,6 +182,16 @@ fn a_thought_has_its_span_and_its_message() {
 }
 
 #[test]
+fn a_thought_never_has_the_id_of_a_text() {
+    let told = between(&[
+        (EventType::AssistantDelta, json!({"messageId": "a", "delta": "x"})),
+        (EventType::ReasoningDelta, json!({"messageId": "a", "delta": "hm"})),
+    ]);
+    let thoughts = told.iter().filter(|event| event["type"].as_str().expect("a type").starts_with("REASONING"));
+    assert!(thoughts.clone().count() > 2 && thoughts.clone().all(|event| event["messageId"] == "think-a"), "{told:?}");
+}
+
+#[test]
 fn a_tool_call_is_announced_heard_and_answered() {
     let call = |status: &str| json!({"toolCallId": "t", "name": "shell", "command": "ls", "status": status});
     let mut failed = call("failed");

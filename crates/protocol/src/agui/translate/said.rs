@@ -106,8 +106,13 @@ impl Said {
         if self.open.len() == OPEN_MAX {
             self.open.remove(0);
         }
-        let prefix = if self.kind == Kind::Text { "msg" } else { "think" };
-        let id = key.clone().unwrap_or_else(|| format!("{prefix}-{seq}"));
+        // A client keeps thoughts and texts in one list, by their ids.
+        let id = match (&self.kind, &key) {
+            (Kind::Text, Some(key)) => key.clone(),
+            (Kind::Text, None) => format!("msg-{seq}"),
+            (Kind::Thought, Some(key)) => format!("think-{key}"),
+            (Kind::Thought, None) => format!("think-{seq}"),
+        };
         remember(&mut self.attempt, id.clone());
         self.open.push(Message { key, id, told: Some(String::new()) });
         self.open.len() - 1

@@ -76,7 +76,7 @@ impl Play {
             }
             self.link.delta(EventType::AssistantDelta, &message_id, piece).await;
         }
-        self.link.message(&message_id, &say.text, say.is_final).await;
+        self.link.message_with(&message_id, &say.text, say.is_final, say.ui_hints.as_ref()).await;
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Play {
                 Some(TurnEnd::blocked(FailureKind::PermissionDenied, format!("permission denied: {}", request.title)))
             }
             Answer::Cancelled => {
-                Some(TurnEnd::blocked(FailureKind::Cancelled, format!("nobody answered in time: {}", request.title)))
+                Some(TurnEnd::blocked(FailureKind::Cancelled, format!("the question was given up: {}", request.title)))
             }
         })
     }
@@ -158,7 +158,7 @@ impl Play {
             self.pause_or_steer(left).await?;
         }
         let text = format!("steered: {}", self.heard.pop_front().unwrap_or_default());
-        self.say(&Say { text, is_final, pieces: 1, every_ms: 0 }).await?;
+        self.say(&Say { text, is_final, pieces: 1, every_ms: 0, ui_hints: None }).await?;
         Ok(None)
     }
 

@@ -57,6 +57,7 @@ pub struct Say {
     pub is_final: bool,
     pub pieces: u32,
     pub every_ms: u64,
+    pub ui_hints: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +128,7 @@ struct Written {
     is_final: Option<bool>,
     pieces: Option<u32>,
     every_ms: Option<u64>,
+    ui_hints: Option<Value>,
     tool: Option<Tool>,
     wait: Option<u64>,
     fail: Option<Fault>,
@@ -141,7 +143,7 @@ struct Written {
 
 impl Step {
     pub fn echo(text: &str) -> Self {
-        Self::Say(Say { text: text.to_owned(), is_final: true, pieces: PIECES_DEFAULT, every_ms: 0 })
+        Self::Say(Say { text: text.to_owned(), is_final: true, pieces: PIECES_DEFAULT, every_ms: 0, ui_hints: None })
     }
 
     fn speaks(&self) -> bool {
@@ -189,14 +191,15 @@ fn mark_final(steps: &mut [Step], told: &[Option<bool>]) {
 
 impl Written {
     fn step(self) -> Result<Step, String> {
-        let paced = self.pieces.is_some() || self.every_ms.is_some();
+        let paced = self.pieces.is_some() || self.every_ms.is_some() || self.ui_hints.is_some();
         if self.say.is_none() && paced || self.is_final.is_some() && self.say.is_none() && self.await_steer.is_none() {
-            return Err("final, pieces and everyMs belong to say".into());
+            return Err("final, pieces, everyMs and uiHints belong to say".into());
         }
         let pieces = at_most("pieces", self.pieces.unwrap_or(PIECES_DEFAULT), PIECES_MAX)?.max(1);
         let every_ms = at_most("everyMs", self.every_ms.unwrap_or(0), WAIT_MS_MAX)?;
         let verbs = [
-            self.say.map(|text| Ok(Step::Say(Say { text, is_final: false, pieces, every_ms }))),
+            self.say
+                .map(|text| Ok(Step::Say(Say { text, is_final: false, pieces, every_ms, ui_hints: self.ui_hints }))),
             self.tool.map(|tool| at_most("waitMs", tool.wait_ms, WAIT_MS_MAX).map(|_| Step::Tool(tool))),
             self.wait.map(|ms| at_most("wait", ms, WAIT_MS_MAX).map(Step::Wait)),
             self.fail.map(fail),

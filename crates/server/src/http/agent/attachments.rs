@@ -20,7 +20,7 @@ use ostler_protocol::{
 };
 
 use super::super::{
-    extract::{At, Caller, Params},
+    extract::{At, Caller, Params, drain},
     problem::Refusal,
 };
 use crate::{
@@ -32,6 +32,8 @@ use crate::{
 
 /// What is read of a form before it is given up.
 pub const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
+/// How long one that is refused may go on sending, so that it hears why.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
 /// What is sent along with a picture: nothing in it is to run, and nobody keeps it for longer than its URL is good.
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
 
@@ -92,12 +94,18 @@ impl FromRequest<App> for Form {
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
         let caller = request.extensions().get::<Principal>().cloned();
         let caller = caller.ok_or_else(|| unauthenticated("this needs a token: Authorization: Bearer …"))?;
+        let place = match app.attachments.admit(&caller) {
+            Ok(place) => place,
+            Err(refused) => {
+                drain(&mut request.into_body(), REFUSED_PATIENCE).await;
+                return Err(refused.into());
+            }
+        };
         let form = Multipart::from_request(request, app).await.map_err(|_| {
             let message = "the body must be multipart/form-data";
             Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message)
         })?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
-        let place = app.attachments.admit(&caller)?;
         let read = tokio::time::timeout(patience, read(form, place)).await;
         Ok(read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?.map(Self)?)
     }

@@ -85,8 +85,11 @@ impl RunStream {
 
     fn take(&mut self, event: &Event, sent: &mut Vec<Sent>) {
         if event.command_id == Some(self.command_id) {
-            let after = self.after;
-            sent.extend(self.translator.take(event).into_iter().filter(|told| after.is_none_or(|id| told.id > id)));
+            let told = self.translator.take(event);
+            // An id beyond the end was never ours: whoever names it has not been told how the run ended.
+            let end = told.last().map(|end| end.id).filter(|end| self.translator.is_over() && self.after > Some(*end));
+            let is_new = |told: &Sent| self.after.is_none_or(|id| told.id > id) || Some(told.id) == end;
+            sent.extend(told.into_iter().filter(is_new));
         }
     }
 }

@@ -1,32 +1,34 @@
 //! The transcript that a stock AG-UI client sends along with each message. Our own history is what counts, so the transcript
 //! is compared with it and dropped; a client whose memory differs from ours is told so instead of being answered past it.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+    ops::Bound::{Included, Unbounded},
+};
 
 use ostler_protocol::{
     Failure,
     agui::{input::RUN_MESSAGES_INVALID, messages::Message},
-    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED},
+    events::{Event, EventType},
     limits::CONVERSATION_EVENTS_MAX,
-    runs::TerminalStatus,
     sessions::Session,
 };
-use ostler_store as store;
+use ostler_store::{self as store, events::Newest};
 use serde::Deserialize;
 
 use crate::app::{App, store_failure};
 
 /// What is read of a thread's log for it, the newest. What a client remembers from before that is taken on trust, if the
 /// newest fits: it is dropped like the rest.
-const EVENTS_MAX: u32 = 2_000;
+const MESSAGES_MAX: usize = 2_000;
+/// The same, where what was told piece by piece must be looked at.
+const PIECES_MAX: usize = 20_000;
+/// Texts from the middle of a message that are looked for: each costs a look at everything that was said.
+const MIDDLES_MAX: usize = 64;
 
-const READ: [EventType; 5] = [
-    EventType::UserMessage,
-    EventType::AssistantMessage,
-    EventType::BackendStatus,
-    EventType::PermissionResolved,
-    EventType::TerminalStatus,
-];
+const MESSAGES: [EventType; 2] = [EventType::UserMessage, EventType::AssistantMessage];
+const PIECES: [EventType; 1] = [EventType::AssistantDelta];
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -35,9 +37,9 @@ struct View<'a> {
     text: Cow<'a, str>,
     content: Vec<Part<'a>>,
     #[serde(borrow)]
-    phase: Cow<'a, str>,
-    #[serde(borrow)]
-    status: Cow<'a, str>,
+    delta: Cow<'a, str>,
+    #[serde(borrow, rename = "messageId")]
+    message_id: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -64,14 +66,21 @@ pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) 
         return Ok(());
     }
     let Some(thread) = thread else { return Err(differs()) };
-    let log = store::events::list_newest(&app.db, thread.session, &READ, CONVERSATION_EVENTS_MAX, EVENTS_MAX);
-    let log = log.await.map_err(store_failure)?;
-    let is_whole = log.len() < EVENTS_MAX as usize && thread.last_seq <= CONVERSATION_EVENTS_MAX;
-    let fits = match is_whole {
-        true => was_asked(&asked, &log) && was_answered(&answered, &log),
-        false => was_asked(asked.last().map_or(&[], std::slice::from_ref), &log),
+    let log = newest(app, thread, &MESSAGES, MESSAGES_MAX).await?;
+    let fits = match is_whole(thread, &log) {
+        true => was_asked(&asked, &log.events) && was_answered(app, thread, answered, &log.events).await?,
+        false => was_asked(asked.last().map_or(&[], std::slice::from_ref), &log.events),
     };
     if fits { Ok(()) } else { Err(differs()) }
+}
+
+async fn newest(app: &App, thread: &Session, types: &[EventType], limit: usize) -> Result<Newest, Failure> {
+    let log = store::events::list_newest(&app.db, thread.session, types, CONVERSATION_EVENTS_MAX, limit);
+    log.await.map_err(store_failure)
+}
+
+fn is_whole(thread: &Session, log: &Newest) -> bool {
+    !log.truncated && thread.last_seq <= CONVERSATION_EVENTS_MAX
 }
 
 /// What users ask is kept redacted.
@@ -99,22 +108,40 @@ fn was_asked(texts: &[String], log: &[Event]) -> bool {
     left.next().is_none()
 }
 
-/// Whether the texts were answered. One that was never said whole was cut off by something that the log has.
-fn was_answered(texts: &[&str], log: &[Event]) -> bool {
+/// Whether the texts were answered: whole, or as far as a client has listened. What it was told piece by piece counts too,
+/// even if the whole message then read otherwise.
+async fn was_answered(app: &App, thread: &Session, texts: Vec<&str>, log: &[Event]) -> Result<bool, Failure> {
     let said = log.iter().filter(|event| event.event_type == EventType::AssistantMessage);
-    let whole: HashSet<_> = said.map(|event| View::of(event).text).collect();
-    let parts = texts.iter().filter(|text| !whole.contains(**text)).count();
-    parts <= log.iter().filter(|event| cuts(event)).count()
+    let mut said: BTreeSet<String> = said.map(|event| View::of(event).text.into_owned()).collect();
+    let left = not_begun(&said, texts);
+    if left.is_empty() {
+        return Ok(true);
+    }
+    let pieces = newest(app, thread, &PIECES, PIECES_MAX).await?;
+    if !is_whole(thread, &pieces) {
+        return Ok(true);
+    }
+    said.extend(joined(&pieces.events));
+    let left = not_begun(&said, left);
+    // An interrupt ends a run in the middle of a message, and the rest of it is told in the next.
+    let is_middle = |text: &&str| said.iter().any(|said| said.contains(*text));
+    Ok(left.len() <= MIDDLES_MAX && left.iter().all(is_middle))
 }
 
-/// Whether it can have cut a message off half-way: an answer that was awaited, a runner's death, an end that is no completion.
-fn cuts(event: &Event) -> bool {
-    match event.event_type {
-        EventType::PermissionResolved => true,
-        EventType::BackendStatus => View::of(event).phase == PHASE_ATTEMPT_RESTARTED,
-        EventType::TerminalStatus => View::of(event).status != TerminalStatus::Completed.as_str(),
-        _ => false,
+/// The texts with which nothing begins that was said. What begins with a text stands right behind it, in order.
+fn not_begun<'a>(said: &BTreeSet<String>, texts: Vec<&'a str>) -> Vec<&'a str> {
+    let next = |text: &'a str| said.range::<str, _>((Included(text), Unbounded)).next();
+    texts.into_iter().filter(|text| !next(text).is_some_and(|found| found.starts_with(text))).collect()
+}
+
+/// Messages as they were told.
+fn joined(pieces: &[Event]) -> impl Iterator<Item = String> {
+    let mut messages: HashMap<_, String> = HashMap::new();
+    for event in pieces {
+        let view = View::of(event);
+        messages.entry((event.command_id, view.message_id.into_owned())).or_default().push_str(&view.delta);
     }
+    messages.into_values()
 }
 
 fn differs() -> Failure {
