@@ -35,6 +35,8 @@ pub struct FailureRow {
     /// The name on every wire.
     pub name: &'static str,
     pub status: u16,
+    /// As the mesh sorts codes: its clients tell by them a missing right from a missing thing. What it has no code for lies
+    /// between -32060 and -32099.
     pub rpc_code: i32,
     /// Whether the same call may succeed later without being changed.
     pub retry: bool,
@@ -45,34 +47,34 @@ pub struct FailureRow {
 failure_kinds! {
     SchemaInvalid "schema-invalid" 400 -32602 false 2 "The request does not have the shape the operation asks for.";
     Unauthenticated "unauthenticated" 401 -32001 false 3 "No valid token was given.";
-    Forbidden "forbidden" 403 -32003 false 3 "The caller may not do this.";
-    OriginDenied "origin-denied" 403 -32003 false 3 "The request comes from a page or host name that is not allowed.";
-    TenantPolicyDenied "tenant-policy-denied" 403 -32003 false 3 "The tenant's policy does not allow this.";
-    NotFound "not-found" 404 -32004 false 4 "There is no such thing, or the caller may not know of it.";
+    Forbidden "forbidden" 403 -32004 false 3 "The caller may not do this.";
+    OriginDenied "origin-denied" 403 -32004 false 3 "The request comes from a page or host name that is not allowed.";
+    TenantPolicyDenied "tenant-policy-denied" 403 -32004 false 3 "The tenant's policy does not allow this.";
+    NotFound "not-found" 404 -32008 false 4 "There is no such thing, or the caller may not know of it.";
     MethodNotAllowed "method-not-allowed" 405 -32601 false 2 "The path exists, but not with this method.";
     IdempotencyConflict "idempotency-conflict" 409 -32009 false 5 "The key was used before, with another body.";
     RunnerLeaseConflict "runner-lease-conflict" 409 -32009 true 5 "Another claim of the run is in force.";
     SessionBusy "session-busy" 409 -32009 true 5 "The session has another active run.";
     StateConflict "state-conflict" 409 -32009 false 5 "The thing is in a state that does not allow this.";
     Cancelled "cancelled" 409 -32009 false 11 "It was cancelled.";
-    Gone "gone" 410 -32010 false 4 "It existed, and is kept no longer.";
-    SessionStoreEvicted "session-store-evicted" 410 -32010 false 12 "The session's stored agent state was evicted.";
-    PayloadTooLarge "payload-too-large" 413 -32013 false 2 "Something is over its size limit.";
-    UnsupportedMediaType "unsupported-media-type" 415 -32015 false 2 "The body does not have the content type the operation takes.";
-    SecretUnavailable "secret-unavailable" 422 -32022 false 12 "A credential that the backend profile needs was not given.";
+    Gone "gone" 410 -32008 false 4 "It existed, and is kept no longer.";
+    SessionStoreEvicted "session-store-evicted" 410 -32008 false 12 "The session's stored agent state was evicted.";
+    PayloadTooLarge "payload-too-large" 413 -32602 false 2 "Something is over its size limit.";
+    UnsupportedMediaType "unsupported-media-type" 415 -32602 false 2 "The body does not have the content type the operation takes.";
+    SecretUnavailable "secret-unavailable" 422 -32072 false 12 "A credential that the backend profile needs was not given.";
     RunInputInvalid "run-input-invalid" 422 -32602 false 2 "The input of an agent run breaks one of its rules.";
-    BudgetExceeded "budget-exceeded" 422 -32022 false 12 "A budget of the execution policy is used up.";
-    PermissionDenied "permission-denied" 403 -32003 false 12 "Somebody with the right said no.";
+    BudgetExceeded "budget-exceeded" 422 -32072 false 12 "A budget of the execution policy is used up.";
+    PermissionDenied "permission-denied" 403 -32004 false 12 "Somebody with the right said no.";
     RateLimited "rate-limited" 429 -32029 true 6 "Too many requests or streams at once.";
-    BackendFailed "backend-failed" 502 -32050 false 10 "The agent failed.";
-    BackendTimeout "backend-timeout" 504 -32054 false 10 "The agent did not answer in time.";
-    ThreadResumeFailed "thread-resume-failed" 502 -32050 false 10 "The agent could not go on with its thread.";
-    ProviderAuthFailed "provider-auth-failed" 502 -32050 false 10 "The model provider refused the credential.";
-    ProviderUnavailable "provider-unavailable" 503 -32053 true 10 "The model provider cannot be reached or says later.";
-    ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32050 false 10 "The model asked for a tool call that makes no sense.";
-    InfraFailed "infra-failed" 503 -32053 true 10 "Ostler's own machinery failed.";
-    Overloaded "overloaded" 503 -32053 true 6 "A queue is full; try again shortly.";
-    Draining "draining" 503 -32053 true 6 "The server is stopping; another replica, or its next start, takes this.";
+    BackendFailed "backend-failed" 502 -32070 false 10 "The agent failed.";
+    BackendTimeout "backend-timeout" 504 -32074 false 10 "The agent did not answer in time.";
+    ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not go on with its thread.";
+    ProviderAuthFailed "provider-auth-failed" 502 -32070 false 10 "The model provider refused the credential.";
+    ProviderUnavailable "provider-unavailable" 503 -32073 true 10 "The model provider cannot be reached or says later.";
+    ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32070 false 10 "The model asked for a tool call that makes no sense.";
+    InfraFailed "infra-failed" 503 -32073 true 10 "Ostler's own machinery failed.";
+    Overloaded "overloaded" 503 -32073 true 6 "A queue is full; try again shortly.";
+    Draining "draining" 503 -32073 true 6 "The server is stopping; another replica, or its next start, takes this.";
     Internal "internal" 500 -32603 false 70 "A fault of the server; the log has the cause under the trace id.";
 }
 

@@ -15,11 +15,13 @@ const METHOD_BYTES_MAX: usize = 200;
 const ID_BYTES_MAX: usize = 200;
 
 /// The codes of JSON-RPC 2.0 that an answer of ours may carry.
+pub const PARSE_ERROR: i64 = -32700;
+pub const INVALID_REQUEST: i64 = -32600;
 pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
 pub const INTERNAL_ERROR: i64 = -32603;
 
-/// Whether written frames name their version. What is read may do either.
+/// Whether frames name their version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// No `jsonrpc` member, as Codex speaks.
@@ -118,6 +120,7 @@ struct Envelope {
     #[serde(default, deserialize_with = "present")]
     id: Option<Option<RpcId>>,
     method: Option<String>,
+    #[serde(default, deserialize_with = "present")]
     params: Option<RawJson>,
     #[serde(default, deserialize_with = "present")]
     result: Option<RawJson>,
@@ -141,8 +144,14 @@ struct Written<'a> {
 }
 
 impl Frame {
-    /// Reads one line. Members that are not known are passed over.
+    /// Reads one line, whether it names its version or not. Members that are not known are passed over.
     pub fn read(line: &[u8]) -> Result<Self, NotAFrame> {
+        Self::read_as(line, Version::Bare)
+    }
+
+    /// The same, holding a peer of version 2.0 to what its specification asks of a frame: its name, and parameters that are
+    /// an object or an array.
+    pub fn read_as(line: &[u8], version: Version) -> Result<Self, NotAFrame> {
         if line.len() > FRAME_BYTES_MAX {
             return Err(NotAFrame::TooLong { bytes: line.len() });
         }
@@ -157,6 +166,9 @@ impl Frame {
                 NotAFrame::NotJson { bytes: line.len() }
             }
         })?;
+        if version == Version::Two {
+            envelope.check_two().map_err(NotAFrame::Misshapen)?;
+        }
         envelope.frame().map_err(NotAFrame::Misshapen)
     }
 
@@ -180,6 +192,15 @@ impl Frame {
 }
 
 impl Envelope {
+    fn check_two(&self) -> Result<(), &'static str> {
+        let structured = |params: &RawJson| params.as_str().starts_with(['{', '[']);
+        match (&self.jsonrpc, &self.params) {
+            (None, _) => Err("no version"),
+            (_, Some(params)) if !structured(params) => Err("parameters that are neither an object nor an array"),
+            _ => Ok(()),
+        }
+    }
+
     fn frame(self) -> Result<Frame, &'static str> {
         if self.jsonrpc.is_some_and(|version| version != "2.0") {
             return Err("another version");

@@ -1,0 +1,377 @@
+//! Messages between agents: their parameters, results and events, and the little that a server reads of a payload. What is
+//! sealed stays sealed; of an envelope only its kind counts here, and of the container for several devices which copy is
+//! for which.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Aid, connections::Mode};
+use crate::{Failure, RawJson};
+
+pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+pub const MESSAGE_ID_BYTES_MAX: usize = 128;
+pub const TYPE_BYTES_MAX: usize = 128;
+pub const COPIES_MAX: usize = 32;
+pub const PULL_ITEMS_DEFAULT: u32 = 100;
+pub const PULL_ITEMS_MAX: u32 = 200;
+pub const RECALL_IDS_MAX: usize = 100;
+pub const RECALL_MS_MAX: i64 = 120_000;
+pub const QUERY_AIDS_MAX: usize = 100;
+/// How long a durable message is kept.
+pub const MESSAGE_LIFE_MS_DEFAULT: i64 = 86_400_000;
+/// How long, …
+pub const QUEUED_MS_MAX: i64 = 300_000;
+/// … and how many messages that wait for one consumer are kept per agent.
+pub const QUEUED_MAX: usize = 200;
+
+pub const SEALED: &str = "e2ee.encrypted";
+pub const MULTI_DEVICE: &str = "e2ee.multi_device";
+pub const RECEIVED_EVENT: &str = "event/message.received";
+pub const ACK_EVENT: &str = "event/message.ack";
+pub const RECALLED_EVENT: &str = "event/message.recalled";
+
+/// What else a caller sends, such as a time or a delivery mode of its own, is passed over: the server's time and the
+/// connection's mode count.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub struct SendParams {
+    #[schema(value_type = String)]
+    pub to: Aid,
+    /// An object; what it means is between the agents.
+    #[schema(value_type = Object)]
+    pub payload: RawJson,
+    /// The kind of envelope; business types stand in the payload.
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    /// Sealed from end to end.
+    #[serde(default)]
+    pub encrypted: bool,
+    /// Sent again under the same id, a message is the same message.
+    #[serde(default)]
+    pub message_id: Option<String>,
+}
+
+/// What a server does with a payload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parcel {
+    /// Passed on as it is.
+    Whole,
+    /// Taken apart: each device gets its copy.
+    Copies { recipient: Vec<DeviceCopy>, own: Vec<DeviceCopy> },
+}
+
+/// One device's envelope.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct DeviceCopy {
+    pub device_id: String,
+    pub envelope: RawJson,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    logical_message_id: Option<String>,
+    recipient_copies: Vec<DeviceCopy>,
+    #[serde(default)]
+    self_copies: Vec<DeviceCopy>,
+}
+
+impl SendParams {
+    /// Checks the sizes and the envelope, and says how it is delivered.
+    pub fn check(&self) -> Result<Parcel, Failure> {
+        if !self.payload.is_object() {
+            return Err(
+                Failure::invalid("payload-not-an-object", "payload: expected an object").detail("field", "payload")
+            );
+        }
+        let size = self.payload.size();
+        if size > PAYLOAD_BYTES_MAX {
+            return Err(Failure::too_large("payload-size", "payload", size, PAYLOAD_BYTES_MAX));
+        }
+        if self.to.name() == "group" {
+            return Err(Failure::invalid("to-a-service", "to: messages go to agents; groups have their own methods"));
+        }
+        let printable = |text: &str, max: usize| (1..=max).contains(&text.len()) && !text.chars().any(char::is_control);
+        if self.message_id.as_deref().is_some_and(|id| !printable(id, MESSAGE_ID_BYTES_MAX)) {
+            let message = format!("message_id: 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters");
+            return Err(Failure::invalid("message-id", message).detail("field", "message_id"));
+        }
+        if self.kind.as_deref().is_some_and(|kind| !printable(kind, TYPE_BYTES_MAX)) {
+            let message = format!("type: 1 to {TYPE_BYTES_MAX} bytes without control characters");
+            return Err(Failure::invalid("message-type", message).detail("field", "type"));
+        }
+        self.parcel()
+    }
+
+    fn parcel(&self) -> Result<Parcel, Failure> {
+        let inner = kind_of(&self.payload);
+        let wrong = |message: &str| Err(Failure::invalid("envelope", message));
+        match (self.encrypted, inner.as_deref()) {
+            (true, Some(SEALED)) => self.named(SEALED).map(|()| Parcel::Whole),
+            (true, Some(MULTI_DEVICE)) => self.named(MULTI_DEVICE).and_then(|()| self.copies()),
+            (true, _) => wrong("encrypted: the payload is not an envelope that we know"),
+            // A container that nobody may open would reach clients who cannot read it.
+            (false, Some(MULTI_DEVICE)) => wrong("a payload of copies for devices is sent with encrypted: true"),
+            (false, _) => Ok(Parcel::Whole),
+        }
+    }
+
+    /// What is said of the envelope outside, if anything, is what it says itself.
+    fn named(&self, kind: &str) -> Result<(), Failure> {
+        match &self.kind {
+            Some(said) if said != kind => Err(Failure::invalid("envelope", "type is not the payload's")),
+            _ => Ok(()),
+        }
+    }
+
+    fn copies(&self) -> Result<Parcel, Failure> {
+        let wrong = |message: &str| Failure::invalid("envelope-copies", message);
+        let container: Container =
+            self.payload.view().ok_or_else(|| wrong("recipient_copies: a list of device_id and envelope"))?;
+        let named = container.logical_message_id.is_none() || container.logical_message_id == self.message_id;
+        if !named {
+            return Err(wrong("logical_message_id is not the message's"));
+        }
+        let Container { recipient_copies: recipient, self_copies: own, .. } = container;
+        if recipient.is_empty() || recipient.len() > COPIES_MAX || own.len() > COPIES_MAX {
+            return Err(wrong("1 to 32 copies for the recipient, at most 32 for the sender's own devices"));
+        }
+        for copies in [&recipient, &own] {
+            let mut devices: Vec<&str> = copies.iter().map(|copy| copy.device_id.as_str()).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            let sealed = |copy: &DeviceCopy| kind_of(&copy.envelope).as_deref() == Some(SEALED);
+            if devices.len() != copies.len() || !copies.iter().all(sealed) {
+                return Err(wrong("each device has one copy, and each copy is sealed"));
+            }
+        }
+        Ok(Parcel::Copies { recipient, own })
+    }
+}
+
+fn kind_of(payload: &RawJson) -> Option<String> {
+    payload.view::<Kind>()?.kind
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SendStatus {
+    /// It is kept.
+    Sent,
+    /// It was given to a connection, too.
+    Delivered,
+    /// It had been sent before.
+    Duplicate,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SendResult {
+    pub message_id: String,
+    /// The message's number among those to its recipient.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<i64>,
+    /// The server's time, in milliseconds.
+    pub timestamp: i64,
+    pub status: SendStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_mode: Option<Mode>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    Inbound,
+    /// A copy of what another device of the same agent sent.
+    OutboundSync,
+}
+
+/// A message as it is pushed and pulled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Message {
+    pub message_id: String,
+    pub seq: i64,
+    #[schema(value_type = String)]
+    pub from: Aid,
+    #[schema(value_type = String)]
+    pub to: Aid,
+    /// The server's time, in milliseconds.
+    pub timestamp: i64,
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[schema(value_type = Object)]
+    pub payload: RawJson,
+    pub delivery_mode: Mode,
+    pub encrypted: bool,
+    pub direction: Direction,
+    /// The device that this copy is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PullParams {
+    #[serde(default)]
+    pub after_seq: i64,
+    /// 100 by default, at most 200.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    #[serde(default)]
+    pub device_id: Option<String>,
+    #[serde(default)]
+    pub slot_id: Option<String>,
+}
+
+impl PullParams {
+    pub fn limit(&self) -> Result<u32, Failure> {
+        match self.limit.unwrap_or(PULL_ITEMS_DEFAULT) {
+            limit @ 1..=PULL_ITEMS_MAX if self.after_seq >= 0 => Ok(limit),
+            1..=PULL_ITEMS_MAX => {
+                Err(Failure::invalid("pull-after", "after_seq: 0 or more").detail("field", "after_seq"))
+            }
+            _ => Err(Failure::invalid("pull-limit", format!("limit: 1 to {PULL_ITEMS_MAX}")).detail("field", "limit")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PullResult {
+    pub messages: Vec<Message>,
+    pub count: usize,
+    /// The highest number in this answer.
+    pub latest_seq: i64,
+    /// How far this place has acknowledged; holes up to there are nothing to wait for.
+    pub server_ack_seq: i64,
+    /// The oldest message of the queue that is still there.
+    pub ephemeral_earliest_available_seq: Option<i64>,
+    /// How many messages of the queue are not.
+    pub ephemeral_dropped_count: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AckParams {
+    /// This and all before it have been received.
+    pub seq: i64,
+    #[serde(default)]
+    pub device_id: Option<String>,
+    #[serde(default)]
+    pub slot_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AckResult {
+    pub success: bool,
+    /// Where the mark stands now; it never goes back.
+    pub ack_seq: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecallParams {
+    /// At most 100.
+    pub message_ids: Vec<String>,
+}
+
+impl RecallParams {
+    pub fn check(&self) -> Result<(), Failure> {
+        let fits = (1..=RECALL_IDS_MAX).contains(&self.message_ids.len())
+            && self.message_ids.iter().all(|id| (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()));
+        let message = || format!("message_ids: 1 to {RECALL_IDS_MAX} ids of 1 to {MESSAGE_ID_BYTES_MAX} bytes");
+        if fits { Ok(()) } else { Err(Failure::invalid("recall-ids", message()).detail("field", "message_ids")) }
+    }
+}
+
+/// Why a message is not taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RecallError {
+    NotFound,
+    NotSender,
+    AlreadyRecalled,
+    Expired,
+}
+
+/// A message as far as taking it back goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Recallable<'a> {
+    pub from: &'a Aid,
+    pub sent_ms: i64,
+    pub recalled: bool,
+}
+
+/// Whether its caller may take a message back now. One that was never there and one of the queue, which has no history, are both
+/// not found.
+pub fn recall(message: Option<Recallable<'_>>, caller: &Aid, now_ms: i64) -> Result<(), RecallError> {
+    match message {
+        None => Err(RecallError::NotFound),
+        Some(message) if message.from != caller => Err(RecallError::NotSender),
+        Some(message) if message.recalled => Err(RecallError::AlreadyRecalled),
+        Some(message) if now_ms.saturating_sub(message.sent_ms) > RECALL_MS_MAX => Err(RecallError::Expired),
+        Some(_) => Ok(()),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecallFailure {
+    pub message_id: String,
+    pub error: RecallError,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecallResult {
+    pub success: bool,
+    pub accepted: usize,
+    pub recalled: usize,
+    /// `null` when there are none.
+    pub errors: Option<Vec<RecallFailure>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueryOnlineParams {
+    /// At most 100.
+    #[schema(value_type = Vec<String>)]
+    pub aids: Vec<Aid>,
+}
+
+impl QueryOnlineParams {
+    pub fn check(&self) -> Result<(), Failure> {
+        let message = || format!("aids: 1 to {QUERY_AIDS_MAX}");
+        let fits = (1..=QUERY_AIDS_MAX).contains(&self.aids.len());
+        if fits { Ok(()) } else { Err(Failure::invalid("query-aids", message()).detail("field", "aids")) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueryOnlineResult {
+    #[schema(value_type = Object)]
+    pub online: std::collections::BTreeMap<Aid, bool>,
+}
+
+/// Told to those whose messages were acknowledged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AckEvent {
+    /// Who acknowledged.
+    #[schema(value_type = String)]
+    pub to: Aid,
+    pub device_id: String,
+    pub slot_id: String,
+    pub ack_seq: i64,
+    /// Milliseconds.
+    pub timestamp: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecalledEvent {
+    #[schema(value_type = String)]
+    pub from: Aid,
+    #[schema(value_type = String)]
+    pub to: Aid,
+    pub message_ids: Vec<String>,
+    /// Milliseconds.
+    pub timestamp: i64,
+}
+
+#[cfg(test)]
+mod tests;

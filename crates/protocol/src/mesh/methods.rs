@@ -1,0 +1,183 @@
+//! The one table of the gateway's methods: name, parameters, result, who may call, limits. Dispatch is a match over it, and
+//! the page that people read is printed from it.
+
+use serde_json::Value;
+use utoipa::{PartialSchema, openapi::RefOr, openapi::schema::Schema};
+
+use super::{auth::*, connections::*, messages::*, meta::*, prekeys::*};
+
+/// When a method may be called, and so by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// By anybody, on a connection that has not introduced itself; it proves what it must by itself.
+    Fresh,
+    /// By an agent, on the connection that it has introduced as its own.
+    Session,
+}
+
+#[derive(Debug)]
+pub struct MethodRow {
+    pub method: Method,
+    pub name: &'static str,
+    pub stage: Stage,
+    /// Per agent; before there is one, per address.
+    pub calls_per_minute_max: u32,
+    pub params_bytes_max: usize,
+    pub meaning: &'static str,
+    params: fn() -> RefOr<Schema>,
+    result: fn() -> RefOr<Schema>,
+}
+
+macro_rules! methods {
+    ($($method:ident $name:literal $stage:ident $calls:literal $bytes:expr, $params:ty => $result:ty, $meaning:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $(#[doc = $meaning] $method,)*
+        }
+
+        impl Method {
+            pub const ALL: &'static [MethodRow] = &[$(MethodRow {
+                method: Method::$method,
+                name: $name,
+                stage: Stage::$stage,
+                calls_per_minute_max: $calls,
+                params_bytes_max: $bytes,
+                meaning: $meaning,
+                params: <$params as PartialSchema>::schema,
+                result: <$result as PartialSchema>::schema,
+            },)*];
+
+            /// `None`: nobody knows it.
+            pub fn find(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$method),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+/// Most parameters are a few names and signatures.
+const SMALL: usize = 8 * 1024;
+const WITH_CERTIFICATE: usize = CERTIFICATE_PEM_BYTES_MAX + SMALL;
+const WITH_PAYLOAD: usize = PAYLOAD_BYTES_MAX + SMALL;
+/// A hundred names or ids of the greatest length.
+const WITH_LIST: usize = 32 * 1024;
+
+methods! {
+    CreateAid "auth.create_aid" Fresh 600 SMALL, CreateAidParams => CreateAidResult, "Registers a name for a key.";
+    Login1 "auth.aid_login1" Fresh 6000 WITH_CERTIFICATE, Login1Params => Login1Result, "Begins a login: the server proves itself and gives a nonce.";
+    Login2 "auth.aid_login2" Fresh 6000 SMALL, Login2Params => Login2Result, "Ends a login: the agent signs the nonce and gets its tokens.";
+    RefreshToken "auth.refresh_token" Fresh 6000 SMALL, RefreshTokenParams => RefreshTokenResult, "Exchanges a refresh token, once.";
+    Connect "auth.connect" Fresh 6000 SMALL, ConnectParams => ConnectResult, "Introduces the connection: who, which device and slot, how messages are delivered.";
+    DownloadCert "auth.download_cert" Session 60 SMALL, DownloadCertParams => CertResult, "A certificate, by name or version.";
+    RenewCert "auth.renew_cert" Session 10 SMALL, RenewCertParams => CertResult, "The next certificate for the same key.";
+    Rekey "auth.rekey" Session 10 SMALL, RekeyParams => CertResult, "A certificate for a new key; the old one is revoked.";
+    Send "message.send" Session 60000 WITH_PAYLOAD, SendParams => SendResult, "Sends a message to an agent.";
+    Pull "message.pull" Session 6000 SMALL, PullParams => PullResult, "Messages after a number, durable and queued ones merged.";
+    Ack "message.ack" Session 60000 SMALL, AckParams => AckResult, "Says how far messages were received.";
+    Recall "message.recall" Session 60 WITH_LIST, RecallParams => RecallResult, "Takes messages back, within two minutes.";
+    QueryOnline "message.query_online" Session 120 WITH_LIST, QueryOnlineParams => QueryOnlineResult, "Which agents have a connection now.";
+    PutPrekey "message.e2ee.put_prekey" Session 120 SMALL, Prekey => PutPrekeyResult, "Leaves a prekey for senders.";
+    GetPrekey "message.e2ee.get_prekey" Session 6000 SMALL, GetPrekeyParams => GetPrekeyResult, "An agent's prekeys, the newest of each device.";
+    Ping "meta.ping" Session 600 SMALL, NoParams => PingResult, "Whether the gateway is there.";
+    Status "meta.status" Session 120 SMALL, NoParams => StatusResult, "What the gateway knows of this connection.";
+    TrustRoots "meta.trust_roots" Session 60 SMALL, NoParams => TrustRootsResult, "The signed list of trusted roots.";
+}
+
+impl Method {
+    pub fn row(self) -> &'static MethodRow {
+        &Self::ALL[self as usize]
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+}
+
+/// The table as a page.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Methods of the mesh's gateway\n\nMade from the one table in `crates/protocol/src/mesh/methods.rs`. JSON-RPC 2.0 over the \
+         WebSocket at `/aun`, one object per\ntext frame, no batches. *Fresh* methods are called on a connection that has not \
+         introduced itself, all others after\n`auth.connect`. Fields with a star must be given; what is not known is passed \
+         over. Limits are per minute and agent, and in bytes of\n`params`. Kinds of failure have the codes of \
+         [failures.md](failures.md).\n\n| method | called | per minute | bytes | |\n|---|---|---|---|---|\n",
+    );
+    for row in Method::ALL {
+        let stage = if row.stage == Stage::Fresh { "fresh" } else { "in a session" };
+        let MethodRow { name, calls_per_minute_max, params_bytes_max, meaning, .. } = row;
+        page += &format!("| `{name}` | {stage} | {calls_per_minute_max} | {params_bytes_max} | {meaning} |\n");
+    }
+    for row in Method::ALL {
+        page += &format!("\n## {}\n", row.name);
+        page += &fields("parameter", &(row.params)());
+        page += &fields("result", &(row.result)());
+    }
+    page
+}
+
+fn fields(title: &str, schema: &RefOr<Schema>) -> String {
+    let schema = serde_json::to_value(schema).expect("a schema serialises");
+    let Some(properties) = schema["properties"].as_object().filter(|properties| !properties.is_empty()) else {
+        return String::new();
+    };
+    let required = |name: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|one| one == name));
+    let mut table = format!("\n| {title} | type | |\n|---|---|---|\n");
+    for (name, property) in properties {
+        let star = if required(name) && title == "parameter" { "*" } else { "" };
+        let meaning = property["description"].as_str().unwrap_or_default().replace('\n', " ");
+        table += &format!("| `{name}`{star} | {} | {meaning} |\n", kind(property));
+    }
+    table
+}
+
+/// A property's type in a word or two.
+fn kind(property: &Value) -> String {
+    let referred = |value: &Value| Some(value["$ref"].as_str()?.rsplit('/').next()?.to_owned());
+    let any = ["oneOf", "anyOf", "allOf"].iter().find_map(|of| property[of].as_array());
+    if let Some(name) = referred(property).or_else(|| any?.iter().find_map(referred)) {
+        return name;
+    }
+    let plain = match &property["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).find(|one| *one != "null").unwrap_or_default(),
+        one => one.as_str().unwrap_or("object"),
+    };
+    if plain == "array" { format!("list of {}", kind(&property["items"])) } else { plain.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_stands_in_its_own_row_under_its_own_name() {
+        for (index, row) in Method::ALL.iter().enumerate() {
+            assert_eq!(row.method as usize, index);
+            assert_eq!(Method::find(row.name), Some(row.method));
+            assert!(row.calls_per_minute_max > 0 && row.params_bytes_max <= super::super::calls::FRAME_BYTES_MAX);
+        }
+        for name in ["", "message", "message.Send", "search.query", "group.list_my"] {
+            assert_eq!(Method::find(name), None);
+        }
+    }
+
+    #[test]
+    fn the_page_names_every_method_and_marks_what_must_be_given() {
+        let page = page();
+        for row in Method::ALL {
+            assert!(page.contains(&format!("| `{}` |", row.name)) && page.contains(&format!("\n## {}\n", row.name)));
+        }
+        for line in [
+            "| `to`* | string |",
+            "| `payload`* | object | An object; what it means is between the agents. |",
+            "| `message_id` | string |",
+            "| `aids`* | list of string | At most 100. |",
+            "| `auth`* | Token |",
+            "| `messages` | list of Message |",
+        ] {
+            assert!(page.contains(line), "{line} in {page}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The mesh dialect, as pure rules: names, the JSON-RPC calls that a gateway takes, the one table of its methods with their
+//! parameters and results, and `agent.md`. Who may believe whom is `ostler-crypto`'s; what is sealed inside a message is
+//! nobody's here.
+
+pub mod agent_md;
+pub mod aids;
+pub mod auth;
+pub mod calls;
+pub mod connections;
+pub mod messages;
+pub mod meta;
+pub mod methods;
+pub mod pki;
+pub mod prekeys;
+
+pub use aids::{Aid, Domain};
