@@ -14,6 +14,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db, StoreError,
     lane::{Committed, Host, LaneError, Lanes},
+    mesh_messages::Letter,
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
@@ -102,6 +103,10 @@ pub struct LaneHost {
 impl Host for LaneHost {
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    fn deliver(&self, _: &Letter) -> bool {
+        false
     }
 
     fn committed(&self, committed: Committed) {

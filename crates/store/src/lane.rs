@@ -2,7 +2,8 @@
 //! flush takes them all in one transaction, and an answer means durable. There is no artificial delay.
 //!
 //! A flush is the same on both engines: load the rows its requests touch, decide each with `protocol::kernel`, write
-//! everything back, commit, publish, answer. Only loading and writing have two arms.
+//! everything back, commit, publish, answer. Only loading and writing have two arms. Messages of the mesh touch mailboxes,
+//! not sessions: on SQLite they fall into the same flushes, on Postgres they have a lane of their own.
 
 use std::{
     collections::HashMap,
@@ -20,6 +21,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId},
     kernel::{Batch, Change, Desk, Reply, Request, Tracked},
     leases::Lease,
+    mesh::messages::Direction,
     permissions::PermissionRequest,
     runner_jobs::RunnerJob,
     runs::Run,
@@ -29,6 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     db::{Db, Engine, StoreError},
+    mesh_messages::{Letter, Post, Posted},
     postgres,
 };
 
@@ -48,6 +51,9 @@ pub trait Host: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Called once per flush, after its commit and before its answers.
     fn committed(&self, committed: Committed);
+    /// Called for each letter that was made durable, in the order of its mailbox, before its sender is answered. Whether
+    /// somebody was given it here.
+    fn deliver(&self, letter: &Letter) -> bool;
 }
 
 /// What a flush made durable.
@@ -82,6 +88,23 @@ pub(crate) struct Job {
     pub answer: oneshot::Sender<Answer>,
 }
 
+/// A message, or how far one has received them.
+pub(crate) struct PostJob {
+    pub post: Post,
+    pub answer: oneshot::Sender<Result<Posted, LaneError>>,
+}
+
+/// Delivers what is durable now, and says whether its recipient got it.
+pub(crate) fn delivered(host: &dyn Host, mut posted: Posted, letters: &[Letter]) -> Posted {
+    for letter in letters {
+        let given = host.deliver(letter);
+        if let Posted::Sent(sent) = &mut posted {
+            sent.delivered |= given && letter.direction == Direction::Inbound;
+        }
+    }
+    posted
+}
+
 /// The way in. Dropping it lets the lanes finish what they hold and end.
 pub struct Lanes {
     way: Way,
@@ -97,7 +120,7 @@ struct Queued {
 
 enum Way {
     Sqlite(Arc<crate::sqlite::Sqlite>),
-    Postgres(mpsc::Sender<Job>),
+    Postgres { requests: mpsc::Sender<Job>, posts: mpsc::Sender<PostJob> },
 }
 
 impl Lanes {
@@ -109,9 +132,11 @@ impl Lanes {
             }
             Engine::Postgres(connections) => {
                 // One, as SQLite has by nature: two divide what waits, and commit twice as often for the same work.
-                let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
-                tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host));
-                Way::Postgres(sender)
+                let (requests, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
+                tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host.clone()));
+                let (posts, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
+                tokio::spawn(postgres::PostLane::new(connections).run(receiver, host));
+                Way::Postgres { requests, posts }
             }
         };
         Ok(Self { way, queued: Queued::default() })
@@ -132,14 +157,34 @@ impl Lanes {
         let job = Job { request, answer };
         let queued = match &self.way {
             Way::Sqlite(sqlite) => sqlite.submit(job),
-            Way::Postgres(sender) => sender.try_send(job).map_err(|e| match e {
-                mpsc::error::TrySendError::Full(_) => overloaded(),
-                mpsc::error::TrySendError::Closed(_) => LaneError::Store(StoreError::Stopped),
-            }),
+            Way::Postgres { requests, .. } => offer(requests, job),
         };
         queued?;
         answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))
     }
+
+    /// As [`Lanes::submit`], for a message or an acknowledgement.
+    pub async fn post(&self, post: Post) -> Result<Posted, LaneError> {
+        let weight = Weight::take(&self.queued, post.bytes());
+        if weight.total > QUEUE_BYTES_MAX {
+            return Err(overloaded());
+        }
+        let (answer, answered) = oneshot::channel();
+        let job = PostJob { post, answer };
+        let queued = match &self.way {
+            Way::Sqlite(sqlite) => sqlite.post(job),
+            Way::Postgres { posts, .. } => offer(posts, job),
+        };
+        queued?;
+        answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))
+    }
+}
+
+fn offer<T>(lane: &mpsc::Sender<T>, job: T) -> Result<(), LaneError> {
+    lane.try_send(job).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => overloaded(),
+        mpsc::error::TrySendError::Closed(_) => LaneError::Store(StoreError::Stopped),
+    })
 }
 
 /// A request's share of what waits, given back when it is answered or its caller has gone.

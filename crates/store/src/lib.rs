@@ -14,6 +14,8 @@ pub mod events;
 pub mod history;
 pub mod lane;
 pub mod leases;
+pub mod mesh_messages;
+pub mod mesh_prekeys;
 pub mod migrate;
 pub mod permissions;
 mod postgres;

@@ -13,6 +13,9 @@ pub struct Migration {
 pub const SQLITE: &[Migration] =
     &[Migration { id: "0001_kernel", sql: include_str!("../migrations/sqlite/0001_kernel.sql") }];
 
+/// What is made anew by every process.
+pub const VOLATILE: &str = include_str!("../migrations/sqlite/volatile.sql");
+
 pub const POSTGRES: &[Migration] =
     &[Migration { id: "0001_kernel", sql: include_str!("../migrations/postgres/0001_kernel.sql") }];
 

@@ -6,6 +6,7 @@
 
 mod connections;
 mod load;
+mod posts;
 mod save;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 use connections::Kept;
 pub use connections::{ANSWER_MAX, Connections, connect, is_refusal, within};
+pub use posts::{PostLane, trim_queue};
 
 use crate::{
     db::{Durability, StoreError},
@@ -79,14 +81,19 @@ pub enum Hold {
     Locks,
 }
 
+/// How a lane's connection makes its plans.
+fn lane_options(connections: &Connections) -> PgConnectOptions {
+    connections.options.clone().options([
+        // Plans made while tables are empty would keep to what is best for empty tables.
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ])
+}
+
 impl Lane {
     pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
-        let options = connections.options.clone().options([
-            // Plans made while tables are empty would keep to what is best for empty tables.
-            ("plan_cache_mode", "force_generic_plan"),
-            ("enable_hashjoin", "off"),
-            ("enable_mergejoin", "off"),
-        ]);
+        let options = lane_options(connections);
         let connection = Some(Kept::new(connect(&options).await?));
         Ok(Self { options, connection, statements: HashMap::new(), warm: Warm::default() })
     }

@@ -1,6 +1,7 @@
 //! SQLite: one writer thread that is the write lane, a few reader threads, and a lock that keeps other processes out.
 
 mod desks;
+mod posts;
 
 use std::{
     fs::{File, Permissions},
@@ -18,6 +19,8 @@ use ostler_protocol::{
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};
+
+pub use posts::trim_queue;
 
 use crate::{
     db::{Durability, Sql, StoreError, Synchronous},
@@ -60,6 +63,7 @@ impl Sqlite {
         let mut writer = Connection::open(file)?;
         let durability = prepare_writer(&writer, synchronous)?;
         migrate(&mut writer, now)?;
+        writer.execute_batch(migrate::VOLATILE)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let lane = Lane { connection: writer, host: host.clone(), warm: Warm::default(), _lock: lock };

@@ -347,3 +347,82 @@ CREATE TABLE agent_tokens (
 );
 CREATE INDEX agent_tokens_agent ON agent_tokens (agent_id, created_at);
 CREATE INDEX agent_tokens_live ON agent_tokens (agent_id) WHERE revoked_at IS NULL;
+
+-- The mesh: an agent's mailbox. Its numbers go up by one with every message, durable or queued, and have no gap.
+CREATE TABLE mesh_mailboxes (
+    aid TEXT PRIMARY KEY,
+    last_seq BIGINT NOT NULL,
+    -- How its agent last said that it takes messages.
+    mode TEXT NOT NULL,
+    -- Messages of the queue that nobody took in time.
+    dropped BIGINT NOT NULL,
+    queued_at BIGINT
+) WITH (fillfactor = 50);
+
+-- What is kept until it expires. A message for devices has its payloads below; one that was recalled has none.
+CREATE TABLE mesh_messages (
+    owner TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    message_id TEXT NOT NULL,
+    sender TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    direction TEXT NOT NULL,
+    type TEXT,
+    encrypted BIGINT NOT NULL,
+    payload TEXT,
+    sent_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    recalled_at BIGINT
+);
+CREATE UNIQUE INDEX mesh_messages_seq ON mesh_messages (owner, seq);
+CREATE UNIQUE INDEX mesh_messages_id ON mesh_messages (message_id, sender, direction);
+CREATE INDEX mesh_messages_expiring ON mesh_messages (expires_at);
+
+CREATE TABLE mesh_message_copies (
+    owner TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    device_id TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    expires_at BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX mesh_message_copies_device ON mesh_message_copies (owner, seq, device_id);
+CREATE INDEX mesh_message_copies_expiring ON mesh_message_copies (expires_at);
+
+-- How far each place of an agent has acknowledged.
+CREATE TABLE mesh_cursors (
+    aid TEXT NOT NULL,
+    device_id TEXT NOT NULL,
+    slot_id TEXT NOT NULL,
+    ack_seq BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (aid, device_id, slot_id)
+) WITH (fillfactor = 50);
+CREATE INDEX mesh_cursors_updated ON mesh_cursors (updated_at);
+
+-- The newest prekey of each device.
+CREATE TABLE mesh_prekeys (
+    aid TEXT NOT NULL,
+    device_id TEXT NOT NULL,
+    prekey TEXT NOT NULL,
+    put_at BIGINT NOT NULL,
+    PRIMARY KEY (aid, device_id)
+);
+
+-- Messages for one consumer: a short ring per agent, which a crash may empty.
+CREATE UNLOGGED TABLE mesh_queue (
+    owner TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    message_id TEXT NOT NULL,
+    sender TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    type TEXT,
+    encrypted BIGINT NOT NULL,
+    payload TEXT NOT NULL,
+    sent_at BIGINT NOT NULL,
+    taken_by TEXT,
+    -- Acknowledged: its id is remembered for a while, so that it is not sent again.
+    received BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (owner, seq)
+);
+CREATE UNIQUE INDEX mesh_queue_id ON mesh_queue (message_id, sender);
+CREATE INDEX mesh_queue_sent ON mesh_queue (sent_at);

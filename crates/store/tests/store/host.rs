@@ -9,7 +9,10 @@ use std::{
 };
 
 use ostler_protocol::{Timestamp, events::Event, ids::SessionId};
-use ostler_store::lane::{Committed, Host};
+use ostler_store::{
+    lane::{Committed, Host},
+    mesh_messages::Letter,
+};
 
 /// 2026-01-01, in microseconds.
 const START_US: i64 = 1_767_225_600_000_000;
@@ -17,6 +20,8 @@ const START_US: i64 = 1_767_225_600_000_000;
 pub struct TestHost {
     now_us: AtomicI64,
     published: Mutex<BTreeMap<SessionId, Vec<Event>>>,
+    /// Letters in the order they were delivered; nobody is connected.
+    pub letters: Mutex<Vec<Letter>>,
     flushes: Mutex<Vec<usize>>,
     shut: Mutex<bool>,
     opened: Condvar,
@@ -37,6 +42,7 @@ impl Default for TestHost {
         Self {
             now_us: AtomicI64::new(START_US),
             published: Mutex::default(),
+            letters: Mutex::default(),
             flushes: Mutex::default(),
             shut: Mutex::default(),
             opened: Condvar::new(),
@@ -100,6 +106,11 @@ impl Host for TestHost {
     fn now(&self) -> Timestamp {
         self.meet(Fault::AtTheStart);
         Timestamp::from_microsecond(self.now_us.load(Ordering::SeqCst)).unwrap()
+    }
+
+    fn deliver(&self, letter: &Letter) -> bool {
+        self.letters.lock().unwrap().push(letter.clone());
+        false
     }
 
     fn committed(&self, committed: Committed) {

@@ -10,6 +10,7 @@ mod host;
 mod interleavings;
 mod invariants;
 mod ledger;
+mod mesh_messages;
 mod model;
 mod place;
 mod player;

@@ -1,0 +1,529 @@
+//! Messages between agents, and how far each place of an agent has received them. Every message to an agent takes the next
+//! number of its mailbox, whether it is kept until it expires or waits in the queue for one consumer. Sending and
+//! acknowledging go through the [`lane`](crate::lane)s; whose numbers are whose is decided where the mailbox is locked.
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    RawJson, Timestamp,
+    mesh::{
+        Aid,
+        connections::{Mode, Place},
+        messages::{
+            DeviceCopy, Direction, Message, Parcel, QUEUED_MS_MAX, RecallError, Recallable, SEALED,
+            recall as may_recall,
+        },
+    },
+};
+
+use crate::{
+    db::{Db, Engine, StoreError},
+    record::{Reader, Value, text},
+};
+
+/// The queue of an agent holds no more than this, however few messages that are.
+pub const QUEUED_BYTES_MAX: i64 = 8 * 1024 * 1024;
+/// Of the messages that one acknowledgement covers, the senders of this many are told.
+pub const ACKED_SENDERS_MAX: i64 = 200;
+/// Messages read at once: each may be large.
+const PAGE: u32 = 20;
+/// Rows cleared away at once.
+const SWEEP: i64 = 1_000;
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub message_id: String,
+    pub from: Aid,
+    pub to: Aid,
+    pub kind: Option<String>,
+    pub encrypted: bool,
+    /// The payload of a message that goes out whole.
+    pub payload: RawJson,
+    pub parcel: Parcel,
+    pub life: SignedDuration,
+}
+
+/// What a send puts into one mailbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Letter {
+    pub owner: Aid,
+    /// 0 until it has one.
+    pub seq: i64,
+    pub message_id: String,
+    pub from: Aid,
+    pub to: Aid,
+    pub direction: Direction,
+    pub kind: Option<String>,
+    pub encrypted: bool,
+    pub mode: Mode,
+    pub sent_at: Timestamp,
+    pub contents: Contents,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contents {
+    /// For every device.
+    Whole(RawJson),
+    /// For each device its own. Such a message is always kept: it is for all of them, not for one consumer.
+    Copies(Vec<DeviceCopy>),
+}
+
+impl Outgoing {
+    /// The recipient's letter, and the one to the sender's own other devices.
+    pub fn letters(&self, now: Timestamp) -> (Letter, Option<Letter>) {
+        let letter = |owner: &Aid, direction, contents: Contents| Letter {
+            owner: owner.clone(),
+            seq: 0,
+            message_id: self.message_id.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            direction,
+            kind: match contents {
+                Contents::Whole(_) => self.kind.clone(),
+                Contents::Copies(_) => Some(SEALED.to_owned()),
+            },
+            encrypted: self.encrypted,
+            mode: Mode::Fanout,
+            sent_at: now,
+            contents,
+        };
+        match &self.parcel {
+            Parcel::Whole => (letter(&self.to, Direction::Inbound, Contents::Whole(self.payload.clone())), None),
+            Parcel::Copies { recipient, own } => {
+                let to = letter(&self.to, Direction::Inbound, Contents::Copies(recipient.clone()));
+                let own = || letter(&self.from, Direction::OutboundSync, Contents::Copies(own.clone()));
+                (to, (!matches!(&self.parcel, Parcel::Copies { own, .. } if own.is_empty())).then(own))
+            }
+        }
+    }
+
+    pub fn expires_at(&self, now: Timestamp) -> Timestamp {
+        now.checked_add(self.life).unwrap_or(Timestamp::MAX)
+    }
+}
+
+impl Letter {
+    /// The message as a device gets it; `None`: there is no copy for it.
+    pub fn for_device(&self, device_id: &str) -> Option<Message> {
+        let (payload, device_id) = match &self.contents {
+            Contents::Whole(payload) => (payload, None),
+            Contents::Copies(copies) => {
+                let copy = copies.iter().find(|copy| copy.device_id == device_id)?;
+                (&copy.envelope, Some(device_id.to_owned()))
+            }
+        };
+        Some(Message {
+            message_id: self.message_id.clone(),
+            seq: self.seq,
+            from: self.from.clone(),
+            to: self.to.clone(),
+            timestamp: self.sent_at.as_millisecond(),
+            kind: self.kind.clone(),
+            payload: payload.clone(),
+            delivery_mode: self.mode,
+            encrypted: self.encrypted,
+            direction: self.direction,
+            device_id,
+        })
+    }
+
+    /// Whether it waits for one consumer, where its owner takes messages so.
+    pub(crate) fn may_queue(&self) -> bool {
+        self.direction == Direction::Inbound && matches!(self.contents, Contents::Whole(_))
+    }
+
+    pub(crate) fn payload(&self) -> Option<&RawJson> {
+        match &self.contents {
+            Contents::Whole(payload) => Some(payload),
+            Contents::Copies(_) => None,
+        }
+    }
+
+    pub(crate) fn copies(&self) -> &[DeviceCopy] {
+        match &self.contents {
+            Contents::Whole(_) => &[],
+            Contents::Copies(copies) => copies,
+        }
+    }
+}
+
+/// How far a place has received.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    pub aid: Aid,
+    pub place: Place,
+    pub seq: i64,
+}
+
+/// What goes through a lane.
+#[derive(Clone, Debug)]
+pub enum Post {
+    Send(Box<Outgoing>),
+    Ack(Ack),
+}
+
+impl Post {
+    /// About what it weighs while it waits.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Send(outgoing) => outgoing.payload.as_str().len() + outgoing.message_id.len(),
+            Self::Ack(_) => 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Posted {
+    Sent(Sent),
+    Acked(Acked),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    pub seq: i64,
+    pub sent_at: Timestamp,
+    pub mode: Mode,
+    /// It had been sent before, and this is what became of it then.
+    pub duplicate: bool,
+    /// Somebody connected here was given it.
+    pub delivered: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Acked {
+    /// Where the mark stood before, …
+    pub before: i64,
+    /// … and where it stands. It never goes back, nor beyond the last message.
+    pub ack_seq: i64,
+    /// Whose messages the mark has passed.
+    pub senders: Vec<Aid>,
+}
+
+pub(crate) fn mode(name: &str) -> Option<Mode> {
+    [Mode::Fanout, Mode::Queue].into_iter().find(|mode| mode.as_str() == name)
+}
+
+pub(crate) fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::OutboundSync => "outbound_sync",
+    }
+}
+
+fn direction(name: &str) -> Option<Direction> {
+    [Direction::Inbound, Direction::OutboundSync].into_iter().find(|one| direction_name(*one) == name)
+}
+
+/// A place, as whoever took a message of the queue.
+pub(crate) fn place_name(place: &Place) -> String {
+    format!("{}/{}", place.device_id, place.slot_id)
+}
+
+/// What was sent before this is no longer in the queue.
+pub(crate) fn queued_since(now: Timestamp) -> Timestamp {
+    now.checked_sub(SignedDuration::from_millis(QUEUED_MS_MAX)).unwrap_or(Timestamp::MIN)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mailbox {
+    pub last_seq: i64,
+    pub mode: Mode,
+    pub dropped: i64,
+    /// When a message last went into its queue, if ever one did.
+    pub queued_at: Option<Timestamp>,
+}
+
+pub async fn get_mailbox(db: &Db, aid: &Aid) -> Result<Option<Mailbox>, StoreError> {
+    let sql = "SELECT last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid = $1";
+    let decode = |row: &mut Reader<'_>| {
+        Ok(Mailbox { last_seq: row.int()?, mode: row.named(mode)?, dropped: row.int()?, queued_at: row.opt_time()? })
+    };
+    db.read_one(sql, vec![text(aid)], decode).await
+}
+
+/// How the agent takes messages from now on.
+pub async fn update_mode(db: &Db, aid: &Aid, mode: Mode) -> Result<(), StoreError> {
+    let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES ($1, 0, $2, 0)
+        ON CONFLICT (aid) DO UPDATE SET mode = excluded.mode WHERE mesh_mailboxes.mode <> excluded.mode";
+    db.execute(sql, vec![text(aid), mode.as_str().into()]).await
+}
+
+pub async fn get_ack(db: &Db, aid: &Aid, place: &Place) -> Result<i64, StoreError> {
+    let sql = "SELECT ack_seq FROM mesh_cursors WHERE aid = $1 AND device_id = $2 AND slot_id = $3";
+    let args = vec![text(aid), place.device_id.as_str().into(), place.slot_id.as_str().into()];
+    Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or(0))
+}
+
+/// A mailbox is found by its numbers; the sum keeps the index of what expires out of it.
+const LIST: &str =
+    "SELECT m.seq, m.message_id, m.sender, m.recipient, m.sent_at, m.type, COALESCE(m.payload, c.payload),
+        m.encrypted, m.direction, c.device_id
+    FROM mesh_messages m
+    LEFT JOIN mesh_message_copies c ON c.owner = m.owner AND c.seq = m.seq AND c.device_id = $1
+    WHERE m.owner = $2 AND m.seq > $3 AND m.recalled_at IS NULL AND m.expires_at + 0 > $4
+        AND (m.payload IS NOT NULL OR c.device_id IS NOT NULL)
+    ORDER BY m.seq LIMIT $5";
+
+fn list_args(owner: &Aid, device_id: &str, after: i64, now: Timestamp, limit: u32) -> Vec<Value> {
+    vec![device_id.into(), text(owner), after.into(), now.into(), i64::from(limit).into()]
+}
+
+fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
+    Ok(Message {
+        seq: row.int()?,
+        message_id: row.text()?,
+        from: row.id()?,
+        to: row.id()?,
+        timestamp: row.time()?.as_millisecond(),
+        kind: row.opt_text()?,
+        payload: row.raw_json()?,
+        delivery_mode: Mode::Fanout,
+        encrypted: row.flag()?,
+        direction: row.named(direction)?,
+        device_id: row.opt_text()?,
+    })
+}
+
+/// What is kept for a device after a number, in order: as many as fit, and at least one.
+pub async fn list(
+    db: &Db,
+    owner: &Aid,
+    device_id: &str,
+    after: i64,
+    limit: u32,
+    bytes_max: usize,
+    now: Timestamp,
+) -> Result<Vec<Message>, StoreError> {
+    let (mut found, mut bytes, mut after): (Vec<Message>, usize, i64) = (vec![], 0, after);
+    while found.len() < limit as usize && bytes < bytes_max {
+        let page = PAGE.min(limit - found.len() as u32);
+        let read = db.read(LIST, list_args(owner, device_id, after, now, page), decode).await?;
+        let all = read.len() < page as usize;
+        for message in read {
+            bytes += message.payload.as_str().len();
+            if bytes > bytes_max && !found.is_empty() {
+                return Ok(found);
+            }
+            after = message.seq;
+            found.push(message);
+        }
+        if all {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+const LIST_LETTERS: &str =
+    "SELECT owner, seq, message_id, sender, recipient, direction, type, encrypted, sent_at, payload
+    FROM mesh_messages WHERE owner = $1 AND seq > $2 AND recalled_at IS NULL AND expires_at + 0 > $3
+    ORDER BY seq LIMIT $4";
+
+const LIST_COPIES: &str = "SELECT seq, device_id, payload FROM mesh_message_copies
+    WHERE owner = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, device_id";
+
+/// What is kept after a number with the copies for all devices, for a server that passes it on.
+pub async fn list_letters(
+    db: &Db,
+    owner: &Aid,
+    after: i64,
+    limit: u32,
+    now: Timestamp,
+) -> Result<Vec<Letter>, StoreError> {
+    let args = vec![text(owner), after.into(), now.into(), i64::from(limit).into()];
+    let mut letters = db.read(LIST_LETTERS, args, decode_letter).await?;
+    if let Some(last) = letters.iter().rfind(|letter| letter.payload().is_none()) {
+        let args = vec![text(owner), after.into(), last.seq.into()];
+        let decode =
+            |row: &mut Reader<'_>| Ok((row.int()?, DeviceCopy { device_id: row.text()?, envelope: row.raw_json()? }));
+        for (seq, copy) in db.read(LIST_COPIES, args, decode).await? {
+            let letter = letters.iter_mut().find(|letter| letter.seq == seq);
+            if let Some(Letter { contents: Contents::Copies(copies), .. }) = letter {
+                copies.push(copy);
+            }
+        }
+    }
+    Ok(letters)
+}
+
+/// A letter; one without a payload has its copies elsewhere.
+fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
+    Ok(Letter {
+        owner: row.id()?,
+        seq: row.int()?,
+        message_id: row.text()?,
+        from: row.id()?,
+        to: row.id()?,
+        direction: row.named(direction)?,
+        kind: row.opt_text()?,
+        encrypted: row.flag()?,
+        mode: Mode::Fanout,
+        sent_at: row.time()?,
+        contents: if row.next_is_null()? { Contents::Copies(vec![]) } else { Contents::Whole(row.raw_json()?) },
+    })
+}
+
+/// What the queue of an agent holds, without the contents.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Queue {
+    /// The numbers that a place may have: those nobody took, and its own.
+    pub open: Vec<i64>,
+    pub earliest_seq: Option<i64>,
+    pub dropped: i64,
+}
+
+/// On SQLite the queue is in the memory of the connection that writes, and so it is read there.
+async fn read_queue<T: Send + 'static>(
+    db: &Db,
+    sql: &'static str,
+    args: Vec<Value>,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    match &db.engine {
+        Engine::Sqlite(_) => db.write(sql, args, decode).await,
+        Engine::Postgres(_) => db.read(sql, args, decode).await,
+    }
+}
+
+pub async fn get_queue(
+    db: &Db,
+    owner: &Aid,
+    mailbox: &Mailbox,
+    place: &Place,
+    now: Timestamp,
+) -> Result<Queue, StoreError> {
+    let mut queue = Queue { dropped: mailbox.dropped, ..Queue::default() };
+    if mailbox.queued_at.is_none() {
+        return Ok(queue);
+    }
+    let sql = "SELECT seq, sent_at, taken_by FROM mesh_queue WHERE owner = $1 AND received = 0 ORDER BY seq";
+    let decode = |row: &mut Reader<'_>| Ok((row.int()?, row.time()?, row.opt_text()?));
+    let (since, name) = (queued_since(now), place_name(place));
+    for (seq, sent_at, taken_by) in read_queue(db, sql, vec![text(owner)], decode).await? {
+        if sent_at <= since {
+            queue.dropped += 1;
+            continue;
+        }
+        queue.earliest_seq.get_or_insert(seq);
+        queue.open.extend(taken_by.is_none_or(|taken_by| taken_by == name).then_some(seq));
+    }
+    Ok(queue)
+}
+
+/// One message of the queue; `None`: it is gone.
+pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>, StoreError> {
+    let sql = "SELECT owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload
+        FROM mesh_queue WHERE owner = $1 AND seq = $2 AND received = 0";
+    let found = read_queue(db, sql, vec![text(owner), seq.into()], decode_letter).await?.pop();
+    Ok(found.map(|letter| Letter { mode: Mode::Queue, ..letter }))
+}
+
+/// Messages of the queue after a number that nobody has taken.
+pub async fn list_untaken(db: &Db, owner: &Aid, after: i64, now: Timestamp) -> Result<Vec<i64>, StoreError> {
+    let sql = "SELECT seq FROM mesh_queue
+        WHERE owner = $1 AND seq > $2 AND sent_at > $3 AND taken_by IS NULL AND received = 0 ORDER BY seq";
+    read_queue(db, sql, vec![text(owner), after.into(), queued_since(now).into()], |row| row.int()).await
+}
+
+/// Takes a message of the queue for one place. False: another has it.
+pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool, StoreError> {
+    let sql = "UPDATE mesh_queue SET taken_by = $1
+        WHERE owner = $2 AND seq = $3 AND taken_by IS NULL AND received = 0 RETURNING seq";
+    let args = vec![place_name(place).into(), text(owner), seq.into()];
+    Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
+}
+
+const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mesh_messages
+    WHERE message_id = $1 AND direction = 'inbound' AND expires_at > $2
+    ORDER BY CASE WHEN sender = $3 THEN 0 ELSE 1 END LIMIT 1";
+
+/// Takes a message back, and says whose it was.
+pub async fn recall(
+    db: &Db,
+    caller: &Aid,
+    message_id: &str,
+    now: Timestamp,
+) -> Result<Result<Aid, RecallError>, StoreError> {
+    let decode =
+        |row: &mut Reader<'_>| Ok((row.id::<Aid>()?, row.id::<Aid>()?, row.time()?, row.opt_time()?.is_some()));
+    let found = db.read_one(FIND_SENT, vec![message_id.into(), now.into(), text(caller)], decode).await?;
+    let recallable = found.as_ref().map(|(from, _, sent_at, recalled)| Recallable {
+        from,
+        sent_ms: sent_at.as_millisecond(),
+        recalled: *recalled,
+    });
+    if let Err(error) = may_recall(recallable, caller, now.as_millisecond()) {
+        return Ok(Err(error));
+    }
+    let sql = "UPDATE mesh_messages SET recalled_at = $1, payload = NULL
+        WHERE message_id = $2 AND sender = $3 AND recalled_at IS NULL RETURNING owner, seq";
+    let args = vec![now.into(), message_id.into(), text(caller)];
+    let recalled = db.write(sql, args, |row| Ok((row.text()?, row.int()?))).await?;
+    if recalled.is_empty() {
+        // By another call, meanwhile.
+        return Ok(Err(RecallError::AlreadyRecalled));
+    }
+    for (owner, seq) in recalled {
+        let sql = "DELETE FROM mesh_message_copies WHERE owner = $1 AND seq = $2";
+        db.execute(sql, vec![owner.into(), seq.into()]).await?;
+    }
+    let (_, recipient, ..) = found.ok_or_else(|| StoreError::corrupt("a message that is gone was recalled"))?;
+    Ok(Ok(recipient))
+}
+
+/// How the engine goes about each statement that reads, by name.
+pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'static str, String)>, StoreError> {
+    let few: Value = SWEEP.into();
+    let mut plans = vec![];
+    for (name, sql, args) in [
+        ("list", LIST, list_args(owner, "desk", 7, now, PAGE)),
+        ("letters", LIST_LETTERS, vec![text(owner), 7.into(), now.into(), few.clone()]),
+        ("copies", LIST_COPIES, vec![text(owner), 7.into(), 57.into()]),
+        ("recall", FIND_SENT, vec!["m".into(), now.into(), text(owner)]),
+        (
+            "expired",
+            "SELECT owner, seq FROM mesh_messages WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2",
+            vec![now.into(), few],
+        ),
+    ] {
+        plans.push((name, db.explain(sql, args).await?.join("\n")));
+    }
+    Ok(plans)
+}
+
+/// Clears away what has expired, bit by bit, and marks that nobody has moved since `idle`. Answers how much.
+pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<usize, StoreError> {
+    let mut deleted = 0;
+    for (table, key, column, before) in [
+        ("mesh_messages", "owner, seq", "expires_at", now),
+        ("mesh_message_copies", "owner, seq, device_id", "expires_at", now),
+        ("mesh_cursors", "aid, device_id, slot_id", "updated_at", idle),
+    ] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE ({key}) IN
+                (SELECT {key} FROM {table} WHERE {column} <= $1 ORDER BY {column} LIMIT $2) RETURNING 1"
+        );
+        loop {
+            let gone = db.write(sql.clone(), vec![before.into(), SWEEP.into()], |_| Ok(())).await?.len();
+            deleted += gone;
+            if gone < SWEEP as usize {
+                break;
+            }
+        }
+    }
+    let sql = "SELECT DISTINCT owner FROM mesh_queue WHERE sent_at <= $1";
+    let owners = read_queue(db, sql, vec![queued_since(now).into()], |row| row.text()).await?;
+    deleted += owners.len();
+    for owner in owners {
+        trim_queue(db, owner, now).await?;
+    }
+    Ok(deleted)
+}
+
+/// Drops from an agent's queue what is too old or too much, and counts it.
+async fn trim_queue(db: &Db, owner: String, now: Timestamp) -> Result<(), StoreError> {
+    match &db.engine {
+        Engine::Sqlite(sqlite) => crate::sqlite::trim_queue(sqlite, owner, now).await,
+        Engine::Postgres(connections) => crate::postgres::trim_queue(connections, owner, now).await,
+    }
+}

@@ -1,0 +1,31 @@
+//! Prekeys: the newest of each device of an agent. Reading one takes nothing away.
+
+use ostler_protocol::{
+    Timestamp,
+    mesh::{
+        Aid,
+        prekeys::{PREKEY_DEVICES_MAX, Prekey},
+    },
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{json, text},
+};
+
+/// Keeps a device's prekey in the place of its last one. Of too many devices, the one that has put none for the longest goes.
+pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "INSERT INTO mesh_prekeys (aid, device_id, prekey, put_at) VALUES ($1, $2, $3, $4)
+        ON CONFLICT (aid, device_id) DO UPDATE SET prekey = excluded.prekey, put_at = excluded.put_at";
+    db.execute(sql, vec![text(aid), device_id.into(), json(prekey), now.into()]).await?;
+    let sql = "DELETE FROM mesh_prekeys WHERE aid = $1 AND device_id IN
+        (SELECT device_id FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2 OFFSET $3)";
+    let most = PREKEY_DEVICES_MAX as i64;
+    db.execute(sql, vec![text(aid), most.into(), most.into()]).await
+}
+
+/// The newest first.
+pub async fn list(db: &Db, aid: &Aid) -> Result<Vec<Prekey>, StoreError> {
+    let sql = "SELECT prekey FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2";
+    db.read(sql, vec![text(aid), (PREKEY_DEVICES_MAX as i64).into()], |row| row.json()).await
+}

@@ -1,0 +1,346 @@
+//! Sending and acknowledging on Postgres: whatever waits goes in one statement, which is the transaction. The mailbox of
+//! each recipient is locked by the number it gives out, in one order everywhere, until the statement is durable.
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt;
+use ostler_protocol::{
+    Timestamp,
+    mesh::{
+        connections::{Mode, Place},
+        messages::{Direction, QUEUED_MAX},
+    },
+};
+use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
+use tokio::sync::mpsc;
+
+use super::connections::{Connections, Kept, connect, is_refusal, within};
+use super::{ANSWER_MAX, lane_options};
+use crate::{
+    db::StoreError,
+    lane::{self, FLUSH_BYTES_MAX, Host, LaneError, PostJob},
+    mesh_messages::{
+        ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, QUEUED_BYTES_MAX, Sent, direction_name,
+        place_name, queued_since,
+    },
+};
+
+/// Messages one flush takes. What waits is looked up in what was given, so it is kept small.
+const FLUSH_POSTS_MAX: usize = 128;
+
+/// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`.
+const SEND: &str = "WITH given AS (
+    SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+        $9::text[], $10::bigint[], $11::bigint[])
+    AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at)
+), known AS (
+    SELECT g.n, m.seq, m.sent_at, 0::bigint AS queued FROM given g JOIN mesh_messages m
+        ON m.message_id = g.message_id AND m.sender = g.sender AND m.direction = 'inbound' WHERE g.direction = 'inbound'
+    UNION ALL SELECT g.n, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
+        ON q.message_id = g.message_id AND q.sender = g.sender WHERE g.direction = 'inbound'
+), fresh AS (
+    SELECT * FROM given g WHERE NOT EXISTS (SELECT 1 FROM known k WHERE k.n = g.n)
+), boxes AS (
+    INSERT INTO mesh_mailboxes AS b (aid, last_seq, mode, dropped)
+    SELECT f.owner, COUNT(*), 'fanout', 0 FROM fresh f GROUP BY f.owner ORDER BY f.owner
+    ON CONFLICT (aid) DO UPDATE SET last_seq = b.last_seq + excluded.last_seq,
+        queued_at = CASE WHEN b.mode = 'queue' THEN $12::bigint ELSE b.queued_at END
+    RETURNING b.aid, b.last_seq, b.mode
+), numbered AS (
+    SELECT f.*, b.last_seq - COUNT(*) OVER (PARTITION BY f.owner)
+            + ROW_NUMBER() OVER (PARTITION BY f.owner ORDER BY f.n, f.direction) AS seq,
+        CASE WHEN b.mode = 'queue' THEN f.may_queue ELSE 0 END AS queued
+    FROM fresh f JOIN boxes b ON b.aid = f.owner
+), kept AS (
+    INSERT INTO mesh_messages (owner, seq, message_id, sender, recipient, direction, type, encrypted, payload, sent_at, expires_at)
+    SELECT owner, seq, message_id, sender, recipient, direction, type, encrypted, payload, $12, expires_at
+    FROM numbered WHERE queued = 0
+), copied AS (
+    INSERT INTO mesh_message_copies (owner, seq, device_id, payload, expires_at)
+    SELECT m.owner, m.seq, c.device_id, c.payload, m.expires_at
+    FROM UNNEST($13::bigint[], $14::text[], $15::text[], $16::text[]) AS c (n, direction, device_id, payload)
+    JOIN numbered m ON m.n = c.n AND m.direction = c.direction
+), enqueued AS (
+    INSERT INTO mesh_queue (owner, seq, message_id, sender, recipient, type, encrypted, payload, sent_at)
+    SELECT owner, seq, message_id, sender, recipient, type, encrypted, payload, $12 FROM numbered WHERE queued = 1
+)
+SELECT n, direction, seq, $12 AS sent_at, queued, 0::bigint AS known FROM numbered
+UNION ALL SELECT n, 'inbound', seq, sent_at, queued, 1 FROM known";
+
+const ACKNOWLEDGE: &str = "WITH given AS (
+    SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS g (aid, device_id, slot_id, seq, place)
+), prior AS (
+    SELECT g.aid, g.device_id, g.slot_id, g.place, COALESCE(c.ack_seq, 0) AS before FROM given g LEFT JOIN mesh_cursors c
+        ON c.aid = g.aid AND c.device_id = g.device_id AND c.slot_id = g.slot_id
+), moved AS (
+    INSERT INTO mesh_cursors AS c (aid, device_id, slot_id, ack_seq, updated_at)
+    SELECT g.aid, g.device_id, g.slot_id, LEAST(g.seq, b.last_seq), $6::bigint
+    FROM given g JOIN mesh_mailboxes b ON b.aid = g.aid ORDER BY g.aid, g.device_id, g.slot_id
+    ON CONFLICT (aid, device_id, slot_id) DO UPDATE
+    SET ack_seq = GREATEST(c.ack_seq, excluded.ack_seq), updated_at = excluded.updated_at
+    RETURNING c.aid, c.device_id, c.slot_id, c.ack_seq
+), covered AS (
+    SELECT p.aid, p.device_id, p.slot_id, p.place, p.before, m.ack_seq
+    FROM moved m JOIN prior p ON p.aid = m.aid AND p.device_id = m.device_id AND p.slot_id = m.slot_id
+), consumed AS (
+    UPDATE mesh_queue q SET received = 1, payload = '{}' FROM covered m
+    WHERE q.owner = m.aid AND q.seq <= m.ack_seq AND q.received = 0 AND COALESCE(q.taken_by, m.place) = m.place
+    RETURNING m.aid, m.place, q.sender
+)
+SELECT m.aid, m.device_id, m.slot_id, m.before, m.ack_seq, ARRAY(
+    SELECT DISTINCT s.sender FROM (SELECT sender FROM mesh_messages
+        WHERE owner = m.aid AND seq > m.before AND seq <= m.ack_seq AND direction = 'inbound' ORDER BY seq DESC LIMIT $7) s
+    UNION SELECT c.sender FROM consumed c WHERE c.aid = m.aid AND c.place = m.place)
+FROM covered m";
+
+const TRIM: &str = "WITH gone AS (
+    DELETE FROM mesh_queue q USING (
+        SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
+        FROM mesh_queue WHERE owner = ANY($1) WINDOW w AS (PARTITION BY owner, received ORDER BY seq DESC)) r
+    WHERE q.owner = r.owner AND q.seq = r.seq AND (r.place > $2 OR r.bytes > $3 OR r.sent_at <= $4)
+    RETURNING q.owner, q.received
+), counted AS (SELECT owner, COUNT(*) AS dropped FROM gone WHERE received = 0 GROUP BY owner ORDER BY owner)
+UPDATE mesh_mailboxes b SET dropped = b.dropped + c.dropped FROM counted c WHERE b.aid = c.owner";
+
+pub struct PostLane {
+    options: PgConnectOptions,
+    connection: Option<Kept>,
+}
+
+/// What became of one post, and the letters that are to be delivered now.
+type Done = (Posted, Vec<Letter>);
+
+impl PostLane {
+    pub fn new(connections: &Connections) -> Self {
+        Self { options: lane_options(connections), connection: None }
+    }
+
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<PostJob>, host: Arc<dyn Host>) {
+        while let Some(first) = inbox.recv().await {
+            let mut bytes = first.post.bytes();
+            let mut jobs = vec![first];
+            while jobs.len() < FLUSH_POSTS_MAX
+                && bytes < FLUSH_BYTES_MAX
+                && let Ok(job) = inbox.try_recv()
+            {
+                bytes += job.post.bytes();
+                jobs.push(job);
+            }
+            if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
+                tracing::error!("a flush of messages panicked; nothing of it was answered");
+            }
+        }
+        if let Some(connection) = self.connection {
+            connection.close().await;
+        }
+    }
+
+    async fn flush(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
+        let (posts, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.post, job.answer)).unzip();
+        let answer =
+            |outcome: Result<Done, LaneError>| outcome.map(|(posted, letters)| lane::delivered(host, posted, &letters));
+        match self.carry_out(&posts, host.now()).await {
+            Ok(done) => answers.into_iter().zip(done).for_each(|(to, done)| drop(to.send(answer(Ok(done))))),
+            // What one caller sent never fails another's. The usual reason is the same message by way of another server.
+            Err(error) if lane::refused(&error) => {
+                for (post, to) in posts.into_iter().zip(answers) {
+                    let alone = std::slice::from_ref(&post);
+                    let mut outcome = self.carry_out(alone, host.now()).await;
+                    if outcome.as_ref().is_err_and(lane::refused) {
+                        outcome = self.carry_out(alone, host.now()).await;
+                    }
+                    let done = outcome.map(|mut done| done.pop().expect("one post, one outcome"));
+                    let _ = to.send(answer(done.map_err(LaneError::from)));
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, posts = posts.len(), "a flush of messages failed; nothing of it was answered");
+                answers.into_iter().for_each(|to| drop(to.send(Err(LaneError::Store(StoreError::Stopped)))));
+            }
+        }
+    }
+
+    /// Does it all, and answers in the order of the posts.
+    async fn carry_out(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
+        let kept = match self.connection.take() {
+            Some(kept) => kept.take_up().await,
+            None => None,
+        };
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => connect(&self.options).await?,
+        };
+        let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
+        if outcome.as_ref().err().is_none_or(is_refusal) {
+            self.connection = Some(Kept::new(connection));
+        }
+        Ok(outcome?)
+    }
+}
+
+async fn flush_posts(connection: &mut PgConnection, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, sqlx::Error> {
+    let (mut sends, mut acks) = (vec![], vec![]);
+    for (index, post) in posts.iter().enumerate() {
+        match post {
+            Post::Send(outgoing) => sends.push((index, &**outgoing)),
+            Post::Ack(ack) => acks.push((index, ack)),
+        }
+    }
+    let mut done: Vec<Option<Done>> = vec![None; posts.len()];
+    if !sends.is_empty() {
+        send(connection, &sends, now, &mut done).await?;
+    }
+    if !acks.is_empty() {
+        acknowledge(connection, &acks, now, &mut done).await?;
+    }
+    Ok(done.into_iter().map(|done| done.expect("each has an outcome")).collect())
+}
+
+async fn send(
+    connection: &mut PgConnection,
+    sends: &[(usize, &Outgoing)],
+    now: Timestamp,
+    done: &mut [Option<Done>],
+) -> Result<(), sqlx::Error> {
+    // The same message twice in one flush: the second is answered by the first.
+    let mut firsts: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut again: Vec<(usize, usize)> = vec![];
+    let mut letters: HashMap<(usize, &str), Letter> = HashMap::new();
+    let mut rows: Vec<(usize, &str, Timestamp)> = vec![];
+    for (index, outgoing) in sends {
+        let first = *firsts.entry((&outgoing.message_id, outgoing.from.as_str())).or_insert(*index);
+        if first != *index {
+            again.push((*index, first));
+            continue;
+        }
+        let (letter, own) = outgoing.letters(now);
+        for letter in [Some(letter), own].into_iter().flatten() {
+            let name = direction_name(letter.direction);
+            rows.push((*index, name, outgoing.expires_at(now)));
+            letters.insert((*index, name), letter);
+        }
+    }
+    let column =
+        |write: fn(&Letter) -> &str| rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>();
+    let number =
+        |write: fn(&Letter) -> i64| rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>();
+    let option = |write: fn(&Letter) -> Option<&str>| {
+        rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>()
+    };
+    let copies: Vec<_> = rows
+        .iter()
+        .flat_map(|(n, d, _)| letters[&(*n, *d)].copies().iter().map(|copy| (*n as i64, *d, copy)))
+        .collect();
+    let found = sqlx::query(SEND)
+        .bind(rows.iter().map(|(n, ..)| *n as i64).collect::<Vec<_>>())
+        .bind(rows.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
+        .bind(column(|letter| letter.owner.as_str()))
+        .bind(column(|letter| &letter.message_id))
+        .bind(column(|letter| letter.from.as_str()))
+        .bind(column(|letter| letter.to.as_str()))
+        .bind(option(|letter| letter.kind.as_deref()))
+        .bind(number(|letter| letter.encrypted.into()))
+        .bind(option(|letter| letter.payload().map(|payload| payload.as_str())))
+        .bind(number(|letter| letter.may_queue().into()))
+        .bind(rows.iter().map(|(.., expires_at)| expires_at.as_microsecond()).collect::<Vec<_>>())
+        .bind(now.as_microsecond())
+        .bind(copies.iter().map(|(n, ..)| *n).collect::<Vec<_>>())
+        .bind(copies.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
+        .bind(copies.iter().map(|(.., copy)| copy.device_id.as_str()).collect::<Vec<_>>())
+        .bind(copies.iter().map(|(.., copy)| copy.envelope.as_str()).collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut queued_owners: Vec<String> = vec![];
+    for row in &found {
+        let (n, direction): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
+        let (seq, sent_at_us): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
+        let (queued, known) = (row.try_get::<i64, _>(4)? == 1, row.try_get::<i64, _>(5)? == 1);
+        let sent_at = Timestamp::from_microsecond(sent_at_us).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        let mode = if queued { Mode::Queue } else { Mode::Fanout };
+        let index = n as usize;
+        let (posted, to_deliver) = done[index].get_or_insert_with(|| {
+            (Posted::Sent(Sent { seq, sent_at, mode, duplicate: known, delivered: false }), vec![])
+        });
+        if direction == direction_name(Direction::Inbound) {
+            *posted = Posted::Sent(Sent { seq, sent_at, mode, duplicate: known, delivered: false });
+        }
+        if let Some(letter) = letters.remove(&(index, direction)).filter(|_| !known) {
+            queued_owners.extend(queued.then(|| letter.owner.to_string()));
+            to_deliver.push(Letter { seq, mode, ..letter });
+        }
+    }
+    for (index, first) in again {
+        let mut posted = done[first].clone().expect("the first has an outcome").0;
+        if let Posted::Sent(sent) = &mut posted {
+            sent.duplicate = true;
+        }
+        done[index] = Some((posted, vec![]));
+    }
+    if !queued_owners.is_empty() {
+        trim(connection, queued_owners, now).await?;
+    }
+    Ok(())
+}
+
+async fn acknowledge(
+    connection: &mut PgConnection,
+    acks: &[(usize, &Ack)],
+    now: Timestamp,
+    done: &mut [Option<Done>],
+) -> Result<(), sqlx::Error> {
+    // One place may say several numbers in one flush: the highest counts.
+    let mut highest: HashMap<(&str, &Place), i64> = HashMap::new();
+    for (_, ack) in acks {
+        let seq = highest.entry((ack.aid.as_str(), &ack.place)).or_insert(ack.seq);
+        *seq = (*seq).max(ack.seq);
+    }
+    let given: Vec<_> = highest.into_iter().collect();
+    let found = sqlx::query(ACKNOWLEDGE)
+        .bind(given.iter().map(|((aid, _), _)| *aid).collect::<Vec<_>>())
+        .bind(given.iter().map(|((_, place), _)| place.device_id.as_str()).collect::<Vec<_>>())
+        .bind(given.iter().map(|((_, place), _)| place.slot_id.as_str()).collect::<Vec<_>>())
+        .bind(given.iter().map(|(_, seq)| *seq).collect::<Vec<_>>())
+        .bind(given.iter().map(|((_, place), _)| place_name(place)).collect::<Vec<_>>())
+        .bind(now.as_microsecond())
+        .bind(ACKED_SENDERS_MAX)
+        .fetch_all(connection)
+        .await?;
+    for row in &found {
+        let (aid, device_id, slot_id): (&str, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let senders: Vec<String> = row.try_get(5)?;
+        let mut senders: Vec<_> = senders.iter().filter_map(|sender| sender.parse().ok()).collect();
+        senders.sort_unstable();
+        let mut acked = Acked { before: row.try_get(3)?, ack_seq: row.try_get(4)?, senders };
+        let of =
+            |ack: &Ack| ack.aid.as_str() == aid && ack.place.device_id == device_id && ack.place.slot_id == slot_id;
+        for (index, _) in acks.iter().filter(|(_, ack)| of(ack)) {
+            done[*index] = Some((Posted::Acked(acked.clone()), vec![]));
+            // Only the first has moved the mark.
+            acked = Acked { before: acked.ack_seq, senders: vec![], ..acked };
+        }
+    }
+    // Who never got a message has nothing to acknowledge.
+    for (index, _) in acks {
+        done[*index].get_or_insert_with(|| (Posted::Acked(Acked::default()), vec![]));
+    }
+    Ok(())
+}
+
+async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query(TRIM)
+        .bind(owners)
+        .bind(QUEUED_MAX as i64)
+        .bind(QUEUED_BYTES_MAX)
+        .bind(queued_since(now).as_microsecond())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// As a write of its own.
+pub async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
+    let mut connection = connect(&connections.options).await?;
+    within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;
+    Kept::new(connection).close().await;
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Sending and acknowledging on SQLite: each in the flush that it falls into, apart from its neighbours.
+
+use std::sync::Arc;
+
+use ostler_protocol::{
+    Timestamp,
+    mesh::{connections::Mode, messages::QUEUED_MAX},
+};
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{Sqlite, Work, Write, query};
+use crate::{
+    db::StoreError,
+    lane::{self, Host, LaneError, PostJob},
+    mesh_messages::{
+        ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, QUEUED_BYTES_MAX, Sent, direction_name, mode,
+        place_name, queued_since,
+    },
+    record::{Value, opt_text, text},
+};
+
+impl Sqlite {
+    pub fn post(&self, job: PostJob) -> Result<(), LaneError> {
+        let stopped = || LaneError::Store(StoreError::Stopped);
+        let works = self.works.lock().expect("never poisoned").clone().ok_or_else(stopped)?;
+        let host = self.host.get().cloned().ok_or_else(stopped)?;
+        let write: Write = Box::new(move |tx| carry_out(tx, job, host));
+        works.try_send(Work::Plain(write)).map_err(|error| match error {
+            tokio::sync::mpsc::error::TrySendError::Full(_) => lane::overloaded(),
+            tokio::sync::mpsc::error::TrySendError::Closed(_) => stopped(),
+        })
+    }
+}
+
+/// Does it in the open transaction; what it returns delivers and answers, once the commit's outcome is known.
+fn carry_out(tx: &Connection, job: PostJob, host: Arc<dyn Host>) -> Box<dyn FnOnce(bool) + Send> {
+    let now = host.now();
+    let done = apart(tx, || match &job.post {
+        Post::Send(outgoing) => send(tx, outgoing, now),
+        Post::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (Posted::Acked(acked), vec![])),
+    });
+    Box::new(move |committed| {
+        let answer = match done {
+            Ok((posted, letters)) if committed => Ok(lane::delivered(&*host, posted, &letters)),
+            Ok(_) => Err(LaneError::Store(StoreError::Stopped)),
+            Err(error) => Err(error.into()),
+        };
+        drop(job.answer.send(answer));
+    })
+}
+
+/// What fails takes back what it did, and nothing else.
+fn apart<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    tx.prepare_cached("SAVEPOINT post")?.execute([])?;
+    let done = work();
+    if done.is_err() {
+        tx.prepare_cached("ROLLBACK TO post")?.execute([])?;
+    }
+    tx.prepare_cached("RELEASE post")?.execute([])?;
+    done
+}
+
+fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted, Vec<Letter>), StoreError> {
+    if let Some(first) = find(tx, outgoing)? {
+        return Ok((Posted::Sent(first), vec![]));
+    }
+    let (mut letter, own) = outgoing.letters(now);
+    put(tx, &mut letter, outgoing.expires_at(now))?;
+    let sent = Sent { seq: letter.seq, sent_at: now, mode: letter.mode, duplicate: false, delivered: false };
+    let mut letters = vec![letter];
+    if let Some(mut own) = own {
+        put(tx, &mut own, outgoing.expires_at(now))?;
+        letters.push(own);
+    }
+    Ok((Posted::Sent(sent), letters))
+}
+
+/// The same message, sent before.
+fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError> {
+    let sql = "SELECT seq, sent_at, 'fanout' FROM mesh_messages WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
+        UNION ALL SELECT seq, sent_at, 'queue' FROM mesh_queue WHERE message_id = ?1 AND sender = ?2";
+    let found = query(tx, sql, &[outgoing.message_id.as_str().into(), text(&outgoing.from)], |row| {
+        let (seq, sent_at, mode) = (row.int()?, row.time()?, row.named(mode)?);
+        Ok(Sent { seq, sent_at, mode, duplicate: true, delivered: false })
+    })?;
+    Ok(found.into_iter().next())
+}
+
+/// Gives the letter its mailbox's next number, and keeps or queues it.
+fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<(), StoreError> {
+    let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES (?1, 1, 'fanout', 0)
+        ON CONFLICT (aid) DO UPDATE SET last_seq = last_seq + 1 RETURNING last_seq, mode";
+    let numbered = query(tx, sql, &[text(&letter.owner)], |row| Ok((row.int()?, row.named(mode)?)))?;
+    let (seq, mode) = numbered.into_iter().next().ok_or_else(|| StoreError::corrupt("a mailbox without a number"))?;
+    letter.seq = seq;
+    if mode == Mode::Queue && letter.may_queue() {
+        letter.mode = Mode::Queue;
+        return enqueue(tx, letter);
+    }
+    let sql =
+        "INSERT INTO mesh_messages (owner, seq, message_id, sender, recipient, direction, type, encrypted, payload,
+        sent_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+    let row = [
+        text(&letter.owner),
+        seq.into(),
+        letter.message_id.as_str().into(),
+        text(&letter.from),
+        text(&letter.to),
+        direction_name(letter.direction).into(),
+        opt_text(letter.kind.as_ref()),
+        letter.encrypted.into(),
+        letter.payload().map_or(Value::Text(None), Value::from),
+        letter.sent_at.into(),
+        expires_at.into(),
+    ];
+    execute(tx, sql, &row)?;
+    for copy in letter.copies() {
+        let sql =
+            "INSERT INTO mesh_message_copies (owner, seq, device_id, payload, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let row = [
+            text(&letter.owner),
+            seq.into(),
+            copy.device_id.as_str().into(),
+            (&copy.envelope).into(),
+            expires_at.into(),
+        ];
+        execute(tx, sql, &row)?;
+    }
+    Ok(())
+}
+
+fn enqueue(tx: &Connection, letter: &Letter) -> Result<(), StoreError> {
+    let sql = "INSERT INTO mesh_queue (owner, seq, message_id, sender, recipient, type, encrypted, payload, sent_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let row = [
+        text(&letter.owner),
+        letter.seq.into(),
+        letter.message_id.as_str().into(),
+        text(&letter.from),
+        text(&letter.to),
+        opt_text(letter.kind.as_ref()),
+        letter.encrypted.into(),
+        letter.payload().map_or(Value::Text(None), Value::from),
+        letter.sent_at.into(),
+    ];
+    execute(tx, sql, &row)?;
+    execute(
+        tx,
+        "UPDATE mesh_mailboxes SET queued_at = ?1 WHERE aid = ?2",
+        &[letter.sent_at.into(), text(&letter.owner)],
+    )?;
+    trim(tx, letter.owner.as_str(), letter.sent_at)
+}
+
+fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "DELETE FROM mesh_queue WHERE owner = ?1 AND seq IN
+        (SELECT seq FROM (SELECT seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
+            FROM mesh_queue WHERE owner = ?1 WINDOW w AS (PARTITION BY received ORDER BY seq DESC))
+        WHERE place > ?2 OR bytes > ?3 OR sent_at <= ?4) RETURNING received";
+    let most = QUEUED_MAX as i64;
+    let args = [owner.into(), most.into(), QUEUED_BYTES_MAX.into(), queued_since(now).into()];
+    let received = query(tx, sql, &args, |row| row.flag())?;
+    let dropped = received.iter().filter(|received| !**received).count() as i64;
+    if dropped > 0 {
+        execute(
+            tx,
+            "UPDATE mesh_mailboxes SET dropped = dropped + ?1 WHERE aid = ?2",
+            &[dropped.into(), owner.into()],
+        )?;
+    }
+    Ok(())
+}
+
+/// As a write of its own.
+pub async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Result<(), StoreError> {
+    let (answer, answered) = oneshot::channel();
+    let works = sqlite.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
+    let write: Write = Box::new(move |tx| {
+        let done = apart(tx, || trim(tx, &owner, now));
+        Box::new(move |committed| drop(answer.send(if committed { done } else { Err(StoreError::Stopped) })))
+    });
+    works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
+    answered.await.map_err(|_| StoreError::Stopped)?
+}
+
+fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, StoreError> {
+    let place = [text(&ack.aid), ack.place.device_id.as_str().into(), ack.place.slot_id.as_str().into()];
+    let sql = "SELECT ack_seq FROM mesh_cursors WHERE aid = ?1 AND device_id = ?2 AND slot_id = ?3";
+    let before = query(tx, sql, &place, |row| row.int())?.pop().unwrap_or(0);
+    let sql = "INSERT INTO mesh_cursors (aid, device_id, slot_id, ack_seq, updated_at)
+        SELECT ?1, ?2, ?3, MIN(?4, last_seq), ?5 FROM mesh_mailboxes WHERE aid = ?1
+        ON CONFLICT (aid, device_id, slot_id) DO UPDATE
+        SET ack_seq = MAX(ack_seq, excluded.ack_seq), updated_at = excluded.updated_at RETURNING ack_seq";
+    let args = [&place[..], &[ack.seq.into(), now.into()]].concat();
+    let ack_seq = query(tx, sql, &args, |row| row.int())?.pop().unwrap_or(0);
+    let mut acked = Acked { before, ack_seq, senders: vec![] };
+    if ack_seq > before {
+        let sql = "SELECT DISTINCT sender FROM (SELECT sender FROM mesh_messages
+            WHERE owner = ?1 AND seq > ?2 AND seq <= ?3 AND direction = 'inbound' ORDER BY seq DESC LIMIT ?4)";
+        let args = [text(&ack.aid), before.into(), ack_seq.into(), ACKED_SENDERS_MAX.into()];
+        acked.senders = query(tx, sql, &args, |row| row.id())?;
+    }
+    let sql = "UPDATE mesh_queue SET received = 1, payload = '{}' WHERE owner = ?1 AND seq <= ?2 AND received = 0
+        AND (taken_by IS NULL OR taken_by = ?3) RETURNING sender";
+    acked
+        .senders
+        .extend(query(tx, sql, &[text(&ack.aid), ack_seq.into(), place_name(&ack.place).into()], |row| row.id())?);
+    acked.senders.sort_unstable();
+    acked.senders.dedup();
+    Ok(acked)
+}
+
+fn execute(tx: &Connection, sql: &str, args: &[Value]) -> Result<(), StoreError> {
+    tx.prepare_cached(sql)?.execute(rusqlite::params_from_iter(args))?;
+    Ok(())
+}

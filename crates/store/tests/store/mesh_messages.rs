@@ -1,0 +1,571 @@
+//! Mailboxes of the mesh, on both engines: random operations against a model that fits in the head, and the promises one by
+//! one: numbers without gaps whoever sends, one message per id, marks that only go forward, a ring that counts what it drops.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    RawJson,
+    mesh::{
+        Aid,
+        connections::{Mode, Place as Spot},
+        messages::{
+            DeviceCopy, Direction, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MAX, QUEUED_MS_MAX, RECALL_MS_MAX,
+            RecallError, SEALED,
+        },
+        prekeys::{PREKEY_DEVICES_MAX, Prekey},
+    },
+};
+use ostler_store::{
+    mesh_messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
+    mesh_prekeys,
+};
+use serde_json::json;
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::{
+    place::{Engine, Place, on_both_engines},
+    workshop::Workshop,
+};
+
+on_both_engines!(
+    mailboxes_do_as_the_model_does,
+    numbers_have_no_gap_whoever_sends,
+    letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered,
+    a_pull_gives_as_many_as_fit_and_at_least_one,
+    a_full_queue_drops_its_oldest_and_counts_them,
+    a_queued_message_is_taken_by_one_place,
+    a_mark_goes_forward_only_and_no_further_than_there_is,
+    a_message_is_found_by_an_index,
+    a_device_has_one_prekey_and_an_agent_so_many_devices,
+);
+
+const BYTES_MAX: usize = 1024 * 1024;
+const DEVICES: [&str; 3] = ["", "desk", "phone"];
+const AIDS: [&str; 3] = ["alice.probe.test", "bobby.probe.test", "carol.probe.test"];
+
+fn aid(name: &str) -> Aid {
+    name.parse().unwrap()
+}
+
+fn spot(device_id: &str) -> Spot {
+    Spot { device_id: device_id.into(), slot_id: String::new() }
+}
+
+fn sealed(text: &str) -> RawJson {
+    RawJson::of(&json!({"type": SEALED, "ciphertext": text}))
+}
+
+fn copies(devices: &[&str], text: &str) -> Vec<DeviceCopy> {
+    let copy =
+        |device: &&str| DeviceCopy { device_id: (*device).into(), envelope: sealed(&format!("{text}@{device}")) };
+    devices.iter().map(copy).collect()
+}
+
+fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing {
+    Outgoing {
+        message_id: message_id.into(),
+        from: aid(from),
+        to: aid(to),
+        kind: None,
+        encrypted: false,
+        payload: RawJson::of(&json!({"type": "text", "text": text})),
+        parcel: Parcel::Whole,
+        life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
+    }
+}
+
+async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
+    match workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap() {
+        Posted::Sent(sent) => sent,
+        other => panic!("a send was answered with {other:?}"),
+    }
+}
+
+async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Acked {
+    match workshop.lanes.post(Post::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
+        Posted::Acked(acked) => acked,
+        other => panic!("an acknowledgement was answered with {other:?}"),
+    }
+}
+
+async fn mailbox(workshop: &Workshop, owner: &str) -> Mailbox {
+    mesh_messages::get_mailbox(&workshop.db, &aid(owner)).await.unwrap().unwrap()
+}
+
+async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) -> Vec<Message> {
+    mesh_messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap()
+}
+
+/// Numbers by a fixed rule, so that a failure can be had again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.roll(of.len())]
+    }
+}
+
+/// One letter as the model knows it.
+#[derive(Clone)]
+struct Kept {
+    id: String,
+    from: &'static str,
+    to: &'static str,
+    own: bool,
+    queued: bool,
+    /// For which devices; `None`: for all.
+    devices: Option<Vec<&'static str>>,
+    sent_ms: i64,
+    recalled: bool,
+    taken_by: Option<&'static str>,
+    received: bool,
+}
+
+#[derive(Default)]
+struct Model {
+    now_ms: i64,
+    boxes: HashMap<&'static str, BTreeMap<i64, Kept>>,
+    modes: HashMap<&'static str, Mode>,
+    last: HashMap<&'static str, i64>,
+    acks: HashMap<(&'static str, &'static str), i64>,
+}
+
+impl Model {
+    fn find(&self, from: &str, id: &str) -> Option<(i64, Kept)> {
+        let mut all = self.boxes.values().flatten();
+        all.find(|(_, kept)| kept.from == from && kept.id == id && !kept.own).map(|(seq, kept)| (*seq, kept.clone()))
+    }
+
+    fn put(&mut self, owner: &'static str, mut kept: Kept) -> i64 {
+        let last = self.last.entry(owner).or_insert(0);
+        *last += 1;
+        kept.queued = !kept.own && kept.devices.is_none() && self.modes.get(owner) == Some(&Mode::Queue);
+        self.boxes.entry(owner).or_default().insert(*last, kept);
+        *last
+    }
+
+    fn visible(&self, owner: &str, device: &str) -> Vec<i64> {
+        let live = |kept: &Kept| {
+            let here = kept.devices.as_ref().is_none_or(|devices| devices.contains(&device));
+            !kept.queued && !kept.recalled && here && self.now_ms - kept.sent_ms < MESSAGE_LIFE_MS_DEFAULT
+        };
+        self.boxes.get(owner).into_iter().flatten().filter(|(_, kept)| live(kept)).map(|(seq, _)| *seq).collect()
+    }
+
+    fn open(&self, owner: &str, device: &str) -> Vec<i64> {
+        let open = |kept: &Kept| {
+            let mine = kept.taken_by.is_none_or(|taken_by| taken_by == device);
+            kept.queued && !kept.received && mine && self.now_ms - kept.sent_ms < QUEUED_MS_MAX
+        };
+        self.boxes.get(owner).into_iter().flatten().filter(|(_, kept)| open(kept)).map(|(seq, _)| *seq).collect()
+    }
+}
+
+struct Play {
+    workshop: Workshop,
+    model: Model,
+    dice: Dice,
+    sent: Vec<(&'static str, String)>,
+}
+
+impl Play {
+    async fn step(&mut self) {
+        match self.dice.roll(16) {
+            0..=6 => self.send().await,
+            7 | 8 => self.ack().await,
+            9 | 10 => self.recall().await,
+            11 => {
+                let (owner, mode) = (self.dice.pick(&AIDS), self.dice.pick(&[Mode::Fanout, Mode::Queue]));
+                mesh_messages::update_mode(&self.workshop.db, &aid(owner), mode).await.unwrap();
+                self.model.modes.insert(owner, mode);
+            }
+            12 => self.claim().await,
+            13 => {
+                let ms =
+                    self.dice.pick(&[1, 1_000, 60_000, QUEUED_MS_MAX / 2, RECALL_MS_MAX, MESSAGE_LIFE_MS_DEFAULT / 5]);
+                self.workshop.host.advance_ms(ms);
+                self.model.now_ms += ms;
+            }
+            14 => {
+                let now = self.workshop.now();
+                mesh_messages::delete_expired(&self.workshop.db, now, jiff::Timestamp::MIN).await.unwrap();
+                let now_ms = self.model.now_ms;
+                for kept in self.model.boxes.values_mut() {
+                    // What is swept is forgotten, its id too.
+                    let life = |kept: &Kept| if kept.queued { QUEUED_MS_MAX } else { MESSAGE_LIFE_MS_DEFAULT };
+                    kept.retain(|_, kept| now_ms - kept.sent_ms < life(kept));
+                }
+            }
+            _ => {}
+        }
+        self.compare().await;
+    }
+
+    async fn send(&mut self) {
+        let (from, to) = (self.dice.pick(&AIDS), self.dice.pick(&AIDS));
+        let id = match self.dice.roll(5) {
+            0 if !self.sent.is_empty() => self.sent[self.dice.roll(self.sent.len())].1.clone(),
+            _ => format!("m-{}", self.sent.len()),
+        };
+        let mut message = outgoing(from, to, &id, &id);
+        let (mut recipient, mut own) = (None, vec![]);
+        if self.dice.roll(3) == 0 {
+            let devices = &DEVICES[self.dice.roll(3)..];
+            own = DEVICES[1..=self.dice.roll(2)].to_vec();
+            message.parcel = Parcel::Copies { recipient: copies(devices, &id), own: copies(&own, &id) };
+            message.encrypted = true;
+            recipient = Some(devices.to_vec());
+        }
+        let known = self.model.find(from, &id);
+        // A queue forgets when it is trimmed, which the next message to it does.
+        let sent = send(&self.workshop, message).await;
+        match known {
+            Some((seq, kept)) => {
+                let mode = if kept.queued { Mode::Queue } else { Mode::Fanout };
+                assert_eq!((sent.seq, sent.mode, sent.duplicate), (seq, mode, true), "{id}");
+            }
+            None => {
+                let sent_ms = self.model.now_ms;
+                let kept = Kept {
+                    id: id.clone(),
+                    from,
+                    to,
+                    own: false,
+                    queued: false,
+                    devices: recipient,
+                    sent_ms,
+                    recalled: false,
+                    taken_by: None,
+                    received: false,
+                };
+                let seq = self.model.put(to, kept.clone());
+                assert_eq!((sent.seq, sent.duplicate), (seq, false), "{id}");
+                if self.model.boxes[to][&seq].queued {
+                    assert_eq!(sent.mode, Mode::Queue);
+                    let kept = self.model.boxes.get_mut(to).unwrap();
+                    kept.retain(|_, kept| !kept.queued || sent_ms - kept.sent_ms < QUEUED_MS_MAX);
+                }
+                if !own.is_empty() {
+                    self.model.put(from, Kept { own: true, devices: Some(own), ..kept });
+                }
+                self.sent.push((from, id));
+            }
+        }
+    }
+
+    async fn ack(&mut self) {
+        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
+        let last = self.model.last.get(owner).copied().unwrap_or(0);
+        let seq = self.dice.roll(last as usize + 3) as i64;
+        let acked = ack(&self.workshop, owner, device, seq).await;
+        let before = self.model.acks.get(&(owner, device)).copied().unwrap_or(0);
+        let after = before.max(seq.min(last));
+        assert_eq!((acked.before, acked.ack_seq), (before, after));
+        let mut senders: Vec<Aid> = vec![];
+        for (number, kept) in self.model.boxes.get_mut(owner).into_iter().flatten() {
+            let mine = kept.taken_by.is_none_or(|taken_by| taken_by == device);
+            if kept.queued && !kept.received && mine && *number <= after {
+                kept.received = true;
+                senders.push(aid(kept.from));
+            } else if !kept.queued && !kept.own && *number > before && *number <= after {
+                senders.push(aid(kept.from));
+            }
+        }
+        senders.sort_unstable();
+        senders.dedup();
+        assert_eq!(acked.senders, senders);
+        self.model.acks.insert((owner, device), after);
+    }
+
+    async fn recall(&mut self) {
+        let caller = self.dice.pick(&AIDS);
+        let id = match self.sent.len() {
+            0 => "never".to_owned(),
+            many => self.sent[many - 1 - self.dice.roll(many.min(6))].1.clone(),
+        };
+        let now_ms = self.model.now_ms;
+        let live = |kept: &&Kept| {
+            kept.id == id && !kept.own && !kept.queued && now_ms - kept.sent_ms < MESSAGE_LIFE_MS_DEFAULT
+        };
+        let candidates: Vec<Kept> =
+            self.model.boxes.values().flat_map(BTreeMap::values).filter(live).cloned().collect();
+        let expected = match candidates.iter().find(|kept| kept.from == caller) {
+            None if candidates.is_empty() => Err(RecallError::NotFound),
+            None => Err(RecallError::NotSender),
+            Some(kept) if kept.recalled => Err(RecallError::AlreadyRecalled),
+            Some(kept) if now_ms - kept.sent_ms > RECALL_MS_MAX => Err(RecallError::Expired),
+            Some(kept) => Ok(aid(kept.to)),
+        };
+        let now = self.workshop.now();
+        let recalled = mesh_messages::recall(&self.workshop.db, &aid(caller), &id, now).await.unwrap();
+        assert_eq!(recalled, expected, "{id} by {caller}");
+        if recalled.is_ok() {
+            for kept in self.model.boxes.values_mut().flat_map(BTreeMap::values_mut) {
+                kept.recalled |= kept.id == id && kept.from == caller && !kept.queued;
+            }
+        }
+    }
+
+    async fn claim(&mut self) {
+        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
+        let open = self.model.open(owner, device);
+        let Some(seq) = open.first().copied() else { return };
+        let claimed = mesh_messages::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
+        let kept = self.model.boxes.get_mut(owner).unwrap().get_mut(&seq).unwrap();
+        assert_eq!(claimed, kept.taken_by.is_none());
+        kept.taken_by = Some(device);
+    }
+
+    async fn compare(&mut self) {
+        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
+        let (now, after) = (self.workshop.now(), self.dice.roll(20) as i64);
+        let found = pull(&self.workshop, owner, device, after).await;
+        let expected: Vec<i64> = self.model.visible(owner, device).into_iter().filter(|seq| *seq > after).collect();
+        assert_eq!(found.iter().map(|message| message.seq).collect::<Vec<_>>(), expected, "{owner} {device}");
+        for message in &found {
+            let kept = &self.model.boxes[owner][&message.seq];
+            assert_eq!((message.message_id.as_str(), message.from.as_str()), (kept.id.as_str(), kept.from));
+            assert_eq!(message.to.as_str(), kept.to);
+            assert_eq!(message.direction, if kept.own { Direction::OutboundSync } else { Direction::Inbound });
+            let text = if kept.devices.is_some() { format!("{}@{device}", kept.id) } else { kept.id.clone() };
+            let field = if kept.devices.is_some() { "ciphertext" } else { "text" };
+            assert_eq!(message.payload.to_value()[field], text);
+            assert_eq!(message.device_id.as_deref(), kept.devices.is_some().then_some(device));
+        }
+        let letters = mesh_messages::list_letters(&self.workshop.db, &aid(owner), after, 1_000, now).await.unwrap();
+        let seen: Vec<Message> = letters.iter().filter_map(|letter| letter.for_device(device)).collect();
+        assert_eq!(seen, found, "what is passed on is what is pulled");
+        if let Some(mailbox) = mesh_messages::get_mailbox(&self.workshop.db, &aid(owner)).await.unwrap() {
+            assert_eq!(mailbox.last_seq, self.model.last.get(owner).copied().unwrap_or(0));
+            let place = spot(device);
+            let queue = mesh_messages::get_queue(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
+            assert_eq!(queue.open, self.model.open(owner, device), "{owner} {device}");
+        }
+        let acked = mesh_messages::get_ack(&self.workshop.db, &aid(owner), &spot(device)).await.unwrap();
+        assert_eq!(acked, self.model.acks.get(&(owner, device)).copied().unwrap_or(0));
+    }
+}
+
+async fn mailboxes_do_as_the_model_does(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let mut play = Play { workshop, model: Model::default(), dice: Dice(0x0571_E57A_B1E5), sent: vec![] };
+    for _ in 0..600 {
+        play.step().await;
+    }
+    assert!(play.sent.len() > 200, "there was something to play with");
+}
+
+async fn numbers_have_no_gap_whoever_sends(place: Place) {
+    let here = Workshop::open(&place).await;
+    let there = match place.engine() {
+        Engine::Sqlite => None,
+        Engine::Postgres => Some(Workshop::numbered(&place, 1).await),
+    };
+    let servers = [&here, there.as_ref().unwrap_or(&here)];
+    // Each message is sent twice at the same time, by way of both where there are two.
+    let sends = (0..200).flat_map(|number| {
+        let id = format!("m-{number}");
+        let from = AIDS[number % 3];
+        servers.map(|server| send(server, outgoing(from, "daisy.probe.test", &id, "x")))
+    });
+    let sent = futures_util::future::join_all(sends).await;
+    let mut fresh: Vec<i64> = sent.iter().filter(|sent| !sent.duplicate).map(|sent| sent.seq).collect();
+    fresh.sort_unstable();
+    assert_eq!(fresh, (1..=200).collect::<Vec<i64>>());
+    for pair in sent.chunks(2) {
+        assert_eq!((pair[0].seq, pair[0].sent_at), (pair[1].seq, pair[1].sent_at), "one message, one number");
+    }
+    assert_eq!(pull(&here, "daisy.probe.test", "desk", 0).await.len(), 200);
+}
+
+async fn letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let sends = (0..60).map(|number| {
+        let mut message = outgoing(AIDS[number % 2], AIDS[2], &format!("m-{number}"), "x");
+        if number % 3 == 0 {
+            message.encrypted = true;
+            message.parcel = Parcel::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
+        }
+        async {
+            let id = message.message_id.clone();
+            let sent = send(&workshop, message).await;
+            let letters = workshop.host.letters.lock().unwrap();
+            assert!(letters.iter().any(|letter| letter.message_id == id && letter.seq == sent.seq), "{id}");
+        }
+    });
+    futures_util::future::join_all(sends).await;
+    let letters = workshop.host.letters.lock().unwrap();
+    for owner in AIDS {
+        let numbers: Vec<i64> = letters.iter().filter(|l| l.owner.as_str() == owner).map(|l| l.seq).collect();
+        assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>(), "{owner}");
+    }
+    assert_eq!(letters.len(), 80, "every third has one for the sender's own devices, too");
+}
+
+async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    for number in 0..50 {
+        send(&workshop, outgoing(AIDS[0], AIDS[1], &format!("m-{number}"), &"x".repeat(1_000))).await;
+    }
+    let list = async |limit, bytes_max| {
+        let owner = aid(AIDS[1]);
+        let found =
+            mesh_messages::list(&workshop.db, &owner, "desk", 0, limit, bytes_max, workshop.now()).await.unwrap();
+        found.iter().map(|message| message.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(list(200, BYTES_MAX).await, (1..=50).collect::<Vec<_>>());
+    assert_eq!(list(33, BYTES_MAX).await, (1..=33).collect::<Vec<_>>());
+    assert_eq!(list(200, 10_500).await, (1..=10).collect::<Vec<_>>());
+    assert_eq!(list(200, 10).await, [1]);
+}
+
+async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (owner, desk) = (aid(AIDS[1]), spot("desk"));
+    mesh_messages::update_mode(&workshop.db, &owner, Mode::Queue).await.unwrap();
+    let most = QUEUED_MAX as i64;
+    for number in 0..most + 3 {
+        assert_eq!(send(&workshop, outgoing(AIDS[0], AIDS[1], &format!("m-{number}"), "x")).await.mode, Mode::Queue);
+    }
+    let queue = async || {
+        let mailbox = mailbox(&workshop, AIDS[1]).await;
+        mesh_messages::get_queue(&workshop.db, &owner, &mailbox, &desk, workshop.now()).await.unwrap()
+    };
+    let full = queue().await;
+    assert_eq!((full.open.len() as i64, full.earliest_seq, full.dropped), (most, Some(4), 3));
+    assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await, [], "nothing of it is kept");
+    // What was received is no loss.
+    ack(&workshop, AIDS[1], "desk", 103).await;
+    assert_eq!((queue().await.open.len() as i64, queue().await.dropped), (most - 100, 3));
+    assert!(send(&workshop, outgoing(AIDS[0], AIDS[1], "m-50", "x")).await.duplicate, "its id is still known");
+    workshop.host.advance_ms(QUEUED_MS_MAX);
+    let late = queue().await;
+    assert_eq!((late.open.as_slice(), late.earliest_seq, late.dropped), (&[][..], None, 103));
+    mesh_messages::delete_expired(&workshop.db, workshop.now(), jiff::Timestamp::MIN).await.unwrap();
+    assert_eq!(queue().await.dropped, 103, "counted once");
+    // Eight messages of a mebibyte are too much for it, however few they are.
+    for number in 0..9 {
+        let large = outgoing(AIDS[0], AIDS[1], &format!("l-{number}"), &"x".repeat(1024 * 1024));
+        assert_eq!(send(&workshop, large).await.seq, most + 4 + number);
+    }
+    assert_eq!((queue().await.open.len(), queue().await.dropped), (7, 105));
+}
+
+async fn a_queued_message_is_taken_by_one_place(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (owner, desk, phone) = (aid(AIDS[1]), spot("desk"), spot("phone"));
+    mesh_messages::update_mode(&workshop.db, &owner, Mode::Queue).await.unwrap();
+    for id in ["a", "b", "c"] {
+        send(&workshop, outgoing(AIDS[0], AIDS[1], id, id)).await;
+    }
+    let claims = [&desk, &phone, &desk, &phone].map(|place| mesh_messages::claim(&workshop.db, &owner, 1, place));
+    let claimed = futures_util::future::join_all(claims).await;
+    assert_eq!(claimed.iter().filter(|claimed| *claimed.as_ref().unwrap()).count(), 1);
+    assert!(mesh_messages::claim(&workshop.db, &owner, 2, &desk).await.unwrap());
+    assert_eq!(mesh_messages::list_untaken(&workshop.db, &owner, 0, workshop.now()).await.unwrap(), [3]);
+    let queued = mesh_messages::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
+    let message = queued.for_device("whatever").unwrap();
+    assert_eq!(
+        (message.seq, message.delivery_mode, message.payload.to_value()["text"].as_str()),
+        (3, Mode::Queue, Some("c"))
+    );
+    // The phone acknowledges everything: what the desk took is still the desk's.
+    let acked = ack(&workshop, AIDS[1], "phone", 3).await;
+    assert_eq!(acked.senders, [aid(AIDS[0])]);
+    let mailbox = mailbox(&workshop, AIDS[1]).await;
+    let left = mesh_messages::get_queue(&workshop.db, &owner, &mailbox, &desk, workshop.now()).await.unwrap().open;
+    assert!(left.contains(&2) && !left.contains(&3), "{left:?}");
+    let recalled = mesh_messages::recall(&workshop.db, &aid(AIDS[0]), "b", workshop.now()).await.unwrap();
+    assert_eq!(recalled, Err(RecallError::NotFound), "the queue has no history");
+}
+
+async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    assert_eq!(ack(&workshop, AIDS[1], "desk", 7).await, Acked::default(), "there is nothing to acknowledge");
+    for (from, id) in [(AIDS[0], "a"), (AIDS[2], "b"), (AIDS[0], "c")] {
+        send(&workshop, outgoing(from, AIDS[1], id, id)).await;
+    }
+    let both = vec![aid(AIDS[0]), aid(AIDS[2])];
+    assert_eq!(ack(&workshop, AIDS[1], "desk", 2).await, Acked { before: 0, ack_seq: 2, senders: both });
+    assert_eq!(ack(&workshop, AIDS[1], "desk", 1).await, Acked { before: 2, ack_seq: 2, senders: vec![] });
+    assert_eq!(ack(&workshop, AIDS[1], "desk", 99).await, Acked { before: 2, ack_seq: 3, senders: vec![aid(AIDS[0])] });
+    let many = futures_util::future::join_all([1, 3, 2, 3].map(|seq| ack(&workshop, AIDS[1], "phone", seq))).await;
+    assert!(many.iter().all(|acked| acked.ack_seq <= 3));
+    assert_eq!(many.iter().map(|acked| acked.senders.len()).max(), Some(2));
+    assert_eq!(mesh_messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 3);
+    // Who has not moved it for long enough starts anew.
+    mesh_messages::delete_expired(&workshop.db, workshop.now(), workshop.now()).await.unwrap();
+    assert_eq!(mesh_messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 0);
+}
+
+async fn a_message_is_found_by_an_index(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let sends = (0..600).map(|number| {
+        let mut message = outgoing(AIDS[number % 2], AIDS[2], &format!("m-{number}"), "x");
+        message.parcel = match number % 2 {
+            0 => Parcel::Copies { recipient: copies(&["desk", "phone"], "r"), own: vec![] },
+            _ => Parcel::Whole,
+        };
+        send(&workshop, message)
+    });
+    futures_util::future::join_all(sends).await;
+    if place.engine() == Engine::Postgres {
+        // As its own daemon would, sooner or later.
+        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+    }
+    for (statement, plan) in mesh_messages::explain(&workshop.db, &aid(AIDS[2]), workshop.now()).await.unwrap() {
+        let index = match statement {
+            "list" => vec!["mesh_messages_seq", "mesh_message_copies_device"],
+            "letters" => vec!["mesh_messages_seq"],
+            "copies" => vec!["mesh_message_copies_device"],
+            "recall" => vec!["mesh_messages_id"],
+            "expired" => vec!["mesh_messages_expiring"],
+            other => panic!("{other}"),
+        };
+        for index in index {
+            assert!(plan.contains(index), "{statement} does not use {index}:\n{plan}");
+        }
+        let walked = |line: &&str| line.contains("Seq Scan") || (line.starts_with("SCAN") && line.contains("mesh_"));
+        let walked = plan.lines().find(walked).filter(|line| !line.contains("INDEX"));
+        assert_eq!(walked, None, "{statement}:\n{plan}");
+    }
+}
+
+fn prekey(number: usize, device: &str) -> Prekey {
+    Prekey {
+        prekey_id: format!("k-{number}"),
+        public_key: "a2V5".into(),
+        signature: "c2lnbmVk".into(),
+        created_at: number as i64,
+        cert_fingerprint: "sha256:00".into(),
+        device_id: Some(device.into()),
+    }
+}
+
+async fn a_device_has_one_prekey_and_an_agent_so_many_devices(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (db, alice) = (&workshop.db, aid(AIDS[0]));
+    assert_eq!(mesh_prekeys::list(db, &alice).await.unwrap(), []);
+    for (number, device) in [(1, "desk"), (2, "phone"), (3, "desk")] {
+        workshop.host.advance_ms(1);
+        mesh_prekeys::update(db, &alice, device, &prekey(number, device), workshop.now()).await.unwrap();
+    }
+    assert_eq!(mesh_prekeys::list(db, &alice).await.unwrap(), [prekey(3, "desk"), prekey(2, "phone")]);
+    assert_eq!(mesh_prekeys::list(db, &aid(AIDS[1])).await.unwrap(), []);
+    for number in 0..PREKEY_DEVICES_MAX {
+        workshop.host.advance_ms(1);
+        let device = format!("device-{number}");
+        mesh_prekeys::update(db, &alice, &device, &prekey(number, &device), workshop.now()).await.unwrap();
+    }
+    let kept = mesh_prekeys::list(db, &alice).await.unwrap();
+    assert_eq!(kept.len(), PREKEY_DEVICES_MAX);
+    assert_eq!(kept.last().unwrap().device_id.as_deref(), Some("device-0"), "the two oldest went");
+}
