@@ -17,6 +17,7 @@ mod path;
 mod permissions;
 mod provider_profiles;
 mod raw;
+mod relations;
 mod runner_jobs;
 mod runners;
 mod runs;

@@ -267,6 +267,22 @@ pub const REGISTRY: &[Capability] = &[
         "People, for the operator: add with tenants and a time zone, list, remove, make tokens; the keys of those tokens.",
     ),
     tag(
+        "ostler_consent",
+        &[
+            "POST /h2a/relations",
+            "GET /h2a/relations",
+            "GET /h2a/relations/{relationId}",
+            "PATCH /h2a/relations/{relationId}",
+            "DELETE /h2a/relations/{relationId}",
+            "GET /h2a/relations/{relationId}/changes",
+            "GET /h2a/pending",
+            "POST /h2a/relations/{relationId}/uses",
+            "GET /h2a/relations/{relationId}/receipts",
+            "GET /h2a/receipts",
+        ],
+        "People grant agents scopes, answer again when an agent changes, take grants back, and have receipts of it all.",
+    ),
+    tag(
         "ostler_provider_profiles",
         &[
             "PUT /api/v1/provider-profiles/{profile}/credential",

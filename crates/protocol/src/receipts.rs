@@ -42,11 +42,8 @@ pub enum Act {
 pub struct ReceiptScope {
     pub id: String,
     pub granted: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Sensitivity>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     pub label: String,
@@ -72,7 +69,6 @@ pub struct Receipt {
     /// Every scope that is answered now.
     pub scopes: Vec<ReceiptScope>,
     /// The call that used a grant up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,

@@ -89,8 +89,9 @@ pub struct CreateRelation {
 /// answer that does not only take grants back names the manifest that the person saw.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Answers {
-    #[serde(default)]
-    pub granted_scopes: Vec<String>,
+    /// Left out where a relation begins: none yet. A later answer says it, even if it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_scopes: Option<Vec<String>>,
     /// Refused for good. Earlier refusals stay unless the scope is granted now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denied_scopes: Vec<String>,
@@ -103,6 +104,12 @@ pub struct Answers {
     /// The language in which they saw its texts.
     #[serde(default)]
     pub language: Language,
+}
+
+impl Answers {
+    pub fn granted(&self) -> &[String] {
+        self.granted_scopes.as_deref().unwrap_or_default()
+    }
 }
 
 /// A call that a person's client let happen under a grant.
@@ -131,9 +138,7 @@ pub struct ScopeStanding {
     pub state: ScopeState,
     /// The level in force: the higher of what it was at the consent and what the manifest says now.
     pub sensitivity: Sensitivity,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
 }
@@ -183,6 +188,12 @@ pub struct ReauthRequired {
 }
 
 pub const REAUTH_REQUIRED: &str = "h2a.reauth_required";
+
+/// What waits for a person's answer, one for each agent: the frames that a WebSocket brings, for whoever has none open.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PendingConsents {
+    pub pending: Vec<ReauthRequired>,
+}
 
 /// What has changed since a person last consented.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -26,6 +26,7 @@ use crate::{
     clock::Ids,
     config::Config,
     hub::Hub,
+    manifests::Manifests,
     metrics::Metrics,
     places::{Places, STREAMS},
     secrets::SecretStore,
@@ -52,6 +53,7 @@ pub struct Inner {
     pub secrets: SecretStore,
     pub attachments: Attachments,
     pub followers: Arc<Places>,
+    pub manifests: Manifests,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
@@ -175,6 +177,7 @@ impl App {
             secrets,
             attachments,
             followers: Places::new(STREAMS),
+            manifests: Manifests::default(),
             metrics,
             traces,
             codex_works: tokio::sync::OnceCell::new(),

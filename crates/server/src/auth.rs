@@ -71,7 +71,7 @@ pub enum Access {
     Provide,
     /// Who may carry a run out.
     Run,
-    /// Who may own agents, and threads in which they talk to them: users. The operator is the user `local`.
+    /// Who may own agents, threads in which they talk to them, and relations that grant agents scopes: users. The operator is the user `local`.
     Own,
     /// The operator alone.
     Operate,
@@ -116,7 +116,7 @@ impl Access {
             Self::Submit => "runners and agents may not submit work",
             Self::Provide => "provider profiles are for services, not for users and runners",
             Self::Run => "this token may not act as a runner",
-            Self::Own => "agents and threads are for users, not for services, runners and agents",
+            Self::Own => "agents, threads and grants are for users, not for services, runners and agents",
             Self::Operate => "only the operator may do this",
         }
     }

@@ -11,6 +11,7 @@ mod http;
 mod hub;
 mod launcher;
 mod listener;
+mod manifests;
 mod metrics;
 mod places;
 pub mod rates;

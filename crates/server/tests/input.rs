@@ -1,15 +1,16 @@
 //! Bad input: a clear failure of the right kind, as JSON with a trace id, and nothing written.
 
+mod scene;
+
 use std::collections::BTreeSet;
 
 use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
+use self::scene::{DIGEST, PERMISSION_ID, Scene, Write};
 use crate::{
-    agents::sample_manifest,
-    harness::{Engine, Played, TestServer, id, run_body},
+    harness::{Engine, TestServer, id, run_body},
     on_both_engines,
-    surface::{agent_run, uuid},
 };
 
 on_both_engines!(
@@ -30,147 +31,12 @@ on_both_engines!(
     zero_bytes_do_no_harm,
 );
 
-const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 /// By which the run input dialect refuses what is no input at all.
 const AGENT_RULE: &str = "AGENT_RUN_INPUT_INVALID";
-const USER: &str = "ada";
-const PROFILE: &str = "mine";
-const PERMISSION_ID: &str = "prm_0123456789abcdef0123456789abcdef";
-
-/// A run with a command in progress and an open question, so that every write could succeed.
-struct Scene {
-    server: TestServer,
-    runner: Played,
-    session_id: String,
-    command_id: String,
-    agent_id: String,
-}
-
-/// Method, path and a body that would be accepted.
-type Write = (&'static str, String, Value);
 
 /// What a body that makes no sense is called at this path.
 fn invalid(path: &str) -> FailureKind {
     if path.starts_with("/api/v1/agent/") { RunInputInvalid } else { SchemaInvalid }
-}
-
-impl Scene {
-    async fn set(engine: Engine) -> Self {
-        let server = TestServer::start(engine).await;
-        let run_id = server.create_run().await;
-        let command_id = server.turn(&run_id, "hi").await;
-        let runner = server.claim(&run_id, "runner-a").await;
-        runner.ack(&command_id).await;
-        runner.ask(&command_id, PERMISSION_ID, DIGEST).await;
-        let session_id = id(&server.run(&run_id).await, "sessionId");
-        server.post("/api/v1/users", &json!({"name": USER, "timezone": "UTC"})).await.with_status(201);
-        let files = json!({"auth.json": "{}", "config.toml": "model = \"m\""});
-        let path = format!("/api/v1/provider-profiles/{PROFILE}/credential");
-        server.call("PUT", &path, &json!({"files": files})).await.with_status(200);
-        let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");
-        Self { server, runner, session_id, command_id, agent_id }
-    }
-
-    /// Every operation that takes a body.
-    fn writes(&self) -> Vec<Write> {
-        let (run, session, command) = (&self.runner.run_id, &self.session_id, &self.command_id);
-        let signed = |extra: Value| {
-            let mut body = json!({"runnerId": "runner-a", "leaseEpoch": self.runner.epoch});
-            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            body
-        };
-        let event = json!({"type": "custom", "commandId": command, "payload": {"name": "n"}});
-        let turn = json!({"type": "turn", "payload": {"prompt": "x"}, "idempotencyKey": "k"});
-        let mut whole_run = run_body();
-        whole_run["sessionRef"] = json!({"sessionId": "s"});
-        whole_run["idempotencyKey"] = json!("k");
-        whole_run["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
-        let agent = &self.agent_id;
-        let whole_agent =
-            json!({"name": "reader", "backend_profile": "scripted", "capability_manifest": sample_manifest()});
-        let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
-        vec![
-            ("POST", "/api/v1/runs".into(), whole_run),
-            ("POST", format!("/api/v1/runs/{run}/cancel"), json!({"reason": "r"})),
-            ("PATCH", format!("/api/v1/runs/{run}/status"), signed(json!({"status": "failed", "message": "m"}))),
-            ("POST", format!("/api/v1/runs/{run}/events"), signed(json!({"batchNo": 1, "events": [event]}))),
-            ("POST", format!("/api/v1/runs/{run}/commands"), turn),
-            ("POST", format!("/api/v1/commands/{command}/cancel"), json!({"reason": "r"})),
-            ("POST", format!("/api/v1/commands/{command}/ack"), signed(json!({"attemptId": self.runner.attempt_id}))),
-            ("PATCH", format!("/api/v1/commands/{command}/status"), signed(json!({"status": "completed"}))),
-            ("POST", format!("/api/v1/runs/{run}/runner-jobs"), json!({"commandId": command, "standing": false})),
-            (
-                "POST",
-                format!("/api/v1/runs/{run}/permissions/{PERMISSION_ID}/answer"),
-                json!({"optionId": "yes", "digest": DIGEST}),
-            ),
-            ("POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
-            ("PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
-            ("POST", "/api/v1/runners/register".into(), register),
-            (
-                "POST",
-                "/api/v1/sessions".into(),
-                json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
-                    "idempotencyKey": "k"}),
-            ),
-            ("PATCH", format!("/api/v1/sessions/{session}"), json!({"title": "t", "tenantId": "hwlab"})),
-            (
-                "POST",
-                format!("/api/v1/sessions/{session}/read"),
-                json!({"readerId": "r", "version": 0, "tenantId": "hwlab"}),
-            ),
-            (
-                "POST",
-                format!("/api/v1/sessions/{session}/control"),
-                json!({"action": "cancel", "reason": "r", "tenantId": "hwlab"}),
-            ),
-            (
-                "POST",
-                format!("/api/v1/sessions/{session}/storage/refresh"),
-                json!({"runId": run, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
-            ),
-            ("POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
-            (
-                "POST",
-                "/api/v1/tokens".into(),
-                json!({"name": "ci", "role": "client", "tenants": ["hwlab"], "expiresInMs": 1_000}),
-            ),
-            ("POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
-            ("POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
-            ("POST", "/agents".into(), whole_agent.clone()),
-            ("PATCH", format!("/agents/{agent}"), whole_agent.clone()),
-            ("POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
-            ("POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
-            (
-                "PUT",
-                format!("/api/v1/provider-profiles/{PROFILE}/credential"),
-                json!({"files": {"auth.json": "{}", "config.toml": ""}, "resourceVersion": "v"}),
-            ),
-            (
-                "PUT",
-                format!("/api/v1/provider-profiles/{PROFILE}/config"),
-                json!({"config": "a = 1", "resourceVersion": "v"}),
-            ),
-            (
-                "POST",
-                format!("/api/v1/provider-profiles/{PROFILE}/validate"),
-                json!({"tenantId": "hwlab", "projectId": "p", "providerId": "p", "idempotencyKey": "k"}),
-            ),
-            ("POST", "/api/v1/agent/runs".into(), agent_run(&uuid(run), "run-1")),
-        ]
-    }
-
-    /// All that could have changed.
-    async fn state(&self) -> Vec<Value> {
-        let run_id = &self.runner.run_id;
-        let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
-        let mut state = self.server.events(run_id).await;
-        let listed = ["/api/v1/tokens", "/api/v1/users", "/api/v1/provider-profiles", "/agents"];
-        for path in ["/api/v1/runs", &jobs, "/api/v1/sessions?state=all"].into_iter().chain(listed) {
-            state.push(self.server.get(path).await.ok());
-        }
-        state
-    }
 }
 
 #[test]
@@ -193,6 +59,7 @@ fn every_write_of_the_document_is_tried_here() {
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",
         "PATCH /api/v1/sessions/{sessionId}",
+        "PATCH /h2a/relations/{relationId}",
         "POST /api/v1/agent/runs",
         "POST /api/v1/commands/{commandId}/ack",
         "POST /api/v1/commands/{commandId}/cancel",
@@ -213,6 +80,8 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/tokens",
         "POST /api/v1/users",
         "POST /api/v1/users/{userName}/token",
+        "POST /h2a/relations",
+        "POST /h2a/relations/{relationId}/uses",
         "PUT /api/v1/provider-profiles/{profile}/config",
         "PUT /api/v1/provider-profiles/{profile}/credential",
     ];
@@ -446,6 +315,7 @@ async fn unknown_parameters_are_refused(engine: Engine) {
         let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query") {
             let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
+            let path = path.replace("{relationId}", &format!("rel_{:032x}", 0));
             let refused = server.get(&format!("{path}?someday=1")).await.refused_by(invalid(&path), "query-shape");
             assert!(refused.message.contains("`someday`"), "{}", refused.message);
             tried += 1;

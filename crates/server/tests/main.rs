@@ -31,6 +31,7 @@ mod patience;
 mod permissions;
 mod provider_profiles;
 mod rates;
+mod relations;
 mod replicas;
 mod resident;
 mod results;

@@ -119,7 +119,7 @@ impl Operation {
     fn is_everywhere(&self) -> bool {
         match self.access.as_str() {
             "public" | "signed" => true,
-            "own" => self.template == "/agents",
+            "own" => ["/agents", "/h2a/relations"].contains(&self.template),
             "provide" => !self.template.contains("{validationId}"),
             _ => false,
         }
@@ -251,6 +251,7 @@ async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value>
         "/api/v1/users",
         "/api/v1/provider-profiles",
         "/agents",
+        "/h2a/relations",
     ] {
         state.push(server.get(path).await.ok());
     }
@@ -300,13 +301,15 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
     assert_eq!(state(&server, engine, &scene).await, before, "something was written");
 }
 
-/// Gives the scene's agent and thread to its user, with a picture of theirs.
+/// Gives the scene's agent, relation and thread to its user, with a picture of theirs.
 async fn hand_over(server: &TestServer, scene: &mut Scene, user: &Caller) {
     let owner = format!("SELECT user_id FROM users WHERE name = 'user-hwlab-{}'", scene.job_id);
     let thread = &scene.thread_id;
     let sql = format!("UPDATE sessions SET owner = ({owner}), tenant_id = 'hwlab' WHERE external_id = '{thread}'");
     server.store(&sql).await;
     server.store(&format!("UPDATE agents SET owner_id = ({owner}) WHERE agent_id = '{}'", scene.agent_id)).await;
+    let relation = &scene.relation_id;
+    server.store(&format!("UPDATE relations SET user_id = ({owner}) WHERE relation_id = '{relation}'")).await;
     scene.picture = Picture::upload(user, &scene.thread_id).await;
 }
 

@@ -47,6 +47,8 @@ impl Scene {
         server.post("/api/v1/tokens", &token).await.with_status(201);
         let user = json!({"name": format!("user-{number}"), "timezone": "UTC", "tenants": ["hwlab"]});
         server.post("/api/v1/users", &user).await.with_status(201);
+        let (agent_id, _) = self.server.agent().await;
+        server.post("/h2a/relations", &json!({"agent_id": agent_id})).await.with_status(201);
         self.server.clock.advance_ms((number % 3) as i64);
     }
 
@@ -58,6 +60,8 @@ impl Scene {
             (format!("/api/v1/runs/{}/runner-jobs?", self.run_id), "runnerJobs", "runnerJobId"),
             ("/api/v1/tokens?".into(), "tokens", "tokenId"),
             ("/api/v1/users?".into(), "users", "userId"),
+            ("/agents?".into(), "agents", "id"),
+            ("/h2a/relations?".into(), "relations", "id"),
         ]
     }
 
@@ -71,7 +75,8 @@ impl Scene {
         let page = self.server.get(&format!("{path}&limit={limit}{cursor}")).await.with_status(200);
         let ids: Vec<_> = page[*items].as_array().unwrap().iter().map(|item| id(item, field)).collect();
         assert!(ids.len() <= limit, "{path}");
-        (ids, page["nextCursor"].as_str().map(str::to_owned))
+        let next = page.get("nextCursor").unwrap_or(&page["next_cursor"]);
+        (ids, next.as_str().map(str::to_owned))
     }
 
     async fn walk(&self, list: &List, limit: usize) -> Vec<String> {

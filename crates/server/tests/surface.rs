@@ -10,8 +10,8 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, conversation, events, history, liveness, manifest, permissions, policy, provider_profiles,
-    runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
+    FailureKind, commands, conversation, events, history, i18n, liveness, manifest, permissions, policy,
+    provider_profiles, receipts, relations, runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -35,6 +35,9 @@ pub struct Scene {
     user_name: String,
     pub agent_id: String,
     agent_token_id: String,
+    asking_id: String,
+    manifest_hash: String,
+    pub relation_id: String,
     pub profile: String,
     pub validation_id: String,
     pub thread_id: String,
@@ -160,6 +163,20 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/tokens", |_| json!({"name": "ci", "role": "client", "tenants": ["hwlab"]})),
     ("GET", "/api/v1/tokens", none),
     ("DELETE", "/api/v1/tokens/{tokenId}", none),
+    ("POST", "/h2a/relations", |scene| json!({"agent_id": scene.asking_id, "granted_scopes": []})),
+    ("GET", "/h2a/relations", none),
+    ("GET", "/h2a/relations/{relationId}", none),
+    ("GET", "/h2a/relations/{relationId}/changes", none),
+    ("GET", "/h2a/pending", none),
+    ("POST", "/h2a/relations/{relationId}/uses", |_| json!({"scope": "notes:read", "call_id": "call_1"})),
+    (
+        "PATCH",
+        "/h2a/relations/{relationId}",
+        |scene| json!({"granted_scopes": [], "manifest_hash": scene.manifest_hash}),
+    ),
+    ("GET", "/h2a/relations/{relationId}/receipts", none),
+    ("GET", "/h2a/receipts", none),
+    ("DELETE", "/h2a/relations/{relationId}", none),
     ("POST", "/api/v1/users", |_| json!({"name": "bob", "timezone": "Europe/Berlin"})),
     ("GET", "/api/v1/users", none),
     ("POST", "/api/v1/users/{userName}/token", |_| json!({})),
@@ -259,9 +276,16 @@ impl Scene {
         let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");
         let token = server.post(&format!("/agents/{agent_id}/tokens"), &json!({"name": "laptop"})).await;
         let agent_token_id = id(&token.with_status(201), "token_id");
+        let (granted, manifest_hash) = server.agent().await;
+        let body = json!({"agent_id": granted, "granted_scopes": ["notes:read"]});
+        let relation_id = id(&server.post("/h2a/relations", &body).await.with_status(201), "id");
+        let (asking_id, _) = server.agent().await;
         Self {
             agent_id,
             agent_token_id,
+            asking_id,
+            manifest_hash,
+            relation_id,
             run_id,
             session_id,
             command_id,
@@ -294,6 +318,7 @@ impl Scene {
             .replace("{userName}", &self.user_name)
             .replace("{profile}", &self.profile)
             .replace("{validationId}", &self.validation_id)
+            .replace("{relationId}", &self.relation_id)
             .replace("{threadId}/events", &format!("{}/events?runId=run-1&idle_limit=1", self.thread_id))
             .replace("{threadId}/cancel", &format!("{}/cancel?runId=run-1", self.thread_id))
     }
@@ -338,6 +363,7 @@ fn words<T: DeserializeOwned + Debug>() -> BTreeSet<String> {
 fn every_enum_of_the_document_has_the_words_of_the_wire() {
     let known: BTreeMap<&str, BTreeSet<String>> = BTreeMap::from([
         ("AgentKind", words::<provider_profiles::AgentKind>()),
+        ("Act", words::<receipts::Act>()),
         ("Approval", words::<policy::Approval>()),
         ("CommandState", words::<commands::CommandState>()),
         ("CommandType", words::<commands::CommandType>()),
@@ -345,6 +371,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("ExecutionState", words::<sessions::ExecutionState>()),
         ("FailureKind", words::<FailureKind>()),
         ("JobPhase", words::<runner_jobs::JobPhase>()),
+        ("Language", words::<i18n::Language>()),
         ("Launcher", words::<runner_jobs::Launcher>()),
         ("Network", words::<policy::Network>()),
         ("OptionKind", words::<permissions::OptionKind>()),
@@ -355,6 +382,8 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Rule", words::<manifest::Rule>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
+        ("ScopeState", words::<relations::ScopeState>()),
+        ("Sensitivity", words::<manifest::Sensitivity>()),
         ("StorageKind", words::<session_storage::StorageKind>()),
         ("TerminalStatus", words::<runs::TerminalStatus>()),
         ("TokenRole", words::<tokens::TokenRole>()),

@@ -8,7 +8,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::{Db, Statement, StoreError},
+    manifests::{self, KeptManifest},
     record::{Reader, Value, text},
 };
 
@@ -49,7 +50,8 @@ fn manifest(agent: &Agent) -> Value {
     Value::Text(agent.capability_manifest.as_ref().map(|manifest| manifest.as_str().to_owned()))
 }
 
-pub async fn insert(db: &Db, agent: &Agent) -> Result<(), StoreError> {
+/// Together with its first manifest, if it has one.
+pub async fn insert(db: &Db, agent: &Agent, first: Option<&KeptManifest>) -> Result<(), StoreError> {
     let sql = format!("INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
     let args = vec![
         text(agent.id),
@@ -63,7 +65,11 @@ pub async fn insert(db: &Db, agent: &Agent) -> Result<(), StoreError> {
         agent.updated_at.into(),
         agent.revision.into(),
     ];
-    db.execute(sql, args).await
+    db.write_together(with_manifest(Statement::new(sql, args), first)).await.map(drop)
+}
+
+fn with_manifest(statement: Statement, published: Option<&KeptManifest>) -> Vec<Statement> {
+    [statement].into_iter().chain(published.map(manifests::inserted)).collect()
 }
 
 /// How many agents an owner has, counted up to a limit.
@@ -98,8 +104,9 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
     db.read(sql, args, decode).await
 }
 
-/// Replaces what can change by the next revision. False: somebody else has made that one.
-pub async fn update(db: &Db, agent: &Agent) -> Result<bool, StoreError> {
+/// Replaces what can change by the next revision, together with the manifest that is published by it. False: somebody else
+/// has made that revision.
+pub async fn update(db: &Db, agent: &Agent, published: Option<&KeptManifest>) -> Result<bool, StoreError> {
     let sql = "UPDATE agents SET name = $1, backend_profile = $2, capability_manifest = $3,
             capability_manifest_version = $4, capability_manifest_hash = $5, updated_at = $6, revision = $7
         WHERE agent_id = $8 AND revision = $9 RETURNING revision";
@@ -114,7 +121,7 @@ pub async fn update(db: &Db, agent: &Agent) -> Result<bool, StoreError> {
         text(agent.id),
         (agent.revision - 1).into(),
     ];
-    Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
+    db.write_together(with_manifest(Statement::guard(sql, args), published)).await
 }
 
 pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<(), StoreError> {

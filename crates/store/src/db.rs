@@ -94,6 +94,25 @@ pub(crate) enum Engine {
 
 pub(crate) type Sql = Cow<'static, str>;
 
+/// One of several statements that are written together.
+pub(crate) struct Statement {
+    pub sql: Sql,
+    pub args: Vec<Value>,
+    /// It answers with the rows it touches, and must touch one.
+    pub must_touch: bool,
+}
+
+impl Statement {
+    pub fn new(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
+        Self { sql: sql.into(), args, must_touch: false }
+    }
+
+    /// A guard: it says what it touched (`RETURNING 1`), and where that is nothing the others are not written either.
+    pub fn guard(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
+        Self { must_touch: true, ..Self::new(sql, args) }
+    }
+}
+
 impl Db {
     /// Opens the store and brings its schema up to date. Fails fast on a ledger that does not fit.
     pub async fn open(config: &StoreConfig, now: ostler_protocol::Timestamp) -> Result<Self, StoreError> {
@@ -198,6 +217,15 @@ impl Db {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.write(sql.into(), args, decode).await,
             Engine::Postgres(connections) => decoded(&connections.write(sql.into(), &args).await?, decode),
+        }
+    }
+
+    /// Statements that are written together or not at all, durable when answered. False: one that had to touch a row
+    /// touched none, and nothing was written.
+    pub(crate) async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.write_together(statements).await,
+            Engine::Postgres(connections) => connections.write_together(statements).await,
         }
     }
 

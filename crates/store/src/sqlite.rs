@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use posts::trim_queue;
 
 use crate::{
-    db::{Durability, Sql, StoreError, Synchronous},
+    db::{Durability, Sql, Statement, StoreError, Synchronous},
     lane::{
         self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
         Warm,
@@ -136,6 +136,38 @@ impl Sqlite {
         works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
         answered.await.map_err(|_| StoreError::Stopped)?
     }
+
+    pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let works = self.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
+        let write: Write = Box::new(move |connection| {
+            let outcome = together(connection, &statements);
+            Box::new(move |committed| drop(answer.send(if committed { outcome } else { Err(StoreError::Stopped) })))
+        });
+        works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
+        answered.await.map_err(|_| StoreError::Stopped)?
+    }
+}
+
+/// Others share the transaction, so what is given up goes back to where these statements began.
+fn together(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
+    connection.prepare_cached("SAVEPOINT together")?.execute([])?;
+    let written = each(connection, statements);
+    if !matches!(written, Ok(true)) {
+        connection.prepare_cached("ROLLBACK TO together")?.execute([])?;
+    }
+    connection.prepare_cached("RELEASE together")?.execute([])?;
+    written
+}
+
+fn each(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
+    for statement in statements {
+        let touched = query(connection, &statement.sql, &statement.args, |_| Ok(()))?;
+        if statement.must_touch && touched.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// One process by contract: SQLite's own locks would let a second server in and then fail at random.

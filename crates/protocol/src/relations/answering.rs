@@ -44,8 +44,15 @@ pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act)
     let Standing { relation, declared, now, .. } = standing;
     is_not_revoked(relation)?;
     check(declared, asked)?;
+    // Silence must not take everything back.
+    if asked.granted_scopes.is_none() {
+        return Err(Failure::invalid(
+            "granted-scopes-missing",
+            "say in granted_scopes what is granted, even if it is none",
+        ));
+    }
     if asked.manifest_hash.is_none() && only_takes_back(standing, asked) {
-        let stays = |id: &String, answer: &Answer| *answer == Answer::Denied || asked.granted_scopes.contains(id);
+        let stays = |id: &String, answer: &Answer| *answer == Answer::Denied || asked.granted().contains(id);
         let mut answers = relation.answers.clone();
         answers.retain(|id, answer| stays(id, answer));
         answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
@@ -109,12 +116,12 @@ fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
 
 /// Nothing is granted that is not granted now, and nothing for longer.
 fn only_takes_back(standing: Standing<'_>, asked: &Answers) -> bool {
-    asked.terms.is_empty() && asked.granted_scopes.iter().all(|id| standing.is_granted(id))
+    asked.terms.is_empty() && asked.granted().iter().all(|id| standing.is_granted(id))
 }
 
 fn check(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
     let mut named = BTreeSet::new();
-    for id in asked.granted_scopes.iter().chain(&asked.denied_scopes) {
+    for id in asked.granted().iter().chain(&asked.denied_scopes) {
         if declared.scope(id).is_none() {
             let message = format!("the agent's manifest declares no scope {id:?}");
             return Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()));
@@ -123,7 +130,7 @@ fn check(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
             return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
         }
     }
-    match asked.terms.keys().find(|id| !asked.granted_scopes.contains(id)) {
+    match asked.terms.keys().find(|id| !asked.granted().contains(id)) {
         Some(id) => Err(Failure::invalid("terms", format!("terms are for granted scopes; {id:?} is none"))),
         None => Ok(()),
     }
@@ -148,7 +155,7 @@ fn answers(
 ) -> Result<BTreeMap<String, Answer>, Failure> {
     let refused = before.iter().filter(|(id, answer)| **answer == Answer::Denied && declared.scope(id).is_some());
     let mut answers: BTreeMap<_, _> = refused.map(|(id, answer)| (id.clone(), answer.clone())).collect();
-    for id in &asked.granted_scopes {
+    for id in asked.granted() {
         let sensitivity = declared.scope(id).expect("it was checked").sensitivity;
         let Terms { once, expires_in_ms } = asked.terms.get(id).copied().unwrap_or_default();
         let expires_at = expires_in_ms.map(|ms| end(now, ms)).transpose()?;

@@ -97,7 +97,7 @@ impl World {
 }
 
 fn grants(granted: &[&str]) -> Answers {
-    Answers { granted_scopes: granted.iter().map(|id| (*id).to_owned()).collect(), ..Answers::default() }
+    Answers { granted_scopes: Some(granted.iter().map(|id| (*id).to_owned()).collect()), ..Answers::default() }
 }
 
 use Sensitivity::{High, Low, Medium};

@@ -104,6 +104,13 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(trust::agents::diff))
         .routes(routes!(trust::agents::create_token, trust::agents::list_tokens))
         .routes(routes!(trust::agents::revoke_token))
+        .routes(routes!(trust::relations::create, trust::relations::list))
+        .routes(routes!(trust::relations::get, trust::relations::update, trust::relations::revoke))
+        .routes(routes!(trust::relations::changes))
+        .routes(routes!(trust::relations::pending))
+        .routes(routes!(trust::relations::use_scope))
+        .routes(routes!(trust::receipts::list))
+        .routes(routes!(trust::receipts::ledger))
 }
 
 /// The OpenAPI document of this build.

@@ -10,12 +10,13 @@ use ostler_protocol::{
     cursors::{self, Cursor},
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
-    manifest::{Checked, ManifestDiff, Warning, diff::diff},
+    manifest::{Canonical, Checked, ManifestDiff, diff::diff},
+    relations::standing::{DeclaredSince, declared_since},
 };
-use ostler_store as store;
+use ostler_store::{self as store, manifests::KeptManifest};
 use secrecy::ExposeSecret;
 
-use super::tokens::later;
+use super::{relations, tokens::later};
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, forbidden, mint, token_hash},
@@ -49,8 +50,9 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
         updated_at: now,
         revision: 1,
     };
-    let warnings = checked.map(|checked| declare(&mut agent, checked)).unwrap_or_default();
-    store::agents::insert(&app.db, &agent).await.map_err(store_failure)?;
+    let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
+    let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
+    store::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
     tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
     Ok(SavedAgent { agent, warnings })
 }
@@ -103,13 +105,18 @@ pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAge
         let warnings = checked.as_ref().map(|checked| checked.warnings.clone()).unwrap_or_default();
         let published = match &checked {
             Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
-                declare(&mut agent, checked.clone());
-                Some(compared(&known, checked.clone()).await?)
+                let diff = compared(&known, checked.clone()).await?;
+                let before = match known.capability_manifest_version {
+                    0 => DeclaredSince::default(),
+                    version => app.manifests.get(&app.db, id, version).await?.declared().since.clone(),
+                };
+                Some((declare(&mut agent, checked, &before), diff))
             }
             _ => None,
         };
-        if store::agents::update(&app.db, &agent).await.map_err(store_failure)? {
-            if let Some(diff) = published {
+        let kept = published.as_ref().map(|(kept, _)| kept);
+        if store::agents::update(&app.db, &agent, kept).await.map_err(store_failure)? {
+            if let Some((_, diff)) = published {
                 publish(app, caller, &Published { agent: agent.clone(), diff });
             }
             return Ok(SavedAgent { agent, warnings });
@@ -138,10 +145,20 @@ pub async fn try_manifest(
 
 /// Called once for every manifest that took effect, after that is durable. Those who granted the agent something are
 /// told from here.
-fn publish(_app: &App, caller: &Principal, published: &Published) {
+fn publish(app: &App, caller: &Principal, published: &Published) {
     let Published { agent, diff } = published;
     tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
         by = caller.name(), "a manifest was published");
+    let (app, agent_id) = (app.clone(), agent.id);
+    tokio::spawn(async move {
+        let mut asked = 0;
+        match relations::each_pending(&app, agent_id, |_, _| asked += 1).await {
+            Ok(()) => tracing::info!(%agent_id, asked, "this many people have to answer to a manifest"),
+            Err(failure) => {
+                tracing::warn!(%agent_id, %failure, cause = failure.cause.as_deref(), "people could not be told")
+            }
+        }
+    });
 }
 
 pub async fn create_token(
@@ -232,10 +249,13 @@ async fn compared(known: &Agent, checked: Checked) -> Result<ManifestDiff, Failu
     compared.await.map_err(Failure::internal)?
 }
 
-/// Gives the agent its next manifest.
-fn declare(agent: &mut Agent, checked: Checked) -> Vec<Warning> {
-    agent.capability_manifest = RawJson::parse(checked.canonical.text).ok();
-    agent.capability_manifest_hash = Some(checked.canonical.hash);
-    agent.capability_manifest_version += 1;
-    checked.warnings
+/// Gives the agent its next manifest, and says how it is kept for those who consent to it.
+fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> KeptManifest {
+    let Canonical { text, hash, .. } = checked.canonical.clone();
+    let version = agent.capability_manifest_version + 1;
+    agent.capability_manifest = RawJson::parse(text.clone()).ok();
+    agent.capability_manifest_hash = Some(hash.clone());
+    agent.capability_manifest_version = version;
+    let declared_since = declared_since(before, &checked.manifest, version);
+    KeptManifest { agent_id: agent.id, version, hash, manifest: text, declared_since, created_at: agent.updated_at }
 }

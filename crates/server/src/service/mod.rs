@@ -15,6 +15,8 @@ pub mod leases;
 pub mod metrics;
 pub mod permissions;
 pub mod provider_profiles;
+pub mod receipts;
+pub mod relations;
 pub mod results;
 pub mod runner_jobs;
 pub mod runners;

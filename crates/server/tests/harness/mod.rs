@@ -29,6 +29,7 @@ use ostler_server::{
     clock::{Clock, fill},
 };
 use ostler_store::{Db, tokens};
+use serde_json::json;
 use tempfile::TempDir;
 
 pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
@@ -204,6 +205,17 @@ impl TestServer {
     /// Reads a column of text from the store, or changes it, behind the server's back.
     pub async fn store(&self, sql: &str) -> Vec<String> {
         database::query(&self.config, sql).await
+    }
+
+    /// An agent of the operator's that asks for `notes:read`: its id and its manifest's hash.
+    pub async fn agent(&self) -> (String, String) {
+        let scope = json!({"id": "notes:read", "label_i18n_key": "a.b", "label_fallback": "Read notes",
+            "description_fallback": "Your notes.", "sensitivity": "low"});
+        let manifest = json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [],
+            "permission_scopes": [scope]});
+        let made = self.post("/agents", &json!({"name": "notes-helper", "capability_manifest": manifest})).await;
+        let made = made.with_status(201);
+        (id(&made, "id"), id(&made, "capability_manifest_hash"))
     }
 
     /// Every file of the data directory, with its bytes.

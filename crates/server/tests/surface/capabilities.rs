@@ -91,6 +91,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
+        "ostler_consent" => consent(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
         "ostler_agent_runs" => agent_runs(server).await,
         "ostler_agent_attachments" => attachments(server).await,
@@ -375,6 +376,19 @@ async fn service_tokens(server: &TestServer) {
         server.send(server.request("DELETE", &format!("/api/v1/tokens/{token_id}"))).await.with_status(200);
         bearer.get("/api/v1/runs").await.refused(Unauthenticated);
     }
+}
+
+async fn consent(server: &TestServer) {
+    let (agent_id, hash) = server.agent().await;
+    let body = json!({"agent_id": agent_id, "granted_scopes": ["notes:read"], "manifest_hash": hash});
+    let made = server.post("/h2a/relations", &body).await.with_status(201);
+    assert_eq!(made["granted_scopes"], json!(["notes:read"]));
+    let path = format!("/h2a/relations/{}", id(&made, "id"));
+    let less = server.patch(&path, &json!({"granted_scopes": []})).await.with_status(200);
+    assert_eq!(less["granted_scopes"], json!([]));
+    let receipts = server.get(&format!("{path}/receipts")).await.with_status(200);
+    assert_eq!(receipts["receipts"].as_array().unwrap().len(), 2);
+    server.send(server.request("DELETE", &path)).await.with_status(200);
 }
 
 async fn users(server: &TestServer) {

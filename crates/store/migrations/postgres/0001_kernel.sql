@@ -426,3 +426,43 @@ CREATE UNLOGGED TABLE mesh_queue (
 );
 CREATE UNIQUE INDEX mesh_queue_id ON mesh_queue (message_id, sender);
 CREATE INDEX mesh_queue_sent ON mesh_queue (sent_at);
+
+-- Every manifest an agent has had: what people consented to is compared with the one of now. `declared_since` says since
+-- which version each of its scopes has been there without a break.
+CREATE TABLE manifests (
+    agent_id TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    hash TEXT NOT NULL,
+    manifest TEXT NOT NULL,
+    declared_since TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (agent_id, version)
+);
+
+-- What people have granted agents. A person has one relation with an agent at a time; those that ended stay.
+CREATE TABLE relations (
+    relation_id TEXT PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    consented_version BIGINT NOT NULL,
+    consented_hash TEXT NOT NULL,
+    answers TEXT NOT NULL,
+    revision BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    revoked_at BIGINT
+);
+CREATE UNIQUE INDEX relations_active ON relations (user_id, agent_id) WHERE revoked_at IS NULL;
+CREATE INDEX relations_user ON relations (user_id, created_at, relation_id COLLATE "C");
+CREATE INDEX relations_agent ON relations (agent_id, consented_version, relation_id COLLATE "C") WHERE revoked_at IS NULL;
+
+-- The consent ledger: one chain of receipts per person. Append-only.
+CREATE TABLE receipts (
+    user_id TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    relation_id TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    receipt TEXT NOT NULL,
+    PRIMARY KEY (user_id, seq)
+);
+CREATE INDEX receipts_relation ON receipts (relation_id, seq);

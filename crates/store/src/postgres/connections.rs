@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    db::{PgQuery, Sql, StoreError},
+    db::{PgQuery, Sql, Statement, StoreError},
     record::Value,
 };
 
@@ -108,6 +108,20 @@ impl Connections {
         self.keep(connection, outcome)
     }
 
+    /// Statements that commit together. When the connection is lost under the commit, nobody knows how that ended.
+    pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+        let _place = self.place().await?;
+        let mut connection = match self.take_up().await {
+            Some(connection) => connection,
+            None => connect(&self.options).await?,
+        };
+        let mut outcome = together(&mut connection, &statements).await;
+        if !matches!(outcome, Ok(true)) && outcome.as_ref().err().is_none_or(is_refusal) {
+            outcome = fetch(&mut connection, "ROLLBACK".into(), &[]).await.and(outcome);
+        }
+        self.keep(connection, outcome)
+    }
+
     pub async fn close(&self) {
         self.places.close();
         let kept = std::mem::take(&mut *self.kept());
@@ -153,6 +167,17 @@ fn is_lost(error: &sqlx::Error) -> bool {
         }
         _ => false,
     }
+}
+
+async fn together(connection: &mut PgConnection, statements: &[Statement]) -> Result<bool, sqlx::Error> {
+    fetch(connection, "BEGIN".into(), &[]).await?;
+    for statement in statements {
+        let touched = fetch(connection, statement.sql.clone(), &statement.args).await?;
+        if statement.must_touch && touched.is_empty() {
+            return Ok(false);
+        }
+    }
+    fetch(connection, "COMMIT".into(), &[]).await.map(|_| true)
 }
 
 async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {

@@ -16,6 +16,7 @@ mod place;
 mod player;
 mod processes;
 mod readers;
+mod relations;
 mod rows;
 mod script;
 mod workshop;

@@ -2,6 +2,8 @@
 //! `{"error": {"code": …}}`. It only translates.
 
 pub mod agents;
+pub mod receipts;
+pub mod relations;
 
 /// Where this dialect is spoken.
 const PATHS: [&str; 2] = ["/agents", "/h2a"];

@@ -1,0 +1,64 @@
+//! Manifests of agents, each version as it was submitted. None is ever changed.
+
+use ostler_protocol::{Timestamp, ids::AgentId, relations::standing::DeclaredSince};
+
+use crate::{
+    db::{Db, Statement, StoreError},
+    record::{Reader, json, text},
+};
+
+/// A version of an agent's manifest.
+#[derive(Clone, Debug)]
+pub struct KeptManifest {
+    pub agent_id: AgentId,
+    pub version: i64,
+    pub hash: String,
+    /// Canonical JSON.
+    pub manifest: String,
+    pub declared_since: DeclaredSince,
+    pub created_at: Timestamp,
+}
+
+const COLUMNS: &str = "agent_id, version, hash, manifest, declared_since, created_at";
+
+fn decode(row: &mut Reader<'_>) -> Result<KeptManifest, StoreError> {
+    Ok(KeptManifest {
+        agent_id: row.id()?,
+        version: row.int()?,
+        hash: row.text()?,
+        manifest: row.text()?,
+        declared_since: row.json()?,
+        created_at: row.time()?,
+    })
+}
+
+/// Written together with the agent that it is the manifest of.
+pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
+    let sql = format!("INSERT INTO manifests ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)");
+    let args = vec![
+        text(kept.agent_id),
+        kept.version.into(),
+        kept.hash.as_str().into(),
+        kept.manifest.as_str().into(),
+        json(&kept.declared_since),
+        kept.created_at.into(),
+    ];
+    Statement::new(sql, args)
+}
+
+/// A guard: this is still the agent's manifest of now.
+pub(crate) fn is_current(agent_id: AgentId, version: i64) -> Statement {
+    let sql = "SELECT 1 WHERE (SELECT max(version) FROM manifests WHERE agent_id = $1) = $2";
+    Statement::guard(sql, vec![text(agent_id), version.into()])
+}
+
+pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<KeptManifest>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM manifests WHERE agent_id = $1 AND version = $2");
+    db.read_one(sql, vec![text(agent_id), version.into()], decode).await
+}
+
+/// The number of the agent's manifest of now. `None`: the agent is unknown, or has none.
+pub async fn find_current_version(db: &Db, agent_id: AgentId) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT version FROM manifests WHERE agent_id = $1 ORDER BY version DESC LIMIT 1";
+    db.read_one(sql, vec![text(agent_id)], |row| row.int()).await
+}

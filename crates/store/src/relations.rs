@@ -1,0 +1,152 @@
+//! Relations between people and agents. Every change is written together with its receipt, against the revision it was
+//! decided from and the manifest it was decided under.
+
+use ostler_protocol::{
+    cursors::Cursor,
+    ids::{AgentId, RelationId},
+    receipts::Receipt,
+    relations::{Consented, Relation},
+};
+
+use crate::{
+    db::{Db, Statement, StoreError},
+    manifests, receipts,
+    record::{Reader, Value, json, text},
+};
+
+const COLUMNS: &str = "relation_id, agent_id, user_id, created_at, consented_version, consented_hash, answers, revision, updated_at, revoked_at";
+
+fn decode(row: &mut Reader<'_>) -> Result<Relation, StoreError> {
+    let (relation_id, agent_id, user_id, created_at) = (row.id()?, row.id()?, row.text()?, row.time()?);
+    Ok(Relation {
+        relation_id,
+        agent_id,
+        user_id,
+        created_at,
+        consented: Consented { version: row.int()?, hash: row.text()? },
+        answers: row.json()?,
+        revision: row.int()?,
+        updated_at: row.time()?,
+        revoked_at: row.opt_time()?,
+    })
+}
+
+/// What changes in the course of a relation, in the columns' order.
+fn state(relation: &Relation) -> [Value; 6] {
+    [
+        relation.consented.version.into(),
+        relation.consented.hash.as_str().into(),
+        json(&relation.answers),
+        relation.revision.into(),
+        relation.updated_at.into(),
+        relation.revoked_at.into(),
+    ]
+}
+
+/// False: there is such a relation, the ledger has grown, or the manifest is another one by now. Nothing was written.
+pub async fn insert(db: &Db, relation: &Relation, receipt: &Receipt) -> Result<bool, StoreError> {
+    let sql = format!("INSERT INTO relations ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+    let mut args = vec![
+        text(relation.relation_id),
+        text(relation.agent_id),
+        relation.user_id.as_str().into(),
+        relation.created_at.into(),
+    ];
+    args.extend(state(relation));
+    let current = manifests::is_current(relation.agent_id, relation.consented.version);
+    write(db, vec![current, Statement::new(sql, args), receipts::appended(receipt)]).await
+}
+
+/// Replaces the revision before this one, if the agent's manifest is still the one named. False: nothing was written.
+pub async fn update(
+    db: &Db,
+    relation: &Relation,
+    receipt: &Receipt,
+    manifest_version: i64,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE relations SET consented_version = $1, consented_hash = $2, answers = $3, revision = $4,
+        updated_at = $5, revoked_at = $6 WHERE relation_id = $7 AND revision = $8 RETURNING 1";
+    let mut args = state(relation).to_vec();
+    args.extend([text(relation.relation_id), (relation.revision - 1).into()]);
+    let current = manifests::is_current(relation.agent_id, manifest_version);
+    write(db, vec![current, Statement::guard(sql, args), receipts::appended(receipt)]).await
+}
+
+async fn write(db: &Db, statements: Vec<Statement>) -> Result<bool, StoreError> {
+    match db.write_together(statements).await {
+        Err(error) if error.is_unique_violation() => Ok(false),
+        outcome => outcome,
+    }
+}
+
+pub async fn get(db: &Db, relation_id: RelationId) -> Result<Option<Relation>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM relations WHERE relation_id = $1");
+    db.read_one(sql, vec![text(relation_id)], decode).await
+}
+
+/// The one relation these two have now.
+pub async fn find_active(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM relations WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NULL");
+    db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
+}
+
+pub async fn count_active(db: &Db, user_id: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT count(*) FROM relations WHERE user_id = $1 AND revoked_at IS NULL";
+    Ok(db.read_one(sql, vec![user_id.into()], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Of one person, newest first, without those that have ended.
+pub async fn list(
+    db: &Db,
+    user_id: &str,
+    agent_id: Option<AgentId>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<Relation>, StoreError> {
+    let (mut args, mut filter): (Vec<Value>, _) =
+        (vec![user_id.into()], "user_id = $1 AND revoked_at IS NULL".to_owned());
+    let order = db.byte_order();
+    if let Some(agent_id) = agent_id {
+        args.push(text(agent_id));
+        filter += &format!(" AND agent_id = ${}", args.len());
+    }
+    if let Some(cursor) = after {
+        args.extend([cursor.created_at_us.into(), cursor.id.as_str().into()]);
+        filter += &format!(" AND (created_at, relation_id{order}) < (${}, ${})", args.len() - 1, args.len());
+    }
+    args.push(i64::from(limit).into());
+    let last = args.len();
+    let sql = format!(
+        "SELECT {COLUMNS} FROM relations WHERE {filter} ORDER BY created_at DESC, relation_id{order} DESC LIMIT ${last}"
+    );
+    db.read(sql, args, decode).await
+}
+
+/// Of one person, those with agents that have changed since, breaking or not.
+pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<Relation>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM relations AS t WHERE user_id = $1 AND revoked_at IS NULL AND consented_version <
+         (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = t.agent_id) ORDER BY created_at LIMIT $2"
+    );
+    db.read(sql, vec![user_id.into(), i64::from(limit).into()], decode).await
+}
+
+/// With one agent, those that consented to a version before this one, by version and id.
+pub async fn list_behind_version(
+    db: &Db,
+    agent_id: AgentId,
+    version: i64,
+    after: Option<&Relation>,
+    limit: u32,
+) -> Result<Vec<Relation>, StoreError> {
+    let order = db.byte_order();
+    let (after_version, after_id) =
+        after.map_or((-1, String::new()), |last| (last.consented.version, last.relation_id.to_string()));
+    let sql = format!(
+        "SELECT {COLUMNS} FROM relations WHERE agent_id = $1 AND revoked_at IS NULL AND consented_version < $2
+         AND (consented_version, relation_id{order}) > ($3, $4)
+         ORDER BY consented_version, relation_id{order} LIMIT $5"
+    );
+    let args = vec![text(agent_id), version.into(), after_version.into(), after_id.into(), i64::from(limit).into()];
+    db.read(sql, args, decode).await
+}

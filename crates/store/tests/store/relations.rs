@@ -1,0 +1,160 @@
+//! Relations and their receipts: written together or not at all, and only against what they were decided from.
+
+use std::collections::BTreeMap;
+
+use ostler_protocol::{
+    Timestamp,
+    i18n::Language,
+    ids::{AgentId, ReceiptId, RelationId},
+    manifest::{Checked, Sensitivity},
+    receipts::{Act, Head, Note, Receipt, Verifier},
+    relations::{Answer, Consented, Relation},
+};
+use ostler_store::{Db, receipts, relations};
+use uuid::Uuid;
+
+use crate::{
+    place::{Place, on_both_engines},
+    rows::Witness,
+};
+
+on_both_engines!(
+    an_answer_and_its_receipt_are_written_together_or_not_at_all,
+    of_answers_at_once_each_number_is_given_once,
+    relations_that_are_behind_are_found_by_person_and_by_agent,
+);
+
+const MANIFEST: &str = r#"{"agent_version":"1.0.0","permission_scopes":[{"id":"location:read","label_i18n_key":"a.b","sensitivity":"high"}],"schema_version":"1.0","tools":[]}"#;
+
+fn agent() -> AgentId {
+    AgentId::new(Uuid::from_u128(1))
+}
+
+fn relation(number: u128, user_id: &str) -> Relation {
+    let granted = Answer::Granted { sensitivity: Sensitivity::High, once: false, expires_at: None };
+    let at = Timestamp::from_second(number as i64).unwrap();
+    Relation {
+        relation_id: RelationId::new(Uuid::from_u128(number)),
+        agent_id: agent(),
+        user_id: user_id.into(),
+        consented: Consented { version: 1, hash: "h1".into() },
+        answers: BTreeMap::from([("location:read".to_owned(), granted)]),
+        revision: 1,
+        created_at: at,
+        updated_at: at,
+        revoked_at: None,
+    }
+}
+
+fn receipt(head: &Head, relation: &Relation) -> Receipt {
+    let id = ReceiptId::new(Uuid::from_u128(head.seq as u128 + 1));
+    let note = Note { id, act: Act::Consented, language: Language::En, call_id: None };
+    Receipt::write(head, note, relation, &Checked::stored(MANIFEST).unwrap().manifest)
+}
+
+async fn open(place: &Place) -> Db {
+    Db::open(&place.config(), Timestamp::UNIX_EPOCH).await.unwrap()
+}
+
+/// A version of the agent's manifest, put there past the store.
+async fn publish(place: &Place, version: i64) {
+    let sql = format!(
+        "INSERT INTO manifests (agent_id, version, hash, manifest, declared_since, created_at)
+         VALUES ('{}', {version}, 'h{version}', '{MANIFEST}', '{{\"location:read\":1}}', 0)",
+        agent()
+    );
+    Witness::of(place).await.execute(&sql).await;
+}
+
+/// Opens a store whose agent has these versions.
+async fn with_versions(place: &Place, versions: i64) -> Db {
+    open(place).await.close().await;
+    for version in 1..=versions {
+        publish(place, version).await;
+    }
+    open(place).await
+}
+
+async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Place) {
+    let db = with_versions(&place, 1).await;
+    let first = relation(1, "local");
+    let written = receipt(&Head::default(), &first);
+    assert!(relations::insert(&db, &first, &written).await.unwrap());
+    assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
+    assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head());
+
+    let second = relation(2, "local");
+    let again = receipt(&written.head(), &second);
+    assert!(!relations::insert(&db, &second, &again).await.unwrap(), "they have a relation already");
+    let next = Relation { revision: 2, answers: BTreeMap::new(), ..first.clone() };
+    let good = receipt(&written.head(), &next);
+    let taken = receipt(&Head::default(), &next);
+    assert!(!relations::update(&db, &next, &taken, 1).await.unwrap(), "the number is given");
+    assert!(!relations::update(&db, &next, &good, 2).await.unwrap(), "it was decided under another manifest");
+    let skipped = Relation { revision: 3, ..next.clone() };
+    assert!(!relations::update(&db, &skipped, &good, 1).await.unwrap(), "it was decided from another revision");
+    assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
+    assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head(), "no receipt of what was not written");
+
+    assert!(relations::update(&db, &next, &good, 1).await.unwrap());
+    assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), next);
+    assert_eq!(receipts::list_by_relation(&db, first.relation_id, 0, 10).await.unwrap(), [written, good]);
+    db.close().await;
+}
+
+async fn of_answers_at_once_each_number_is_given_once(place: Place) {
+    let db = with_versions(&place, 1).await;
+    let first = relation(1, "local");
+    assert!(relations::insert(&db, &first, &receipt(&Head::default(), &first)).await.unwrap());
+    let answering = (0..20).map(|_| {
+        let (db, relation_id) = (db.clone(), first.relation_id);
+        tokio::spawn(async move {
+            loop {
+                let known = relations::get(&db, relation_id).await.unwrap().unwrap();
+                let head = receipts::head(&db, "local").await.unwrap();
+                let next = Relation { revision: known.revision + 1, ..known };
+                if relations::update(&db, &next, &receipt(&head, &next), 1).await.unwrap() {
+                    return;
+                }
+            }
+        })
+    });
+    for one in answering.collect::<Vec<_>>() {
+        one.await.unwrap();
+    }
+    let lines = receipts::list(&db, "local", 0, 100).await.unwrap();
+    let mut verifier = Verifier::default();
+    lines.iter().for_each(|(_, line)| verifier.take(line).unwrap());
+    assert_eq!(verifier.receipts, 21);
+    assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap().revision, 21);
+    db.close().await;
+}
+
+async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place) {
+    let db = with_versions(&place, 1).await;
+    for number in 1..=5 {
+        let one = relation(number, &format!("usr_{number}"));
+        assert!(relations::insert(&db, &one, &receipt(&Head::default(), &one)).await.unwrap());
+    }
+    assert!(relations::list_behind(&db, "usr_1", 10).await.unwrap().is_empty());
+    db.close().await;
+    publish(&place, 2).await;
+    let db = open(&place).await;
+    assert_eq!(relations::list_behind(&db, "usr_1", 10).await.unwrap(), [relation(1, "usr_1")]);
+    let answered =
+        Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
+    let head = receipts::head(&db, "usr_2").await.unwrap();
+    assert!(relations::update(&db, &answered, &receipt(&head, &answered), 2).await.unwrap());
+    let ended = Relation { revision: 2, revoked_at: Some(Timestamp::UNIX_EPOCH), ..relation(3, "usr_3") };
+    let head = receipts::head(&db, "usr_3").await.unwrap();
+    assert!(relations::update(&db, &ended, &receipt(&head, &ended), 2).await.unwrap());
+    let (mut found, mut after) = (vec![], None);
+    loop {
+        let page = relations::list_behind_version(&db, agent(), 2, after.as_ref(), 2).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.clone());
+        found.extend(page.iter().map(|one| one.user_id.clone()));
+    }
+    assert_eq!(found, ["usr_1", "usr_4", "usr_5"]);
+    db.close().await;
+}
