@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod confirm;
 mod connect;
+mod consent;
 mod contexts;
 mod diff;
 mod doctor;
@@ -86,6 +87,7 @@ enum Verb {
     Api(api::Args),
     Token(tokens::Args),
     Users(users::Args),
+    Consent(consent::Args),
     Serve(serve::Args),
     Runner(runner::Args),
     #[command(hide = true)]
@@ -154,6 +156,8 @@ impl Verb {
             Self::Profiles(_) => &["ostler_provider_profiles"],
             Self::Token(_) => &["ostler_service_tokens"],
             Self::Users(_) => &["ostler_users"],
+            Self::Consent(args) if args.is_offline() => return None,
+            Self::Consent(_) => &["ostler_agents", "ostler_consent"],
         })
     }
 }
@@ -186,6 +190,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Api(args) => api::api(connection, args).await,
         Verb::Token(args) => tokens::token(connection, args).await,
         Verb::Users(args) => users::users(connection, args).await,
+        Verb::Consent(args) => consent::consent(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Runner(args) => runner::runner(connection, args).await,
         Verb::Guard(args) => guard::guard(args).await,

@@ -9,6 +9,7 @@ mod backup;
 mod browser;
 mod bucket;
 mod codex;
+mod consent;
 mod disk_full;
 mod drain;
 mod git_server;

@@ -1,0 +1,73 @@
+//! What has changed about an agent since somebody consented, in words. What breaks comes first; where it stands in the
+//! manifest is told as well, for whoever wants to look.
+
+use ostler_protocol::{
+    i18n::{Language, scope_text},
+    manifest::{Change, Manifest, Rule},
+    relations::RelationChanges,
+};
+
+use super::words::{change, words};
+use crate::{
+    output::{json_line, line},
+    paint::Paint,
+};
+
+const SHOWN_CHARS_MAX: usize = 200;
+
+pub fn render(agent: &str, manifest: &Manifest, changes: &RelationChanges, language: Language, paint: Paint) -> String {
+    let words = words(language);
+    let agent = paint.bold(&line(agent, SHOWN_CHARS_MAX));
+    if changes.changes.is_empty() {
+        return format!("\n{agent} {}\n", words.unchanged);
+    }
+    let head = (words.changed)(changes.consented_manifest_version, changes.manifest_version);
+    let mut out = format!("\n{agent} {head}\n");
+    let (breaking, silent): (Vec<_>, Vec<_>) = changes.changes.iter().partition(|change| change.breaking);
+    for (mark, list) in [(paint.red("!"), breaking), ("·".to_owned(), silent)] {
+        for found in list {
+            out += &format!("  {mark} {}\n", describe(manifest, found, language));
+            out += &format!("      {}\n", paint.dim(&detail(found)));
+        }
+    }
+    out
+}
+
+/// What it means, and of which scope or tool.
+fn describe(manifest: &Manifest, found: &Change, language: Language) -> String {
+    let subject = match tool(manifest, found) {
+        Some(name) => name,
+        None => scope(manifest, found, language),
+    };
+    line(&change(language, found.rule, found.breaking, &subject), 2 * SHOWN_CHARS_MAX)
+}
+
+/// The tool that a pointer leads to; one that is gone is named by what it was.
+fn tool(manifest: &Manifest, found: &Change) -> Option<String> {
+    let index: usize = found.pointer.strip_prefix("/tools/")?.split('/').next()?.parse().ok()?;
+    match found.rule {
+        Rule::ToolRemoved => found.old["name"].as_str().map(str::to_owned),
+        _ => manifest.tools.get(index).map(|tool| tool.name.clone()),
+    }
+}
+
+fn scope(manifest: &Manifest, found: &Change, language: Language) -> String {
+    let Some(id) = &found.scope else { return found.pointer.clone() };
+    let declared = manifest.permission_scopes.iter().find(|scope| scope.id == *id);
+    match declared.and_then(|scope| scope_text(scope, language)) {
+        Some(text) => format!("{} ({id})", text.label),
+        None => id.clone(),
+    }
+}
+
+/// `scope-sensitivity-raised /permission_scopes/0/sensitivity "low" → "high"`.
+fn detail(found: &Change) -> String {
+    let shown = |value: &serde_json::Value| line(&json_line(value), SHOWN_CHARS_MAX);
+    let moved = match (found.old.is_null(), found.new.is_null()) {
+        (true, true) => String::new(),
+        (true, false) => format!(" + {}", shown(&found.new)),
+        (false, true) => format!(" - {}", shown(&found.old)),
+        (false, false) => format!(" {} → {}", shown(&found.old), shown(&found.new)),
+    };
+    format!("{} {}{moved}", found.rule.as_str(), line(&found.pointer, SHOWN_CHARS_MAX))
+}

@@ -1,0 +1,144 @@
+//! What the consent screens say, in every language they speak. Everything a person is asked stands here, so that no
+//! language can be asked less than another.
+
+use ostler_protocol::{
+    i18n::Language,
+    manifest::{Rule, Sensitivity},
+    relations::ScopeState,
+};
+
+pub struct Words {
+    pub asks_for: fn(usize) -> String,
+    pub asks_for_nothing: &'static str,
+    /// By sensitivity: low, medium, high.
+    pub levels: [&'static str; 3],
+    pub tools: &'static str,
+    pub needed: &'static str,
+    pub once: &'static str,
+    pub for_time: fn(&str) -> String,
+    pub never: &'static str,
+    pub was_granted: &'static str,
+    pub was_refused: &'static str,
+    pub was_expired: &'static str,
+    pub is_new: &'static str,
+    pub help: &'static str,
+    pub not_understood: fn(&str) -> String,
+    pub confirm: fn(usize, usize, &str) -> String,
+    pub nothing_done: &'static str,
+    pub changed: fn(i64, i64) -> String,
+    pub unchanged: &'static str,
+}
+
+const EN: Words = Words {
+    asks_for: |count| match count {
+        1 => "asks for one scope. Nothing is granted unless you say so.".into(),
+        count => format!("asks for {count} scopes. Nothing is granted unless you say so."),
+    },
+    asks_for_nothing: "asks for nothing.",
+    levels: ["Low: used without asking you", "Medium: asks you once a day", "High: asks you every time"],
+    tools: "used by",
+    needed: "the agent says it is of no use without it",
+    once: "once",
+    for_time: |time| format!("for {time}"),
+    never: "never",
+    was_granted: "paused since the agent changed",
+    was_refused: "you refused it",
+    was_expired: "its time is over",
+    is_new: "new",
+    help: "A number grants that scope or takes it back; `2 once`, `2 1h`, `2 never`; `all`, `none`.\n\
+           Enter goes on, `q` leaves everything as it is.",
+    not_understood: |text| format!("{text:?} is nothing to choose"),
+    confirm: |granted, all, agent| format!("Grant {granted} of {all} scopes to {agent}?"),
+    nothing_done: "nothing was changed",
+    changed: |from, to| format!("has changed since you consented (manifest {from}, now {to}):"),
+    unchanged: "has not changed since you consented.",
+};
+
+const ZH: Words = Words {
+    asks_for: |count| format!("请求 {count} 项权限。未经你同意，不会授予任何权限。"),
+    asks_for_nothing: "没有请求任何权限。",
+    levels: ["低：使用时不再询问", "中：每天询问一次", "高：每次都询问"],
+    tools: "用于",
+    needed: "该 Agent 声明缺少它就无法使用",
+    once: "仅一次",
+    for_time: |time| format!("限时 {time}"),
+    never: "始终拒绝",
+    was_granted: "Agent 变更后已暂停",
+    was_refused: "你曾拒绝",
+    was_expired: "已到期",
+    is_new: "新增",
+    help: "输入编号以授予或取消；`2 once` 仅一次，`2 1h` 限时，`2 never` 始终拒绝；`all` 全选，`none` 全不选。\n\
+           直接回车继续，`q` 保持不变并退出。",
+    not_understood: |text| format!("无法理解：{text:?}"),
+    confirm: |granted, all, agent| format!("向 {agent} 授予 {all} 项权限中的 {granted} 项？"),
+    nothing_done: "未做任何更改",
+    changed: |from, to| format!("自你同意以来已变更（清单版本 {from}，现为 {to}）："),
+    unchanged: "自你同意以来没有变更。",
+};
+
+pub fn words(language: Language) -> &'static Words {
+    match language {
+        Language::En => &EN,
+        Language::Zh => &ZH,
+    }
+}
+
+impl Words {
+    pub fn level(&self, sensitivity: Sensitivity) -> &'static str {
+        self.levels[sensitivity as usize]
+    }
+
+    /// What a person should know of a scope before they answer.
+    pub fn state(&self, state: ScopeState) -> Option<&'static str> {
+        match state {
+            ScopeState::Suspended => Some(self.was_granted),
+            ScopeState::Denied => Some(self.was_refused),
+            ScopeState::Expired => Some(self.was_expired),
+            ScopeState::Granted | ScopeState::Unanswered => None,
+        }
+    }
+}
+
+/// What a change means to a person who does not read schemas. `subject` is the scope or the tool.
+pub fn change(language: Language, rule: Rule, breaking: bool, subject: &str) -> String {
+    let (en, zh) = match rule {
+        Rule::ScopeAdded => ("asks for a new scope", "新增权限"),
+        Rule::ScopeRemoved => {
+            ("asks for a scope no longer; your grant of it has ended", "不再请求该权限，你的授权已失效")
+        }
+        Rule::ScopeRaised => ("calls a scope more sensitive", "权限的敏感度提高"),
+        Rule::ScopeLowered => (
+            "calls a scope less sensitive; it stays as it was until you grant it again",
+            "权限的敏感度降低；在你重新授权之前保持原级别",
+        ),
+        Rule::ToolAdded => ("has a new tool", "新增工具"),
+        Rule::ToolRemoved => ("has lost a tool", "移除工具"),
+        Rule::ToolScopeRaised => ("moved a tool to a more sensitive scope", "工具移到敏感度更高的权限"),
+        Rule::ToolScopeMoved => ("moved a tool to another scope", "工具移到另一权限"),
+        Rule::ToolMadeRequired => ("cannot do without a tool any more", "工具变为必需"),
+        Rule::ToolMadeOptional => ("can do without a tool now", "工具变为可选"),
+        Rule::TextChanged => ("describes itself in other words", "说明文字有改动"),
+        _ if breaking => ("uses a tool in another way", "工具的用法有改动"),
+        _ => ("has changed something that takes nothing from you", "有不影响你的改动"),
+    };
+    let words = if language == Language::Zh { zh } else { en };
+    format!("{words}: {subject}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_language_says_less_than_another() {
+        for language in Language::ALL {
+            let said = words(language);
+            let all = [said.help, said.needed, said.once, said.never, said.tools, said.is_new, said.nothing_done];
+            assert!(all.iter().chain(&said.levels).all(|text| !text.is_empty()), "{language:?}");
+            for command in ["`2 once`", "`2 1h`", "`2 never`", "`all`", "`none`", "`q`"] {
+                assert!(said.help.contains(command), "{language:?} explains {command}");
+            }
+            assert!((said.confirm)(2, 3, "notes").contains("notes"));
+        }
+    }
+}

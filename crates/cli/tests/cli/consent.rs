@@ -1,0 +1,204 @@
+//! The consent screens as people see them, at a terminal, in both languages; and the ledger they take away, checked with no
+//! server anywhere.
+
+use serde_json::{Value, json};
+
+use crate::{
+    home::{Engine, Home},
+    http::Http,
+    process::Server,
+    terminal::{Ended, Terminal},
+};
+
+/// What the agent asks for: a preset scope, and two of its own.
+fn manifest(required: &[&str]) -> Value {
+    let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": required,
+        "additionalProperties": false});
+    let own = |id: &str, label: &str, sensitivity: &str| {
+        json!({"id": id, "label_i18n_key": "agent.scope.own.label", "label_fallback": label,
+            "description_fallback": "As it says.", "sensitivity": sensitivity})
+    };
+    json!({"schema_version": "1.0", "agent_version": "1.0.0",
+        "tools": [{"name": "read_note", "description_i18n_key": "agent.cap.read.description",
+            "description_fallback": "Reads a note.", "input_schema": schema, "permission_scope": "notes:read"}],
+        "permission_scopes": [own("notes:read", "Read notes", "low"), own("shell:exec", "Run programs", "high"),
+            {"id": "filesystem:read", "label_i18n_key": "agent.scope.filesystem_read.label", "sensitivity": "medium"}]})
+}
+
+struct Scene {
+    home: Home,
+    server: Server,
+    agent_id: String,
+}
+
+impl Scene {
+    fn set() -> Self {
+        let home = Home::new(Engine::Sqlite).without_runner();
+        let server = home.serve();
+        let body = json!({"name": "notes-helper", "capability_manifest": manifest(&[])});
+        let made = Http::new(&server).post("/agents", &body).good();
+        let agent_id = made["id"].as_str().unwrap().to_owned();
+        Self { home, server, agent_id }
+    }
+
+    fn publish(&self, manifest: &Value) {
+        let path = format!("/agents/{}", self.agent_id);
+        Http::new(&self.server).patch(&path, &json!({"capability_manifest": manifest})).good();
+    }
+
+    fn consent(&self, args: &[&str], environment: &[(&str, &str)]) -> Terminal {
+        Terminal::start(&self.home, &self.server, &[&["consent"], args].concat(), environment)
+    }
+
+    /// The only relation.
+    fn relation(&self) -> Value {
+        let page = Http::new(&self.server).get("/h2a/relations").good();
+        assert_eq!(page["relations"].as_array().unwrap().len(), 1, "{page}");
+        page["relations"][0].clone()
+    }
+
+    fn cli(&self, args: &[&str]) -> std::process::Output {
+        self.home.cli(Some(&self.server), args)
+    }
+}
+
+#[track_caller]
+fn good(ended: Ended) -> String {
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    ended.screen
+}
+
+#[test]
+fn a_person_chooses_scopes_in_english() {
+    let scene = Scene::set();
+    let terminal = scene.consent(&["grant", &scene.agent_id], &[("LANG", "en_GB.UTF-8")]);
+    let screen = terminal.shows("`q` leaves everything as it is");
+    let order = [
+        "▲ High: asks you every time",
+        "[ ] 1  Run programs  shell:exec",
+        "● Medium: asks you once a day",
+        "[ ] 2  Read local files  filesystem:read",
+        "○ Low: used without asking you",
+        "[ ] 3  Read notes  notes:read",
+        "used by read_note",
+    ];
+    let places: Vec<_> =
+        order.iter().map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}:\n{screen}"))).collect();
+    assert!(places.is_sorted(), "the most sensitive comes first:\n{screen}");
+    terminal.types("2 1h\n");
+    terminal.shows("[x] 2  Read local files  filesystem:read  (for 1h)");
+    terminal.types("1 never\n");
+    terminal.shows("[-] 1  Run programs  shell:exec  (never)");
+    terminal.types("3 nonsense\n");
+    terminal.shows("is nothing to choose");
+    terminal.types("3\n");
+    terminal.shows("[x] 3  Read notes  notes:read");
+    terminal.types("\n");
+    terminal.shows("Grant 2 of 3 scopes to notes-helper? [y/N]");
+    terminal.types("y\n");
+    let screen = good(terminal.ends());
+    assert!(screen.contains("granted filesystem:read, notes:read"), "{screen}");
+    let relation = scene.relation();
+    assert_eq!(relation["granted_scopes"], json!(["filesystem:read", "notes:read"]));
+    assert_eq!(relation["denied_scopes"], json!(["shell:exec"]));
+    let limited: Vec<_> =
+        relation["scopes"].as_array().unwrap().iter().filter(|s| s["expires_at"].is_string()).collect();
+    assert_eq!((limited.len(), &limited[0]["id"]), (1, &json!("filesystem:read")));
+}
+
+#[test]
+fn a_person_reviews_what_changed_in_chinese() {
+    let scene = Scene::set();
+    let granted = ["consent", "grant", &scene.agent_id, "--grant", "notes:read", "--grant", "filesystem:read", "--yes"];
+    assert!(scene.cli(&granted).status.success());
+    scene.publish(&manifest(&["path"]));
+    assert_eq!(scene.relation()["suspended_scopes"], json!(["notes:read"]));
+    let terminal = scene.consent(&["review"], &[("LANG", "zh_CN.UTF-8")]);
+    let screen = terminal.shows("`q` 保持不变并退出");
+    for text in [
+        "自你同意以来已变更（清单版本 1，现为 2）",
+        "! 工具的用法有改动: read_note",
+        "/tools/0/input_schema",
+        "▲ 高：每次都询问",
+        "● 中：每天询问一次",
+        "[x] 2  读取本地文件  filesystem:read",
+        "○ 低：使用时不再询问",
+        "[ ] 3  Read notes  notes:read  (Agent 变更后已暂停)",
+    ] {
+        assert!(screen.contains(text), "{text}:\n{screen}");
+    }
+    terminal.types("3 once\n");
+    terminal.shows("仅一次");
+    terminal.types("\n");
+    terminal.shows("向 notes-helper 授予 3 项权限中的 2 项？ [y/N]");
+    terminal.types("y\n");
+    good(terminal.ends());
+    let relation = scene.relation();
+    assert_eq!((&relation["reauth_required"], &relation["consented_manifest_version"]), (&json!(false), &json!(2)));
+    assert_eq!(relation["granted_scopes"], json!(["filesystem:read", "notes:read"]));
+    let screen = good(scene.consent(&["review"], &[]).ends());
+    assert!(screen.contains("nothing waits for an answer"), "{screen}");
+}
+
+#[test]
+fn whoever_leaves_the_screen_has_changed_nothing() {
+    let scene = Scene::set();
+    for (lang, said) in [("en", "nothing was changed"), ("zh", "未做任何更改")] {
+        let terminal = scene.consent(&["grant", &scene.agent_id, "--lang", lang], &[]);
+        terminal.shows("\n>");
+        terminal.types("all\n");
+        terminal.shows("[x] 3");
+        terminal.types("q\n");
+        assert!(good(terminal.ends()).contains(said));
+    }
+    let terminal = scene.consent(&["grant", &scene.agent_id], &[]);
+    terminal.shows("\n>");
+    terminal.types("all\n\n");
+    terminal.shows("[y/N]");
+    terminal.types("\n");
+    good(terminal.ends());
+    let page = Http::new(&scene.server).get("/h2a/relations").good();
+    assert_eq!(page["relations"], json!([]));
+}
+
+#[test]
+fn a_ledger_is_checked_with_no_server_anywhere() {
+    let scene = Scene::set();
+    for args in [&["--grant", "notes:read=once"][..], &["--none"], &["--grant", "notes:read", "--never", "shell:exec"]]
+    {
+        let all = [&["consent", "grant", &scene.agent_id, "--yes"], args].concat();
+        let output = scene.cli(&all);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let refused = scene.cli(&["consent", "grant", &scene.agent_id]);
+    assert_eq!(refused.status.code(), Some(2), "nobody is at a terminal");
+    assert!(scene.cli(&["consent", "revoke", &scene.agent_id, "--yes"]).status.success());
+    let exported = scene.cli(&["consent", "export"]).stdout;
+    let Scene { home, server, .. } = scene;
+    server.stop();
+    let verify = |ledger: &[u8], head: &[&str]| {
+        let file = home.path("ledger.jsonl");
+        std::fs::write(&file, ledger).unwrap();
+        let output = home.cli(None, &[&["consent", "verify", file.to_str().unwrap()], head].concat());
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = verify(&exported, &[]);
+    assert!(code == 0 && said.starts_with("ok 4 receipts"), "{said}");
+    let lines: Vec<_> = std::str::from_utf8(&exported).unwrap().lines().map(str::to_owned).collect();
+    let last: Value = serde_json::from_str(&lines[3]).unwrap();
+    let head = ["--head", last["hash"].as_str().unwrap()];
+    assert_eq!(verify(&exported, &head).0, 0);
+
+    let whole = |lines: &[String]| format!("{}\n", lines.join("\n")).into_bytes();
+    let third: Value = serde_json::from_str(&lines[2]).unwrap();
+    let mut changed = lines.clone();
+    changed[2] = changed[2].replace("shell:exec", "shell:eXec");
+    let (code, said) = verify(&whole(&changed), &[]);
+    assert_eq!((code, said.contains("line 3") && said.contains(third["id"].as_str().unwrap())), (1, true), "{said}");
+    let mut dropped = lines.clone();
+    dropped.remove(1);
+    assert!(verify(&whole(&dropped), &[]).1.contains("line 2"));
+    // A ledger that was cut off fits in itself, unless somebody kept its end.
+    assert_eq!(verify(&whole(&lines[..3]), &[]).0, 0);
+    assert_eq!(verify(&whole(&lines[..3]), &head).0, 1);
+}
