@@ -1,6 +1,8 @@
 //! `ostler run`: asks an agent for one turn and follows it to its end. The reply goes to stdout as it comes; the exit
 //! code is the outcome's.
 
+mod session;
+
 use std::{
     io::{IsTerminal, Read},
     path::{Path, PathBuf},
@@ -72,7 +74,7 @@ pub struct Args {
     project: String,
     #[arg(long, default_value = "local", help = "The provider to run at")]
     provider: String,
-    /// Go on with this session, or start it under this id
+    /// Go on with this session, or start it under this id. A run of it that is kept for another turn takes the prompt
     #[arg(long, value_name = "ID")]
     session: Option<String>,
     /// Where the agent works: a directory of the server's machine, or a git URL, with `#BRANCH` if need be
@@ -106,7 +108,7 @@ pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
         return Ok(exit_codes::OK);
     }
     let client = connection.client()?;
-    let created = client.create_run(&request).await?;
+    let (created, after_seq) = session::submit(&client, &request).await?;
     let run_id = created.run.run_id;
     if args.detach {
         return Ok(detached(connection, args, &created));
@@ -123,6 +125,7 @@ pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     let mut turn = Turn {
         client: &client,
         run_id,
+        after_seq,
         command_id: command.command_id,
         live: Live::new(run_id, command.command_id, connection.invocation(), paint),
         screen: Screen::new(args.output.is_text()),
@@ -240,6 +243,8 @@ enum Ending {
 struct Turn<'a> {
     client: &'a Client,
     run_id: RunId,
+    /// The run's last event before the turn was asked for.
+    after_seq: i64,
     command_id: CommandId,
     live: Live,
     screen: Screen,
@@ -251,7 +256,7 @@ struct Turn<'a> {
 impl Turn<'_> {
     /// Shows events until the turn has ended. The first Ctrl-C cancels it, the second leaves it.
     async fn watch(&mut self, format: Format) -> Result<Ending, Failure> {
-        let mut events = follow(self.client.clone(), Target::Run(self.run_id.to_string()), 0);
+        let mut events = follow(self.client.clone(), Target::Run(self.run_id.to_string()), self.after_seq);
         let mut interrupts = interrupts()?;
         let mut ticks = interval(STATUS_TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

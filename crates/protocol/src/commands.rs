@@ -9,7 +9,7 @@ use crate::{
     ids::{AttemptId, CommandId, RunId, SessionId},
     limits::PROMPT_BYTES_MAX,
     permissions::PermissionRequest,
-    runs::{Terminal, TerminalStatus},
+    runs::{Run, RunStatus, Terminal, TerminalStatus},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -216,13 +216,16 @@ pub struct CommandPage {
     pub next_after_seq: i64,
 }
 
-/// The mark of a page with these cancels and answers.
-pub fn news_mark(run_cancel_requested: bool, cancels: &[CommandId], answers: &[PermissionRequest]) -> String {
-    if !run_cancel_requested && cancels.is_empty() && answers.is_empty() {
+/// The mark of a page of this run with these cancels and answers. That nobody holds the run any more is news too, for
+/// whoever thinks that it does.
+pub fn news_mark(run: &Run, cancels: &[CommandId], answers: &[PermissionRequest]) -> String {
+    let cancelling = run.cancel_requested_at.is_some();
+    let let_go = run.lease_epoch > 0 && run.status == RunStatus::Pending;
+    if !cancelling && !let_go && cancels.is_empty() && answers.is_empty() {
         return String::new();
     }
     let answers: Vec<_> = answers.iter().map(|answer| answer.permission_id).collect();
-    crate::cursors::fingerprint("news", &(run_cancel_requested, cancels, answers))
+    crate::cursors::fingerprint("news", &(cancelling, let_go, cancels, answers))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -26,6 +26,8 @@ pub struct Lease {
     pub ended: bool,
     /// It ran out and was not given back: whoever claims next takes over.
     pub expired: bool,
+    /// Its runner is to go as soon as nothing is left for it to do.
+    pub dismissed: bool,
     /// Runners that asked while it was held, each noted once.
     pub waiters: Vec<String>,
 }

@@ -167,6 +167,10 @@ fn outcome(status: RunnerStatus, turns: u32, failure: Option<Failure>) -> Runner
 fn halted(halt: Halt, turns: u32) -> RunnerOutcome {
     match halt {
         Halt::RunEnded(failure) => outcome(RunnerStatus::RunEnded, turns, Some(failure)),
+        // Nothing was left to do, and the server let us go.
+        Halt::FencedOut(failure) if failure.rule_name() == Some("lease-released") => {
+            outcome(RunnerStatus::Idle, turns, None)
+        }
         Halt::FencedOut(failure) => outcome(RunnerStatus::FencedOut, turns, Some(failure)),
         Halt::Crashed => outcome(RunnerStatus::Crashed, turns, None),
         Halt::Failed(failure) => outcome(RunnerStatus::Failed, turns, Some(failure)),

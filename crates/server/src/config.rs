@@ -153,6 +153,8 @@ pub struct RunnerSection {
     pub pass_environment: Vec<String>,
     /// How long a runner's lease lasts without a heartbeat.
     pub lease_ms: i64,
+    /// How long a runner whose agent is a program (Codex, ACP) keeps its run, and the program, for another turn.
+    pub idle_ms: u64,
     /// How often the sweeper looks for leases and deadlines that have passed.
     pub sweep_interval_ms: u64,
     /// A job whose launcher has been silent for this long is taken up by another.
@@ -172,6 +174,7 @@ impl Default for RunnerSection {
             keep_on_stop: false,
             pass_environment: vec![],
             lease_ms: LEASE_MS_DEFAULT,
+            idle_ms: 600_000,
             sweep_interval_ms: 500,
             job_silence_ms: 30_000,
             namespace: "local".into(),
@@ -376,6 +379,7 @@ impl Config {
             ("runner.slots", runner.slots as u64, 0..=100_000),
             ("runner.lease_ms", u64::try_from(runner.lease_ms).unwrap_or(0), lease),
             ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
+            ("runner.idle_ms", runner.idle_ms, 0..=MS_MAX),
             ("runner.job_silence_ms", u64::try_from(runner.job_silence_ms).unwrap_or(0), 1..=MS_MAX),
             ("agent_runs.streams_per_user_max", self.agent_runs.streams_per_user_max as u64, counted.clone()),
             ("attachments.url_ttl_ms", u64::try_from(self.attachments.url_ttl_ms).unwrap_or(0), 1_000..=MS_MAX),

@@ -5,11 +5,16 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Answer, Engine, Played, TestServer, eventually, id},
+    harness::{Answer, Engine, Played, Setup, TestServer, eventually, id, of_program},
     on_both_engines,
 };
 
 on_both_engines!(
+    with_every_place_taken_the_longest_idle_runner_gives_way,
+    a_stopping_server_does_not_wait_for_runners_that_only_wait,
+    storage_of_a_session_whose_runner_only_waits_can_be_evicted,
+    a_changed_credential_reaches_the_next_turn,
+    a_turn_after_its_credential_was_deleted_is_refused,
     of_two_runners_one_becomes_the_owner,
     the_loser_learns_owner_and_expiry,
     second_runner_waits_for_the_lease_to_expire,
@@ -329,4 +334,95 @@ async fn a_claim_takes_the_next_turn_up_if_it_is_asked_to(engine: Engine) {
     // A refused claim takes nothing up.
     claim("runner-b", json!(true)).await.refused_by(RunnerLeaseConflict, "lease-held");
     assert_eq!(server.command(&run_id, &first).await["attemptId"], claimed["attemptId"]);
+}
+
+/// With programs that cannot be started: their runners keep the lease all the same, as those of real ones do.
+fn with_programs(setup: &mut Setup) {
+    setup.config.runner.slots = 2;
+    setup.config.agents.codex = Some("/nowhere/codex".into());
+    setup.config.runner.lease_ms = 600_000;
+    setup.config.limits.recheck_ms = 60_000;
+}
+
+/// A run of a program whose turn has ended, and whose runner waits for another.
+async fn idle(server: &TestServer, session_id: &str) -> String {
+    let change = |body: &mut Value| {
+        of_program(body);
+        body["sessionRef"] = json!({"sessionId": session_id});
+    };
+    let (run_id, command_id) = server.start_with("hi", change).await;
+    server.ended(&run_id, &command_id).await;
+    assert_eq!(server.run(&run_id).await["status"], "claimed");
+    run_id
+}
+
+async fn let_go(server: &TestServer, run_id: &str) {
+    eventually("its job has ended", async || {
+        let jobs = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+        (jobs["runnerJobs"][0]["phase"] == "succeeded").then_some(())
+    })
+    .await;
+    assert_eq!(server.run(run_id).await["status"], "pending");
+    let leases = server.events_of(run_id, "lease").await;
+    assert_eq!(leases.last().unwrap()["payload"]["state"], "released");
+}
+
+async fn with_every_place_taken_the_longest_idle_runner_gives_way(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    server.equip().await;
+    let first = idle(&server, "first").await;
+    server.clock.advance_ms(1_000);
+    let second = idle(&server, "second").await;
+    server.clock.advance_ms(1_000);
+    let third = idle(&server, "third").await;
+    let_go(&server, &first).await;
+    assert_eq!(server.run(&second).await["status"], "claimed");
+    assert_eq!(server.run(&third).await["status"], "claimed");
+}
+
+async fn a_stopping_server_does_not_wait_for_runners_that_only_wait(engine: Engine) {
+    let mut server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        // Who waited for it would not be done in time.
+        setup.config.server.drain_ms = 3_600_000;
+    })
+    .await;
+    server.equip().await;
+    let run_id = idle(&server, "one").await;
+    server.restart().await;
+    let_go(&server, &run_id).await;
+}
+
+async fn storage_of_a_session_whose_runner_only_waits_can_be_evicted(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    server.equip().await;
+    let run_id = idle(&server, "one").await;
+    let path = "/api/v1/sessions/one/storage";
+    server.send(server.request("DELETE", path)).await.with_status(200);
+    let_go(&server, &run_id).await;
+}
+
+async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    server.equip().await;
+    let run_id = idle(&server, "one").await;
+    // The same again is no change.
+    server.equip().await;
+    assert_eq!(server.run(&run_id).await["status"], "claimed");
+    let path = "/api/v1/provider-profiles/codex/credential";
+    server.call("PUT", path, &json!({"apiKey": "k-another-one"})).await.with_status(200);
+    let_go(&server, &run_id).await;
+    let turn = server.turn(&run_id, "again").await;
+    server.ended(&run_id, &turn).await;
+    assert_eq!(server.run(&run_id).await["leaseEpoch"], 2, "another runner, in a home with the new key");
+}
+
+async fn a_turn_after_its_credential_was_deleted_is_refused(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    server.equip().await;
+    let run_id = idle(&server, "one").await;
+    server.send(server.request("DELETE", "/api/v1/provider-profiles/codex")).await.with_status(200);
+    let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
+    server.submit(&run_id, &turn).await.refused(SecretUnavailable);
+    let_go(&server, &run_id).await;
 }

@@ -27,6 +27,7 @@ impl Record for Lease {
         ("expires_at", Int),
         ("ended", Int),
         ("expired", Int),
+        ("dismissed", Int),
         ("waiters", Text),
     ];
 
@@ -49,6 +50,7 @@ impl Record for Lease {
             self.expires_at.into(),
             self.ended.into(),
             self.expired.into(),
+            self.dismissed.into(),
             json(&self.waiters),
         ]
     }
@@ -66,6 +68,7 @@ impl Record for Lease {
             expires_at: row.time()?,
             ended: row.flag()?,
             expired: row.flag()?,
+            dismissed: row.flag()?,
             waiters: row.json()?,
         })
     }
@@ -89,4 +92,28 @@ pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
 pub async fn count_held(db: &Db) -> Result<i64, StoreError> {
     let sql = "SELECT COUNT(*) FROM leases WHERE ended = 0";
     Ok(db.read_one(sql, vec![], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Held leases of the runners that this launcher has started, whom nobody has told to go yet: first those with nothing to
+/// do, the longest idle first.
+pub async fn list_by_launcher(db: &Db, owner: &str, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    let sql = "SELECT l.session_id, l.run_id FROM runner_jobs j
+         JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id JOIN runs r ON r.run_id = j.run_id
+         WHERE j.phase = 'running' AND j.owner = $1 AND l.ended = 0 AND l.dismissed = 0
+         ORDER BY CASE WHEN r.unfinished_commands > 0 THEN 1 ELSE 0 END, r.updated_at LIMIT $2";
+    db.read(sql, vec![owner.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+}
+
+/// Runners of this launcher that have given their lease back and are not gone yet.
+pub async fn count_leaving(db: &Db, owner: &str) -> Result<i64, StoreError> {
+    let sql = "SELECT COUNT(*) FROM runner_jobs j JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id
+         WHERE j.phase = 'running' AND j.owner = $1 AND l.ended = 1";
+    Ok(db.read_one(sql, vec![owner.into()], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Held leases of a profile's runners, on whichever server.
+pub async fn list_by_profile(db: &Db, profile: &str) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    let sql = "SELECT l.session_id, l.run_id FROM leases l JOIN runs r ON r.run_id = l.run_id
+         WHERE l.ended = 0 AND l.dismissed = 0 AND r.backend_profile = $1";
+    db.read(sql, vec![profile.into()], |row| Ok((row.id()?, row.id()?))).await
 }

@@ -145,6 +145,20 @@ pub async fn list(
 /// beyond the first: none, 1 s, 4 s, 9 s. The second start comes at once, because most runners that are lost are lost once.
 const RESTART_PAUSE_US: i64 = 1_000_000;
 
+/// Jobs that wait for a launcher at the time `now`, the parameter of this name.
+fn is_waiting(now: &str) -> String {
+    format!(
+        "phase = 'pending'
+             AND (attempt <= 1 OR updated_at <= {now} - (attempt - 1) * (attempt - 1) * {RESTART_PAUSE_US})"
+    )
+}
+
+/// How many jobs wait for a launcher.
+pub async fn count_waiting(db: &Db, now: Timestamp) -> Result<i64, StoreError> {
+    let sql = format!("SELECT COUNT(*) FROM runner_jobs WHERE {}", is_waiting("$1"));
+    Ok(db.read_one(sql, vec![now.into()], |row| row.int()).await?.unwrap_or_default())
+}
+
 /// A launcher takes pending jobs, oldest first. No two launchers get the same one.
 pub async fn claim(
     db: &Db,
@@ -162,10 +176,10 @@ pub async fn claim(
     let sql = format!(
         "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, launcher = $3,
              attempt = attempt + 1
-         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE phase = 'pending'
-             AND (attempt <= 1 OR updated_at <= $2 - (attempt - 1) * (attempt - 1) * {RESTART_PAUSE_US})
+         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {}
              ORDER BY created_at, runner_job_id{order} LIMIT $4 {skip})
          RETURNING {}",
+        is_waiting("$2"),
         columns::<RunnerJob>("t").replace("t.", "")
     );
     let args = vec![owner.into(), now.into(), launcher.as_str().into(), i64::from(limit).into()];

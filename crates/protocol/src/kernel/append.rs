@@ -63,10 +63,12 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
     budget::end_overspent(desk, run_id, overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
     let rows = desk.run(run_id)?;
+    let leaves = op.release_if_idle || rows.lease.as_deref().is_some_and(|lease| lease.dismissed);
     if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
         give_back(desk, run_id, now);
     }
-    let released = op.release_if_idle && has_left(desk.run(run_id)?);
+    desk.settle(run_id, now);
+    let released = leaves && has_left(desk.run(run_id)?);
     if let Some((batch_no, digest)) = named {
         let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released, digest };
         let rows = desk.run_mut(run_id);
@@ -77,7 +79,6 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
             *high = batch_no.max(*high);
         }
     }
-    desk.settle(run_id, now);
     Ok(Reply::Appended(Appended { first_seq, last_seq, released }))
 }
 

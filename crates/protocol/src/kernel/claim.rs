@@ -38,6 +38,13 @@ pub struct PatchLeaseOp {
     pub only_if_idle: bool,
 }
 
+/// The server wants the runner to go: its place, its credential or its storage is wanted for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct DismissOp {
+    /// Leave a runner alone that has something to do.
+    pub only_if_idle: bool,
+}
+
 #[derive(Clone, Debug)]
 pub struct AckOp {
     pub command_id: CommandId,
@@ -76,6 +83,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
         expires_at: after(now, op.lease_ms),
         ended: false,
         expired: false,
+        dismissed: false,
         waiters: vec![],
     };
     let expires_at = lease.expires_at;
@@ -138,7 +146,7 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
     }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, None, now)?;
-    let release = op.release && !(op.only_if_idle && rows.unfinished().next().is_some());
+    let release = op.release && (!op.only_if_idle || is_idle(rows));
     let rows = desk.run_mut(run_id);
     let lease = rows.lease.as_mut().expect("the fence found it");
     lease.heartbeat_at = now;
@@ -171,6 +179,30 @@ fn lease_state(rows: &RunDesk) -> Result<Reply, Failure> {
         released: lease.ended,
         run_cancel_requested: rows.run.cancel_requested_at.is_some(),
     }))
+}
+
+/// Lets a runner go that only waits for work, at once; one that works, as soon as nothing is left for it to do. Work in hand
+/// is never taken away.
+pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let wanted = rows.live_lease(now).is_some() && (!op.only_if_idle || is_idle(rows));
+    if wanted && let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
+        lease.dismissed = true;
+    }
+    desk.settle(run_id, now);
+    Ok(Reply::Done)
+}
+
+/// Ends the lease of a runner that was told to go, once it has nothing left to do.
+pub fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
+        give_back(desk, run_id, now);
+    }
+}
+
+fn is_idle(rows: &RunDesk) -> bool {
+    rows.unfinished().next().is_none()
 }
 
 /// Ends the lease of a runner that goes.

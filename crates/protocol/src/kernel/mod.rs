@@ -19,7 +19,7 @@ mod sweep;
 pub use agent_run::{ACTIVE_COMMAND, AcceptRunOp, AcceptedRun, AskedRun, MOVED_ON, Resumed};
 pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
-pub use claim::{AckOp, ClaimOp, PatchLeaseOp};
+pub use claim::{AckOp, ClaimOp, DismissOp, PatchLeaseOp};
 pub use command::CreateCommandOp;
 pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
@@ -51,6 +51,7 @@ pub enum Op {
     FinishJob(FinishJobOp),
     Claim(ClaimOp),
     PatchLease(PatchLeaseOp),
+    Dismiss(DismissOp),
     Ack(AckOp),
     Append(AppendOp),
     CancelRun(CancelRunOp),
@@ -185,6 +186,7 @@ fn apply_to_run(desk: &mut Desk, run_id: RunId, op: Op, now: Timestamp) -> Resul
         Op::FinishJob(op) => job::finish(desk, run_id, op, now),
         Op::Claim(op) => claim::claim(desk, run_id, op, now),
         Op::PatchLease(op) => claim::patch_lease(desk, run_id, op, now),
+        Op::Dismiss(op) => claim::dismiss(desk, run_id, op, now),
         Op::Ack(op) => claim::ack(desk, run_id, op, now),
         Op::Append(op) => append::append(desk, run_id, op, now),
         Op::CancelRun(op) => cancel::run(desk, run_id, op, now),

@@ -303,7 +303,7 @@ impl Kernel {
         let resolved_permissions: Vec<_> = rows.permissions.values().map(|p| &**p).filter(settled).cloned().collect();
         CommandPage {
             commands: rows.unfinished().filter(|c| c.seq > after_seq).cloned().collect(),
-            news_mark: news_mark(cancelling, &cancel_requested, &resolved_permissions),
+            news_mark: news_mark(&rows.run, &cancel_requested, &resolved_permissions),
             cancel_requested,
             run_cancel_requested: cancelling,
             resolved_permissions,

@@ -13,14 +13,17 @@ use axum::Router;
 use ostler_client::InProcess;
 use ostler_protocol::{
     Failure, RawJson,
-    kernel::{FinishJobOp, Op},
+    kernel::{DismissOp, FinishJobOp, Op},
     runner_jobs::{JobEnd, Launcher, RunnerJob},
 };
 use ostler_store as store;
 use serde_json::json;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
-use crate::app::{App, store_failure};
+use crate::{
+    app::{App, store_failure},
+    service::leases,
+};
 
 /// Jobs taken in one go.
 const TAKE_MAX: u32 = 32;
@@ -62,6 +65,7 @@ pub async fn run(app: App, router: Router) {
     let owner = format!("{}-{}", app.config.runner.launcher.as_str(), app.ids.body().simple());
     let places = Arc::new(Semaphore::new(slots));
     let mut runners = JoinSet::new();
+    let outlives = app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server();
     let silence = app.config.runner.job_silence_ms.unsigned_abs();
     let mut homes = tokio::time::interval_at(Instant::now() + SWEEP_HOMES, SWEEP_HOMES);
     let mut heartbeat = tokio::time::interval(Duration::from_millis((silence / 4).clamp(10, HEARTBEAT_MS_MAX)));
@@ -70,6 +74,9 @@ pub async fn run(app: App, router: Router) {
         let draining = app.is_draining();
         if draining && runners.is_empty() {
             break;
+        }
+        if draining && !outlives {
+            let_go(&app, &owner, u32::MAX, DismissOp { only_if_idle: false }).await;
         }
         for job in if draining { vec![] } else { take(&app, &owner, &places).await } {
             let place = places.clone().acquire_owned().await.expect("never closed");
@@ -102,6 +109,7 @@ pub async fn run(app: App, router: Router) {
 async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
     let free = (places.available_permits() as u32).min(TAKE_MAX);
     if free == 0 {
+        make_room(app, owner).await;
         return vec![];
     }
     let launcher = app.config.runner.launcher;
@@ -116,6 +124,27 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "taking jobs failed");
             vec![]
         }
+    }
+}
+
+/// With every place taken, runners that only wait for another turn give way to jobs that wait for a runner.
+async fn make_room(app: &App, owner: &str) {
+    let counts = async {
+        let waiting = store::runner_jobs::count_waiting(&app.db, app.now()).await?;
+        Ok::<_, store::StoreError>(waiting - store::leases::count_leaving(&app.db, owner).await?)
+    };
+    match counts.await.map(u32::try_from) {
+        Ok(Ok(lacking)) if lacking > 0 => let_go(app, owner, lacking, DismissOp { only_if_idle: true }).await,
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "counting the jobs that wait failed"),
+    }
+}
+
+/// Lets runners of ours go, the longest idle first.
+async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
+    match store::leases::list_by_launcher(&app.db, owner, limit).await {
+        Ok(held) => leases::dismiss(app, held, op).await,
+        Err(error) => tracing::warn!(%error, "looking for idle runners failed"),
     }
 }
 

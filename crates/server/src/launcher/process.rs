@@ -71,7 +71,8 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     }
     let outfit = outfit::make(app, &run, job).await;
     let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
-    let order = RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order };
+    let section = &app.config.runner;
+    let order = RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order };
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
     let server = reachable(&app.config.server.listen);
     let launch = Launch { order, server, token, outlive_server: app.config.runner.keep_on_stop };

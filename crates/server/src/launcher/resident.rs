@@ -48,7 +48,8 @@ async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
     let outfit = outfit::make(app, &run, job).await;
     let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
-    Ok(RunnerOrder { lease_ms: app.config.runner.lease_ms, ..order })
+    let section = &app.config.runner;
+    Ok(RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order })
 }
 
 /// The router, called as a service.

@@ -73,13 +73,13 @@ impl Local {
         &self,
         name: &str,
         change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let name = name.to_owned();
         self.aside(move |inner| {
             let _lock = inner.lock()?;
             match change(inner.get(&name)?.as_ref())? {
-                Some(secret) => inner.put(&name, &secret),
-                None => Ok(()),
+                Some(secret) => inner.put(&name, &secret).map(|()| true),
+                None => Ok(false),
             }
         })
         .await

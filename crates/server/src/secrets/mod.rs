@@ -61,12 +61,12 @@ impl SecretStore {
     }
 
     /// Changes a secret, or makes it; nobody else changes it meanwhile. The change answers `None` to leave it as it is.
-    /// What is answered is durable.
+    /// What is answered, whether it was changed, is durable.
     pub async fn update(
         &self,
         name: &str,
         change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         match self {
             Self::Local { local, .. } => local.update(name, change).await,
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     commands::{
-        AckCommand, Command, CommandPage, CommandState, CreateCommand, PatchStatus, PollCommands, check_payload,
-        news_mark, prompt,
+        AckCommand, Command, CommandPage, CommandState, CommandType, CreateCommand, PatchStatus, PollCommands,
+        check_payload, news_mark, prompt,
     },
     cursors,
     events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
@@ -21,7 +21,7 @@ use ostler_store as store;
 use serde_json::{Value, json};
 
 use super::{
-    events,
+    events, provider_profiles,
     runs::{check_key, reason, unexpected},
 };
 use crate::{
@@ -41,6 +41,9 @@ pub async fn create(
     let known = app.run_ref(run_id).await?;
     caller.may_control(&known)?;
     let op = create_op(app, &known, asked)?;
+    if op.command.command_type == CommandType::Turn {
+        provider_profiles::check_turn(app, &known).await?;
+    }
     let command_id = op.command.command_id;
     match app.submit(&known, Op::CreateCommand(Box::new(op))).await? {
         Reply::Command(command, created) => {
@@ -188,7 +191,7 @@ async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(
     let page = CommandPage {
         next_after_seq: commands.last().map_or(after, |c| c.seq),
         commands,
-        news_mark: news_mark(run.cancel_requested_at.is_some(), &cancel_requested, &resolved_permissions),
+        news_mark: news_mark(&run, &cancel_requested, &resolved_permissions),
         cancel_requested,
         run_cancel_requested: run.cancel_requested_at.is_some(),
         resolved_permissions,

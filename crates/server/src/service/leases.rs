@@ -1,15 +1,27 @@
-//! Leases: claim, heartbeat, release.
+//! Leases: claim, heartbeat, release; and the server's own verb, which lets runners go.
 
+use futures_util::future::join_all;
 use ostler_protocol::{
     Failure,
-    ids::{AttemptId, RunId},
-    kernel::{ClaimOp, Op, PatchLeaseOp, Reply},
+    ids::{AttemptId, RunId, SessionId},
+    kernel::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
     leases::{ClaimRun, Claimed, LeaseState, PatchLease},
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
 
 use super::runs::unexpected;
 use crate::{app::App, auth::Principal};
+
+/// Lets these runs' runners go, each at once or as soon as nothing is left for it to do. That one could not be reached is
+/// no reason to fail: its lease ends by itself, later.
+pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) {
+    let dismissed = runs.into_iter().map(|(session, run_id)| async move {
+        if let Err(failure) = app.try_submit(session, run_id, Op::Dismiss(op)).await {
+            tracing::warn!(%failure, %run_id, "a runner could not be let go");
+        }
+    });
+    join_all(dismissed).await;
+}
 
 pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {
     let known = app.run_ref(run_id).await?;

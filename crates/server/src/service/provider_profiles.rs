@@ -7,6 +7,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     commands::{CommandType, CreateCommand},
     ids::ValidationId,
+    kernel::DismissOp,
     limits::PROFILES_MAX,
     policy::{ProviderCredential, Sandbox, SecretRef},
     provider_profiles::{
@@ -21,9 +22,9 @@ use ostler_store as store;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
-use super::runs;
+use super::{leases, runs};
 use crate::{
-    app::{App, store_failure},
+    app::{App, RunRef, store_failure},
     auth::{Access, Principal},
     secrets::Secret,
 };
@@ -58,11 +59,19 @@ pub async fn get(app: &App, caller: &Principal, profile: &str) -> Result<Provide
     Ok(describe(profile, secret, latest_trials(app).await?.remove(profile)))
 }
 
-/// Idempotent. Agents at work keep what they were given.
+/// Lets the profile's runners go on every server: what they were given is not what it is now. Those at work finish first.
+async fn recall(app: &App, profile: &str) -> Result<(), Failure> {
+    let held = store::leases::list_by_profile(&app.db, profile).await.map_err(store_failure)?;
+    leases::dismiss(app, held, DismissOp { only_if_idle: false }).await;
+    Ok(())
+}
+
+/// Idempotent. Agents at work keep what they were given until their work is done.
 pub async fn delete(app: &App, caller: &Principal, profile: &str) -> Result<ProviderProfile, Failure> {
     Access::Provide.admit(caller)?;
     let profile = app.config.policy.profile(profile)?;
     app.secrets.delete(&secret_name(profile)).await?;
+    recall(app, profile).await?;
     tracing::info!(profile, by = caller.name(), "a provider profile's secret was deleted");
     Ok(describe(profile, Ok(None), latest_trials(app).await?.remove(profile)))
 }
@@ -115,7 +124,8 @@ async fn change(
     let name = secret_name(profile);
     check_room(app, &name).await?;
     let (owned, app_too) = (profile.to_owned(), app.clone());
-    app.secrets
+    let changed = app
+        .secrets
         .update(&name, move |known| {
             check_version(known, expected.as_deref())?;
             let before = known.map(|secret| secret.credential.clone()).unwrap_or_default();
@@ -130,6 +140,9 @@ async fn change(
             Ok((!same).then(|| Secret { resource_version, updated_at: app_too.now(), credential }))
         })
         .await?;
+    if changed {
+        recall(app, profile).await?;
+    }
     tracing::info!(profile, by = caller.name(), "a provider profile's secret was set");
     get(app, caller, profile).await
 }
@@ -230,6 +243,15 @@ pub async fn check_ready(app: &App, profile: &str) -> Result<(), Failure> {
         return Ok(());
     }
     outfit(app, profile).await.map(drop)
+}
+
+/// The same for another turn of a run, if the runner that will be started for it is ours: somebody else's brings what it
+/// needs.
+pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
+    if needs_none(app, &run.backend_profile) || runs::read(app, run.run_id).await?.standing_job_id.is_none() {
+        return Ok(());
+    }
+    outfit(app, &run.backend_profile).await.map(drop)
 }
 
 /// A profile that needs no credential needs it named all the same once it has one.

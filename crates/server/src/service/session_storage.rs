@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::SessionId,
-    kernel::{ChangeSessionOp, Op, SessionChange},
+    kernel::{ChangeSessionOp, DismissOp, Op, SessionChange},
     session_storage::{
         RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
         SweptStorage, evicted,
@@ -16,7 +16,10 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use super::sessions::{find, session_of};
+use super::{
+    leases,
+    sessions::{find, session_of},
+};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -133,6 +136,9 @@ pub fn expiry(app: &App) -> Option<Timestamp> {
 }
 
 async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
+    // A runner that only waits for another turn is no reason to keep it.
+    let idle = read(app, id).await?.active_run_id.map(|run_id| (id, run_id));
+    leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await;
     let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;
     if let Err(failure) = directories::clear(directories::session_storage(app, id)?).await {
         tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %id, "evicted storage could not be removed");

@@ -93,6 +93,7 @@ CREATE TABLE leases (
     expires_at BIGINT NOT NULL,
     ended BIGINT NOT NULL,
     expired BIGINT NOT NULL,
+    dismissed BIGINT NOT NULL,
     waiters TEXT NOT NULL
 );
 CREATE INDEX leases_held ON leases (expires_at) WHERE ended = 0;

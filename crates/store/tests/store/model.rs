@@ -10,8 +10,8 @@ use ostler_protocol::{
     ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     json::canonical_hash,
     kernel::{
-        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, FinishJobOp, Op,
-        PatchLeaseOp, Request, SessionChange, SweepOp,
+        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, DismissOp,
+        FinishJobOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
     },
     sessions::Session,
 };
@@ -223,6 +223,10 @@ impl Model {
                 let option_id = ["allow", "deny", "nonsense"][usize::from(*option)].to_owned();
                 let op = AnswerPermissionOp { permission_id, option_id, digest, by: "test".into() };
                 submit(run, Op::AnswerPermission(op), Memo::Other("answer"))
+            }
+            Ask::Dismiss { run, only_if_idle } => {
+                let run = self.open_run(*run)?;
+                submit(run, Op::Dismiss(DismissOp { only_if_idle: *only_if_idle }), Memo::Other("dismiss"))
             }
             Ask::Sweep { run, orphaned } => {
                 let run = self.open_run(*run)?;

@@ -102,6 +102,10 @@ pub enum Ask {
         right_digest: bool,
         option: u8,
     },
+    Dismiss {
+        run: Pick,
+        only_if_idle: bool,
+    },
     Sweep {
         run: Pick,
         orphaned: bool,
@@ -209,6 +213,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => (0_u8..5).prop_map(|command| Ask::CancelCommand { command }),
         4 => (0_u8..5, proptest::bool::weighted(0.7), 0_u8..3)
             .prop_map(|(permission, right_digest, option)| Ask::Answer { permission, right_digest, option }),
+        1 => (run(), any::<bool>()).prop_map(|(run, only_if_idle)| Ask::Dismiss { run, only_if_idle }),
         3 => (run(), proptest::bool::weighted(0.1)).prop_map(|(run, orphaned)| Ask::Sweep { run, orphaned }),
     ]
 }

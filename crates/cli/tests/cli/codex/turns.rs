@@ -5,6 +5,7 @@ use serde_json::json;
 use super::with_both_launchers;
 use crate::{
     home::Engine,
+    http::Http,
     inn::{CODEX, Inn, is_phase, is_tool},
     runner::count,
 };
@@ -114,5 +115,29 @@ fn a_budget_that_is_used_up_interrupts_codex_and_blocks_the_command() {
     let (run, turn) = inn.submit_with("[[tool:echo one]]", policy, json!({}));
     assert_eq!(inn.ended(&run, &turn)["status"], "completed", "as many as granted");
     assert!(inn.events(&run).iter().any(|event| is_tool(event, "completed")));
+    inn.close();
+}
+
+#[test]
+fn a_session_is_gone_on_with_in_the_run_that_waits_for_it() {
+    let inn = Inn::open(&CODEX, "resident");
+    let ask = |words: &[&str]| {
+        let fixed = ["run", "--profile", "codex", "--session", "greeting"];
+        let output = inn.home.cli(Some(&inn.server), &[&fixed, words].concat());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, said, words) = ask(&["hello"]);
+    assert_eq!((code, said.as_str()), (Some(0), "You said: hello\n"), "{words}");
+    let (code, said, words) = ask(&["-o", "jsonl", "and now?"]);
+    assert_eq!(code, Some(0), "{words}");
+    assert!(said.contains("You said: and now?") && !said.contains("You said: hello"), "only this turn: {said}");
+    let runs = Http::new(&inn.server).get("/api/v1/runs?sessionId=greeting").good();
+    let [run] = runs["runs"].as_array().unwrap().as_slice() else { panic!("one run: {runs}") };
+    assert_eq!(run["commandCount"], 2);
+    // What it may not change it does not take on.
+    let (code, _, words) = ask(&["--sandbox", "read-only", "look around"]);
+    assert_ne!(code, Some(0));
+    assert!(words.contains("session-busy") && words.contains("another sandbox"), "{words}");
     inn.close();
 }

@@ -241,3 +241,49 @@ fn the_last_batch_can_give_the_lease_back() {
     assert!(!released(scene.apply(run, last(first, 1))), "the same batch, the same answer");
     assert!(released(scene.apply(run, last(second, 2))), "the same batch, the same answer");
 }
+
+#[test]
+fn a_runner_that_only_waits_is_let_go_at_once_and_one_that_works_when_it_is_done() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.apply(run, Op::Dismiss(DismissOp { only_if_idle: true })).unwrap();
+    let events = scene.desk.events.len();
+    scene.apply(run, Op::Dismiss(DismissOp { only_if_idle: false })).unwrap();
+    assert_eq!((scene.status(run), scene.desk.events.len()), (RunStatus::Running, events), "its work is its own");
+    scene.work(run, turn);
+    match scene.append(run, vec![ends(turn, "completed")]) {
+        Ok(Reply::Appended(appended)) => assert!(appended.released, "it hears so with the answer to its last word"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.status(run), RunStatus::Pending);
+    // The next tenure is a new one, and this runner was told nothing.
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    match scene.append(run, vec![ends(turn, "completed")]) {
+        Ok(Reply::Appended(appended)) => assert!(!appended.released),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scene.status(run), RunStatus::Claimed);
+    scene.apply(run, Op::Dismiss(DismissOp { only_if_idle: true })).unwrap();
+    assert_eq!(scene.status(run), RunStatus::Pending);
+    let heartbeat = scene.patch(run, false, false);
+    assert_eq!(scene.refused(run, heartbeat), "lease-released");
+    assert_eq!(scene.desk.session.busy_with_other(None, scene.now), None, "the session takes another run");
+}
+
+#[test]
+fn a_command_that_comes_as_its_runner_is_let_go_starts_another() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, true);
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    scene.apply(run, Op::Dismiss(DismissOp { only_if_idle: true })).unwrap();
+    scene.advance_ms(1);
+    scene.turn(run);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Pending);
+}
