@@ -7,6 +7,7 @@
 //! | `delta-only` | pieces of a text that is never finished |
 //! | `think` | a reasoning summary, then a text |
 //! | `tool:COMMAND`, `escalate:COMMAND` | a shell command, the second outside the sandbox; afterwards a text |
+//! | `background:COMMAND` | a shell command that is not waited for; afterwards a text |
 //! | `spawn:PROMPT` | an agent of its own that is asked this, and waited for; afterwards a text |
 //! | `slow:N` | a text of N pieces, one every 50 ms |
 //! | `hold` | one piece, then silence |
@@ -27,6 +28,8 @@ use crate::{
 };
 
 const PIECE_MS: u64 = 50;
+/// After this long a command that goes on is left to itself.
+const BACKGROUND_MS: u64 = 250;
 const PIECES: usize = 3;
 const USAGE: (u64, u64) = (11, 7);
 
@@ -58,11 +61,14 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
             let said = message("after some thought");
             stream(vec![done(&thought), done(&said), completed(Some(asked.usage()))])
         }
-        "tool" | "escalate" if asked.outputs.is_empty() => {
+        "tool" | "escalate" | "background" if asked.outputs.is_empty() => {
             let mut arguments = json!({"cmd": marker.argument});
             if marker.name == "escalate" {
                 arguments["sandbox_permissions"] = "require_escalated".into();
                 arguments["justification"] = "the prompt asks for it".into();
+            }
+            if marker.name == "background" {
+                arguments["yield_time_ms"] = BACKGROUND_MS.into();
             }
             asked.call(before.len(), json!({"name": "exec_command", "arguments": arguments.to_string()}))
         }

@@ -28,6 +28,12 @@ pub fn run_workspace(app: &App, run_id: RunId) -> Result<PathBuf, Failure> {
     Ok(all_workspaces(app)?.join(run_id.to_string()))
 }
 
+/// What is made for the agent of a session whose runs name no place: the same for all of them, because agents file their
+/// conversations by the directory they were held in.
+pub fn session_workspace(app: &App, session: SessionId) -> Result<PathBuf, Failure> {
+    Ok(all_workspaces(app)?.join(session.to_string()))
+}
+
 pub fn all_workspaces(app: &App) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join("workspaces"))
 }

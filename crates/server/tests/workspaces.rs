@@ -19,6 +19,7 @@ on_both_engines!(
     a_repository_is_checked_out_at_its_commit_and_shares_nothing,
     a_commit_that_is_not_there_ends_the_turn_with_a_reason,
     what_was_made_for_a_run_goes_with_it,
+    runs_without_a_workspace_work_where_their_session_did,
     what_a_turn_changed_is_in_its_result_and_behind_its_route,
 );
 
@@ -48,6 +49,34 @@ async fn run_in(server: &TestServer, workspace: Value) -> (String, Value) {
 
 fn own(server: &TestServer, run_id: &str) -> PathBuf {
     server.config.server.data_dir.as_ref().unwrap().join("workspaces").join(run_id)
+}
+
+/// Where a run's agent works: a place of the run's own, or of its session's.
+async fn place_of(server: &TestServer, run_id: &str) -> PathBuf {
+    let session_id = id(&server.run(run_id).await, "sessionId");
+    [own(server, run_id), own(server, &session_id)].into_iter().find(|place| place.exists()).unwrap()
+}
+
+async fn runs_without_a_workspace_work_where_their_session_did(engine: Engine) {
+    let server = TestServer::with(engine, with_programs).await;
+    server.equip().await;
+    let mut places = vec![];
+    for key in ["k-1234567890", "k-2345678901"] {
+        let change = |body: &mut Value| {
+            of_program(body);
+            body["sessionRef"] = json!({"sessionId": "one"});
+        };
+        let (run_id, command_id) = server.start_with("hi", change).await;
+        server.ended(&run_id, &command_id).await;
+        let all = own(&server, "");
+        places.push(std::fs::read_dir(all).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>());
+        // Its runner is let go, as it would be after a while, so that the session takes another run.
+        server
+            .call("PUT", "/api/v1/provider-profiles/codex/credential", &json!({"apiKey": key}))
+            .await
+            .with_status(200);
+    }
+    assert_eq!((places[0].len(), &places[0]), (1, &places[1]), "an agent finds again what it filed by its directory");
 }
 
 fn git(directory: &Path, arguments: &[&str]) -> String {
@@ -136,7 +165,7 @@ async fn only_allowed_protocols_and_known_credentials_are_taken(engine: Engine) 
 async fn a_run_without_a_workspace_gets_an_empty_directory(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     let (run_id, _) = run_in(&server, json!({"kind": "none"})).await;
-    assert_eq!(std::fs::read_dir(own(&server, &run_id).join("work")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(place_of(&server, &run_id).await.join("work")).unwrap().count(), 0);
     let (run_id, command_id) = server.start("hi").await;
     server.ended(&run_id, &command_id).await;
     assert!(!own(&server, &run_id).exists(), "an agent inside its runner needs none");
@@ -186,13 +215,18 @@ async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
         setup.config.sessions.gc_interval_ms = 10;
     })
     .await;
-    let (ended, _) = run_in(&server, json!({"kind": "none"})).await;
-    let (idle, _) = run_in(&server, json!({"kind": "none"})).await;
-    server.cancel_run(&ended).await;
-    eventually("it is cleared", async || (!own(&server, &ended).exists()).then_some(())).await;
-    assert!(own(&server, &idle).exists());
-    server.clock.advance_ms(server.config.workspaces.keep_ms);
-    eventually("so is one that nobody uses", async || (!own(&server, &idle).exists()).then_some(())).await;
+    let place = tempfile::tempdir().unwrap();
+    let (url, ..) = repository(place.path());
+    for workspace in [json!({"kind": "none"}), json!({"kind": "git", "repoUrl": url})] {
+        let (ended, _) = run_in(&server, workspace.clone()).await;
+        let (idle, _) = run_in(&server, workspace).await;
+        let (first, second) = (place_of(&server, &ended).await, place_of(&server, &idle).await);
+        server.cancel_run(&ended).await;
+        eventually("it is cleared", async || (!first.exists()).then_some(())).await;
+        assert!(second.exists());
+        server.clock.advance_ms(server.config.workspaces.keep_ms);
+        eventually("so is one that nobody uses", async || (!second.exists()).then_some(())).await;
+    }
 }
 
 async fn what_a_turn_changed_is_in_its_result_and_behind_its_route(engine: Engine) {

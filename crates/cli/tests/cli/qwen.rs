@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
+    home::Engine,
     inn::{Inn, QWEN, is_phase, is_tool},
     runner::count,
 };
@@ -80,6 +81,21 @@ fn a_runner_that_is_killed_is_replaced_and_its_session_resumed() {
     let recall = inn.command(&run, "turn", "[[recall]]");
     let reply = inn.ended(&run, &recall)["reply"].as_str().unwrap().to_owned();
     assert!(reply.contains("remember the number 4711"), "{reply}");
+    inn.close();
+}
+
+#[test]
+fn a_later_run_of_a_session_without_a_workspace_resumes_it() {
+    let mut inn = Inn::open_on(Engine::Sqlite, &QWEN, "resident", &[("OSTLER_RUNNER__IDLE_MS", "0")]);
+    let session = json!({"sessionRef": {"sessionId": "one"}});
+    let (first, turn) = inn.submit_with("remember the number 4711", json!({}), session.clone());
+    inn.ended(&first, &turn);
+    inn.event(&first, "its runner goes", |event| event["payload"]["state"] == "released");
+    let (second, recall) = inn.submit_with("[[recall]]", json!({}), session);
+    let result = inn.ended(&second, &recall);
+    assert!(result["reply"].as_str().is_some_and(|reply| reply.contains("remember the number 4711")), "{result}");
+    let (first, second) = (inn.events(&first), inn.events(&second));
+    assert_eq!(opened(&first, "session/new"), opened(&second, "session/resume"));
     inn.close();
 }
 

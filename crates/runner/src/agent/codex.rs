@@ -46,6 +46,8 @@ const WRITER_RETRY_MS: u64 = 200;
 const TURNS_SEEN: u32 = 5;
 /// Where Codex keeps its rollouts, inside its home and inside the session's storage.
 const ROLLOUT_FOLDER: &str = "sessions";
+/// Where tools put what they need for a moment, inside the home. Not `tmp`, where Codex keeps programs of its own.
+const SCRATCH_FOLDER: &str = "scratch";
 /// Who answers approvals: whoever answers ours. A profile's config may name an agent of Codex's own.
 const REVIEWER: &str = "user";
 const NOTICE_CHARS_MAX: usize = 500;
@@ -231,7 +233,12 @@ impl Codex {
             .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
         let home = self.outfit.needs_home()?;
         self.outfit.mount([ROLLOUT_FOLDER])?;
-        let environment = [("CODEX_HOME", home), ("HOME", home)];
+        let scratch = home.join(SCRATCH_FOLDER);
+        std::fs::create_dir_all(&scratch).map_err(|error| {
+            let message = format!("the agent's home cannot be used: {}", error.kind());
+            TurnEnd::failed(FailureKind::InfraFailed, message)
+        })?;
+        let environment = [("CODEX_HOME", home), ("HOME", home), ("TMPDIR", scratch.as_path())];
         Ok(Program {
             path,
             arguments: vec!["app-server".into()],
@@ -357,21 +364,25 @@ fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
 }
 
 /// The same policy in the words of `turn/start`, which alone can say something about the network.
-fn turn_settings(policy: &ExecutionPolicy) -> Map<String, Value> {
+fn turn_settings(policy: &ExecutionPolicy, home: Option<&Path>) -> Map<String, Value> {
     let settings = [
         ("approvalPolicy", json!(policy.approval)),
         ("approvalsReviewer", REVIEWER.into()),
-        ("sandboxPolicy", sandbox_policy(policy)),
+        ("sandboxPolicy", sandbox_policy(policy, home)),
     ];
     settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
-fn sandbox_policy(policy: &ExecutionPolicy) -> Value {
+/// Tools write to the workspace and to a folder of their own, which is their `TMPDIR`; not to everybody's `/tmp`.
+fn sandbox_policy(policy: &ExecutionPolicy, home: Option<&Path>) -> Value {
     let network = policy.network == Network::Enabled;
     match policy.sandbox {
         Sandbox::ReadOnly => json!({"type": "readOnly", "networkAccess": network}),
-        Sandbox::WorkspaceWrite => json!({"type": "workspaceWrite", "writableRoots": [], "networkAccess": network,
-            "excludeTmpdirEnvVar": false, "excludeSlashTmp": false}),
+        Sandbox::WorkspaceWrite => {
+            let scratch: Vec<_> = home.map(|home| home.join(SCRATCH_FOLDER)).into_iter().collect();
+            json!({"type": "workspaceWrite", "writableRoots": scratch, "networkAccess": network,
+                "excludeTmpdirEnvVar": true, "excludeSlashTmp": true})
+        }
         Sandbox::DangerFullAccess => json!({"type": "dangerFullAccess"}),
     }
 }

@@ -1,5 +1,5 @@
-//! Workspaces of runs: an empty directory, one of the machine's below an allowed root, or a checkout. What is made for a
-//! run lies in the data directory, outlives its runners, and goes when the run has ended or was not used for long.
+//! Workspaces of runs: a directory of the session's own, one of the machine's below an allowed root, or a checkout. What is
+//! made lies in the data directory, outlives runners, and goes when its run has ended or was not used for long.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use std::{
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind,
-    ids::RunId,
+    ids::{RunId, SessionId},
     json::canonical_hash,
     runs::Run,
     workspaces::{GitRef, WorkspaceRef},
@@ -30,9 +30,13 @@ pub struct Workspace {
 
 /// Makes a run's workspace ready. One that is there is used again: an agent goes on where it was.
 pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
-    let own = directories::run_workspace(app, run.run_id)?;
+    let wanted = WorkspaceRef::read(&run.workspace_ref)?;
+    let own = match wanted {
+        WorkspaceRef::None => directories::session_workspace(app, run.session)?,
+        _ => directories::run_workspace(app, run.run_id)?,
+    };
     directories::make(&own)?;
-    let directory = match WorkspaceRef::read(&run.workspace_ref)? {
+    let directory = match wanted {
         WorkspaceRef::None => {
             directories::make(&own.join("work"))?;
             own.join("work")
@@ -126,19 +130,36 @@ fn is_loopback(host: &str) -> bool {
 /// Clears away the workspaces of runs that have ended, or that nobody has used for long.
 pub async fn clear_unused(app: &App) -> Result<(), Failure> {
     let Ok(entries) = std::fs::read_dir(directories::all_workspaces(app)?) else { return Ok(()) };
-    let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
-    for run_id in named.collect::<Vec<_>>() {
-        let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
-        let lease = store::leases::get(&app.db, run_id).await.map_err(store_failure)?;
-        let held = lease.is_some_and(|lease| lease.is_live(app.now()));
-        if !held && run.is_none_or(|run| is_unused(app, &run)) {
-            directories::clear(directories::run_workspace(app, run_id)?).await?;
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let unused = match (name.parse::<RunId>(), name.parse::<SessionId>()) {
+            (Ok(run_id), _) => is_unused(app, run_id).await?,
+            (_, Ok(session)) => is_unused_by_session(app, session).await?,
+            _ => false,
+        };
+        if unused {
+            directories::clear(directories::all_workspaces(app)?.join(name)).await?;
         }
     }
     Ok(())
 }
 
-fn is_unused(app: &App, run: &Run) -> bool {
+async fn is_unused(app: &App, run_id: RunId) -> Result<bool, Failure> {
+    let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+    let lease = store::leases::get(&app.db, run_id).await.map_err(store_failure)?;
+    let held = lease.is_some_and(|lease| lease.is_live(app.now()));
+    Ok(!held && run.is_none_or(|run| is_over(app, &run)))
+}
+
+/// Its runs share it, one after the other; the last one speaks for all.
+async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Failure> {
+    let session = store::sessions::get(&app.db, session).await.map_err(store_failure)?;
+    match session.and_then(|session| session.last_run_id) {
+        Some(last) => is_unused(app, last).await,
+        None => Ok(true),
+    }
+}
+
+fn is_over(app: &App, run: &Run) -> bool {
     let kept = SignedDuration::from_millis(app.config.workspaces.keep_ms);
     let over = run.updated_at.checked_add(kept).is_ok_and(|until| until <= app.now());
     run.status.is_terminal() || run.unfinished_commands == 0 && over

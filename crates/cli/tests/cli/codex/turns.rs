@@ -141,3 +141,38 @@ fn a_session_is_gone_on_with_in_the_run_that_waits_for_it() {
     assert!(words.contains("session-busy") && words.contains("another sandbox"), "{words}");
     inn.close();
 }
+
+#[test]
+fn tools_have_a_place_of_their_own_for_what_is_temporary_and_cannot_write_to_everybodys() {
+    let mut inn = Inn::open(&CODEX, "resident");
+    let outside = inn.home.path("outside");
+    let command = format!("touch {}; touch here $TMPDIR/there && echo $TMPDIR", outside.display());
+    let policy = json!({"sandbox": "workspace-write"});
+    let (run, turn) = inn.submit_with(&format!("[[tool:{command}]]"), policy, json!({}));
+    let result = inn.ended(&run, &turn);
+    let said: String = inn.events(&run).iter().filter_map(|event| event["payload"]["text"].as_str()).collect();
+    assert!(said.contains("/scratch\n") && said.contains("Read-only file system"), "{said}");
+    assert!(!outside.exists());
+    assert_eq!(result["artifactSummary"]["filesChanged"], 1, "{result}");
+    inn.close();
+}
+
+#[test]
+fn a_command_that_outlives_its_turn_ends_in_no_other() {
+    let mut inn = Inn::open(&CODEX, "resident");
+    let go = inn.home.path("go");
+    let command = format!("until [ -e {} ]; do sleep 0.05; done; echo late", go.display());
+    let (run, first) = inn.submit(&format!("[[background:{command}]]"));
+    let result = inn.ended(&run, &first);
+    assert_eq!(result["status"], "completed", "{result}");
+    assert_eq!(result["toolCallSummary"]["items"][0]["status"], "outcome-unknown", "{result}");
+    let second = inn.command(&run, "turn", "[[slow:60]] next");
+    inn.event(&run, "the next turn speaks", |event| {
+        event["type"] == "assistant_delta" && event["commandId"] == second.as_str()
+    });
+    std::fs::write(go, "").unwrap();
+    let result = inn.ended(&run, &second);
+    assert_eq!((&result["status"], &result["toolCallSummary"]["items"]), (&json!("completed"), &json!([])), "{result}");
+    assert!(!inn.events(&run).iter().any(|event| event["payload"]["text"] == "late\n"), "nobody asked for it any more");
+    inn.close();
+}

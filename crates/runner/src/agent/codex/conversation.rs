@@ -143,7 +143,7 @@ impl<'a> Conversation<'a> {
         let mut params = json!({"threadId": self.live.thread_id, "input": input(text, images),
             "clientUserMessageId": self.turn.command.command_id});
         // They hold for the thread's later turns too, and being told again costs Codex a tenth of a turn.
-        let settings = turn_settings(&self.turn.run.execution_policy);
+        let settings = turn_settings(&self.turn.run.execution_policy, self.outfit.home.as_deref());
         if self.live.told.as_ref() != Some(&settings) {
             params.as_object_mut().into_iter().for_each(|params| params.extend(settings.clone()));
         }
@@ -313,8 +313,8 @@ impl<'a> Conversation<'a> {
     async fn item(&mut self, method: &str, params: &RawJson) {
         match method {
             "item/started" | "item/completed" => {
-                let Some(ItemNote { item, thread_id }) = params.view() else { return };
-                if !self.is_ours(&thread_id) {
+                let Some(ItemNote { item, thread_id, turn_id }) = params.view() else { return };
+                if !self.is_of_turn(&thread_id, &turn_id) {
                     return;
                 }
                 // Codex got somewhere. A command that goes on talking says nothing about the provider.
@@ -328,9 +328,8 @@ impl<'a> Conversation<'a> {
                 }
             }
             _ => {
-                let Some(note) = params.view::<DeltaNote>().filter(|note| self.is_ours(&note.thread_id)) else {
-                    return;
-                };
+                let ours = |note: &DeltaNote| self.is_of_turn(&note.thread_id, &note.turn_id);
+                let Some(note) = params.view::<DeltaNote>().filter(ours) else { return };
                 if method != OUTPUT {
                     self.trying_since = None;
                 }
@@ -349,6 +348,11 @@ impl<'a> Conversation<'a> {
     /// Codex may have other threads, of agents it made itself; but for what they cost they are its own affair.
     fn is_ours(&self, thread_id: &str) -> bool {
         thread_id.is_empty() || thread_id == self.live.thread_id
+    }
+
+    /// A command that an earlier turn left running goes on talking: that is no part of this one.
+    fn is_of_turn(&self, thread_id: &str, turn_id: &str) -> bool {
+        self.is_ours(thread_id) && (turn_id.is_empty() || turn_id == self.turn_id)
     }
 
     /// With its first message a thread is on disk: from then on it is the session's.
@@ -415,7 +419,10 @@ impl<'a> Conversation<'a> {
             self.clean().await;
             return end.map(Ended::As).ok_or(Left::Stopped);
         }
-        if !is_reply {
+        if is_reply {
+            // What Codex left running goes on; of this turn nobody will hear how it ends.
+            self.items.abandon(&mut self.link).await;
+        } else {
             self.clean().await;
         }
         let error = turn.error.unwrap_or_default();

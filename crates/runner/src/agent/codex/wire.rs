@@ -85,6 +85,8 @@ pub struct ItemNote {
     pub item: Item,
     #[serde(default)]
     pub thread_id: String,
+    #[serde(default)]
+    pub turn_id: String,
 }
 
 /// A piece of an item: text, a thought, output.
@@ -93,6 +95,8 @@ pub struct ItemNote {
 pub struct DeltaNote {
     #[serde(default)]
     pub thread_id: String,
+    #[serde(default)]
+    pub turn_id: String,
     pub item_id: String,
     pub delta: String,
 }
