@@ -1,16 +1,16 @@
 //! `ostler doctor`: what is well and what is not between here and an answer, each with what to do about it. It only looks.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use jiff::fmt::rfc2822;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    backends::Backend,
+    backends::{Backend, CodexProgram},
     health::{ConfinementReadiness, Health, Readiness, SERVICE_ID},
+    provider_profiles::ProviderProfile,
     runs::ListRuns,
 };
-use ostler_runner::agent::codex::program;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -95,11 +95,14 @@ async fn examine(connection: &Connection) -> Vec<Check> {
     checks.extend(server(&client, &settings).await);
     if connect::is_loopback(&settings.server.value) {
         checks.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
-        checks.extend(agents(client.list_backends().await.map(|all| all.backends).unwrap_or_default()));
-        checks.push(codex().await);
     } else {
         let elsewhere = "the server is on another machine; run `ostler doctor` there";
         checks.push(Check::of("machine", State::Skip, elsewhere, ""));
+    }
+    if let Ok(known) = client.list_backends().await {
+        let profiles = client.list_provider_profiles().await.map(|all| all.provider_profiles).unwrap_or_default();
+        checks.extend(agents(&known.backends, &profiles));
+        checks.push(codex(&known.codex));
     }
     checks
 }
@@ -276,34 +279,40 @@ fn disk(dir: &Path) -> Option<Check> {
     Some(Check::of("disk", state, found, "make room: a full disk stops every write"))
 }
 
-/// Programs that profiles need on the machine where runners start.
-fn agents(backends: Vec<Backend>) -> Option<Check> {
-    let available: Vec<_> = backends.iter().filter(|b| b.available).map(|b| line(&b.profile, 63)).collect();
+/// Profiles that a run can name here: there is a program for them, and whatever secret they need.
+fn agents(backends: &[Backend], profiles: &[ProviderProfile]) -> Option<Check> {
     if backends.is_empty() {
         return None;
     }
-    let state = if available.is_empty() { State::Fail } else { State::Ok };
-    let found = format!("{} can run: {}", count(available.len() as i64, "profile"), available.join(", "));
-    Some(Check::of("backends", state, found, "switch a profile on in the server's configuration"))
+    let is_set = |name: &str| profiles.iter().find(|known| known.profile == name).is_none_or(|known| known.configured);
+    let built_in = backends.iter().filter(|backend| backend.available).map(|backend| backend.profile.as_str());
+    let own = profiles.iter().map(|known| known.profile.as_str());
+    let own = own.filter(|name| !backends.iter().any(|backend| backend.profile == *name));
+    let (ready, unset): (Vec<_>, Vec<_>) = built_in.chain(own).partition(|name| is_set(name));
+    let names = |names: &[&str]| names.iter().map(|name| line(name, 63)).collect::<Vec<_>>().join(", ");
+    let mut found = format!("{} can run: {}", count(ready.len() as i64, "profile"), names(&ready));
+    if !unset.is_empty() {
+        found += &format!("; not configured: {}", names(&unset));
+    }
+    let state = if ready.is_empty() { State::Fail } else { State::Ok };
+    Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
 }
 
-/// Which Codex a server started here would run, and whether it works.
-async fn codex() -> Check {
-    // The server's own configuration is not known here; what its environment would say may be.
-    let configured = std::env::var_os("OSTLER_AGENTS__CODEX").map(PathBuf::from);
-    let found = program::find(configured.as_deref(), std::env::var_os("PATH").as_deref());
-    match found {
-        Err(missing) => {
-            let fix = "npm install -g @openai/codex, or set agents.codex, if you want Codex's profiles";
-            Check::of("codex", State::Warn, missing, fix)
+/// Which Codex the server runs, and whether it works.
+fn codex(found: &CodexProgram) -> Check {
+    let program = found.program.as_deref().map(|program| line(program, 200));
+    let problem = line(found.problem.as_deref().unwrap_or("the server does not say"), 200);
+    match (program, &found.version) {
+        (Some(program), Some(version)) => Check::ok("codex", format!("{} ({program})", line(version, 80))),
+        (Some(program), None) => {
+            let fix =
+                "install it anew, or set agents.codex of the server to one that works, and start the server again";
+            Check::of("codex", State::Fail, format!("{program}: {problem}"), fix)
         }
-        Ok(path) => match program::version(&path).await {
-            Ok(version) => Check::ok("codex", format!("{version} ({})", path.display())),
-            Err(error) => {
-                let fix = "install it anew, or set agents.codex to one that works";
-                Check::of("codex", State::Fail, format!("{}: {error}", path.display()), fix)
-            }
-        },
+        (None, _) => {
+            let fix = "npm install -g @openai/codex where the server runs, or set its agents.codex, if you want Codex's profiles";
+            Check::of("codex", State::Warn, problem, fix)
+        }
     }
 }
 
@@ -349,9 +358,17 @@ mod tests {
 
     #[test]
     fn what_can_run_is_listed() {
-        let check = agents(ostler_protocol::backends::built_in()).unwrap();
-        assert_eq!((check.state, check.found.as_str()), (State::Ok, "2 profiles can run: scripted, model"));
-        assert_eq!(agents(vec![]), None);
+        let built_in = ostler_protocol::backends::built_in();
+        let profile = |name: &str, configured: bool| -> ProviderProfile {
+            let secret = serde_json::json!({"name": "s", "keys": []});
+            serde_json::from_value(serde_json::json!({"profile": name, "configured": configured, "secretRef": secret,
+                "builtIn": true, "agent": "model"}))
+            .unwrap()
+        };
+        let check = agents(&built_in, &[profile("model", false), profile("qwen", true)]).unwrap();
+        let found = "2 profiles can run: scripted, qwen; not configured: model";
+        assert_eq!((check.state, check.found.as_str()), (State::Ok, found));
+        assert_eq!(agents(&[], &[]), None);
     }
 
     #[test]

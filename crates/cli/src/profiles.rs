@@ -14,7 +14,8 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
     provider_profiles::{
-        AUTH, CONFIG, ProviderProfile, PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
+        AUTH, CONFIG, MODEL_CATALOG, ProviderProfile, PutConfig, PutCredential, ValidateProfile, Validation,
+        ValidationStatus,
     },
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -96,6 +97,9 @@ struct SetArgs {
     /// Set config.toml too, from this file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Set model-catalog.json too, from this file; for `dsflash-go`
+    #[arg(long, value_name = "FILE")]
+    model_catalog: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -179,7 +183,7 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 
 async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
     let file = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, PROFILE_FILE_BYTES_MAX)).transpose();
-    let files = [(AUTH, file(&args.auth)?), (CONFIG, file(&args.config)?)];
+    let files = [(AUTH, file(&args.auth)?), (CONFIG, file(&args.config)?), (MODEL_CATALOG, file(&args.model_catalog)?)];
     let given: BTreeMap<_, _> = files.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
     let asked = PutCredential {
         api_key: if given.contains_key(AUTH) { None } else { Some(key(args.key_file.as_deref())?) },

@@ -21,6 +21,21 @@ pub struct Backend {
 #[serde(rename_all = "camelCase")]
 pub struct BackendList {
     pub backends: Vec<Backend>,
+    /// What Codex's profiles run.
+    #[serde(default)]
+    pub codex: CodexProgram,
+}
+
+/// The Codex of this server, as it was when it was first asked after.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CodexProgram {
+    /// The native program; null where there is none.
+    pub program: Option<String>,
+    /// Null: it does not work.
+    pub version: Option<String>,
+    /// What is wrong with it.
+    pub problem: Option<String>,
 }
 
 /// Profiles that speak Codex over stdio and come with the product; other slugs are dynamic.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 pub use config::ProfileConfig;
-pub use credential::{AUTH, CONFIG, Credential};
+pub use credential::{AUTH, CONFIG, Credential, MODEL_CATALOG};
 
 use crate::{
     Failure, FailureKind, Timestamp,

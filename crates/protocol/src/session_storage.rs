@@ -139,16 +139,32 @@ impl RefreshStorage {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
 pub struct SweepStorage {
     /// As if it were this time; the server's own when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<String>, format = DateTime)]
     pub now: Option<Timestamp>,
     /// Sessions to evict at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+}
+
+impl SweepStorage {
+    /// What is said here, else there. Two places that say different things are refused.
+    pub fn or(self, other: Self) -> Result<Self, Failure> {
+        let clash = |name: &str| Failure::invalid("sweep-twice", format!("{name} differs in the body and the query"));
+        if self.now.is_some() && other.now.is_some() && self.now != other.now {
+            return Err(clash("now"));
+        }
+        if self.limit.is_some() && other.limit.is_some() && self.limit != other.limit {
+            return Err(clash("limit"));
+        }
+        Ok(Self { now: self.now.or(other.now), limit: self.limit.or(other.limit) })
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
+    backends::CodexProgram,
     events::{Event, EventType},
     ids::{CommandId, RunId, SessionId, name},
     kernel::{Op, Reply, Request},
@@ -57,7 +58,7 @@ pub struct Inner {
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
-    pub codex_works: tokio::sync::OnceCell<bool>,
+    pub codex: tokio::sync::OnceCell<CodexProgram>,
     /// Held by whoever publishes a manifest, so that versions are given out in turn.
     pub publishing: tokio::sync::Mutex<()>,
     runs: Cache<RunId, RunRef>,
@@ -180,7 +181,7 @@ impl App {
             manifests: Manifests::default(),
             metrics,
             traces,
-            codex_works: tokio::sync::OnceCell::new(),
+            codex: tokio::sync::OnceCell::new(),
             publishing: tokio::sync::Mutex::default(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),

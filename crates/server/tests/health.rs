@@ -12,6 +12,7 @@ on_both_engines!(
     readiness_names_store_migrations_durability_and_secrets,
     health_shows_no_secret,
     backends_are_listed_with_what_they_need,
+    a_program_that_is_no_codex_is_said_to_be_none,
 );
 
 async fn health_says_who_it_is_without_a_token(engine: Engine) {
@@ -75,4 +76,14 @@ async fn backends_are_listed_with_what_they_need(engine: Engine) {
         assert_eq!(backend["backendKind"], "codex-app-server-stdio");
         assert!(backend["requiredSecretKeys"].as_array().unwrap().contains(&json!("auth.json")), "{backend}");
     }
+}
+
+async fn a_program_that_is_no_codex_is_said_to_be_none(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.agents.codex = Some("/bin/true".into())).await;
+    let list = server.get("/api/v1/backends").await.with_status(200);
+    let codex = &list["codex"];
+    assert!(codex["program"].as_str().is_some_and(|program| program.ends_with("true")), "{codex}");
+    assert_eq!((&codex["version"], &codex["problem"]), (&Value::Null, &json!("it does not say that it is Codex")));
+    let backends = list["backends"].as_array().unwrap();
+    assert_eq!(backends.iter().find(|backend| backend["profile"] == "codex").unwrap()["available"], false);
 }

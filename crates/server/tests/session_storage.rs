@@ -217,7 +217,10 @@ async fn a_sweep_evicts_what_has_expired_and_is_not_in_use(engine: Engine) {
     let run_id = join(&server, &busy).await;
     server.turn(&run_id, "hi").await;
     assert_eq!(sweep(&server, json!({})).await, json!({"evicted": [], "busy": 0, "hasMore": false}));
-    let first = sweep(&server, json!({"now": "2026-01-03T00:00:00Z", "limit": 1})).await;
+    // In the body or in the query, as one likes.
+    let named = "/api/v1/sessions/storage/gc?now=2026-01-03T00:00:00Z&limit=1";
+    server.post(named, &json!({"limit": 2})).await.refused_by(SchemaInvalid, "sweep-twice");
+    let first = server.send(server.request("POST", named)).await.with_status(200);
     assert_eq!((&first["evicted"][0]["sessionId"], &first["hasMore"]), (&json!(early), &json!(true)));
     server.clock.advance_ms(48 * 3_600_000);
     let second = sweep(&server, json!({})).await;

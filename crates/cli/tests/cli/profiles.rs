@@ -94,6 +94,24 @@ fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
 }
 
 #[test]
+fn a_profile_that_needs_a_model_catalog_is_given_one() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    let file = |name: &str, text: &str| {
+        std::fs::write(home.path(name), text).unwrap();
+        home.path(name).to_str().unwrap().to_owned()
+    };
+    let (key, config) = (file("key", "k-0123456789abcdef"), file("config.toml", "model = \"m\"\n"));
+    let set = ["profiles", "set", "dsflash-go", "--key-file", &key, "--config", &config];
+    assert!(printed(home.cli(Some(&server), &set)).contains("model-catalog.json"), "it says what is missing");
+    let catalog = file("catalog.json", "{\"models\": []}");
+    printed(home.cli(Some(&server), &[&set[..], &["--model-catalog", &catalog]].concat()));
+    let shown = printed(home.cli(Some(&server), &["profiles", "show", "dsflash-go", "-o", "json"]));
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["configured"], true, "{shown}");
+    server.stop();
+}
+
+#[test]
 fn a_key_that_is_typed_is_never_shown_and_leaves_the_terminal_as_it_was() {
     let home = home(Engine::Sqlite);
     let server = home.serve();

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 pub const AUTH: &str = "auth.json";
 pub const CONFIG: &str = "config.toml";
+pub const MODEL_CATALOG: &str = "model-catalog.json";
 /// The field of `auth.json` that a key alone becomes.
 const KEY_FIELD: &str = "OPENAI_API_KEY";
 /// What Codex gets for its own provider when only a key is given. It would else ask for a catalogue of plugins.

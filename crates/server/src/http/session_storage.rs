@@ -51,13 +51,14 @@ pub async fn refresh(
     Ok(Json(service::session_storage::refresh(&app, &caller, &id, found).await?))
 }
 
-/// Evict all storage that has expired, without waiting for the next sweep.
+/// Evict all storage that has expired, without waiting for the next sweep. `now` and `limit` stand in the body or the query.
 #[utoipa::path(post, path = "/api/v1/sessions/storage/gc", tag = "sessions", security(("token" = ["operate"])),
-    request_body = Option<SweepStorage>,
+    params(SweepStorage), request_body = Option<SweepStorage>,
     responses((status = 200, body = SweptStorage), (status = "4XX", body = Problem)))]
 pub async fn sweep(
     State(app): State<App>,
+    Params(named): Params<SweepStorage>,
     OptionalBody(asked): OptionalBody<SweepStorage>,
 ) -> Result<Json<SweptStorage>, Refusal> {
-    Ok(Json(service::session_storage::sweep(&app, asked).await?))
+    Ok(Json(service::session_storage::sweep(&app, asked.or(named)?).await?))
 }

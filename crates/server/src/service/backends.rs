@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    backends::{Backend, BackendList},
+    backends::{Backend, BackendList, CodexProgram},
 };
 use ostler_runner::agent::codex;
 use ostler_store as store;
@@ -15,12 +15,13 @@ use crate::{
 pub async fn list(app: &App) -> Result<BackendList, Failure> {
     let known = store::backends::list(&app.db).await.map_err(store_failure)?;
     // Asked once, and only when somebody wants to know: it takes a process.
-    let has_codex = *app.codex_works.get_or_init(|| codex_works(&app.config.agents)).await;
+    let codex = app.codex.get_or_init(|| codex(&app.config.agents)).await.clone();
+    let has_codex = codex.version.is_some();
     let offered = |backend: Backend| {
         let available = backend.available || has_codex && backend.backend_kind.starts_with("codex");
         Backend { available, ..backend }
     };
-    Ok(BackendList { backends: known.into_iter().map(offered).collect() })
+    Ok(BackendList { backends: known.into_iter().map(offered).collect(), codex })
 }
 
 /// Writes down what this build offers. Run once at start.
@@ -31,11 +32,15 @@ pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
     Ok(())
 }
 
-/// Whether the program that Codex's profiles run is there, and says its version.
-async fn codex_works(agents: &AgentsSection) -> bool {
+/// The program that Codex's profiles run, and whether it says that it is one.
+async fn codex(agents: &AgentsSection) -> CodexProgram {
     let search_path = std::env::var_os("PATH");
-    let Ok(program) = codex::program::find(agents.codex.as_deref(), search_path.as_deref()) else { return false };
+    let program = match codex::program::find(agents.codex.as_deref(), search_path.as_deref()) {
+        Ok(program) => program,
+        Err(problem) => return CodexProgram { problem: Some(problem), ..CodexProgram::default() },
+    };
     let version = codex::program::version(&program).await;
     tracing::debug!(program = %program.display(), ?version, "looked for Codex");
-    version.is_ok()
+    let problem = version.as_ref().err().cloned();
+    CodexProgram { program: Some(program.display().to_string()), version: version.ok(), problem }
 }

@@ -15,6 +15,8 @@ use tokio::{
 
 /// Asking a program for its version.
 const VERSION_MS_MAX: u64 = 10_000;
+/// What Codex calls itself, before its version.
+const NAME: &str = "codex-cli ";
 const VERSION_CHARS_MAX: usize = 80;
 
 /// The native program: the configured one, else the one on the PATH, else the one inside the npm package there. `Err` says
@@ -79,9 +81,10 @@ pub async fn version(program: &Path) -> Result<String, String> {
     let output = output.map_err(|_| "it does not answer".to_owned())?.map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().next().unwrap_or_default();
-    match output.status.success() && !line.is_empty() {
-        true => Ok(line.trim_start_matches("codex-cli ").chars().take(VERSION_CHARS_MAX).collect()),
-        false => Err(format!("it ended with {}", output.status)),
+    match line.strip_prefix(NAME) {
+        _ if !output.status.success() => Err(format!("it ended with {}", output.status)),
+        Some(version) => Ok(version.trim().chars().take(VERSION_CHARS_MAX).collect()),
+        None => Err("it does not say that it is Codex".into()),
     }
 }
 
@@ -113,6 +116,13 @@ mod tests {
         write(&binary, BINARY).unwrap();
         assert_eq!(find(None, Some(bin.as_os_str())).unwrap(), binary);
         assert_eq!(find(Some(&modules.join("codex/bin/codex.js")), None).unwrap(), binary);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_answers_is_not_yet_a_codex() {
+        let refused = version(Path::new("/bin/true")).await.unwrap_err();
+        assert!(refused.contains("does not say that it is Codex"), "{refused}");
+        assert!(version(Path::new("/bin/false")).await.unwrap_err().contains("it ended with"));
     }
 
     #[test]
