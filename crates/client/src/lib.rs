@@ -17,6 +17,7 @@ mod path;
 mod permissions;
 mod provider_profiles;
 mod raw;
+pub mod receiver;
 mod relations;
 mod runner_jobs;
 mod runners;

@@ -1,6 +1,10 @@
-//! Message authentication: proof that a text was written by whoever holds the key. HMAC with SHA-256.
+//! Message authentication: proof that a text was written by whoever holds the key. HMAC with SHA-256; what comes from
+//! outside is compared in constant time.
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::hmac::{self, HMAC_SHA256};
+
+pub const SECRET_BYTES_MIN: usize = 32;
 
 pub struct MacKey(hmac::Key);
 
@@ -14,15 +18,35 @@ impl MacKey {
         Self::new(hmac::sign(&Self::new(bytes).0, purpose.as_bytes()).as_ref())
     }
 
-    /// Over the parts in their order, told apart: no other parts have the same tag.
-    pub fn tag(&self, parts: &[&[u8]]) -> Vec<u8> {
-        hmac::sign(&self.0, &joined(parts)).as_ref().to_vec()
+    /// A secret that two parties share is written as base64; the key is what the text stands for, not the text. `None`:
+    /// not base64, or too short to be a secret.
+    pub fn from_base64(text: &str) -> Option<Self> {
+        let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() >= SECRET_BYTES_MIN)?;
+        Some(Self::new(&bytes))
     }
 
-    /// In constant time.
-    pub fn verify(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
-        hmac::verify(&self.0, &joined(parts), tag).is_ok()
+    /// Over the bytes as they are.
+    pub fn sign(&self, message: &[u8]) -> Vec<u8> {
+        hmac::sign(&self.0, message).as_ref().to_vec()
     }
+
+    pub fn verifies(&self, message: &[u8], tag: &[u8]) -> bool {
+        hmac::verify(&self.0, message, tag).is_ok()
+    }
+
+    /// Over the parts in their order, told apart: no other parts have the same tag.
+    pub fn tag(&self, parts: &[&[u8]]) -> Vec<u8> {
+        self.sign(&joined(parts))
+    }
+
+    pub fn verify(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
+        self.verifies(&joined(parts), tag)
+    }
+}
+
+/// How a new shared secret is written.
+pub fn secret_text(random: &[u8; SECRET_BYTES_MIN]) -> String {
+    BASE64.encode(random)
 }
 
 fn joined(parts: &[&[u8]]) -> Vec<u8> {
@@ -32,6 +56,10 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 
     #[test]
     fn a_tag_is_good_for_its_parts_and_its_key_only() {
@@ -48,12 +76,20 @@ mod tests {
         }
     }
 
-    /// RFC 4231, test case 2, over one part whose length stands before it.
+    /// RFC 4231, test cases 2 and 6.
     #[test]
     fn it_is_hmac_sha_256() {
-        let text = b"what do ya want for nothing?";
-        let tag = hmac::sign(&MacKey::new(b"Jefe").0, text);
-        let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+        let short = MacKey::new(b"Jefe").sign(b"what do ya want for nothing?");
+        assert_eq!(hex(&short), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+        let long = MacKey::from_base64(&BASE64.encode([0xaa; 131])).unwrap();
+        let long = long.sign(b"Test Using Larger Than Block-Size Key - Hash Key First");
+        assert_eq!(hex(&long), "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    }
+
+    #[test]
+    fn a_shared_secret_is_base64_of_at_least_32_bytes() {
+        assert!(MacKey::from_base64(&secret_text(&[7; 32])).is_some());
+        assert!(MacKey::from_base64(&BASE64.encode([1; 31])).is_none());
+        assert!(MacKey::from_base64("not base64!").is_none());
     }
 }

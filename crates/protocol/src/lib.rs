@@ -3,6 +3,7 @@
 //! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
 //! the state machines; the store persists what they return.
 
+pub mod addresses;
 pub mod agent_runs;
 pub mod agents;
 pub mod agui;
@@ -47,6 +48,7 @@ pub mod sessions;
 pub mod tokens;
 pub mod ui;
 pub mod users;
+pub mod webhooks;
 pub mod workspaces;
 
 pub use failures::{Failure, FailureKind};
