@@ -18,7 +18,6 @@ mod permissions;
 mod provider_profiles;
 mod raw;
 pub mod receiver;
-mod relations;
 mod runner_jobs;
 mod runners;
 mod runs;

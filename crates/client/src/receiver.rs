@@ -11,7 +11,7 @@ use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
     Timestamp,
     ids::AgentId,
-    webhooks::{AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_S},
+    webhooks::{self, AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_S},
 };
 
 /// Deliveries remembered at once. Within one window no agent is told this much.
@@ -73,8 +73,7 @@ impl Receiver {
             [SIGNATURE_HEADER, TIMESTAMP_HEADER, DELIVERY_HEADER, AGENT_HEADER].map(|name| only(headers, name));
         let (signature, timestamp, delivery, agent) = (signature?, timestamp?, delivery?, agent?);
         let tag = unhex(signature).ok_or(Refused::Headers)?;
-        let signed: [&[u8]; 5] = [timestamp.as_bytes(), b".", delivery.as_bytes(), b".", body];
-        if !self.key.verifies(&signed, &tag) {
+        if !self.key.verifies(&webhooks::signed(timestamp, delivery, body), &tag) {
             return Err(Refused::Signature);
         }
         let signed_at: i64 = timestamp.parse().map_err(|_| Refused::Headers)?;
@@ -158,7 +157,7 @@ mod tests {
 
     fn signed(timestamp: &str, delivery: &str, body: &[u8]) -> HeaderMap {
         let key = MacKey::from_base64(&secret()).unwrap();
-        let tag = key.sign(&[timestamp.as_bytes(), b".", delivery.as_bytes(), b".", body]);
+        let tag = key.sign(&webhooks::signed(timestamp, delivery, body));
         let values = [
             (SIGNATURE_HEADER, hex(&tag)),
             (TIMESTAMP_HEADER, timestamp.to_owned()),

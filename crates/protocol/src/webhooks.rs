@@ -185,6 +185,11 @@ pub fn body(event_type: &str, payload: &impl Serialize, created_at: Timestamp) -
     RawJson::of(&Body { event_type, version: VERSION, payload, metadata: Metadata { created_at } })
 }
 
+/// What is signed of an attempt, as its headers say it.
+pub fn signed(timestamp: &str, delivery_id: &str, body: &[u8]) -> Vec<u8> {
+    [timestamp.as_bytes(), b".", delivery_id.as_bytes(), b".", body].concat()
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]

@@ -27,6 +27,7 @@ use crate::{
     clock::Ids,
     config::Config,
     hub::Hub,
+    live::Live,
     manifests::Manifests,
     metrics::Metrics,
     places::{Places, STREAMS},
@@ -54,6 +55,9 @@ pub struct Inner {
     pub secrets: SecretStore,
     pub attachments: Attachments,
     pub followers: Arc<Places>,
+    pub live: Arc<Live>,
+    /// What the other servers are to be told, where there can be others.
+    pub told: Option<Arc<Tray>>,
     pub manifests: Manifests,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
@@ -151,6 +155,7 @@ pub struct Parts {
     pub attachments: Attachments,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
+    pub told: Option<Arc<Tray>>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -164,7 +169,7 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, attachments, metrics, traces, stage } =
+        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, attachments, metrics, traces, told, stage } =
             parts;
         Self(Arc::new(Inner {
             db,
@@ -178,6 +183,8 @@ impl App {
             secrets,
             attachments,
             followers: Places::new(STREAMS),
+            live: Arc::default(),
+            told,
             manifests: Manifests::default(),
             metrics,
             traces,

@@ -61,6 +61,8 @@ pub enum Access {
     Public,
     /// Whoever has a signed URL. It is all the proof there is, so nobody is asked for a token, nor a page for its origin.
     Signed,
+    /// Everybody: who it is comes in the first frame of what is opened.
+    Introduce,
     /// Everybody who has a tenant: lists, sessions, what this server offers.
     Browse,
     /// Who may see a run: its tenant's callers, and its own runner.
@@ -78,6 +80,7 @@ pub enum Access {
 }
 
 impl Access {
+    /// What an operation of the document may declare.
     pub const ALL: [Self; 9] = [
         Self::Public,
         Self::Signed,
@@ -94,6 +97,7 @@ impl Access {
         match self {
             Self::Public => "public",
             Self::Signed => "signed",
+            Self::Introduce => "introduce",
             Self::Browse => "browse",
             Self::Read => "read",
             Self::Submit => "submit",
@@ -110,7 +114,7 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Signed => "this needs a token",
+            Self::Public | Self::Signed | Self::Introduce => "this needs a token",
             Self::Browse => "a runner sees its own run only, and an agent none",
             Self::Read => "an agent sees no run",
             Self::Submit => "runners and agents may not submit work",
@@ -125,7 +129,7 @@ impl Access {
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Signed, _) => true,
+            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce, _) => true,
             (Self::Read, _) => !matches!(caller, Agent { .. }),
             (Self::Browse, _) => !matches!(caller, Runner { .. } | Agent { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),

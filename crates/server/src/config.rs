@@ -3,6 +3,7 @@
 mod agent_runs;
 mod attachments;
 mod keys;
+mod limits;
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ use utoipa::ToSchema;
 pub use agent_runs::AgentRunsSection;
 pub use attachments::AttachmentsSection;
 pub use keys::{Key, keys};
+pub use limits::LimitsSection;
 
 use crate::rates::Rates;
 
@@ -273,46 +275,6 @@ impl AgentsSection {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LimitsSection {
-    /// Event streams open at once.
-    pub followers_max: usize,
-    /// Event streams open at once by one caller.
-    pub followers_per_caller_max: usize,
-    /// A stream whose caller would not be let in any more ends; this is how often that is asked. A token that was revoked
-    /// may be remembered for 5 s beside it.
-    pub readmit_ms: u64,
-    /// A connection that takes nothing for this long is dropped.
-    pub slow_reader_ms: u64,
-    /// A request's head must have come within this time; an idle connection is closed after it.
-    pub head_ms: u64,
-    /// A request's body must have come within this time.
-    pub body_ms: u64,
-    /// A heartbeat comment on every silent event stream.
-    pub heartbeat_ms: u64,
-    /// Connections open at once.
-    pub connections_max: usize,
-    /// A wake-up is a hint: whoever waits reads the store this often even without one.
-    pub recheck_ms: u64,
-}
-
-impl Default for LimitsSection {
-    fn default() -> Self {
-        Self {
-            followers_max: 2_048,
-            followers_per_caller_max: 1_024,
-            readmit_ms: 5_000,
-            slow_reader_ms: 30_000,
-            head_ms: 60_000,
-            body_ms: 60_000,
-            heartbeat_ms: 15_000,
-            connections_max: 4_096,
-            recheck_ms: 2_000,
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSection {
@@ -391,7 +353,12 @@ impl Config {
             ("limits.head_ms", limits.head_ms, 1..=MS_MAX),
             ("limits.body_ms", limits.body_ms, 1..=MS_MAX),
             ("limits.heartbeat_ms", limits.heartbeat_ms, 1..=MS_MAX),
-            ("limits.connections_max", limits.connections_max as u64, counted),
+            ("limits.connections_max", limits.connections_max as u64, counted.clone()),
+            ("limits.sockets_max", limits.sockets_max as u64, counted.clone()),
+            ("limits.sockets_per_caller_max", limits.sockets_per_caller_max as u64, counted),
+            ("limits.socket_auth_ms", limits.socket_auth_ms, 1..=MS_MAX),
+            ("limits.socket_ping_ms", limits.socket_ping_ms, 1..=MS_MAX),
+            ("limits.socket_dead_ms", limits.socket_dead_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
         ];
         match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {

@@ -11,6 +11,7 @@ mod http;
 mod hub;
 mod launcher;
 mod listener;
+mod live;
 mod manifests;
 mod metrics;
 mod places;

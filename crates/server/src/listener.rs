@@ -6,18 +6,19 @@ use std::{
     future::Future,
     io,
     net::SocketAddr,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::{Router, body::Body, extract::ConnectInfo};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
+use hyper::{
+    body::Incoming,
+    server::conn::http1::{self, UpgradeableConnection},
+    service::{HttpService, service_fn},
 };
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -38,7 +39,6 @@ pub async fn serve(app: App, listener: TcpListener, router: Router) {
     let patience = Duration::from_millis(limits.slow_reader_ms);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(Duration::from_millis(limits.head_ms));
-    let open = GracefulShutdown::new();
     loop {
         let (stream, address, place) = tokio::select! {
             accepted = accept(&listener, &places) => accepted,
@@ -52,19 +52,34 @@ pub async fn serve(app: App, listener: TcpListener, router: Router) {
             let answer = router.clone().oneshot(request);
             async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
         });
-        let served = open.watch(http.serve_connection(TokioIo::new(connection), service));
-        let metrics = app.metrics.clone();
+        let served = http.serve_connection(TokioIo::new(connection), service).with_upgrades();
+        let app = app.clone();
         tokio::spawn(async move {
-            if let Err(error) = served.await {
-                metrics.connection_dropped(reason(&error));
+            if let Err(error) = until_stopped(served, &app).await {
+                app.metrics.connection_dropped(reason(&error));
                 tracing::debug!(%error, "a connection ended early");
             }
         });
     }
     drop(listener);
-    if tokio::time::timeout(DRAIN, open.shutdown()).await.is_err() {
+    // Every connection gives its place back, also one that became a WebSocket.
+    let all = u32::try_from(app.config.limits.connections_max).unwrap_or(u32::MAX);
+    if tokio::time::timeout(DRAIN, places.acquire_many(all)).await.is_err() {
         tracing::warn!("requests were still open when the server stopped");
     }
+}
+
+/// Once the server stops, lets the request finish that is open.
+async fn until_stopped<S>(served: UpgradeableConnection<TokioIo<Connection>, S>, app: &App) -> Result<(), hyper::Error>
+where
+    S: HttpService<Incoming, ResBody = Body, Error = Infallible>,
+{
+    let mut served = pin!(served);
+    tokio::select! {
+        ended = served.as_mut() => return ended,
+        () = app.stopped() => served.as_mut().graceful_shutdown(),
+    }
+    served.await
 }
 
 async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {

@@ -12,6 +12,8 @@ use std::{
 use http::{Method, StatusCode};
 use ostler_protocol::{Failure, runner_jobs::JobEnd, runs::TerminalStatus};
 
+use crate::live::connection::Close;
+
 mod page;
 
 pub use page::{Gauges, page};
@@ -22,10 +24,19 @@ const TIMES_US: [u64; 12] =
 /// Where the buckets of a size end.
 const SIZES: [u64; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512];
 /// Statuses counted apart; the rest is `0`.
-const STATUSES: [u16; 21] =
-    [0, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
+const STATUSES: [u16; 22] =
+    [0, 101, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
 /// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
 const RULES_MAX: usize = 512;
+/// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in; the server stops; anything else.
+pub const SOCKET_ENDS: [(&str, u16); 6] = [
+    ("gone", Close::GONE.code),
+    ("dead", Close::DEAD.code),
+    ("slow", Close::SLOW.code),
+    ("refused", Close::REFUSED_CODE),
+    ("stopping", Close::GOING.code),
+    ("other", 0),
+];
 /// Why a connection was dropped: its reader takes nothing, its request's head does not come, anything else.
 pub const DROPS: [&str; 3] = ["slow-reader", "slow-head", "other"];
 const OUTCOMES: [TerminalStatus; 4] =
@@ -47,6 +58,7 @@ pub struct Metrics {
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
     large_manifests: AtomicU64,
+    sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
 }
 
 #[derive(Default)]
@@ -127,6 +139,11 @@ impl Metrics {
 
     pub fn spans_dropped(&self, spans: usize) {
         self.spans_dropped.fetch_add(spans as u64, Relaxed);
+    }
+
+    pub fn socket_closed(&self, close: Close) {
+        let at = SOCKET_ENDS.iter().position(|(_, code)| *code == close.code).unwrap_or(SOCKET_ENDS.len() - 1);
+        self.sockets_closed[at].fetch_add(1, Relaxed);
     }
 
     pub fn connection_dropped(&self, reason: &str) {

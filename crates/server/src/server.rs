@@ -80,7 +80,6 @@ impl Server {
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&token, issuers);
-        let stage_reached = reached;
         let parts = Parts {
             db,
             lanes,
@@ -93,7 +92,8 @@ impl Server {
             attachments,
             metrics,
             traces,
-            stage: stage_reached,
+            told: told.clone(),
+            stage: reached,
         };
         let app = App::new(parts);
         service::provider_profiles::learn_all(&app).await?;

@@ -39,6 +39,7 @@ mod runner_jobs;
 mod runs;
 mod session_storage;
 mod sessions;
+mod sockets;
 mod surface;
 mod tokens;
 mod traces;

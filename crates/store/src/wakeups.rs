@@ -2,7 +2,10 @@
 //! a hint and may be lost; the store is the truth. It goes out after the commit and on a connection of its own, because a
 //! commit that notifies takes a lock that all of Postgres shares. SQLite has one process, and nobody to tell.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use ostler_protocol::{events::Event, ids::SessionId};
 use sqlx::{
@@ -20,6 +23,7 @@ const CHANNEL: &str = "ostler";
 const PAYLOAD_BYTES_MAX: usize = 7_999;
 /// More than these never fit one payload, so they need not be remembered one by one.
 const SESSIONS_MAX: usize = 200;
+const LISTENERS_MAX: usize = 200;
 /// A listener that has heard nothing for this long asks whether its connection still stands.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,6 +35,8 @@ const EVERYTHING: &str = "*";
 pub struct News {
     /// Sessions with new events, and the first and the last of their numbers.
     pub sessions: BTreeMap<SessionId, (i64, i64)>,
+    /// Whoever has something new waiting for them, by name.
+    pub listeners: BTreeSet<String>,
     /// A runner job waits for a launcher.
     pub jobs: bool,
     /// More happened than was named: read everything again.
@@ -39,11 +45,11 @@ pub struct News {
 
 impl News {
     pub fn everything() -> Self {
-        Self { everything: true, jobs: true, sessions: BTreeMap::new() }
+        Self { everything: true, jobs: true, ..Self::default() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && !self.jobs && !self.everything
+        self.sessions.is_empty() && self.listeners.is_empty() && !self.jobs && !self.everything
     }
 
     pub fn add_event(&mut self, event: &Event) {
@@ -54,24 +60,40 @@ impl News {
         self.jobs |= other.jobs;
         self.everything |= other.everything;
         other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
+        other.listeners.into_iter().for_each(|name| self.add_listener(name));
+    }
+
+    /// A name is one word.
+    pub fn add_listener(&mut self, name: String) {
+        self.listeners.insert(name);
+        self.everything |= self.listeners.len() > LISTENERS_MAX;
+        self.leave_out();
     }
 
     fn add_session(&mut self, session: SessionId, (first, last): (i64, i64)) {
         let known = self.sessions.entry(session).or_insert((first, last));
         *known = (known.0.min(first), known.1.max(last));
         self.everything |= self.sessions.len() > SESSIONS_MAX;
+        self.leave_out();
+    }
+
+    /// Who reads everything need not be told what.
+    fn leave_out(&mut self) {
         if self.everything {
             self.sessions.clear();
+            self.listeners.clear();
         }
     }
 
-    /// Words: who says it, `j` or `-`, and then `session:first-last`, as many as there are; or `*`, when they do not fit.
+    /// Words: who says it, `j` or `-`, and then `session:first-last` and `@listener`, as many as there
+    /// are; or `*`, when they do not fit.
     fn encode(&self, origin: &str) -> String {
         let head = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
         let mut text = head.clone();
         for (session, (first, last)) in &self.sessions {
             text += &format!(" {session}:{first}-{last}");
         }
+        self.listeners.iter().for_each(|name| text += &format!(" @{name}"));
         if self.everything || text.len() > PAYLOAD_BYTES_MAX {
             return format!("{head} {EVERYTHING}");
         }
@@ -89,6 +111,10 @@ impl News {
             _ => return (origin, Self::everything()),
         }
         for word in words {
+            if let Some(name) = word.strip_prefix('@') {
+                news.add_listener(name.to_owned());
+                continue;
+            }
             let Some((session, numbers)) = range(word) else {
                 return (origin, Self { jobs: news.jobs || word != EVERYTHING, ..Self::everything() });
             };
@@ -186,7 +212,10 @@ mod tests {
 
     #[test]
     fn what_is_told_is_heard() {
-        for said in [news(0, 0), news(1, 9), News { jobs: true, ..news(3, 2) }, News { jobs: true, ..news(0, 0) }] {
+        let mut told = news(2, 3);
+        told.add_listener("usr_1".into());
+        for said in [told, news(0, 0), news(1, 9), News { jobs: true, ..news(3, 2) }, News { jobs: true, ..news(0, 0) }]
+        {
             assert_eq!(News::decode(&said.encode("me")), ("me", said));
         }
     }
@@ -197,7 +226,7 @@ mod tests {
         all.merge(News { jobs: true, ..Default::default() });
         all.merge(News { sessions: [(session(1), (3, 8))].into(), ..Default::default() });
         let sessions = [(session(0), (1, 4)), (session(1), (1, 8))].into();
-        assert_eq!(all, News { sessions, jobs: true, everything: false });
+        assert_eq!(all, News { sessions, jobs: true, ..News::default() });
     }
 
     #[test]
@@ -210,6 +239,15 @@ mod tests {
             assert!(heard == said || heard.everything, "{sessions} sessions");
         }
         assert!(!News::decode(&news(150, 9_999).encode("me")).1.everything, "the usual number is named");
+    }
+
+    #[test]
+    fn more_listeners_than_can_be_named_are_everybody() {
+        let mut told = News::default();
+        (0..LISTENERS_MAX).for_each(|number| told.add_listener(format!("usr_{number:032x}")));
+        assert!(!told.everything && told.encode("me").len() <= PAYLOAD_BYTES_MAX);
+        told.add_listener("local".into());
+        assert_eq!(told, News { everything: true, ..News::default() });
     }
 
     #[test]

@@ -125,6 +125,7 @@ impl Errand {
         let tier = match door {
             Some(Door::Leads(Access::Run)) => Tier::Run,
             _ if !reads => Tier::Submit,
+            Some(Door::Leads(Access::Introduce)) => Tier::Stream,
             _ if wants_stream(request.headers()) => Tier::Stream,
             _ => Tier::Read,
         };
@@ -179,6 +180,7 @@ fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Fail
     comes_rightly(app, request)?;
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
+        None if door == Some(Door::Leads(Access::Introduce)) => Ok(Entry::Public),
         None if door == Some(Door::Leads(Access::Public)) && !app.config.server.require_auth => Ok(Entry::Public),
         None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
             Ok(Entry::Trusted(Principal::Operator))

@@ -34,7 +34,7 @@ use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{doors::Doors, gate::Gate};
+use self::{doors::Doors, gate::Gate, trust::sockets};
 use crate::{app::App, auth::Access, rates::Limiter};
 
 pub use gate::{InProcess, Peer};
@@ -128,7 +128,8 @@ pub fn router(app: App) -> Router {
     let mut doors = Doors::of(&document)
         .with(Method::GET, DOCUMENT_PATH, Access::Browse)
         .with(Method::GET, docs::PATH, Access::Public)
-        .with(Method::GET, docs::STYLE_PATH, Access::Public);
+        .with(Method::GET, docs::STYLE_PATH, Access::Public)
+        .with(Method::GET, sockets::HUMAN_PATH, Access::Introduce);
     if app.config.server.open_metrics {
         doors = doors.with(Method::GET, metrics::PATH, Access::Public);
     }
@@ -139,6 +140,7 @@ pub fn router(app: App) -> Router {
     router
         .route(docs::PATH, get(move || async move { docs::html(page) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
+        .route(sockets::HUMAN_PATH, get(sockets::human))
         .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {

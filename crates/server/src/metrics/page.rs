@@ -33,6 +33,8 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_flush_seconds", "histogram", "", "Time from taking a flush up to its commit."),
     ("ostler_events_total", "counter", "", "Events made durable by this server."),
     ("ostler_followers", "gauge", "", "Event streams open on this server."),
+    ("ostler_sockets", "gauge", "", "WebSockets on this server whose other end has said who it is."),
+    ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
     ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
     ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
     ("ostler_jobs_ended_total", "counter", "end", "Runners started by this server that have ended, by how."),
@@ -60,6 +62,7 @@ pub struct Gauges {
     pub waiting_requests: usize,
     pub waiting_bytes: usize,
     pub followers: usize,
+    pub sockets: usize,
     pub leases: i64,
     pub jobs_pending: i64,
     pub jobs_running: i64,
@@ -96,6 +99,10 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_flush_seconds" => write_histogram(out, name, "", &metrics.flush_us, &TIMES_US, 1e-6),
         "ostler_events_total" => plain(out, metrics.events.load(Relaxed) as i64),
         "ostler_followers" => plain(out, gauges.followers as i64),
+        "ostler_sockets" => plain(out, gauges.sockets as i64),
+        "ostler_sockets_closed_total" => {
+            write_labelled(out, name, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
+        }
         "ostler_leases" => plain(out, gauges.leases),
         "ostler_jobs" => {
             for (phase, count) in [("pending", gauges.jobs_pending), ("running", gauges.jobs_running)] {

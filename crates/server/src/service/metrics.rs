@@ -16,6 +16,7 @@ pub async fn page(app: &App) -> Result<String, Failure> {
         waiting_requests,
         waiting_bytes,
         followers: app.followers.count(),
+        sockets: app.live.count(),
         leases: store::leases::count_held(&app.db).await.map_err(store_failure)?,
         jobs_pending,
         jobs_running,

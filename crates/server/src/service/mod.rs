@@ -12,6 +12,7 @@ pub mod follow;
 pub mod health;
 pub mod history;
 pub mod leases;
+pub mod live;
 pub mod metrics;
 pub mod permissions;
 pub mod provider_profiles;

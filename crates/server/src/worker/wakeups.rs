@@ -16,7 +16,7 @@ use ostler_store::{
 };
 use tokio::sync::Notify;
 
-use crate::app::App;
+use crate::{app::App, live};
 
 /// The first news go out at once, the next ones together after this long.
 const TELL_PAUSE: Duration = Duration::from_millis(10);
@@ -46,6 +46,12 @@ impl Tray {
         if !news.is_empty() {
             self.some.notify_one();
         }
+    }
+
+    /// Something new waits for this listener.
+    pub fn put_listener(&self, listener: &live::Listener) {
+        self.lock().add_listener(listener.to_string());
+        self.some.notify_one();
     }
 
     fn put(&self, more: News) {
@@ -140,7 +146,9 @@ async fn pass_on(app: &App, heard: &Tray) {
         }
         if news.everything {
             app.hub.reread_all();
+            app.live.reread_all();
         }
+        news.listeners.iter().for_each(|name| app.live.reread(&live::Listener::named(name)));
         let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
         let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
         reads.buffer_unordered(READS_MAX).collect::<()>().await;

@@ -5,6 +5,7 @@ mod database;
 mod document;
 mod issuer;
 mod played;
+mod socket;
 mod stream;
 
 use std::{
@@ -37,6 +38,7 @@ pub use database::Database;
 pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};
 pub use played::{Played, ask_body};
+pub use socket::Socket;
 pub use stream::Follow;
 
 /// How long a test waits for what must come.

@@ -1,0 +1,59 @@
+//! What callers may have open at once, and how long they are waited for.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    /// Event streams open at once.
+    pub followers_max: usize,
+    /// Event streams open at once by one caller.
+    pub followers_per_caller_max: usize,
+    /// A stream whose caller would not be let in any more ends; this is how often that is asked. A token that was revoked
+    /// may be remembered for 5 s beside it.
+    pub readmit_ms: u64,
+    /// A connection that takes nothing for this long is dropped.
+    pub slow_reader_ms: u64,
+    /// A request's head must have come within this time; an idle connection is closed after it.
+    pub head_ms: u64,
+    /// A request's body must have come within this time.
+    pub body_ms: u64,
+    /// A heartbeat comment on every silent event stream.
+    pub heartbeat_ms: u64,
+    /// Connections open at once.
+    pub connections_max: usize,
+    /// WebSockets open at once; each is one of the connections.
+    pub sockets_max: usize,
+    /// WebSockets open at once by one caller.
+    pub sockets_per_caller_max: usize,
+    /// Who opens a WebSocket must say within this time who they are.
+    pub socket_auth_ms: u64,
+    /// How often the other end of a WebSocket is asked whether it is there.
+    pub socket_ping_ms: u64,
+    /// A WebSocket whose other end was not heard of for this long is closed.
+    pub socket_dead_ms: u64,
+    /// A wake-up is a hint: whoever waits reads the store this often even without one.
+    pub recheck_ms: u64,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        Self {
+            followers_max: 2_048,
+            followers_per_caller_max: 1_024,
+            readmit_ms: 5_000,
+            slow_reader_ms: 30_000,
+            head_ms: 60_000,
+            body_ms: 60_000,
+            heartbeat_ms: 15_000,
+            connections_max: 16_384,
+            sockets_max: 12_288,
+            sockets_per_caller_max: 16,
+            socket_auth_ms: 5_000,
+            socket_ping_ms: 30_000,
+            socket_dead_ms: 90_000,
+            recheck_ms: 2_000,
+        }
+    }
+}

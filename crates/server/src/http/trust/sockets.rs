@@ -1,0 +1,278 @@
+//! `/ws/human`: whoever connects says who they are in the first frame, then hears what concerns them. A token is renewed over
+//! the same connection, and one that is good no longer ends it.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{
+        State, WebSocketUpgrade,
+        ws::{WebSocket, rejection::WebSocketUpgradeRejection},
+    },
+    response::Response,
+};
+use ostler_protocol::{Failure, FailureKind};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+
+use crate::{
+    app::App,
+    auth::Principal,
+    http::problem::Refusal,
+    live::{
+        LOCAL, Listener, Seat,
+        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, queue},
+    },
+    service,
+};
+
+pub const HUMAN_PATH: &str = "/ws/human";
+
+/// Connects as a person. The first frame must come within 5 s: `{"type": "auth", "token": …}`. The answer is `auth.ok`,
+/// followed by whatever waits for this person; or `auth.error` and the end. `{"type": "auth.renew", "access_token": …}` goes
+/// on with a newer token of the same caller. `docs/live.md` has it all.
+pub async fn human(
+    State(app): State<App>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    open(app, upgrade, Face::Human)
+}
+
+/// Whom a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Face {
+    Human,
+}
+
+impl Face {
+    /// Whom this caller listens for here. `None`: this is not for such callers.
+    fn listener(self, caller: &Principal) -> Option<Listener> {
+        match (self, caller) {
+            (Self::Human, Principal::Operator) => Some(Listener::Human(LOCAL.into())),
+            (Self::Human, Principal::User { user_id, .. }) => Some(Listener::Human(user_id.to_string().into())),
+            (Self::Human, _) => None,
+        }
+    }
+}
+
+fn open(
+    app: App,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    face: Face,
+) -> Result<Response, Refusal> {
+    app.accepting()?;
+    let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let upgrade = upgrade.max_message_size(HEARD_BYTES_MAX).max_frame_size(HEARD_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face)))
+}
+
+async fn serve(app: App, socket: WebSocket, face: Face) {
+    let limits = &app.config.limits;
+    let patience = Patience {
+        ping: Duration::from_millis(limits.socket_ping_ms),
+        dead: Duration::from_millis(limits.socket_dead_ms),
+        write: Duration::from_millis(limits.slow_reader_ms),
+    };
+    let (outbox, inbox) = queue();
+    let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
+    let conversation = Conversation { app: app.clone(), face, outbox, until, known: None };
+    let close = converse(socket, inbox, conversation, patience).await;
+    app.metrics.socket_closed(close);
+}
+
+/// What a peer may say.
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Heard {
+    #[serde(rename = "auth")]
+    Auth { token: SecretString },
+    #[serde(rename = "auth.renew")]
+    Renew { access_token: SecretString },
+}
+
+/// Why somebody is not let in, as `auth.error` names it.
+#[derive(Clone, Copy, Debug)]
+enum Refused {
+    Late,
+    Malformed,
+    Token,
+    /// A good token, of a caller that this is not for.
+    Caller,
+    TooMany,
+    Unavailable,
+}
+
+impl Refused {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Late => "timeout",
+            Self::Malformed => "malformed",
+            Self::Token => "invalid_token",
+            Self::Caller => "wrong_caller",
+            Self::TooMany => "too_many_connections",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::Late => "the first frame, auth, did not come in time",
+            Self::Malformed => "the first frame must be auth, with a token",
+            Self::Token => "the token is not valid, or not any more",
+            Self::Caller => "this token is of a caller that this connection is not for",
+            Self::TooMany => "too many connections are open",
+            Self::Unavailable => "who this is cannot be looked up now; try again",
+        }
+    }
+}
+
+impl From<Refused> for Step {
+    fn from(refused: Refused) -> Self {
+        let (reason, message) = (refused.name(), refused.message());
+        let i18n_key = format!("ws.auth.{reason}");
+        let told = json!({"type": "auth.error", "reason": reason, "message": message, "i18n_key": i18n_key});
+        Self { say: vec![frame(&told)], close: Some(Close { code: Close::REFUSED_CODE, reason }) }
+    }
+}
+
+fn frame(value: &Value) -> Frame {
+    value.to_string().into()
+}
+
+/// One connection, from the server's side.
+struct Conversation {
+    app: App,
+    face: Face,
+    outbox: Outbox,
+    /// When the peer must have said who it is.
+    until: Instant,
+    known: Option<Known>,
+}
+
+/// A peer that has said who it is.
+struct Known {
+    caller: Principal,
+    token: SecretString,
+    listener: Listener,
+    seat: Seat,
+    readmit: Interval,
+    /// What was begun is kept here, so that a peer that talks all the time cannot put it off.
+    must_check: bool,
+    must_reread: bool,
+}
+
+impl Conversation {
+    async fn authenticate(&self, token: &SecretString) -> Result<Principal, Refused> {
+        let asked = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.now());
+        Box::pin(asked).await.map_err(|failure| match failure.kind {
+            FailureKind::InfraFailed => Refused::Unavailable,
+            _ => Refused::Token,
+        })
+    }
+
+    async fn admit(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
+        let caller = self.authenticate(&token).await?;
+        let listener = self.face.listener(&caller).ok_or(Refused::Caller)?;
+        let (live, limits) = (&self.app.live, &self.app.config.limits);
+        // First the seat, then what is pending: what happens in between is told twice rather than never.
+        let seat = live.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
+            self.app.metrics.refused(&failure);
+            Refused::TooMany
+        })?;
+        let every = Duration::from_millis(limits.readmit_ms.max(1));
+        let mut readmit = interval_at(Instant::now() + every, every);
+        readmit.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = vec![welcome(&listener)];
+        self.known = Some(Known { caller, token, listener, seat, readmit, must_check: false, must_reread: true });
+        told.extend(self.pending().await.say);
+        Ok(told)
+    }
+
+    async fn renew(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
+        let caller = self.authenticate(&token).await?;
+        let known = self.known.as_mut().filter(|known| known.caller == caller).ok_or(Refused::Caller)?;
+        known.token = token;
+        known.must_check = false;
+        Ok(vec![welcome(&known.listener)])
+    }
+
+    /// Whether the peer would still be let in.
+    async fn check(&mut self) -> Step {
+        let Some(known) = self.known.as_ref().filter(|known| known.must_check) else { return Step::default() };
+        match self.authenticate(&known.token).await {
+            Ok(caller) if caller == known.caller => {}
+            // A store that does not answer says nothing about the caller.
+            Err(Refused::Unavailable) => {}
+            _ => return Refused::Token.into(),
+        }
+        self.known.iter_mut().for_each(|known| known.must_check = false);
+        Step::default()
+    }
+
+    /// What waits for this peer, if it is to be told.
+    async fn pending(&mut self) -> Step {
+        let Some(known) = self.known.as_mut().filter(|known| known.must_reread) else { return Step::default() };
+        match service::live::pending(&self.app, &known.listener).await {
+            Ok(frames) => {
+                known.must_reread = false;
+                frames.into()
+            }
+            // A peer that comes back asks again.
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), "what is pending could not be read");
+                Close { code: 1011, reason: "what is pending cannot be read now" }.into()
+            }
+        }
+    }
+}
+
+fn welcome(listener: &Listener) -> Frame {
+    frame(&match listener {
+        Listener::Human(user_id) => json!({"type": "auth.ok", "user_id": &**user_id}),
+        Listener::Agent(agent_id) => json!({"type": "auth.ok", "agent_id": agent_id}),
+    })
+}
+
+impl Dialect for Conversation {
+    /// The peer speaks first.
+    async fn open(&mut self) -> Step {
+        Step::default()
+    }
+
+    async fn hear(&mut self, text: &str) -> Step {
+        let checked = self.check().await;
+        if checked.close.is_some() {
+            return checked;
+        }
+        let done = match (serde_json::from_str(text), self.known.is_some()) {
+            (Ok(Heard::Auth { token }), false) => self.admit(token).await,
+            (Ok(Heard::Renew { access_token }), true) => self.renew(access_token).await,
+            (_, false) => Err(Refused::Malformed),
+            (_, true) => {
+                let message = "no such frame, or not of its form";
+                Ok(vec![frame(&json!({"type": "error", "code": "unknown_frame", "message": message}))])
+            }
+        };
+        done.map_or_else(Step::from, Step::from)
+    }
+
+    async fn wake(&mut self) -> Step {
+        let app = self.app.clone();
+        let Some(known) = &mut self.known else {
+            return tokio::select! {
+                () = sleep_until(self.until) => Refused::Late.into(),
+                () = app.drained() => Close::GOING.into(),
+            };
+        };
+        if !known.must_check && !known.must_reread {
+            tokio::select! {
+                _ = known.readmit.tick() => known.must_check = true,
+                () = known.seat.reread.notified() => known.must_reread = true,
+                () = app.drained() => return Close::GOING.into(),
+            }
+        }
+        let checked = self.check().await;
+        if checked.close.is_some() { checked } else { self.pending().await }
+    }
+}

@@ -1,0 +1,354 @@
+//! One WebSocket, whatever is spoken over it: a bounded queue towards the peer, pings, and an end for whoever is dead, too
+//! slow or unwelcome. It knows nothing of what the frames mean; that is its dialect's.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes};
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, sleep_until, timeout},
+};
+
+/// A text frame; cheap to clone, because one may go to thousands.
+pub type Frame = Utf8Bytes;
+
+/// The longest frame that is heard; the sender of a longer one is cut off.
+pub const HEARD_BYTES_MAX: usize = 64 * 1024;
+/// Frames on their way to one peer. A peer that lets more gather is dropped, and told everything again when it is back.
+pub const QUEUE_FRAMES_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// How often a peer is asked whether it is there.
+    pub ping: Duration,
+    /// One that has not been heard of for this long is dead.
+    pub dead: Duration,
+    /// How long a peer may take to take one frame.
+    pub write: Duration,
+}
+
+/// Why a connection ends, as its peer is told. Codes from 4000 on are ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Close {
+    pub code: u16,
+    pub reason: &'static str,
+}
+
+impl Close {
+    /// The code for whoever is not let in, or not any more.
+    pub const REFUSED_CODE: u16 = 4001;
+    /// The peer went, or cannot be told anything any more.
+    pub const GONE: Self = Self { code: 1005, reason: "gone" };
+    pub const GOING: Self = Self { code: 1001, reason: "the server is stopping" };
+    pub const NOT_TEXT: Self = Self { code: 1003, reason: "frames are text" };
+    pub const SLOW: Self = Self { code: 1013, reason: "too slow: what is pending comes again on the next connect" };
+    pub const DEAD: Self = Self { code: 4008, reason: "no pong" };
+}
+
+/// What a dialect does next: says something, then goes on or ends.
+#[derive(Default)]
+pub struct Step {
+    pub say: Vec<Frame>,
+    pub close: Option<Close>,
+}
+
+impl From<Vec<Frame>> for Step {
+    fn from(say: Vec<Frame>) -> Self {
+        Self { say, close: None }
+    }
+}
+
+impl From<Close> for Step {
+    fn from(close: Close) -> Self {
+        Self { say: vec![], close: Some(close) }
+    }
+}
+
+/// What is spoken over a connection.
+pub trait Dialect: Send {
+    /// Whoever speaks first does it here.
+    fn open(&mut self) -> impl Future<Output = Step> + Send;
+
+    /// A text frame has come.
+    fn hear(&mut self, text: &str) -> impl Future<Output = Step> + Send;
+
+    /// Resolves when there is something to say, or an end to make, that nobody asked for. It is dropped and called again
+    /// at any time, so it keeps in `self` what it has begun.
+    fn wake(&mut self) -> impl Future<Output = Step> + Send;
+}
+
+/// The way to one peer.
+#[derive(Clone)]
+pub struct Outbox {
+    frames: mpsc::Sender<Frame>,
+    overflow: Arc<Notify>,
+}
+
+impl Outbox {
+    /// Never waits: a peer whose queue is full is cut off instead.
+    pub fn put(&self, frame: Frame) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.frames.try_send(frame) {
+            self.overflow.notify_one();
+        }
+    }
+}
+
+/// What waits to be said.
+pub struct Inbox {
+    frames: mpsc::Receiver<Frame>,
+    overflow: Arc<Notify>,
+}
+
+impl Inbox {
+    /// The next frame; `None`: too many gathered.
+    async fn next(&mut self) -> Option<Frame> {
+        tokio::select! {
+            biased;
+            () = self.overflow.notified() => None,
+            Some(frame) = self.frames.recv() => Some(frame),
+            // Nobody can put anything any more.
+            else => std::future::pending().await,
+        }
+    }
+}
+
+pub fn queue() -> (Outbox, Inbox) {
+    let (sender, frames) = mpsc::channel(QUEUE_FRAMES_MAX);
+    let overflow = Arc::<Notify>::default();
+    (Outbox { frames: sender, overflow: overflow.clone() }, Inbox { frames, overflow })
+}
+
+/// Speaks until somebody ends it; answers who and why.
+pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, dialect: impl Dialect, patience: Patience) -> Close
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+{
+    let close = speak(&mut socket, &mut inbox, dialect, patience).await;
+    if close != Close::GONE {
+        let frame = CloseFrame { code: close.code, reason: close.reason.into() };
+        let _ = timeout(patience.write, socket.send(Message::Close(Some(frame)))).await;
+    }
+    close
+}
+
+async fn speak<S, E>(socket: &mut S, inbox: &mut Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+{
+    let mut ping_at = Instant::now() + patience.ping;
+    let mut dead_at = Instant::now() + patience.dead;
+    let mut step = dialect.open().await;
+    loop {
+        for frame in step.say {
+            if let Err(close) = say(socket, Message::Text(frame), patience).await {
+                return close;
+            }
+        }
+        if let Some(close) = step.close {
+            return close;
+        }
+        step = tokio::select! {
+            heard = socket.next() => {
+                dead_at = Instant::now() + patience.dead;
+                match heard {
+                    Some(Ok(Message::Text(text))) => dialect.hear(&text).await,
+                    Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
+                    // The library answers pings by itself.
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => Close::GONE.into(),
+                }
+            }
+            frame = inbox.next() => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
+            step = dialect.wake() => step,
+            () = sleep_until(ping_at) => {
+                ping_at += patience.ping;
+                let pinged = say(socket, Message::Ping(Default::default()), patience).await;
+                Step { say: vec![], close: pinged.err() }
+            }
+            () = sleep_until(dead_at) => Close::DEAD.into(),
+        };
+    }
+}
+
+async fn say<S, E>(socket: &mut S, message: Message, patience: Patience) -> Result<(), Close>
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+{
+    match timeout(patience.write, socket.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Close::GONE),
+        Err(_) => Err(Close::SLOW),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        pin::Pin,
+        task::{Context, Poll, ready},
+    };
+
+    use super::*;
+
+    const PATIENCE: Patience =
+        Patience { ping: Duration::from_secs(30), dead: Duration::from_secs(90), write: Duration::from_secs(10) };
+
+    /// The server's end of a socket. A peer that reads nothing leaves its way out full.
+    struct Socket {
+        heard: mpsc::UnboundedReceiver<Message>,
+        said: mpsc::Sender<Message>,
+        sending: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    }
+
+    impl Stream for Socket {
+        type Item = Result<Message, Infallible>;
+
+        fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            self.heard.poll_recv(context).map(|message| message.map(Ok))
+        }
+    }
+
+    impl Sink<Message> for Socket {
+        type Error = ();
+
+        fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
+            let sent = ready!(sending.as_mut().poll(context));
+            self.sending = None;
+            Poll::Ready(sent.then_some(()).ok_or(()))
+        }
+
+        fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), ()> {
+            let said = self.said.clone();
+            self.sending = Some(Box::pin(async move { said.send(message).await.is_ok() }));
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            self.poll_ready(context)
+        }
+
+        fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+            self.poll_ready(context)
+        }
+    }
+
+    /// Says hello, and everything back; nothing wakes it.
+    struct Echo;
+
+    impl Dialect for Echo {
+        async fn open(&mut self) -> Step {
+            vec!["hello".into()].into()
+        }
+
+        async fn hear(&mut self, text: &str) -> Step {
+            vec![text.into()].into()
+        }
+
+        async fn wake(&mut self) -> Step {
+            std::future::pending().await
+        }
+    }
+
+    struct Peer {
+        to: mpsc::UnboundedSender<Message>,
+        from: mpsc::Receiver<Message>,
+        outbox: Outbox,
+        ended: tokio::task::JoinHandle<Close>,
+    }
+
+    fn connect() -> Peer {
+        let (to, heard) = mpsc::unbounded_channel();
+        let (said, from) = mpsc::channel(1);
+        let (outbox, inbox) = queue();
+        let socket = Socket { heard, said, sending: None };
+        let ended = tokio::spawn(async move { converse(socket, inbox, Echo, PATIENCE).await });
+        Peer { to, from, outbox, ended }
+    }
+
+    impl Peer {
+        async fn text(&mut self) -> String {
+            match self.from.recv().await {
+                Some(Message::Text(text)) => text.to_string(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_server_may_speak_first_and_is_answered() {
+        let mut peer = connect();
+        assert_eq!(peer.text().await, "hello");
+        peer.to.send(Message::Text("you".into())).unwrap();
+        assert_eq!(peer.text().await, "you");
+        peer.outbox.put("news".into());
+        assert_eq!(peer.text().await, "news");
+        drop(peer.to);
+        assert_eq!(peer.ended.await.unwrap(), Close::GONE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
+        let mut peer = connect();
+        let began = Instant::now();
+        assert_eq!(peer.text().await, "hello");
+        for ping in 1..=2 {
+            assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
+            assert_eq!(began.elapsed().as_secs(), 30 * ping);
+        }
+        peer.to.send(Message::Pong(Default::default())).unwrap();
+        for ping in 3..=4 {
+            assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
+            assert_eq!(began.elapsed().as_secs(), 30 * ping, "the pong at 60 s was heard");
+        }
+        loop {
+            match peer.from.recv().await {
+                Some(Message::Ping(_)) => {}
+                Some(Message::Close(Some(frame))) => break assert_eq!(frame.code, Close::DEAD.code),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 150));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_dropped() {
+        let peer = connect();
+        let began = Instant::now();
+        // One frame is in its hands and one on the way; the rest gathers.
+        for number in 0..3 {
+            peer.outbox.put(number.to_string().into());
+        }
+        assert_eq!(peer.ended.await.unwrap(), Close::SLOW);
+        assert!(began.elapsed() <= 3 * PATIENCE.write, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_overflows_ends_the_connection_and_never_grows() {
+        let mut peer = connect();
+        for number in 0..10 * QUEUE_FRAMES_MAX {
+            peer.outbox.put(number.to_string().into());
+        }
+        let mut told = 0;
+        let close = loop {
+            match peer.from.recv().await {
+                Some(Message::Text(_)) => told += 1,
+                Some(Message::Close(Some(frame))) => break frame.code,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(close, Close::SLOW.code);
+        assert!(told <= QUEUE_FRAMES_MAX + 1, "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_not_spoken_here() {
+        let peer = connect();
+        peer.to.send(Message::Binary(vec![1].into())).unwrap();
+        let mut from = peer.from;
+        tokio::spawn(async move { while from.recv().await.is_some() {} });
+        assert_eq!(peer.ended.await.unwrap(), Close::NOT_TEXT);
+    }
+}

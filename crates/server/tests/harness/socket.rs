@@ -1,0 +1,74 @@
+//! The other end of a WebSocket, with a client that we did not write.
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_tungstenite::{
+    WebSocketStream, client_async,
+    tungstenite::{Error, Message, client::IntoClientRequest},
+};
+
+use super::{Caller, PATIENCE, TestServer};
+
+pub struct Socket(WebSocketStream<TcpStream>);
+
+impl Socket {
+    /// Connects with these headers beside the usual ones. `Err`: the status of the refusal.
+    pub async fn open(server: &TestServer, path: &str, headers: &[(&'static str, &str)]) -> Result<Self, u16> {
+        let stream = TcpStream::connect(server.address()).await.unwrap();
+        let mut request = format!("ws://{}{path}", server.address()).into_client_request().unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        match client_async(request, stream).await {
+            Ok((socket, _)) => Ok(Self(socket)),
+            Err(Error::Http(response)) => Err(response.status().as_u16()),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// Connects and says who calls; what is answered first.
+    pub async fn introduce(server: &TestServer, path: &str, caller: &Caller) -> (Self, Value) {
+        let mut socket = Self::open(server, path, &[]).await.unwrap();
+        socket.say(&json!({"type": "auth", "token": caller.token().unwrap()})).await;
+        let answer = socket.hear().await;
+        (socket, answer)
+    }
+
+    pub async fn say(&mut self, frame: &Value) {
+        self.send(Message::text(frame.to_string())).await;
+    }
+
+    pub async fn send(&mut self, message: Message) {
+        self.0.send(message).await.unwrap();
+    }
+
+    /// The next frame of text.
+    pub async fn hear(&mut self) -> Value {
+        loop {
+            match self.next().await {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Ping(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub async fn next(&mut self) -> Message {
+        timeout(PATIENCE, self.0.next()).await.expect("something comes").unwrap().unwrap()
+    }
+
+    /// Reads to the end, however it comes.
+    pub async fn ended(mut self) {
+        while let Some(Ok(_)) = timeout(PATIENCE, self.0.next()).await.expect("an end comes") {}
+    }
+
+    /// Reads to the end, which must come; the code that it ends with.
+    pub async fn closed(&mut self) -> u16 {
+        loop {
+            if let Message::Close(frame) = self.next().await {
+                return frame.unwrap().code.into();
+            }
+        }
+    }
+}
