@@ -24,6 +24,7 @@ mod log;
 mod output;
 mod paint;
 mod permissions;
+mod pki;
 mod preflight;
 mod profiles;
 mod ps;
@@ -88,6 +89,7 @@ enum Verb {
     Token(tokens::Args),
     Users(users::Args),
     Consent(consent::Args),
+    Pki(pki::Args),
     Serve(serve::Args),
     Runner(runner::Args),
     #[command(hide = true)]
@@ -139,6 +141,8 @@ impl Verb {
                 return None;
             }
             Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
+            // The mesh's keys lie on this machine.
+            Self::Pki(args) if !args.is_remote() => return None,
             // Its launcher is of the same build, and started it from its own program.
             Self::Runner(args) if args.is_launched() => return None,
             Self::Runner(_) => &["ostler_runners"],
@@ -158,6 +162,7 @@ impl Verb {
             Self::Users(_) => &["ostler_users"],
             Self::Consent(args) if args.is_offline() => return None,
             Self::Consent(_) => &["ostler_agents", "ostler_consent"],
+            Self::Pki(_) => &["ostler_identities"],
         })
     }
 }
@@ -191,6 +196,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Token(args) => tokens::token(connection, args).await,
         Verb::Users(args) => users::users(connection, args).await,
         Verb::Consent(args) => consent::consent(connection, args).await,
+        Verb::Pki(args) => pki::pki(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Runner(args) => runner::runner(connection, args).await,
         Verb::Guard(args) => guard::guard(args).await,

@@ -60,6 +60,15 @@ pub struct ServerFlags {
     /// Limit how often one caller may come; the rates are in the configuration's [rate_limit]
     #[arg(long)]
     rate_limit: bool,
+    /// The domain whose names this server certifies in the mesh [default: localhost.test]
+    #[arg(long, value_name = "DOMAIN")]
+    mesh_issuer: Option<String>,
+    /// Speak TLS with this certificate and those above it, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Start even if the store's settings may lose acknowledged writes in a power cut
     #[arg(long)]
     unsafe_durability: bool,
@@ -99,6 +108,9 @@ impl ServerFlags {
             require_auth: self.require_auth,
             allow_origins: self.allow_origin.clone(),
             rate_limit: self.rate_limit,
+            mesh_issuer: self.mesh_issuer.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
             unsafe_durability: self.unsafe_durability,
             ..of_store
         };
@@ -132,7 +144,7 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
         _ = interrupt.recv() => return Ok(exit_codes::OK),
         _ = terminate.recv() => return Ok(exit_codes::OK),
     };
-    let address = format!("http://{}", server.address());
+    let address = format!("{}://{}", server.scheme(), server.address());
     output::data(&output::json_line(&Ready { address: address.clone(), token_file: server.token_file().to_owned() }));
     tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
     if std::io::stderr().is_terminal() {

@@ -323,6 +323,37 @@ pub const REGISTRY: &[Capability] = &[
         "Erases a thread: nobody knows of it any more, and only digests stay.",
     ),
     tag(
+        "ostler_identities",
+        &[
+            "POST /api/v1/identities",
+            "GET /api/v1/identities",
+            "GET /api/v1/identities/{aid}",
+            "POST /api/v1/identities/{aid}/revoke",
+            "POST /api/v1/identities/invites",
+        ],
+        "Names of the mesh, for the operator: certify, list, revoke, invite.",
+    ),
+    tag(
+        "ostler_mesh_gateway",
+        &["GET /.well-known/aun-gateway"],
+        "The mesh's gateway, a WebSocket at /aun: register, log in, connect; docs/generated/methods.md lists its methods.",
+    ),
+    tag(
+        "ostler_mesh_pki",
+        &[
+            "GET /pki/chain",
+            "GET /pki/root.crt",
+            "GET /pki/cert/{aid}",
+            "GET /pki/crl.json",
+            "GET /pki/crl",
+            "GET /pki/ocsp/{serial}",
+            "POST /pki/ocsp",
+            "GET /pki/trust-roots.json",
+        ],
+        "Who may be believed in the mesh: the chain, certificates and their versions, what was revoked, the signed list of roots.",
+    ),
+    tag("ostler_agent_md", &["GET /agent.md", "PUT /agent.md"], "What agents of the mesh say of themselves."),
+    tag(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; whoever has read them can compute its head.",

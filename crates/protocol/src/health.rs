@@ -27,6 +27,17 @@ pub struct Readiness {
     pub durability: DurabilityReadiness,
     pub secret_refs: SecretRefReadiness,
     pub confinement: ConfinementReadiness,
+    pub mesh: MeshReadiness,
+}
+
+/// Whether agents can come to this server's gateway.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MeshReadiness {
+    pub open: bool,
+    pub domain: String,
+    /// Why not, if not.
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

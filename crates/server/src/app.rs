@@ -29,6 +29,7 @@ use crate::{
     hub::Hub,
     live::Live,
     manifests::Manifests,
+    mesh::Mesh,
     metrics::Metrics,
     places::{Places, STREAMS},
     secrets::SecretStore,
@@ -56,6 +57,7 @@ pub struct Inner {
     pub attachments: Attachments,
     pub followers: Arc<Places>,
     pub live: Arc<Live>,
+    pub mesh: Mesh,
     /// What the other servers are to be told, where there can be others.
     pub told: Option<Arc<Tray>>,
     pub manifests: Manifests,
@@ -153,6 +155,7 @@ pub struct Parts {
     pub auth: Authenticator,
     pub secrets: SecretStore,
     pub attachments: Attachments,
+    pub mesh: Mesh,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub told: Option<Arc<Tray>>,
@@ -169,8 +172,22 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, attachments, metrics, traces, told, stage } =
-            parts;
+        let Parts {
+            db,
+            lanes,
+            hub,
+            clock,
+            config,
+            redactor,
+            auth,
+            secrets,
+            attachments,
+            mesh,
+            metrics,
+            traces,
+            told,
+            stage,
+        } = parts;
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -184,6 +201,7 @@ impl App {
             attachments,
             followers: Places::new(STREAMS),
             live: Arc::default(),
+            mesh,
             told,
             manifests: Manifests::default(),
             metrics,

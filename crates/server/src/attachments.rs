@@ -51,7 +51,8 @@ impl Attachments {
         };
         let secret = SecretStore::key_text(config)?;
         let key = MacKey::derived(secret.expose_secret().trim().as_bytes(), PURPOSE);
-        let base_url = section.base_url.clone().unwrap_or_else(|| format!("http://{}", config.server.listen));
+        let base_url =
+            section.base_url.clone().unwrap_or_else(|| format!("{}://{}", config.scheme(), config.server.listen));
         let base_url = base_url.trim_end_matches('/').to_owned();
         Ok(Self { store, bucket, base_url, key, uploads: Places::new(UPLOADS) })
     }

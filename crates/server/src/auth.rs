@@ -18,7 +18,10 @@ mod tokens;
 
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
-pub use tokens::{AGENT, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash, unhex};
+pub use tokens::{
+    AGENT, AID_ACCESS, AID_REFRESH, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash,
+    unhex,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
@@ -63,6 +66,8 @@ pub enum Access {
     Signed,
     /// Everybody: who it is comes in the first frame of what is opened.
     Introduce,
+    /// Everybody, under the names of the mesh's domain too. Who writes proves by the mesh's own means who they are.
+    Mesh,
     /// Everybody who has a tenant: lists, sessions, what this server offers.
     Browse,
     /// Who may see a run: its tenant's callers, and its own runner.
@@ -81,9 +86,10 @@ pub enum Access {
 
 impl Access {
     /// What an operation of the document may declare.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Public,
         Self::Signed,
+        Self::Mesh,
         Self::Browse,
         Self::Read,
         Self::Submit,
@@ -97,6 +103,7 @@ impl Access {
         match self {
             Self::Public => "public",
             Self::Signed => "signed",
+            Self::Mesh => "mesh",
             Self::Introduce => "introduce",
             Self::Browse => "browse",
             Self::Read => "read",
@@ -114,7 +121,7 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Signed | Self::Introduce => "this needs a token",
+            Self::Public | Self::Signed | Self::Introduce | Self::Mesh => "this needs a token",
             Self::Browse => "a runner sees its own run only, and an agent none",
             Self::Read => "an agent sees no run",
             Self::Submit => "runners and agents may not submit work",
@@ -129,7 +136,7 @@ impl Access {
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce, _) => true,
+            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce | Self::Mesh, _) => true,
             (Self::Read, _) => !matches!(caller, Agent { .. }),
             (Self::Browse, _) => !matches!(caller, Runner { .. } | Agent { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),

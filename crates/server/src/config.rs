@@ -4,6 +4,7 @@ mod agent_runs;
 mod attachments;
 mod keys;
 mod limits;
+mod mesh;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,7 @@ pub use agent_runs::AgentRunsSection;
 pub use attachments::AttachmentsSection;
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
+pub use mesh::{MeshSection, Registration};
 
 use crate::rates::Rates;
 
@@ -44,6 +46,7 @@ pub struct Config {
     pub sessions: SessionsSection,
     pub agent_runs: AgentRunsSection,
     pub attachments: AttachmentsSection,
+    pub mesh: MeshSection,
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
@@ -56,6 +59,12 @@ pub struct Config {
 pub struct ServerSection {
     /// Where to listen: an address and a port; port 0 picks a free one.
     pub listen: String,
+    /// Speaks TLS with this certificate and those above it, PEM; `tls_key` goes with it.
+    #[schema(value_type = Option<String>)]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of `tls_cert`, PEM.
+    #[schema(value_type = Option<String>)]
+    pub tls_key: Option<PathBuf>,
     /// The operator's token and the SQLite store. `OSTLER_DATA_DIR` sets it too; else `~/.local/share/ostler`.
     #[schema(value_type = Option<String>)]
     pub data_dir: Option<PathBuf>,
@@ -80,6 +89,8 @@ impl Default for ServerSection {
     fn default() -> Self {
         Self {
             listen: DEFAULT_LISTEN.into(),
+            tls_cert: None,
+            tls_key: None,
             data_dir: None,
             open_loopback: false,
             require_auth: false,
@@ -303,6 +314,9 @@ pub struct Overrides {
     pub allow_origins: Vec<String>,
     pub rate_limit: bool,
     pub unsafe_durability: bool,
+    pub mesh_issuer: Option<String>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
 }
 
 impl Config {
@@ -325,6 +339,9 @@ impl Config {
         config.server.require_auth |= overrides.require_auth;
         config.server.allow_origins.extend(overrides.allow_origins);
         config.rate_limit.on |= overrides.rate_limit;
+        config.mesh.issuer = overrides.mesh_issuer.unwrap_or(config.mesh.issuer);
+        config.server.tls_cert = overrides.tls_cert.or(config.server.tls_cert);
+        config.server.tls_key = overrides.tls_key.or(config.server.tls_key);
         config.check()?;
         config.store.unsafe_durability |= overrides.unsafe_durability;
         Ok(config)
@@ -378,6 +395,8 @@ impl Config {
         }
         self.rate_limit.check()?;
         self.check_numbers()?;
+        self.mesh_domain()?;
+        self.tls_files()?;
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 

@@ -25,6 +25,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Sleep, sleep},
 };
+use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::{app::App, http::Peer};
@@ -33,7 +34,7 @@ use crate::{app::App, http::Peer};
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until the server stops, then lets open requests finish.
-pub async fn serve(app: App, listener: TcpListener, router: Router) {
+pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, router: Router) {
     let limits = &app.config.limits;
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let patience = Duration::from_millis(limits.slow_reader_ms);
@@ -45,17 +46,29 @@ pub async fn serve(app: App, listener: TcpListener, router: Router) {
             () = app.stopped() => break,
         };
         let connection = Connection { stream, patience, stalled: None, _place: place };
-        let router = router.clone();
+        let (router, tls) = (router.clone(), tls.clone());
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(Peer(address)));
             let answer = router.clone().oneshot(request);
             async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
         });
-        let served = http.serve_connection(TokioIo::new(connection), service).with_upgrades();
-        let app = app.clone();
+        let (http, app) = (http.clone(), app.clone());
         tokio::spawn(async move {
-            if let Err(error) = until_stopped(served, &app).await {
+            let served = match tls {
+                None => {
+                    until_stopped(http.serve_connection(TokioIo::new(connection), service).with_upgrades(), &app).await
+                }
+                Some(tls) => {
+                    // A peer that does not get on with its handshake is as slow as one whose head does not come.
+                    let patience = Duration::from_millis(app.config.limits.head_ms);
+                    let Ok(Ok(stream)) = tokio::time::timeout(patience, tls.accept(connection)).await else {
+                        return app.metrics.connection_dropped("slow-head");
+                    };
+                    until_stopped(http.serve_connection(TokioIo::new(stream), service).with_upgrades(), &app).await
+                }
+            };
+            if let Err(error) = served {
                 app.metrics.connection_dropped(reason(&error));
                 tracing::debug!(%error, "a connection ended early");
             }
@@ -70,8 +83,9 @@ pub async fn serve(app: App, listener: TcpListener, router: Router) {
 }
 
 /// Once the server stops, lets the request finish that is open.
-async fn until_stopped<S>(served: UpgradeableConnection<TokioIo<Connection>, S>, app: &App) -> Result<(), hyper::Error>
+async fn until_stopped<I, S>(served: UpgradeableConnection<TokioIo<I>, S>, app: &App) -> Result<(), hyper::Error>
 where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: HttpService<Incoming, ResBody = Body, Error = Infallible>,
 {
     let mut served = pin!(served);

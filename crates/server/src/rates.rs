@@ -6,6 +6,7 @@
 
 use std::{
     convert::Infallible,
+    hash::Hash,
     net::IpAddr,
     sync::{
         Arc,
@@ -13,6 +14,7 @@ use std::{
     },
 };
 
+use jiff::SignedDuration;
 use ostler_protocol::{Failure, FailureKind, Timestamp};
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
@@ -201,24 +203,53 @@ impl Limiter {
     }
 }
 
+/// Buckets for something else than tiers of callers, that nobody is told the standing of.
+pub struct Buckets<K> {
+    full_at: Cache<K, Arc<AtomicI64>>,
+}
+
+impl<K: Clone + Eq + Hash> Buckets<K> {
+    pub fn new(remembered: usize) -> Self {
+        Self { full_at: Cache::new(remembered) }
+    }
+
+    /// Takes one of `count` that come back in the given time, and may all be taken at once. Else: how long to wait.
+    pub fn take(&self, key: K, count: u32, per: SignedDuration, now: Timestamp) -> Result<(), i64> {
+        let found = self.full_at.get_or_insert_with(&key, || Ok::<_, Infallible>(Arc::default()));
+        let full_at = found.unwrap_or_else(|never| match never {});
+        let interval = (per.as_micros() as i64 / i64::from(count.max(1))).max(1);
+        match draw(interval, i64::from(count), &full_at, now.as_microsecond()) {
+            (_, None) => Ok(()),
+            (_, Some(wait_us)) => Err((wait_us + 999) / 1_000),
+        }
+    }
+}
+
 fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> Standing {
-    let (interval, depth) = (rate.interval_us(), rate.interval_us() * i64::from(rate.burst));
-    let standing = |until_full: i64, wait: Option<i64>| Standing {
+    let (interval, burst) = (rate.interval_us(), i64::from(rate.burst));
+    let (until_full, wait) = draw(interval, burst, full_at, now);
+    Standing {
         tier,
         limit: rate.burst,
-        remaining: ((depth - until_full) / interval).max(0) as u32,
+        remaining: ((interval * burst - until_full) / interval).max(0) as u32,
         reset_ms: (until_full + 999) / 1_000,
         wait_ms: wait.map(|us| (us + 999) / 1_000),
-    };
+    }
+}
+
+/// Takes one from a bucket of so many, each of which comes back after the interval: how long until it is full again, and
+/// how much too early this came, if it did.
+fn draw(interval: i64, burst: i64, full_at: &AtomicI64, now: i64) -> (i64, Option<i64>) {
+    let depth = interval * burst;
     let mut known = full_at.load(Ordering::Relaxed);
     loop {
         let next = known.max(now) + interval;
         if next - now > depth {
             // A request that is refused costs nothing.
-            return standing(known - now, Some(next - now - depth));
+            return (known - now, Some(next - now - depth));
         }
         match full_at.compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return standing(next - now, None),
+            Ok(_) => return (next - now, None),
             Err(other) => known = other,
         }
     }

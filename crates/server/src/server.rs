@@ -9,10 +9,11 @@ use std::{
 };
 
 use axum::Router;
-use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, Timestamp, redaction::Redactor};
 use ostler_store::{Db, StoreError, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio_rustls::TlsAcceptor;
 
 use crate::{
     app::{App, LaneHost, Parts, Stage},
@@ -23,9 +24,11 @@ use crate::{
     directories, http,
     hub::Hub,
     launcher, listener,
+    mesh::Mesh,
     metrics::Metrics,
+    pki::Pki,
     secrets::SecretStore,
-    service,
+    service, tls,
     traces::{self, Traces},
     worker::{self, wakeups::Tray},
 };
@@ -61,6 +64,8 @@ impl Server {
         let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
+        let mesh = mesh(&db, &config, clock.now()).await?;
+        let tls = tls::acceptor(&config)?;
         let listener =
             TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
@@ -90,6 +95,7 @@ impl Server {
             auth,
             secrets,
             attachments,
+            mesh,
             metrics,
             traces,
             told: told.clone(),
@@ -99,7 +105,7 @@ impl Server {
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
-        let mut tasks = spawn(&app, listener, router.clone(), told);
+        let mut tasks = spawn(&app, (listener, tls), router.clone(), told);
         if let (Some(endpoint), Some(spans)) = (app.config.log.otlp_endpoint.clone(), spans) {
             tasks.push(tokio::spawn(traces::run(app.clone(), endpoint, spans)));
         }
@@ -113,6 +119,11 @@ impl Server {
 
     pub fn token_file(&self) -> &Path {
         &self.token_file
+    }
+
+    /// `https` where the listener speaks TLS.
+    pub fn scheme(&self) -> &'static str {
+        self.app.config.scheme()
     }
 
     /// What the store is: `sqlite` or `postgres`.
@@ -142,8 +153,13 @@ impl Server {
     }
 }
 
-fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray>>) -> Vec<JoinHandle<()>> {
-    let serving = tokio::spawn(listener::serve(app.clone(), listener, router));
+fn spawn(
+    app: &App,
+    (listener, tls): (TcpListener, Option<TlsAcceptor>),
+    router: Router,
+    told: Option<Arc<Tray>>,
+) -> Vec<JoinHandle<()>> {
+    let serving = tokio::spawn(listener::serve(app.clone(), listener, tls, router));
     let mut tasks = vec![
         serving,
         tokio::spawn(worker::sweeper::run(app.clone())),
@@ -153,6 +169,22 @@ fn spawn(app: &App, listener: TcpListener, router: Router, told: Option<Arc<Tray
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
     }
     tasks
+}
+
+/// The mesh, with the keys of its domain. Where they cannot be had, or another authority certifies the domain, the rest
+/// works without it.
+async fn mesh(db: &Db, config: &Config, now: Timestamp) -> Result<Mesh, Failure> {
+    let opened = match Pki::open(config, now) {
+        Ok(pki) => {
+            let recorded = service::mesh::identities::record(db, &pki, now).await;
+            recorded.map_err(|error| not_started("store", error))?.map(|()| pki)
+        }
+        Err(failure) => Err(failure.message),
+    };
+    if let Err(why) = &opened {
+        tracing::warn!(why, "the mesh is off");
+    }
+    Ok(Mesh::new(opened))
 }
 
 /// Where this server is at home, without links or dots.

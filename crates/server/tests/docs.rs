@@ -55,6 +55,16 @@ fn the_page_of_configuration_lists_every_key() {
     assert!(kept == text, "docs/configuration.md is not the program's list; run this with OSTLER_BLESS=1");
 }
 
+#[test]
+fn the_page_of_the_gateways_methods_is_their_table() {
+    let (path, text) = (page("generated/methods.md"), ostler_protocol::mesh::methods::page());
+    if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == text, "docs/generated/methods.md is not the table; run this with OSTLER_BLESS=1");
+}
+
 /// `262144` as a page writes it.
 fn grouped(number: i64) -> String {
     let digits = number.to_string();

@@ -25,6 +25,7 @@ mod limits;
 mod listing;
 mod liveness;
 mod matrix;
+mod mesh;
 mod metrics;
 mod pages;
 mod patience;

@@ -38,7 +38,7 @@ const KINDS: [Kind; 5] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::R
 fn admitted(access: &str) -> &'static [Kind] {
     use Kind::*;
     match access {
-        "public" | "signed" => &KINDS,
+        "public" | "signed" | "mesh" => &KINDS,
         "read" => &[Client, ServiceRunner, User, RunsRunner],
         "browse" => &[Client, ServiceRunner, User],
         "submit" => &[Client, User],
@@ -77,6 +77,7 @@ fn operations() -> Vec<Operation> {
             let requirement = requirements[0].as_object().unwrap();
             let access = match requirement.get("token") {
                 None if requirement.contains_key("signature") => "signed".to_owned(),
+                None if requirement.contains_key("mesh") => "mesh".to_owned(),
                 None => "public".to_owned(),
                 Some(names) => names[0].as_str().unwrap().to_owned(),
             };
@@ -118,7 +119,7 @@ impl Operation {
     /// About the whole installation, which has no tenant. A trial's run has one.
     fn is_everywhere(&self) -> bool {
         match self.access.as_str() {
-            "public" | "signed" => true,
+            "public" | "signed" | "mesh" => true,
             "own" => ["/agents", "/h2a/relations"].contains(&self.template),
             "provide" => !self.template.contains("{validationId}"),
             _ => false,
@@ -273,8 +274,8 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
             for (status, text) in operation.call(caller, &scene).await {
                 let expected = match operation.access.as_str() {
                     "public" if caller.token().is_none() => 200,
-                    // The URL is the proof, whoever has it.
-                    "signed" => 200,
+                    // The URL, or a token of the mesh, is the proof, whoever has it.
+                    "signed" | "mesh" => 200,
                     _ => 401,
                 };
                 assert_eq!(status, expected, "{name} by {who}: {text}");

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, conversation, events, history, i18n, liveness, manifest, permissions, policy,
+    FailureKind, commands, conversation, events, history, i18n, identities, liveness, manifest, permissions, policy,
     provider_profiles, receipts, relations, runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
 };
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::sample_manifest,
-    harness::{Caller, Engine, PNG, TestServer, check_request, id, run_body},
+    harness::{Agent, Caller, Engine, PNG, TestServer, check_request, id, run_body},
     on_both_engines,
 };
 
@@ -26,6 +26,8 @@ on_both_engines!(every_operation_of_the_document_succeeds, the_served_document_i
 
 /// What the calls of the table can name.
 pub struct Scene {
+    peer: Agent,
+    peer_token: String,
     pub run_id: String,
     pub session_id: String,
     pub command_id: String,
@@ -198,7 +200,36 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/agents/{agentId}/tokens", |_| json!({"name": "laptop"})),
     ("GET", "/agents/{agentId}/tokens", none),
     ("DELETE", "/agents/{agentId}/tokens/{agentTokenId}", none),
+    ("GET", "/.well-known/aun-gateway", none),
+    ("GET", "/pki/chain", none),
+    ("GET", "/pki/root.crt", none),
+    ("GET", "/pki/cert/{aid}", none),
+    ("GET", "/pki/crl.json", none),
+    ("GET", "/pki/crl", none),
+    ("GET", "/pki/ocsp/{serial}", none),
+    ("POST", "/pki/ocsp", |_| json!({})),
+    ("GET", "/pki/trust-roots.json", none),
+    ("PUT", "/agent.md", agent_md),
+    ("GET", "/agent.md", agent_md),
+    (
+        "POST",
+        "/api/v1/identities",
+        |scene| json!({"aid": scene.peer.aid, "publicKey": scene.peer.key.public_key().to_base64()}),
+    ),
+    ("GET", "/api/v1/identities", none),
+    ("GET", "/api/v1/identities/{aid}", none),
+    ("POST", "/api/v1/identities/invites", |_| json!({"expiresInMs": 60_000})),
+    ("POST", "/api/v1/identities/{aid}/revoke", |_| json!({"reason": "superseded"})),
 ];
+
+/// Operations whose bodies are no JSON.
+const NOT_JSON: [&str; 3] = ["/api/v1/agent/attachments", "/pki/ocsp", "/agent.md"];
+
+/// What an agent of the mesh says of itself, as its host and with its token.
+fn agent_md(scene: &Scene) -> Value {
+    let text = format!("---\naid: {}\nname: A\ntype: assistant\nversion: 1.0.0\ndescription: d\n---\n", scene.peer.aid);
+    json!({"host": scene.peer.aid, "token": scene.peer_token, "text": text})
+}
 
 /// Every operation the document has.
 fn documented() -> BTreeSet<(String, String)> {
@@ -222,7 +253,7 @@ async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
         let body = body(&scene);
-        if !body.is_null() && *path != "/api/v1/agent/attachments" {
+        if !body.is_null() && !NOT_JSON.contains(path) {
             check_request(method, path, &body);
         }
         let answer = call(&server, method, &scene.path(path), &body).await;
@@ -236,6 +267,12 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
         "/metrics" => "text/plain",
         stream if stream.contains("/agent/") && stream.contains("/events") => "text/event-stream",
         picture if picture.contains("/object/") => "image/png",
+        "/pki/crl" => "application/pkix-crl",
+        "/pki/ocsp" => "application/ocsp-response",
+        "/agent.md" if method == "GET" => "text/markdown",
+        pem if pem.starts_with("/pki/c") && !pem.ends_with("json") || pem == "/pki/root.crt" => {
+            "application/x-pem-file"
+        }
         _ => "application/json",
     };
     let has_body = answer.status != 204;
@@ -280,7 +317,11 @@ impl Scene {
         let body = json!({"agent_id": granted, "granted_scopes": ["notes:read"]});
         let relation_id = id(&server.post("/h2a/relations", &body).await.with_status(201), "id");
         let (asking_id, _) = server.agent().await;
-        Self {
+        let peer = Agent::register(server, &format!("peer-{}", &job_id[job_id.len() - 8..])).await;
+        let peer_token = peer.login(server).await.access;
+        let scene = Self {
+            peer,
+            peer_token,
             agent_id,
             agent_token_id,
             asking_id,
@@ -297,7 +338,9 @@ impl Scene {
             validation_id,
             thread_id,
             picture,
-        }
+        };
+        call(server, "PUT", "/agent.md", &agent_md(&scene)).await;
+        scene
     }
 
     pub fn path(&self, template: &str) -> String {
@@ -315,6 +358,8 @@ impl Scene {
             .replace("{tokenId}", &self.token_id)
             .replace("{agentId}", &self.agent_id)
             .replace("{agentTokenId}", &self.agent_token_id)
+            .replace("{aid}", &self.peer.aid)
+            .replace("{serial}", "1234")
             .replace("{userName}", &self.user_name)
             .replace("{profile}", &self.profile)
             .replace("{validationId}", &self.validation_id)
@@ -379,6 +424,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Phase", words::<liveness::Phase>()),
         ("PlacementKind", words::<runners::PlacementKind>()),
         ("Role", words::<conversation::Role>()),
+        ("RevocationReason", words::<identities::RevocationReason>()),
         ("Rule", words::<manifest::Rule>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),

@@ -3,6 +3,7 @@
 //! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
 //! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
+pub mod agent_md;
 pub mod agent_runs;
 pub mod agents;
 pub mod attachments;
@@ -12,9 +13,11 @@ pub mod db;
 pub mod erasures;
 pub mod events;
 pub mod history;
+pub mod identities;
 pub mod lane;
 pub mod leases;
 pub mod manifests;
+pub mod mesh_logins;
 pub mod mesh_messages;
 pub mod mesh_prekeys;
 pub mod migrate;

@@ -19,6 +19,9 @@ pub const PREFIX: &str = "ost_";
 pub const AGENT: &str = "agt";
 pub const SERVICE: &str = "svc";
 pub const RUN: &str = "run";
+/// An agent's of the mesh, for its connections, and the one that is exchanged for the next.
+pub const AID_ACCESS: &str = "aid";
+pub const AID_REFRESH: &str = "air";
 const OPERATOR: &str = "op";
 
 pub fn token_hash(token: &str) -> String {

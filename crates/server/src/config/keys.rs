@@ -82,7 +82,7 @@ mod tests {
             }
             // Of the few words such a key takes, one that is not the default.
             _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
-                let words = ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue"];
+                let words = ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite"];
                 let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");
                 ((*one).into(), json!(one))
             }

@@ -16,6 +16,8 @@ use crate::auth::Access;
 const SCHEME: &str = "token";
 /// … but for URLs that carry their proof.
 const SIGNATURE: &str = "signature";
+/// … and for what the mesh asks for by its own means.
+const MESH: &str = "mesh";
 
 #[derive(Default)]
 pub struct Doors(HashMap<String, Vec<(Method, Access)>>);
@@ -66,8 +68,10 @@ impl Doors {
 /// `[{"token": ["read"]}]`; an empty requirement is a public one.
 fn declared(operation: &Value) -> Option<Access> {
     let [requirement] = operation["security"].as_array()?.as_slice() else { return None };
-    if requirement[SIGNATURE].is_array() && requirement.as_object()?.len() == 1 {
-        return Some(Access::Signed);
+    for (scheme, access) in [(SIGNATURE, Access::Signed), (MESH, Access::Mesh)] {
+        if requirement[scheme].is_array() && requirement.as_object()?.len() == 1 {
+            return Some(access);
+        }
     }
     match (requirement.as_object()?.is_empty(), &requirement[SCHEME]) {
         (true, _) => Some(Access::Public),
@@ -93,6 +97,12 @@ pub fn describe(document: &mut OpenApi) {
     let proof = "Made by this server for one file and a while; see `expires`.";
     let signature = ApiKeyValue::with_description(SIGNATURE, proof);
     components.add_security_scheme(SIGNATURE, SecurityScheme::ApiKey(ApiKey::Query(signature)));
+    let mut mesh = Http::new(HttpAuthScheme::Bearer);
+    mesh.description = Some(
+        "Everybody may read; whoever writes shows the access token that an agent gets when it logs in to the mesh."
+            .into(),
+    );
+    components.add_security_scheme(MESH, SecurityScheme::Http(mesh));
 }
 
 #[cfg(test)]

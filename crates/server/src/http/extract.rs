@@ -21,6 +21,7 @@ use crate::{
     auth::{Principal, unauthenticated},
 };
 
+const JSON: &str = "application/json";
 /// What is read of a body that is too large before it is given up.
 const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 
@@ -43,7 +44,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
-        check_content_type(request.headers())?;
+        check_content_type(request.headers(), JSON)?;
         read_json(request, app).await.map(Self)
     }
 }
@@ -62,19 +63,26 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
         if empty {
             return Ok(Self(T::default()));
         }
-        check_content_type(headers)?;
+        check_content_type(headers, JSON)?;
         read_json(request, app).await.map(Self)
     }
 }
 
+/// A body of another content type than JSON, as it came.
+pub async fn read_raw(request: Request, app: &App, content_type: &str) -> Result<Bytes, Failure> {
+    check_content_type(request.headers(), content_type)?;
+    read_bytes(request, app).await
+}
+
 /// A page can send some content types without asking; JSON is not one of them.
-fn check_content_type(headers: &HeaderMap) -> Result<(), Failure> {
+fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
+    if essence.eq_ignore_ascii_case(wanted) {
         return Ok(());
     }
-    Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", "the body must be application/json"))
+    let message = format!("the body must be {wanted}");
+    Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message))
 }
 
 async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T, Refusal> {
@@ -86,7 +94,7 @@ async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T
 
 /// A JSON body as it came, for what reads it by rules of its own.
 pub async fn read_body(request: Request, app: &App) -> Result<Bytes, Failure> {
-    check_content_type(request.headers())?;
+    check_content_type(request.headers(), JSON)?;
     read_bytes(request, app).await
 }
 

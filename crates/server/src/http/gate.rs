@@ -24,6 +24,7 @@ use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
     rates::{Limiter, Standing, Tier, Whose},
+    service::mesh::pki::is_within,
     traces::{Parent, Span},
 };
 
@@ -50,7 +51,7 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
     let origin = allowed_origin(&app, request.headers());
-    if origin.is_some() && request.method() == Method::OPTIONS && comes_rightly(&app, &request).is_ok() {
+    if origin.is_some() && request.method() == Method::OPTIONS && comes_rightly(&app, &request, None).is_ok() {
         // A browser asks first, without a token; what it asks for is checked when it comes.
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -164,20 +165,24 @@ enum Entry {
     Public,
 }
 
-fn comes_rightly(app: &App, request: &Request) -> Result<(), Failure> {
+fn comes_rightly(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
     if request.extensions().get::<InProcess>().is_none() {
-        check_host(app, request)?;
+        check_host(app, request, door)?;
         check_origin(app, request)?;
     }
     Ok(())
 }
 
 fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Failure> {
-    // A page shows such pictures from wherever it comes, and its browser has no token to send along.
-    if door == Some(Door::Leads(Access::Signed)) {
-        return check_host(app, request).map(|()| Entry::Public);
+    match door {
+        // A page shows such pictures from wherever it comes, and its browser has no token to send along.
+        Some(Door::Leads(Access::Signed)) => return check_host(app, request, door).map(|()| Entry::Public),
+        // Whoever comes has proofs of the mesh, or needs none. They ask for it by its own names.
+        Some(Door::Leads(Access::Mesh)) if !app.config.server.require_auth => {
+            return comes_rightly(app, request, door).map(|()| Entry::Public);
+        }
+        _ => comes_rightly(app, request, door)?,
     }
-    comes_rightly(app, request)?;
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
         None if door == Some(Door::Leads(Access::Introduce)) => Ok(Entry::Public),
@@ -214,7 +219,7 @@ fn from_loopback(request: &Request) -> bool {
 }
 
 /// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.
-fn check_host(app: &App, request: &Request) -> Result<(), Failure> {
+fn check_host(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
     let bound_to_loopback =
         app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
     let Some(host) = host_of(request) else {
@@ -222,6 +227,7 @@ fn check_host(app: &App, request: &Request) -> Result<(), Failure> {
     };
     if !bound_to_loopback
         || is_loopback_name(host)
+        || (is_open(door) && is_within(&app.config.mesh.issuer, name_of(host)))
         || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
     {
         return Ok(());
@@ -229,8 +235,13 @@ fn check_host(app: &App, request: &Request) -> Result<(), Failure> {
     Err(denied("host", "this host name is not one of this server's"))
 }
 
+/// What agents of the mesh come for, by the names of its domain. Who runs agents here is not known by those.
+fn is_open(door: Option<Door>) -> bool {
+    matches!(door, Some(Door::Leads(Access::Mesh | Access::Public)))
+}
+
 /// A host without its port.
-fn name_of(host: &str) -> &str {
+pub fn name_of(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),

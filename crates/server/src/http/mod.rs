@@ -13,7 +13,9 @@ mod events;
 mod extract;
 mod gate;
 mod health;
+mod identities;
 mod leases;
+mod mesh;
 mod metrics;
 mod permissions;
 mod problem;
@@ -31,15 +33,18 @@ use std::sync::Arc;
 
 use axum::{Json, Router, body::Bytes, extract::DefaultBodyLimit, middleware, routing::get};
 use http::Method;
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, mesh::pki::GATEWAY_PATH};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{doors::Doors, gate::Gate, trust::sockets};
 use crate::{app::App, auth::Access, rates::Limiter};
 
 pub use gate::{InProcess, Peer};
+pub use problem::told;
 
 const DOCUMENT_PATH: &str = "/openapi.json";
+const PKI_TRUST_PATH: &str = "/trust-root.json";
+const PKI_ROOT_PATH: &str = "/root.crt";
 
 fn documented() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -91,6 +96,20 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(users::remove))
         .routes(routes!(users::create_token))
         .routes(routes!(users::key_set))
+        .routes(routes!(identities::issue, identities::list))
+        .routes(routes!(identities::invite))
+        .routes(routes!(identities::get))
+        .routes(routes!(identities::revoke))
+        .routes(routes!(mesh::gateway::discover))
+        .routes(routes!(mesh::pki::chain))
+        .routes(routes!(mesh::pki::root))
+        .routes(routes!(mesh::pki::certificate))
+        .routes(routes!(mesh::pki::revocations))
+        .routes(routes!(mesh::pki::revocations_der))
+        .routes(routes!(mesh::pki::status))
+        .routes(routes!(mesh::pki::ocsp))
+        .routes(routes!(mesh::pki::trust_roots))
+        .routes(routes!(mesh::agent_md::put, mesh::agent_md::get))
         .routes(routes!(agent::runs::create))
         .routes(routes!(agent::runs::events))
         .routes(routes!(agent::runs::cancel))
@@ -129,7 +148,12 @@ pub fn router(app: App) -> Router {
         .with(Method::GET, DOCUMENT_PATH, Access::Browse)
         .with(Method::GET, docs::PATH, Access::Public)
         .with(Method::GET, docs::STYLE_PATH, Access::Public)
-        .with(Method::GET, sockets::HUMAN_PATH, Access::Introduce);
+        .with(Method::GET, sockets::HUMAN_PATH, Access::Introduce)
+        .with(Method::GET, GATEWAY_PATH, Access::Mesh);
+    // Two of the gateway's paths have other names on the domain's own host for keys.
+    for path in [PKI_TRUST_PATH, PKI_ROOT_PATH] {
+        doors = doors.with(Method::GET, path, Access::Mesh);
+    }
     if app.config.server.open_metrics {
         doors = doors.with(Method::GET, metrics::PATH, Access::Public);
     }
@@ -138,6 +162,9 @@ pub fn router(app: App) -> Router {
     let page = Bytes::from(docs::page(&document));
     let (router, _) = documented().split_for_parts();
     router
+        .route(GATEWAY_PATH, get(mesh::gateway::connect))
+        .route(PKI_TRUST_PATH, get(mesh::pki::trust_roots))
+        .route(PKI_ROOT_PATH, get(mesh::pki::root))
         .route(docs::PATH, get(move || async move { docs::html(page) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(sockets::HUMAN_PATH, get(sockets::human))

@@ -71,6 +71,15 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
     answer
 }
 
+/// The failure as a caller on another transport may hear it: counted, logged and redacted, like those that are encoded here.
+pub fn told(app: &App, mut failure: Failure, trace_id: TraceId, what: &str) -> Failure {
+    app.metrics.refused(&failure);
+    log(&failure, trace_id, what, &app.redactor);
+    failure.message = clip(&app.redactor.redact(&failure.message), LOGGED_CHARS_MAX);
+    failure.details = failure.details.map(|details| Box::new(redact_details(*details, &app.redactor)));
+    failure
+}
+
 type Details = serde_json::Map<String, serde_json::Value>;
 
 /// Details may quote what the caller sent.

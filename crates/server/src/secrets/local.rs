@@ -1,40 +1,20 @@
 //! Secrets as files: each sealed under the server's key and its own name, mode 0600, replaced whole. A lock file orders
 //! writers, also those of other servers that share the directory.
 
-use std::{
-    collections::BTreeMap,
-    fs::{DirBuilder, File, OpenOptions},
-    io::{ErrorKind, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use ostler_crypto::seal::{NONCE_BYTES, SealingKey};
-use ostler_protocol::{Failure, FailureKind, Timestamp, json::hex, provider_profiles::Credential};
-use rustix::fs::{FlockOperation, flock};
+use ostler_crypto::seal::SealingKey;
+use ostler_protocol::{Failure, Timestamp, provider_profiles::Credential};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use super::{Secret, damaged};
-use crate::clock;
-
-/// What a sealed file begins with; another format gets another number.
-const MAGIC: &[u8] = b"ostler secret 1\n";
-const SUFFIX: &str = ".sealed";
-const LOCK: &str = ".lock";
-/// A file half written when its server died.
-const UNFINISHED: &str = ".tmp";
-/// More than the largest secret there can be.
-const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+use super::{
+    Secret, damaged,
+    sealed::{Found, SealedFiles},
+};
 
 #[derive(Clone)]
-pub struct Local(Arc<Inner>);
-
-struct Inner {
-    directory: PathBuf,
-    key: SealingKey,
-}
+pub struct Local(Arc<SealedFiles>);
 
 /// What is sealed.
 #[derive(Serialize, Deserialize)]
@@ -47,26 +27,16 @@ struct Kept {
 
 impl Local {
     pub fn open(directory: PathBuf, key: SealingKey) -> Result<Self, Failure> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(broken)?;
-        let inner = Inner { directory, key };
-        let lock = inner.lock()?;
-        for entry in std::fs::read_dir(&inner.directory).map_err(broken)? {
-            let path = entry.map_err(broken)?.path();
-            if path.to_string_lossy().ends_with(UNFINISHED) {
-                std::fs::remove_file(path).map_err(broken)?;
-            }
-        }
-        drop(lock);
-        Ok(Self(Arc::new(inner)))
+        Ok(Self(Arc::new(SealedFiles::open(directory, key)?)))
     }
 
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
         let name = name.to_owned();
-        self.aside(move |inner| inner.get(&name)).await
+        self.aside(move |files| get(files, &name)).await
     }
 
     pub async fn list(&self) -> Result<Vec<String>, Failure> {
-        self.aside(Inner::list).await
+        self.aside(SealedFiles::list).await
     }
 
     pub async fn update(
@@ -75,10 +45,10 @@ impl Local {
         change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
     ) -> Result<bool, Failure> {
         let name = name.to_owned();
-        self.aside(move |inner| {
-            let _lock = inner.lock()?;
-            match change(inner.get(&name)?.as_ref())? {
-                Some(secret) => inner.put(&name, &secret).map(|()| true),
+        self.aside(move |files| {
+            let _lock = files.lock()?;
+            match change(get(files, &name)?.as_ref())? {
+                Some(secret) => put(files, &name, &secret).map(|()| true),
                 None => Ok(false),
             }
         })
@@ -87,13 +57,9 @@ impl Local {
 
     pub async fn delete(&self, name: &str) -> Result<(), Failure> {
         let name = name.to_owned();
-        self.aside(move |inner| {
-            let _lock = inner.lock()?;
-            match std::fs::remove_file(inner.file(&name)) {
-                Ok(()) => inner.sync(),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(broken(error)),
-            }
+        self.aside(move |files| {
+            let _lock = files.lock()?;
+            files.delete(&name)
         })
         .await
     }
@@ -101,99 +67,45 @@ impl Local {
     /// Waits for disks and locks where nobody else has to.
     async fn aside<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&SealedFiles) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let inner = self.0.clone();
-        tokio::task::spawn_blocking(move || work(&inner)).await.map_err(Failure::internal)?
+        let files = self.0.clone();
+        tokio::task::spawn_blocking(move || work(&files)).await.map_err(Failure::internal)?
     }
 }
 
-impl Inner {
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}{SUFFIX}"))
-    }
-
-    /// Held until it is dropped.
-    fn lock(&self) -> Result<File, Failure> {
-        let path = self.directory.join(LOCK);
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(broken)?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| broken(error.into()))?;
-        Ok(file)
-    }
-
-    fn list(&self) -> Result<Vec<String>, Failure> {
-        let mut names = vec![];
-        for entry in std::fs::read_dir(&self.directory).map_err(broken)? {
-            let file = entry.map_err(broken)?.file_name();
-            names.extend(file.to_str().and_then(|file| file.strip_suffix(SUFFIX)).map(str::to_owned));
-        }
-        names.sort();
-        Ok(names)
-    }
-
-    fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
-        let mut bytes = vec![];
-        match File::open(self.file(name)) {
-            Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(broken)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(broken(error)),
-        };
-        self.opened(name, &bytes).map(Some).ok_or_else(|| damaged(name))
-    }
-
-    fn opened(&self, name: &str, bytes: &[u8]) -> Option<Secret> {
-        let text = self.key.open(name.as_bytes(), bytes.strip_prefix(MAGIC)?)?;
-        let Kept { resource_version, updated_at, files } = serde_json::from_slice(&text).ok()?;
-        let files = files.into_iter().map(|(name, text)| (name, text.into())).collect();
-        Some(Secret { resource_version, updated_at, credential: Credential::new(files) })
-    }
-
-    /// Whole or not at all, also when the power fails: written aside, then renamed into its place.
-    fn put(&self, name: &str, secret: &Secret) -> Result<(), Failure> {
-        let files = secret.credential.files().iter();
-        let kept = Kept {
-            resource_version: secret.resource_version.clone(),
-            updated_at: secret.updated_at,
-            files: files.map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect(),
-        };
-        let (mut nonce, mut mark) = ([0; NONCE_BYTES], [0; 8]);
-        clock::fill(&mut nonce);
-        clock::fill(&mut mark);
-        let text = serde_json::to_vec(&kept).map_err(Failure::internal)?;
-        let sealed = self.key.seal(nonce, name.as_bytes(), &text);
-        let unfinished = self.directory.join(format!(".{}{UNFINISHED}", hex(&mark)));
-        let written =
-            write_new(&unfinished, &[MAGIC, &sealed]).and_then(|()| std::fs::rename(&unfinished, self.file(name)));
-        if let Err(error) = written {
-            let _ = std::fs::remove_file(&unfinished);
-            return Err(broken(error));
-        }
-        self.sync()
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        File::open(&self.directory).and_then(|directory| directory.sync_all()).map_err(broken)
+fn get(files: &SealedFiles, name: &str) -> Result<Option<Secret>, Failure> {
+    match files.get(name)? {
+        Found::Nothing => Ok(None),
+        Found::Text(text) => read(&text).map(Some).ok_or_else(|| damaged(name)),
+        Found::Damaged => Err(damaged(name)),
     }
 }
 
-fn write_new(path: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    parts.iter().try_for_each(|part| file.write_all(part))?;
-    file.sync_all()
+fn read(text: &[u8]) -> Option<Secret> {
+    let Kept { resource_version, updated_at, files } = serde_json::from_slice(text).ok()?;
+    let files = files.into_iter().map(|(name, text)| (name, text.into())).collect();
+    Some(Secret { resource_version, updated_at, credential: Credential::new(files) })
 }
 
-fn broken(error: std::io::Error) -> Failure {
-    let mut failure = Failure::rule(FailureKind::InfraFailed, "secret-store", "the store of secrets did not answer");
-    failure.cause = Some(error.to_string().into());
-    failure
+fn put(files: &SealedFiles, name: &str, secret: &Secret) -> Result<(), Failure> {
+    let credential = secret.credential.files().iter();
+    let kept = Kept {
+        resource_version: secret.resource_version.clone(),
+        updated_at: secret.updated_at,
+        files: credential.map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect(),
+    };
+    files.put(name, &serde_json::to_vec(&kept).map_err(Failure::internal)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{os::unix::fs::PermissionsExt, path::Path};
 
-    use ostler_protocol::provider_profiles::{AUTH, CONFIG};
+    use ostler_protocol::{
+        FailureKind,
+        provider_profiles::{AUTH, CONFIG},
+    };
 
     use super::*;
 

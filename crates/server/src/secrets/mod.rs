@@ -2,6 +2,7 @@
 //! keeps them, so that Kubernetes Secrets can take the place of local files. Values leave it only towards an agent's home.
 
 mod local;
+pub mod sealed;
 
 use ostler_crypto::seal::SealingKey;
 use ostler_protocol::{Failure, FailureKind, Timestamp, provider_profiles::Credential};
@@ -29,11 +30,8 @@ impl SecretStore {
         let data_dir = config.data_dir()?;
         let section = &config.secrets;
         let directory = section.directory.clone().unwrap_or_else(|| data_dir.join("secrets"));
-        let key = sealing_key(&Self::key_text(config)?).ok_or_else(|| {
-            let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
-            Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
-        })?;
-        Ok(Self::Local { local: Local::open(directory, key)?, named: section.directory.is_some() })
+        let local = Local::open(directory, sealing_key(config)?)?;
+        Ok(Self::Local { local, named: section.directory.is_some() })
     }
 
     /// The key that everything is sealed with, as it stands in the configuration or in its file.
@@ -88,8 +86,13 @@ impl SecretStore {
     }
 }
 
-fn sealing_key(text: &SecretString) -> Option<SealingKey> {
-    SealingKey::new(&auth::unhex(text.expose_secret().trim())?)
+/// The key that everything on this server's disk is sealed with.
+pub fn sealing_key(config: &Config) -> Result<SealingKey, Failure> {
+    let text = SecretStore::key_text(config)?;
+    auth::unhex(text.expose_secret().trim()).and_then(|bytes| SealingKey::new(&bytes)).ok_or_else(|| {
+        let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
+        Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
+    })
 }
 
 /// A secret that is there and cannot be read: whoever needs it has none.

@@ -1,8 +1,8 @@
 //! Health: alive, and ready to be trusted with work.
 
 use ostler_protocol::health::{
-    ConfinementReadiness, DurabilityReadiness, Health, MigrationReadiness, Readiness, SERVICE_ID, SecretRefReadiness,
-    StoreReadiness,
+    ConfinementReadiness, DurabilityReadiness, Health, MeshReadiness, MigrationReadiness, Readiness, SERVICE_ID,
+    SecretRefReadiness, StoreReadiness,
 };
 
 use crate::app::App;
@@ -47,7 +47,15 @@ pub async fn readiness(app: &App) -> Readiness {
             database_url: if app.config.store.database_url.is_some() { "configured" } else { "not configured" }.into(),
         },
         confinement: confinement(app),
+        mesh: mesh(app),
     }
+}
+
+/// Agents know nothing of our tokens: where everything needs one, the mesh is closed with the rest.
+fn mesh(app: &App) -> MeshReadiness {
+    let closed = app.config.server.require_auth.then(|| "require_auth closes the mesh, too".to_owned());
+    let reason = app.mesh.pki().err().map(|failure| failure.message).or(closed);
+    MeshReadiness { open: reason.is_none(), domain: app.config.mesh.issuer.clone(), reason }
 }
 
 fn confinement(app: &App) -> ConfinementReadiness {

@@ -13,6 +13,8 @@ pub mod health;
 pub mod history;
 pub mod leases;
 pub mod live;
+pub mod mesh;
+pub mod mesh_messages;
 pub mod metrics;
 pub mod permissions;
 pub mod provider_profiles;

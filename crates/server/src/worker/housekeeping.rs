@@ -8,7 +8,7 @@ use ostler_protocol::{Failure, session_storage::SWEEP_DEFAULT};
 use crate::{
     app::App,
     launcher::workspaces,
-    service::{attachments, session_storage, threads},
+    service::{attachments, mesh, session_storage, threads},
 };
 
 pub async fn run(app: App) {
@@ -24,6 +24,7 @@ pub async fn run(app: App) {
         // Another server may have erased its session, or an agent that came late have made it again.
         told("clearing evicted storage", session_storage::clear_leftovers(&app).await);
         told("clearing unused attachments", attachments::sweep(&app).await);
+        told("forgetting logins of the mesh", mesh::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
     }
 }

@@ -4,7 +4,7 @@ use ostler_protocol::FailureKind;
 use ostler_server::Server;
 use reqwest::{
     Client, Method, RequestBuilder,
-    header::{CONTENT_TYPE, HeaderMap},
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap},
 };
 use serde_json::{Value, json};
 
@@ -134,8 +134,18 @@ impl Caller {
 
     /// Puts a body into a request as its operation takes it.
     pub fn with_body(&self, request: RequestBuilder, path: &str, body: &Value) -> RequestBuilder {
-        if body.is_null() {
-            return request;
+        match path {
+            _ if body.is_null() => return request,
+            "/pki/ocsp" => return request.header(CONTENT_TYPE, "application/ocsp-request").body("no request"),
+            // The host is the agent that it is about, and its own token the proof.
+            "/agent.md" => {
+                let mut headers = HeaderMap::new();
+                headers.insert(HOST, id(body, "host").parse().unwrap());
+                headers.insert(CONTENT_TYPE, "text/markdown".parse().unwrap());
+                headers.insert(AUTHORIZATION, format!("Bearer {}", id(body, "token")).parse().unwrap());
+                return request.headers(headers).body(id(body, "text"));
+            }
+            _ => {}
         }
         if path != "/api/v1/agent/attachments" {
             return request.header(CONTENT_TYPE, "application/json").body(body.to_string());
@@ -184,6 +194,11 @@ impl Caller {
             check_answer(&method, &path, status, content_type, &body);
         }
         Answer { status, headers, text, body }
+    }
+
+    /// What is no text.
+    pub async fn bytes(&self, path: &str) -> Vec<u8> {
+        self.request("GET", path).send().await.unwrap().bytes().await.unwrap().into()
     }
 
     pub async fn get(&self, path: &str) -> Answer {

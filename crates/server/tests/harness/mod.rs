@@ -1,5 +1,6 @@
 //! A server of one's own for each test: on port 0, with a scratch store and a clock that stands still until it is moved.
 
+mod agent;
 mod caller;
 mod database;
 mod document;
@@ -27,12 +28,13 @@ use ostler_protocol::{
 };
 use ostler_server::{
     Config, Server,
-    clock::{Clock, fill},
+    clock::{Clock, SystemClock, fill},
 };
 use ostler_store::{Db, tokens};
 use serde_json::json;
 use tempfile::TempDir;
 
+pub use agent::{Agent, Tokens, Wire, fresh, introduction};
 pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
 pub use database::Database;
 pub use document::check_request;
@@ -91,6 +93,12 @@ impl Default for TestClock {
 impl TestClock {
     pub fn advance_ms(&self, ms: i64) {
         self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
+    }
+
+    /// To so many days before the time of this machine, which programs that we did not write go by.
+    pub fn catch_up(&self, days_behind: i64) {
+        let machine_us = SystemClock.now().as_microsecond();
+        self.now_us.store(machine_us - days_behind * 86_400_000_000, Ordering::SeqCst);
     }
 }
 

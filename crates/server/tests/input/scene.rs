@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::sample_manifest,
-    harness::{Engine, Played, TestServer, id, run_body},
+    harness::{Agent, Engine, Played, TestServer, id, run_body},
     surface::{agent_run, uuid},
 };
 
@@ -24,6 +24,8 @@ pub struct Scene {
     pub asking_id: String,
     pub manifest_hash: String,
     pub relation_id: String,
+    /// An agent of the mesh.
+    pub peer: Agent,
 }
 
 /// Method, path and a body that would be accepted.
@@ -47,7 +49,8 @@ impl Scene {
         let body = json!({"agent_id": granted, "granted_scopes": ["notes:read"]});
         let relation_id = id(&server.post("/h2a/relations", &body).await.with_status(201), "id");
         let (asking_id, manifest_hash) = server.agent().await;
-        Self { server, runner, session_id, command_id, agent_id, asking_id, manifest_hash, relation_id }
+        let peer = Agent::register(&server, "peer").await;
+        Self { server, runner, session_id, command_id, agent_id, asking_id, manifest_hash, relation_id, peer }
     }
 
     /// Every operation that takes a body.
@@ -67,6 +70,7 @@ impl Scene {
         let agent = &self.agent_id;
         let whole_agent =
             json!({"name": "reader", "backend_profile": "scripted", "capability_manifest": sample_manifest()});
+        let key = self.peer.key.public_key().to_base64();
         let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
         vec![
             ("POST", "/api/v1/runs".into(), whole_run),
@@ -109,6 +113,9 @@ impl Scene {
                 json!({"runId": run, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
             ),
             ("POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
+            ("POST", "/api/v1/identities".into(), json!({"aid": "wren.localhost.test", "publicKey": key})),
+            ("POST", "/api/v1/identities/invites".into(), json!({"aid": "wren.localhost.test", "expiresInMs": 1_000})),
+            ("POST", format!("/api/v1/identities/{}/revoke", self.peer.aid), json!({"reason": "superseded"})),
             (
                 "POST",
                 "/api/v1/tokens".into(),

@@ -18,7 +18,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{DIGEST, documented};
 use crate::{
     agents::sample_manifest,
-    harness::{Engine, Follow, Setup, TestServer, id, run_body},
+    harness::{Agent, Engine, Follow, Setup, TestServer, id, run_body},
     on_both_engines,
 };
 
@@ -96,6 +96,19 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_agent_runs" => agent_runs(server).await,
         "ostler_agent_attachments" => attachments(server).await,
         "ostler_agent_history" | "ostler_agent_erase" => history(server).await,
+        "ostler_identities" => identities(server).await,
+        "ostler_mesh_gateway" => {
+            let found = server.get("/.well-known/aun-gateway").await.with_status(200);
+            assert!(id(&found["gateways"][0], "url").ends_with("/aun"));
+        }
+        "ostler_mesh_pki" => {
+            let chain = server.send(server.request("GET", "/pki/chain")).await.text;
+            assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 3);
+            assert!(server.get("/pki/trust-roots.json").await.with_status(200)["authority_signature"].is_string());
+        }
+        "ostler_agent_md" => {
+            server.get("/agent.md").await.refused(NotFound);
+        }
         "ostler_hash_chain" => hash_chain(server).await,
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
@@ -389,6 +402,16 @@ async fn consent(server: &TestServer) {
     let receipts = server.get(&format!("{path}/receipts")).await.with_status(200);
     assert_eq!(receipts["receipts"].as_array().unwrap().len(), 2);
     server.send(server.request("DELETE", &path)).await.with_status(200);
+}
+
+async fn identities(server: &TestServer) {
+    let agent = Agent::stranger("proof");
+    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
+    server.post("/api/v1/identities", &body).await.with_status(201);
+    assert!(lists(server, "/api/v1/identities", "identities", "aid", &agent.aid).await);
+    let revoked = server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.with_status(200);
+    assert!(revoked["revokedAt"].is_string());
+    server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
 }
 
 async fn users(server: &TestServer) {

@@ -448,3 +448,61 @@ CREATE TABLE receipts (
     PRIMARY KEY (user_id, seq)
 );
 CREATE INDEX receipts_relation ON receipts (relation_id, seq);
+
+-- Everything that was ever done to certificates of the mesh, in order and without gap. A name's certificate is the newest
+-- that it was given; one is revoked if some row says so.
+CREATE TABLE mesh_certificates (
+    number BIGINT PRIMARY KEY,
+    operation TEXT NOT NULL,
+    aid TEXT NOT NULL,
+    serial TEXT NOT NULL,
+    -- Of the certificate that was made, if one was.
+    fingerprint TEXT,
+    certificate TEXT,
+    -- Which certificate is good no longer since then, and why.
+    revoked_serial TEXT UNIQUE,
+    reason TEXT,
+    created_at BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX mesh_certificates_name ON mesh_certificates (aid) WHERE operation = 'issue';
+CREATE UNIQUE INDEX mesh_certificates_serial ON mesh_certificates (serial) WHERE certificate IS NOT NULL;
+CREATE INDEX mesh_certificates_aid ON mesh_certificates (aid, number) WHERE certificate IS NOT NULL;
+CREATE INDEX mesh_certificates_fingerprint ON mesh_certificates (fingerprint) WHERE certificate IS NOT NULL;
+CREATE INDEX mesh_certificates_revoked ON mesh_certificates (number) WHERE revoked_serial IS NOT NULL;
+
+-- Logins of agents: a chain of tokens each, of which only the last pair is good. Hashes only.
+CREATE TABLE mesh_logins (
+    login_id TEXT PRIMARY KEY,
+    aid TEXT NOT NULL,
+    access_hash TEXT NOT NULL UNIQUE,
+    access_until BIGINT NOT NULL,
+    refresh_hash TEXT NOT NULL UNIQUE,
+    -- The refresh token before: whoever shows it has a stolen one, or the thief has the other.
+    spent_hash TEXT UNIQUE,
+    refreshes BIGINT NOT NULL,
+    ends_at BIGINT NOT NULL
+);
+CREATE INDEX mesh_logins_aid ON mesh_logins (aid);
+CREATE INDEX mesh_logins_ends ON mesh_logins (ends_at);
+
+-- What may be used once: nonces of logins, invitations. Kept as long as they could be shown again.
+CREATE TABLE mesh_spent (
+    ticket TEXT PRIMARY KEY,
+    ends_at BIGINT NOT NULL
+);
+CREATE INDEX mesh_spent_ends ON mesh_spent (ends_at);
+
+-- Which authority certifies a domain in this store. Two would contradict each other.
+CREATE TABLE mesh_issuers (
+    domain TEXT PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    created_at BIGINT NOT NULL
+);
+
+-- What agents say of themselves, as they wrote it.
+CREATE TABLE mesh_agent_md (
+    aid TEXT PRIMARY KEY,
+    content TEXT NOT NULL,
+    visibility TEXT NOT NULL,
+    updated_at BIGINT NOT NULL
+);

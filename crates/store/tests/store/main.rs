@@ -7,6 +7,7 @@ mod equivalence;
 mod flushes;
 mod history;
 mod host;
+mod identities;
 mod interleavings;
 mod invariants;
 mod ledger;

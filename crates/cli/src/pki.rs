@@ -1,0 +1,304 @@
+//! `ostler pki`: the mesh's authorities and the names that they certify. The keys are made and shown on the machine where
+//! they lie; names are given and taken by its server.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueEnum};
+use ostler_protocol::{
+    Failure, Timestamp,
+    identities::{CreateInvite, Identity, IssueCertificate, ListIdentities, RevocationReason, RevokeIdentity},
+    mesh::Aid,
+};
+use ostler_server::{
+    Config,
+    config::Overrides,
+    pki::{Pki, Supplied},
+};
+use serde::Serialize;
+
+use crate::{
+    confirm::Confirm,
+    connect::Connection,
+    exit_codes,
+    output::{self, Output, line},
+    table::table,
+    times::{Times, now, parse_ms},
+};
+
+/// Make and show the mesh's keys; certify, list, revoke and invite names
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki init --mesh-issuer probe.test\n  ostler pki show\n  \
+    ostler pki issue alice.probe.test --public-key alice.pub\n  ostler pki revoke alice.probe.test --yes")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Init(InitArgs),
+    Show(ShowArgs),
+    List(ListArgs),
+    Issue(IssueArgs),
+    Revoke(RevokeArgs),
+    Invite(InviteArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct Place {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The domain whose names are certified [default: localhost.test]
+    #[arg(long, value_name = "DOMAIN")]
+    mesh_issuer: Option<String>,
+}
+
+/// Make the keys of a domain in the data directory, or take over an issuer that somebody else has made
+///
+/// `ostler serve` makes them by itself at its first start. What is there already stays as it is.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki init --mesh-issuer probe.test\n  \
+    ostler pki init --mesh-issuer probe.test --root root.crt --registry registry.crt --issuer issuer.crt --issuer-key issuer.key")]
+struct InitArgs {
+    #[command(flatten)]
+    place: Place,
+    /// The root's certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "registry", requires = "issuer", requires = "issuer_key")]
+    root: Option<PathBuf>,
+    /// The registry's certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "root")]
+    registry: Option<PathBuf>,
+    /// The issuer's certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "root")]
+    issuer: Option<PathBuf>,
+    /// The issuer's key, PKCS#8 in PEM; it is kept sealed
+    #[arg(long, value_name = "FILE", requires = "root")]
+    issuer_key: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show the authorities of a domain, and the key that clients pin to believe its list of roots
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki show\n  ostler pki show -o json | jq -r .rootFingerprint")]
+struct ShowArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// List names with their newest certificates, the newest first
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki list\n  ostler pki list -o jsonl | jq -r .aid")]
+struct ListArgs {
+    /// Show at most this many
+    #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Give a name a certificate, whatever the policy of registration is; another key revokes the last one
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki issue alice.probe.test --public-key alice.pub\n  \
+    openssl ec -in alice.key -pubout | ostler pki issue alice.probe.test --public-key -")]
+struct IssueArgs {
+    aid: Aid,
+    /// The public key, on P-256, in PEM; `-` reads it from stdin
+    #[arg(long, value_name = "FILE")]
+    public_key: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Revoke a name's certificate: its logins end, and nobody believes it any more
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki revoke alice.probe.test --reason key-compromise --yes")]
+struct RevokeArgs {
+    aid: Aid,
+    #[arg(long, value_enum, default_value = "unspecified")]
+    reason: Reason,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Reason {
+    Unspecified,
+    KeyCompromise,
+    Superseded,
+    CessationOfOperation,
+}
+
+impl From<Reason> for RevocationReason {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::Unspecified => Self::Unspecified,
+            Reason::KeyCompromise => Self::KeyCompromise,
+            Reason::Superseded => Self::Superseded,
+            Reason::CessationOfOperation => Self::CessationOfOperation,
+        }
+    }
+}
+
+/// Invite somebody to register a name, where names are given by invitation; it is printed once, on stdout
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler pki invite\n  ostler pki invite alice.probe.test --expires-in 1d")]
+struct InviteArgs {
+    /// The name it is for [default: any]
+    aid: Option<Aid>,
+    /// When it ends: 15m, 12h, 7d; 90 days at most [default: 7d]
+    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
+    expires_in: Option<i64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Args {
+    /// Whether it talks to a server.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self.verb, Verb::Init(_) | Verb::Show(_))
+    }
+}
+
+pub async fn pki(connection: &Connection, args: &Args) -> Result<u8, Failure> {
+    match &args.verb {
+        Verb::Init(args) => init(connection, args),
+        Verb::Show(args) => show(connection, args),
+        Verb::List(args) => list(connection, args).await,
+        Verb::Issue(args) => issue(connection, args).await,
+        Verb::Revoke(args) => revoke(connection, args).await,
+        Verb::Invite(args) => invite(connection, args).await,
+    }
+}
+
+/// The authorities of a domain.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Authorities {
+    domain: String,
+    root_certificate: PathBuf,
+    root_fingerprint: String,
+    issuer_fingerprint: String,
+    issuer_until: Timestamp,
+    /// What clients pin to believe the list of roots.
+    authority_public_key: String,
+}
+
+impl Place {
+    fn load(&self, connection: &Connection) -> Result<Config, Failure> {
+        let overrides = Overrides {
+            data_dir: connection.data_dir_flag().cloned(),
+            mesh_issuer: self.mesh_issuer.clone(),
+            ..Overrides::default()
+        };
+        Config::load(self.config.as_deref(), overrides)
+    }
+}
+
+fn told(config: &Config, pki: &Pki, output: &Output) -> Result<u8, Failure> {
+    let authorities = Authorities {
+        domain: pki.domain().to_string(),
+        root_certificate: config.pki_directory()?.join("root.crt"),
+        root_fingerprint: pki.root().fingerprint(),
+        issuer_fingerprint: pki.issuer().certificate().fingerprint(),
+        issuer_until: pki.issuer().certificate().not_after(),
+        authority_public_key: pki.authority().to_pem(),
+    };
+    output.one(&authorities, || {
+        let Authorities { domain, root_fingerprint, issuer_fingerprint, issuer_until, authority_public_key, .. } =
+            &authorities;
+        let root = authorities.root_certificate.display();
+        format!(
+            "domain     {domain}\nroot       {root}\n           {root_fingerprint}\nissuer     {issuer_fingerprint}\n           \
+             until {issuer_until}\nlist of roots is signed by\n{authority_public_key}"
+        )
+    });
+    Ok(exit_codes::OK)
+}
+
+fn init(connection: &Connection, args: &InitArgs) -> Result<u8, Failure> {
+    let config = args.place.load(connection)?;
+    let pki = match (&args.root, &args.registry, &args.issuer, &args.issuer_key) {
+        (Some(root), Some(registry), Some(issuer), Some(key)) => {
+            let supplied = Supplied {
+                root: read(root)?,
+                registry: read(registry)?,
+                issuer: read(issuer)?,
+                issuer_key: read(key)?,
+            };
+            Pki::import(&config, &supplied, now())?
+        }
+        _ => Pki::open(&config, now())?,
+    };
+    told(&config, &pki, &args.output)
+}
+
+fn show(connection: &Connection, args: &ShowArgs) -> Result<u8, Failure> {
+    let config = args.place.load(connection)?;
+    let root = config.pki_directory()?.join("root.crt");
+    if !root.exists() {
+        return Err(Failure::not_found("key of the mesh here; ostler pki init makes them"));
+    }
+    told(&config, &Pki::open(&config, now())?, &args.output)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let text =
+        if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    text.map_err(|error| Failure::invalid("file", format!("{}: {error}", path.display())))
+}
+
+async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
+    let page = connection.client()?.list_identities(&ListIdentities { limit: Some(args.limit), cursor: None }).await?;
+    let (identities, has_more) = (&page.identities, page.next_cursor.is_some());
+    let nothing = "no names; agents register them, or: ostler pki issue AID --public-key FILE\n";
+    args.output.page(identities, has_more, nothing, || render(identities, args.times, now(), output::width()));
+    Ok(exit_codes::OK)
+}
+
+fn render(identities: &[Identity], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = identities.iter().map(|identity| {
+        let state = if identity.revoked_at.is_some() { "revoked" } else { "good" };
+        vec![
+            line(identity.aid.as_str(), 200),
+            state.to_owned(),
+            times.ago(identity.certified_at, now),
+            identity.serial.clone(),
+        ]
+    });
+    table(&["AID", "CERTIFICATE", "CERTIFIED", "SERIAL"], rows.collect(), &[0, 3], width)
+}
+
+async fn issue(connection: &Connection, args: &IssueArgs) -> Result<u8, Failure> {
+    // PEM is base64 between two lines.
+    let public_key = read(&args.public_key)?.lines().filter(|line| !line.starts_with("-----")).map(str::trim).collect();
+    let asked = IssueCertificate { aid: args.aid.clone(), public_key };
+    let identity = connection.client()?.issue_certificate(&asked).await?;
+    args.output.one(&identity, || identity.certificate.clone());
+    Ok(exit_codes::OK)
+}
+
+async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
+    if !args.confirm.ask(&format!("revoke the certificate of {}?", args.aid))? {
+        return Ok(exit_codes::OK);
+    }
+    let asked = RevokeIdentity { reason: args.reason.into() };
+    let revoked = connection.client()?.revoke_identity(args.aid.as_str(), &asked).await?;
+    args.output.one(&revoked, || format!("{} revoked\n", revoked.aid));
+    Ok(exit_codes::OK)
+}
+
+async fn invite(connection: &Connection, args: &InviteArgs) -> Result<u8, Failure> {
+    let asked = CreateInvite { aid: args.aid.clone(), expires_in_ms: args.expires_in };
+    let invite = connection.client()?.create_invite(&asked).await?;
+    args.output.one(&invite, || format!("{}\n", invite.invite));
+    output::words(&format!("good for one name until {}; it is not kept and not shown again\n", invite.expires_at));
+    Ok(exit_codes::OK)
+}

@@ -1,0 +1,89 @@
+//! The mesh: which domain this server certifies, where its keys lie, and who may take a name.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use ostler_protocol::{Failure, mesh::Domain, runner_jobs::Launcher};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Config;
+
+/// Names for agents and people, and messages between them.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeshSection {
+    /// The domain that this server certifies names of: an agent is `name.domain`.
+    pub issuer: String,
+    /// Where its authorities' keys lie, sealed; `pki` in the data directory when left out. Servers of one Postgres share
+    /// them by it, and by `secrets.key`.
+    #[schema(value_type = Option<String>)]
+    pub pki_directory: Option<PathBuf>,
+    /// Who may register a name: `open` everybody, `invite` whoever was invited; `loopback` is open on a loopback address
+    /// and by invitation elsewhere.
+    pub registration: Registration,
+    /// Names that one address may register in an hour.
+    pub registrations_per_hour_max: u32,
+    /// Where agents reach the gateway, if it is not where they asked: behind a proxy, say.
+    pub gateway_url: Option<String>,
+}
+
+impl Default for MeshSection {
+    fn default() -> Self {
+        Self {
+            issuer: "localhost.test".into(),
+            pki_directory: None,
+            registration: Registration::Loopback,
+            registrations_per_hour_max: 1_000,
+            gateway_url: None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Registration {
+    #[default]
+    Loopback,
+    Open,
+    Invite,
+}
+
+impl Config {
+    pub fn mesh_domain(&self) -> Result<Domain, Failure> {
+        let domain = self.mesh.issuer.parse::<Domain>();
+        domain.map_err(|fault| Failure::invalid("config", format!("mesh.issuer: {fault}")))
+    }
+
+    pub fn pki_directory(&self) -> Result<PathBuf, Failure> {
+        Ok(self.mesh.pki_directory.clone().unwrap_or(self.data_dir()?.join("pki")))
+    }
+
+    /// Whether somebody without an invitation may take a name.
+    pub fn registration_is_open(&self) -> bool {
+        match self.mesh.registration {
+            Registration::Open => true,
+            Registration::Invite => false,
+            Registration::Loopback => {
+                self.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+            }
+        }
+    }
+
+    /// How the listener is reached.
+    pub fn scheme(&self) -> &'static str {
+        if self.server.tls_cert.is_some() { "https" } else { "http" }
+    }
+
+    /// Certificate and key of the listener's TLS, if it speaks TLS. One without the other is a mistake.
+    pub fn tls_files(&self) -> Result<Option<(&PathBuf, &PathBuf)>, Failure> {
+        match (&self.server.tls_cert, &self.server.tls_key) {
+            (Some(_), Some(_)) if self.runner.launcher == Launcher::Process => Err(Failure::invalid(
+                "config",
+                "runners as child processes speak plain HTTP; with TLS they are resident",
+            )),
+            (Some(cert), Some(key)) => Ok(Some((cert, key))),
+            (None, None) => Ok(None),
+            _ => Err(Failure::invalid("config", "server.tls_cert and server.tls_key go together")),
+        }
+    }
+}

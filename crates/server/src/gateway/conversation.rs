@@ -1,0 +1,176 @@
+//! One connection to the gateway, from the server's side: fresh, until it has introduced itself, then an agent's.
+
+use std::net::IpAddr;
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    ids::TraceId,
+    mesh::{
+        calls::{self, Call, NotACall},
+        connections::{
+            CHALLENGE, Challenge, ConnectParams, ConnectResult, ConnectedAs, ConnectedIdentity, DISCONNECT_EVENT,
+            Disconnect, PROTOCOL, Refused, Versions,
+        },
+        methods::{Method, Stage},
+    },
+    rpc::{Frame as RpcFrame, RpcError, Version},
+};
+use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
+
+use super::{connections::Seat, dispatch};
+use crate::{
+    app::App,
+    clock, http,
+    live::connection::{Close, Dialect, Frame, Outbox, Step},
+    service::mesh::{self, MeshCaller},
+};
+
+/// Closing with one of these codes, a gateway says that it is of no use to come back.
+const LATE: Close = Close { code: 4008, reason: "auth.connect did not come in time" };
+const EXPELLED: Close = Close { code: 4003, reason: "the certificate was revoked" };
+
+pub struct Conversation {
+    app: App,
+    peer: IpAddr,
+    outbox: Outbox,
+    nonce: String,
+    /// When the peer must have introduced itself.
+    until: Instant,
+    session: Option<Session>,
+}
+
+struct Session {
+    caller: MeshCaller,
+    seat: Seat,
+}
+
+/// Why a call has no result.
+pub enum Refusal {
+    Failure(Failure),
+    /// Of `auth.connect`, which has codes of its own.
+    Connect(RpcError),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl Conversation {
+    pub fn new(app: App, peer: IpAddr, outbox: Outbox, until: Instant) -> Self {
+        let mut nonce = [0; 16];
+        clock::fill(&mut nonce);
+        let nonce = ostler_protocol::json::hex(&nonce);
+        Self { app, peer, outbox, nonce, until, session: None }
+    }
+
+    async fn answer(&mut self, call: Call) -> RpcFrame {
+        match self.call(&call).await {
+            Ok(result) => call.answer(result),
+            Err(Refusal::Connect(error)) => call.refuse(error),
+            Err(Refusal::Failure(failure)) => {
+                let trace_id = TraceId::new(self.app.ids.body());
+                let failure = http::told(&self.app, failure, trace_id, &call.method);
+                call.refuse(calls::error(&failure, &trace_id.to_string()))
+            }
+        }
+    }
+
+    async fn call(&mut self, call: &Call) -> Result<RawJson, Refusal> {
+        let row = Method::find(&call.method).ok_or_else(|| calls::unknown_method(&call.method))?.row();
+        let caller = self.session.as_ref().map(|session| &session.caller);
+        if call.params_size() > row.params_bytes_max {
+            return Err(Failure::too_large("params-size", "params", call.params_size(), row.params_bytes_max).into());
+        }
+        self.app.mesh.count(row, caller.map(|caller| &caller.aid), self.peer, self.app.now())?;
+        match (row.method, row.stage, caller) {
+            (Method::Connect, _, None) => self.connect(call).await,
+            (Method::Connect, ..) => {
+                let message = "this connection has introduced itself";
+                Err(Failure::rule(FailureKind::StateConflict, "mesh-connected", message).into())
+            }
+            (method, Stage::Fresh, _) => Ok(dispatch::fresh(&self.app, self.peer, method, call).await?),
+            (method, Stage::Session, Some(caller)) => Ok(dispatch::session(&self.app, caller, method, call).await?),
+            (_, Stage::Session, None) => Err(calls::not_introduced(row.name).into()),
+        }
+    }
+
+    async fn connect(&mut self, call: &Call) -> Result<RawJson, Refusal> {
+        let asked: ConnectParams =
+            call.params().map_err(|_| refused(&Refused::Params("auth.connect: the params do not fit"), None))?;
+        let refuse = |why: Refused| refused(&why, Some(&asked.protocol));
+        let live = asked.check().map_err(refuse)?;
+        if !ostler_crypto::equal(asked.nonce.as_bytes(), self.nonce.as_bytes()) {
+            return Err(refuse(Refused::Nonce));
+        }
+        let Some(aid) = mesh::whose(&self.app, &asked.auth.token).await? else { return Err(refuse(Refused::Token)) };
+        let (place, delivery_mode) = (live.place.clone(), live.delivery_mode);
+        let seat = self.app.mesh.connections.join(&aid, live, self.outbox.clone()).map_err(refuse)?;
+        let now = self.app.now();
+        let result = ConnectResult {
+            status: "ok".into(),
+            protocol: PROTOCOL.into(),
+            server_time: now.as_millisecond(),
+            authenticated: true,
+            identity: ConnectedIdentity { aid: aid.clone(), role: "user".into() },
+            connection: ConnectedAs {
+                id: seat.id.to_string(),
+                device_id: place.device_id.clone(),
+                slot_id: place.slot_id.clone(),
+            },
+        };
+        let caller = MeshCaller { aid, place, delivery_mode, connection: seat.id, connected_at: now };
+        self.session = Some(Session { caller, seat });
+        Ok(RawJson::of(&result))
+    }
+}
+
+fn refused(why: &Refused, asked: Option<&Versions>) -> Refusal {
+    Refusal::Connect(why.error(asked.unwrap_or(&Versions::default())))
+}
+
+/// A notification as it goes over the wire.
+pub fn notification(method: &str, params: &impl Serialize) -> Frame {
+    RpcFrame::Notification { method: method.to_owned(), params: RawJson::of(params) }.write(Version::Two).into()
+}
+
+impl Dialect for Conversation {
+    async fn open(&mut self) -> Step {
+        let challenge = Challenge {
+            nonce: self.nonce.clone(),
+            server: format!("ostler/{}", env!("CARGO_PKG_VERSION")),
+            protocol: Versions::default(),
+            auth_methods: vec!["kite_token".into()],
+            server_time: self.app.now().as_millisecond(),
+        };
+        vec![notification(CHALLENGE, &challenge)].into()
+    }
+
+    async fn hear(&mut self, text: &str) -> Step {
+        let answer = match Call::read(text.as_bytes()) {
+            Ok(call) => Box::pin(self.answer(call)).await,
+            Err(NotACall::Refused(answer)) => *answer,
+            Err(NotACall::Ignored) => return Step::default(),
+        };
+        vec![answer.write(Version::Two).into()].into()
+    }
+
+    async fn wake(&mut self) -> Step {
+        let app = &self.app;
+        let Some(session) = &self.session else {
+            return tokio::select! {
+                () = sleep_until(self.until) => LATE.into(),
+                () = app.drained() => Close::GOING.into(),
+            };
+        };
+        tokio::select! {
+            () = session.seat.expelled.notified() => {
+                let told = Disconnect { code: EXPELLED.code, reason: EXPELLED.reason.into() };
+                Step { say: vec![notification(DISCONNECT_EVENT, &told)], close: Some(EXPELLED) }
+            }
+            () = app.drained() => Close::GOING.into(),
+        }
+    }
+}

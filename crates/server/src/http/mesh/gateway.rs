@@ -1,0 +1,37 @@
+//! Where the gateway is, and the gateway itself.
+
+use axum::{
+    Json,
+    extract::{ConnectInfo, State, WebSocketUpgrade, ws::rejection::WebSocketUpgradeRejection},
+    response::Response,
+};
+use http::HeaderMap;
+use ostler_protocol::{Failure, failures::Problem, mesh::pki::Discovery};
+
+use super::host;
+use crate::{
+    app::App,
+    gateway::{self, HEARD_BYTES_MAX},
+    http::{Peer, problem::Refusal},
+    service,
+};
+
+/// Where the gateway of this host's domain is.
+#[utoipa::path(get, path = "/.well-known/aun-gateway", tag = "mesh", security(("mesh" = [])),
+    responses((status = 200, body = Discovery), (status = "4XX", body = Problem)))]
+pub async fn discover(State(app): State<App>, headers: HeaderMap) -> Result<Json<Discovery>, Refusal> {
+    Ok(Json(service::mesh::pki::discover(&app, host(&headers)?)?))
+}
+
+/// Connects to the mesh. The server speaks first, with a challenge; `docs/generated/methods.md` has what may be called.
+pub async fn connect(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    app.accepting()?;
+    app.mesh.pki()?;
+    let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let upgrade = upgrade.max_message_size(HEARD_BYTES_MAX).max_frame_size(HEARD_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer.0.ip())))
+}

@@ -1,0 +1,80 @@
+//! What the mesh needs of this process: its authorities' keys, who is connected, how often they have called, and what was
+//! signed lately.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    mesh::{
+        Aid,
+        methods::{Method, MethodRow},
+    },
+};
+use quick_cache::sync::Cache;
+
+use crate::{
+    gateway::connections::Connections,
+    pki::Pki,
+    rates::{Buckets, Whose},
+    service::mesh::pki::{SignedList, StatusAnswer},
+};
+
+/// Callers whose calls are counted; one that was not seen for long is forgotten.
+const CALLERS_REMEMBERED: usize = 65_536;
+/// Answers about certificates that are signed once and given to many.
+const ANSWERS_REMEMBERED: usize = 4_096;
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+pub struct Mesh {
+    /// Without keys, there is no mesh here; why.
+    pki: Result<Pki, String>,
+    pub connections: Arc<Connections>,
+    /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
+    pub certifying: tokio::sync::Mutex<()>,
+    pub revocations: Mutex<Option<SignedList>>,
+    pub roots: Mutex<Option<(Timestamp, Arc<str>)>>,
+    pub answers: Cache<String, StatusAnswer>,
+    calls: Buckets<(Whose, Method)>,
+    registrations: Buckets<Whose>,
+}
+
+impl Mesh {
+    pub fn new(pki: Result<Pki, String>) -> Self {
+        Self {
+            pki,
+            connections: Arc::default(),
+            certifying: tokio::sync::Mutex::default(),
+            revocations: Mutex::default(),
+            roots: Mutex::default(),
+            answers: Cache::new(ANSWERS_REMEMBERED),
+            calls: Buckets::new(CALLERS_REMEMBERED),
+            registrations: Buckets::new(CALLERS_REMEMBERED),
+        }
+    }
+
+    pub fn pki(&self) -> Result<&Pki, Failure> {
+        self.pki.as_ref().map_err(|why| Failure::rule(FailureKind::InfraFailed, "mesh-off", why.as_str()))
+    }
+
+    /// Counts a call against whoever makes it: an agent, or, before that is known, where it comes from.
+    pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+        let whose = aid.map_or_else(|| Whose::peer(peer), |aid| Whose::Caller(aid.to_string()));
+        let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
+        taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
+    }
+
+    /// Names are given out slowly, so that nobody takes all the good ones.
+    pub fn count_registration(&self, peer: IpAddr, per_hour_max: u32, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.registrations.take(Whose::peer(peer), per_hour_max, HOUR, now);
+        taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))
+    }
+}
+
+fn too_often(rule: &'static str, message: String, wait_ms: i64) -> Failure {
+    Failure::rule(FailureKind::RateLimited, rule, message).detail("retryAfterMs", wait_ms)
+}

@@ -1,0 +1,200 @@
+//! Registration, login and the care of one's certificate. A login's first half leaves nothing behind: what must be known in
+//! the second is sealed into the request id, so that it may come over another connection and to another server.
+
+use std::net::IpAddr;
+
+use ostler_crypto::certificates::Certificate;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    identities::{Identity, Operation, RevocationReason},
+    json::hex,
+    mesh::{
+        Aid,
+        auth::{
+            CertResult, CreateAidParams, CreateAidResult, DownloadCertParams, LOGIN_MS_MAX, Login1Params, Login1Result,
+            Login2Params, Login2Result, NONCE_BYTES_MAX, RefreshTokenParams, RefreshTokenResult, RekeyParams,
+            RenewCertParams, already_exists, not_registered,
+        },
+    },
+};
+use ostler_store::{self as store, identities::Revoked};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    MeshCaller,
+    identities::{agents_key, certify, check_name, find, has_key, take_invite, version},
+    tokens,
+};
+use crate::{
+    app::{App, store_failure},
+    clock,
+    service::tokens::later,
+};
+
+const LOGIN: &str = "login";
+
+/// What a login's second half, or a renewal, must know of the first. Sealed.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    aid: Aid,
+    fingerprint: String,
+    nonce: String,
+    until: Timestamp,
+}
+
+pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Result<CreateAidResult, Failure> {
+    app.accepting()?;
+    let pki = app.mesh.pki()?;
+    let CreateAidParams { aid, public_key, curve, invite } = asked;
+    check_name(pki, &aid)?;
+    if curve != "P-256" {
+        return Err(Failure::invalid("curve", "curve: P-256").detail("field", "curve"));
+    }
+    let key = agents_key(&public_key)?;
+    if find(app, &aid).await?.is_some() {
+        return Err(already_exists(&aid));
+    }
+    app.mesh.count_registration(peer, app.config.mesh.registrations_per_hour_max, app.now())?;
+    if !app.config.registration_is_open() {
+        take_invite(app, pki, &aid, invite.as_deref()).await?;
+    }
+    let made = certify(app, Operation::Issue, &aid, &key, None).await?.ok_or_else(|| already_exists(&aid))?;
+    Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
+}
+
+pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Failure> {
+    let pki = app.mesh.pki()?;
+    let Login1Params { aid, cert, client_nonce } = asked;
+    if !(1..=NONCE_BYTES_MAX).contains(&client_nonce.len()) {
+        return Err(Failure::invalid("client-nonce", format!("client_nonce: 1 to {NONCE_BYTES_MAX} bytes")));
+    }
+    let shown = Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid("cert", "cert: one certificate in PEM"))?;
+    if find(app, &aid).await?.is_none() {
+        return Err(not_registered(&aid));
+    }
+    let (_, certificate) = own_certificate(app, &aid, &shown.fingerprint()).await?;
+    let now = app.now();
+    let mut nonce = [0; 24];
+    clock::fill(&mut nonce);
+    let nonce = hex(&nonce);
+    let begun =
+        Begun { aid, fingerprint: certificate.fingerprint(), nonce: nonce.clone(), until: later(now, LOGIN_MS_MAX)? };
+    Ok(Login1Result {
+        request_id: pki.ticket(LOGIN, &begun),
+        nonce,
+        auth_cert: pki.auth_certificate().to_pem(),
+        client_nonce_signature: pki.sign_as_auth(&client_nonce),
+        server_time: now.as_millisecond(),
+        auth_curve: pki.auth_certificate().public_key().curve().name().to_owned(),
+    })
+}
+
+pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Failure> {
+    let Login2Params { aid, request_id, nonce, client_time, signature } = asked;
+    let signed = format!("{nonce}:{client_time}");
+    let (identity, certificate) = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
+    let new_cert = next_certificate(app, &identity, &certificate).await?;
+    tokens::begin(app, &aid, new_cert).await
+}
+
+pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
+    tokens::refresh(app, &asked.refresh_token).await
+}
+
+pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertParams) -> Result<CertResult, Failure> {
+    let aid = asked.aid.unwrap_or_else(|| caller.aid.clone());
+    let identity = version(app, &aid, asked.cert_fingerprint.as_deref()).await?;
+    Ok(CertResult { aid, cert: identity.certificate, cert_fingerprint: identity.cert_fingerprint })
+}
+
+/// The next certificate for the same key, once the present one is past half its life.
+pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
+    let RenewCertParams { request_id, nonce, signature } = asked;
+    let proof = (request_id.as_str(), nonce.as_str());
+    let (_, certificate) = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
+    if !certificate.is_due_for_renewal(app.now()) {
+        let message = "the certificate is not past half its life";
+        return Err(Failure::rule(FailureKind::StateConflict, "certificate-fresh", message));
+    }
+    let made = certify(app, Operation::Renew, &caller.aid, certificate.public_key(), None).await?;
+    made.map(|made| result(&caller.aid, &made)).ok_or_else(|| not_registered(&caller.aid))
+}
+
+/// A certificate for a new key. The old one is revoked, and whoever logged in with it logs in anew.
+pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result<CertResult, Failure> {
+    let RekeyParams { request_id, nonce, public_key, signature } = asked;
+    let key = agents_key(&public_key)?;
+    let (signed, proof) = (format!("{nonce}{public_key}"), (request_id.as_str(), nonce.as_str()));
+    let (identity, _) = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
+    let replaced = Revoked { serial: identity.serial, reason: RevocationReason::Superseded };
+    let made = certify(app, Operation::Rekey, &caller.aid, &key, Some(replaced)).await?;
+    let made = made.ok_or_else(revoked)?;
+    store::mesh_logins::delete_of(&app.db, &caller.aid).await.map_err(store_failure)?;
+    Ok(result(&caller.aid, &made))
+}
+
+fn result(aid: &Aid, made: &Certificate) -> CertResult {
+    CertResult { aid: aid.clone(), cert: made.to_pem(), cert_fingerprint: made.fingerprint() }
+}
+
+/// A certificate that we gave to this name, and that still says something: in force, or not long past its end.
+async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Identity, Certificate), Failure> {
+    let found = store::identities::find_by_fingerprint(&app.db, aid, fingerprint).await.map_err(store_failure)?;
+    let identity = found.ok_or_else(|| unproved("the certificate is not one of this name's"))?;
+    if identity.revoked_at.is_some() {
+        return Err(revoked());
+    }
+    let certificate = Certificate::from_pem(&identity.certificate);
+    let certificate = certificate.ok_or_else(|| Failure::internal("a stored certificate cannot be read"))?;
+    if !certificate.can_be_renewed(app.now()) {
+        return Err(unproved("the certificate has expired, and long ago"));
+    }
+    Ok((identity, certificate))
+}
+
+/// Checks what was signed in answer to a login's first half, and uses its nonce up.
+async fn finish(
+    app: &App,
+    aid: &Aid,
+    (request_id, nonce): (&str, &str),
+    signed: &[u8],
+    signature: &str,
+) -> Result<(Identity, Certificate), Failure> {
+    let begun = app.mesh.pki()?.open_ticket::<Begun>(LOGIN, request_id);
+    let begun = begun.ok_or_else(|| unproved("request_id: no login of ours"))?;
+    if begun.aid != *aid || !ostler_crypto::equal(begun.nonce.as_bytes(), nonce.as_bytes()) {
+        return Err(unproved("the nonce is of another login"));
+    }
+    if app.now() > begun.until {
+        return Err(unproved("the login took too long"));
+    }
+    let (identity, certificate) = own_certificate(app, aid, &begun.fingerprint).await?;
+    if !certificate.public_key().verifies_base64(signed, signature) {
+        return Err(unproved("the signature does not check out"));
+    }
+    let spent = store::mesh_logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
+    if spent.map_err(store_failure)? { Ok((identity, certificate)) } else { Err(unproved("the nonce was used")) }
+}
+
+/// What comes after the certificate that somebody logged in with: a newer one that they have not got, or, past half of its
+/// life, the next.
+async fn next_certificate(app: &App, shown: &Identity, certificate: &Certificate) -> Result<Option<String>, Failure> {
+    let newest = version(app, &shown.aid, None).await?;
+    let is_newer = newest.cert_fingerprint != shown.cert_fingerprint && newest.revoked_at.is_none();
+    if is_newer && has_key(&newest, certificate.public_key()) {
+        return Ok(Some(newest.certificate));
+    }
+    if is_newer || !certificate.is_due_for_renewal(app.now()) {
+        return Ok(None);
+    }
+    let made = certify(app, Operation::Renew, &shown.aid, certificate.public_key(), None).await?;
+    Ok(made.map(|made| made.to_pem()))
+}
+
+fn unproved(message: &str) -> Failure {
+    Failure::rule(FailureKind::Unauthenticated, "mesh-login", message)
+}
+
+fn revoked() -> Failure {
+    Failure::rule(FailureKind::Forbidden, "certificate-revoked", "the certificate was revoked")
+}

@@ -1,0 +1,215 @@
+//! Names of the mesh and their certificates: who gets one, and who loses it. Everything that is done to a certificate is
+//! written down before anybody hears of it.
+
+use ostler_crypto::{
+    certificates::Certificate,
+    keys::{Curve, PublicKey},
+};
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    cursors::{self, Cursor},
+    identities::{
+        CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, Operation, RevocationReason,
+        RevokeIdentity,
+    },
+    mesh::{Aid, auth::not_registered},
+};
+use ostler_store::{
+    self as store, Db,
+    identities::{Entry, Made, Revoked},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    app::{App, store_failure},
+    auth::{Access, Principal},
+    pki::Pki,
+    service::tokens::later,
+};
+
+const INVITE: &str = "invite";
+
+/// An invitation, as it is sealed.
+#[derive(Serialize, Deserialize)]
+struct Invited {
+    id: String,
+    aid: Option<Aid>,
+    until: Timestamp,
+}
+
+/// The name with its newest certificate. `None`: nobody has it.
+pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
+    store::identities::get(&app.db, aid).await.map_err(store_failure)
+}
+
+/// The name with one of the certificates that it ever had; with the newest, if none is named.
+pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<Identity, Failure> {
+    let found = match fingerprint {
+        None => find(app, aid).await?,
+        Some(one) => store::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?,
+    };
+    found.ok_or_else(|| not_registered(aid))
+}
+
+/// A key that an agent may have.
+pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
+    let key = PublicKey::from_base64(text).filter(|key| key.curve() == Curve::P256);
+    key.ok_or_else(|| {
+        Failure::invalid("public-key", "the public key is the DER of one on P-256, in base64")
+            .detail("field", "public_key")
+    })
+}
+
+/// Whether a name of this domain may be given to somebody at all.
+pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
+    if !aid.is_of(pki.domain()) {
+        let message = format!("{aid} is not a name of {}", pki.domain());
+        return Err(Failure::invalid("aid-domain", message).detail("field", "aid"));
+    }
+    if !aid.is_free_to_take() {
+        return Err(Failure::rule(FailureKind::Forbidden, "aid-reserved", format!("{aid} is the name of a service")));
+    }
+    Ok(())
+}
+
+/// Makes a certificate and writes it down. `None`: the name is taken, or what it replaces was revoked meanwhile.
+pub async fn certify(
+    app: &App,
+    operation: Operation,
+    aid: &Aid,
+    key: &PublicKey,
+    replaced: Option<Revoked>,
+) -> Result<Option<Certificate>, Failure> {
+    let now = app.now();
+    let made = app.mesh.pki()?.certify(aid, key, now);
+    let made = made.ok_or_else(|| Failure::internal(format!("{aid} cannot be certified")))?;
+    let _turn = app.mesh.certifying.lock().await;
+    let entry = entry(operation, aid.clone(), &made, replaced, now);
+    let number = store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
+    if number.is_some() {
+        tracing::info!(%aid, operation = operation.as_str(), serial = entry.serial, "a certificate was made");
+    }
+    Ok(number.map(|_| made))
+}
+
+fn entry(operation: Operation, aid: Aid, made: &Certificate, revoked: Option<Revoked>, at: Timestamp) -> Entry {
+    let serial = made.serial().to_string();
+    let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem() };
+    Entry { operation, aid, serial, made: Some(made), revoked, at }
+}
+
+/// Writes down who certifies the domain, and the auth service's own certificate. Run once at start. An error says why this
+/// server has no mesh.
+pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
+    let (domain, ours) = (pki.domain().as_str(), pki.issuer().certificate().fingerprint());
+    if store::identities::claim_issuer(db, domain, &ours, now).await? != ours {
+        let message = "another authority certifies this store's domain; servers of one store share mesh.pki_directory";
+        return Ok(Err(format!("{message} (domain {domain})")));
+    }
+    let auth = pki.auth_certificate();
+    if store::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
+        let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
+        let known = store::identities::get(db, &aid).await?.is_some();
+        let operation = if known { Operation::Renew } else { Operation::Issue };
+        store::identities::append(db, &entry(operation, aid, auth, None, now)).await?;
+    }
+    Ok(Ok(()))
+}
+
+/// Gives a name its first certificate, or one for another key, whatever the policy says.
+pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Result<(Identity, bool), Failure> {
+    Access::Operate.admit(caller)?;
+    let IssueCertificate { aid, public_key } = asked;
+    check_name(app.mesh.pki()?, &aid)?;
+    let key = agents_key(&public_key)?;
+    let known = find(app, &aid).await?;
+    if let Some(known) = known.as_ref().filter(|known| known.revoked_at.is_none() && has_key(known, &key)) {
+        return Ok((known.clone(), false));
+    }
+    let (operation, replaced) = match &known {
+        None => (Operation::Issue, None),
+        Some(known) => {
+            let superseded = Revoked { serial: known.serial.clone(), reason: RevocationReason::Superseded };
+            (Operation::Rekey, known.revoked_at.is_none().then_some(superseded))
+        }
+    };
+    if certify(app, operation, &aid, &key, replaced).await?.is_none() {
+        return Err(Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile")));
+    }
+    if known.is_some() {
+        end_logins(app, &aid).await?;
+    }
+    tracing::info!(%aid, by = caller.name(), "the operator gave a certificate");
+    Ok((version(app, &aid, None).await?, true))
+}
+
+pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
+    Certificate::from_pem(&identity.certificate).is_some_and(|certificate| certificate.public_key() == key)
+}
+
+/// Revokes a name's newest certificate. Idempotent: the first reason stands.
+pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdentity) -> Result<Identity, Failure> {
+    Access::Operate.admit(caller)?;
+    let known = version(app, aid, None).await?;
+    if known.revoked_at.is_none() {
+        let revoked = Revoked { serial: known.serial.clone(), reason: asked.reason };
+        let (serial, at) = (known.serial, app.now());
+        let entry =
+            Entry { operation: Operation::Revoke, aid: aid.clone(), serial, made: None, revoked: Some(revoked), at };
+        let _turn = app.mesh.certifying.lock().await;
+        store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
+        tracing::info!(%aid, by = caller.name(), reason = asked.reason.as_str(), "a certificate was revoked");
+    }
+    end_logins(app, aid).await?;
+    version(app, aid, None).await
+}
+
+async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
+    store::mesh_logins::delete_of(&app.db, aid).await.map_err(store_failure)?;
+    app.mesh.connections.expel(aid);
+    Ok(())
+}
+
+pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
+    Access::Operate.admit(caller)?;
+    version(app, aid, None).await
+}
+
+pub async fn list(app: &App, caller: &Principal, asked: ListIdentities) -> Result<IdentityPage, Failure> {
+    Access::Operate.admit(caller)?;
+    let limit = cursors::limit(asked.limit)?;
+    let fingerprint = cursors::fingerprint("identities", &());
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let mut identities = store::identities::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let more = identities.len() > limit as usize;
+    identities.truncate(limit as usize);
+    let next_cursor = identities.last().filter(|_| more).map(|last| {
+        Cursor { created_at_us: last.certified_at.as_microsecond(), id: last.aid.to_string() }.encode(&fingerprint)
+    });
+    Ok(IdentityPage { identities, next_cursor })
+}
+
+/// Lets somebody register one name. It is sealed, not kept.
+pub fn invite(app: &App, caller: &Principal, asked: &CreateInvite) -> Result<Invite, Failure> {
+    Access::Operate.admit(caller)?;
+    let pki = app.mesh.pki()?;
+    if let Some(aid) = &asked.aid {
+        check_name(pki, aid)?;
+    }
+    let until = later(app.now(), asked.life_ms()?)?;
+    let invited = Invited { id: app.ids.body().simple().to_string(), aid: asked.aid.clone(), until };
+    tracing::info!(aid = asked.aid.as_ref().map(Aid::as_str), by = caller.name(), "somebody was invited");
+    Ok(Invite { invite: pki.ticket(INVITE, &invited), expires_at: until })
+}
+
+/// Uses an invitation up.
+pub async fn take_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<(), Failure> {
+    let refused = |message: &str| Failure::rule(FailureKind::Forbidden, "invite", message);
+    let invite = invite.ok_or_else(|| refused("names are given by invitation here"))?;
+    let invited: Invited = pki.open_ticket(INVITE, invite).ok_or_else(|| refused("the invitation is not valid"))?;
+    if app.now() > invited.until || invited.aid.as_ref().is_some_and(|named| named != aid) {
+        return Err(refused("the invitation is over, or for another name"));
+    }
+    let spent = store::mesh_logins::spend(&app.db, &format!("{INVITE}:{}", invited.id), invited.until).await;
+    if spent.map_err(store_failure)? { Ok(()) } else { Err(refused("the invitation was used")) }
+}

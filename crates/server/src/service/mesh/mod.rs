@@ -1,0 +1,33 @@
+//! Verbs of the mesh: who has which name, who is logged in, what is believed and what agents say of themselves. Messages
+//! between them are `mesh_messages`.
+
+pub mod agent_md;
+pub mod auth;
+pub mod identities;
+pub mod meta;
+pub mod pki;
+mod tokens;
+
+use ostler_protocol::{
+    Timestamp,
+    mesh::{
+        Aid,
+        connections::{DeliveryMode, Place},
+    },
+};
+
+pub use tokens::{sweep, whose};
+
+use crate::gateway::connections::ConnectionId;
+
+/// An agent on a connection that it has introduced as its own.
+#[allow(dead_code, reason = "messages go by where a caller stands")]
+#[derive(Clone, Debug)]
+pub struct MeshCaller {
+    pub aid: Aid,
+    /// Both of its parts are empty on a legacy connection, which stands for the agent as a whole.
+    pub place: Place,
+    pub delivery_mode: DeliveryMode,
+    pub connection: ConnectionId,
+    pub connected_at: Timestamp,
+}

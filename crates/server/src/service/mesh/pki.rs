@@ -1,0 +1,164 @@
+//! Who may still be believed: the chain of authorities, what was revoked, and the list of roots. What costs a signature is
+//! signed once and given to many, and is signed anew as soon as it says something else.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use jiff::SignedDuration;
+use ostler_crypto::{
+    certificates::Serial,
+    crl::{self, Reason, Revocation},
+    ocsp,
+};
+use ostler_protocol::{
+    Failure, Timestamp,
+    identities::RevocationReason,
+    mesh::pki::{CertificateStatus, Discovery, GATEWAY_PATH, Gateway},
+};
+use ostler_store as store;
+
+use crate::{
+    app::{App, store_failure},
+    pki::{hours_after, list_until},
+};
+
+/// What is signed is good for longer; it is signed anew after this.
+const SIGNED_ANEW: SignedDuration = SignedDuration::from_mins(30);
+
+/// A revocation list, and what it was made of.
+#[derive(Clone)]
+pub struct SignedList {
+    last_revocation: i64,
+    made_at: Timestamp,
+    pub der: Arc<[u8]>,
+}
+
+/// An answer about one certificate.
+#[derive(Clone)]
+pub struct StatusAnswer {
+    status: ocsp::Status,
+    made_at: Timestamp,
+    der: Arc<[u8]>,
+}
+
+fn is_fresh(made_at: Timestamp, now: Timestamp) -> bool {
+    (SignedDuration::ZERO..SIGNED_ANEW).contains(&now.duration_since(made_at))
+}
+
+/// Issuer, registry, root.
+pub fn chain(app: &App) -> Result<String, Failure> {
+    Ok(app.mesh.pki()?.chain().to_pem())
+}
+
+pub fn root(app: &App) -> Result<String, Failure> {
+    Ok(app.mesh.pki()?.root().to_pem())
+}
+
+/// Everything that was revoked, as it stands.
+pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
+    let pki = app.mesh.pki()?;
+    let (now, last) = (app.now(), store::identities::last_revocation(&app.db).await.map_err(store_failure)?);
+    let known = app.mesh.revocations.lock().expect("never poisoned").clone();
+    if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
+        return Ok(known);
+    }
+    let revoked = store::identities::list_revoked(&app.db).await.map_err(store_failure)?;
+    let entries: Vec<(Serial, Revocation)> = revoked
+        .into_iter()
+        .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
+        .collect();
+    // Numbers of lists rise; so does time.
+    let number = now.as_microsecond().max(0) as u64;
+    let list = entries.iter().map(|(serial, revocation)| (serial, *revocation));
+    let der = crl::make(pki.issuer(), number, list, now, list_until(now));
+    let made = SignedList { last_revocation: last, made_at: now, der: der.into() };
+    *app.mesh.revocations.lock().expect("never poisoned") = Some(made.clone());
+    Ok(made)
+}
+
+fn signed_as(reason: RevocationReason) -> Reason {
+    match reason {
+        RevocationReason::Unspecified => Reason::Unspecified,
+        RevocationReason::KeyCompromise => Reason::KeyCompromise,
+        RevocationReason::Superseded => Reason::Superseded,
+        RevocationReason::CessationOfOperation => Reason::CessationOfOperation,
+    }
+}
+
+async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> {
+    let known = store::identities::find_status(&app.db, &serial.to_string()).await.map_err(store_failure)?;
+    Ok(match known {
+        None => ocsp::Status::Unknown,
+        Some(store::identities::Status::Good) => ocsp::Status::Good,
+        Some(store::identities::Status::Revoked { at, reason }) => {
+            ocsp::Status::Revoked(Revocation { at, reason: signed_as(reason) })
+        }
+    })
+}
+
+/// What is known of a certificate, in the form that the published client reads.
+pub async fn status(app: &App, serial: &str) -> Result<CertificateStatus, Failure> {
+    let pki = app.mesh.pki()?;
+    let serial: Serial = serial.parse().map_err(|_| Failure::not_found("certificate"))?;
+    let (now, status, name) = (app.now(), status_of(app, &serial).await?, serial.to_string());
+    let known = app.mesh.answers.get(&name);
+    let der = match known.filter(|known| known.status == status && is_fresh(known.made_at, now)) {
+        Some(known) => known.der,
+        None => {
+            let until = hours_after(now, ocsp::ANSWER_HOURS);
+            let der: Arc<[u8]> = ocsp::for_mesh_client(pki.issuer(), &serial, status, now, until).into();
+            app.mesh.answers.insert(name, StatusAnswer { status, made_at: now, der: der.clone() });
+            der
+        }
+    };
+    Ok(CertificateStatus { status: status.name().into(), ocsp_response: BASE64.encode(der) })
+}
+
+/// An answer as RFC 6960 has it. What is no request has an answer, too.
+pub async fn answer(app: &App, request: &[u8]) -> Result<Vec<u8>, Failure> {
+    let pki = app.mesh.pki()?;
+    let Some(request) = ocsp::Request::read(request) else { return Ok(ocsp::malformed()) };
+    let mut known = vec![];
+    for serial in request.serials(pki.issuer().certificate()) {
+        known.push(match serial {
+            Some(serial) => status_of(app, &serial).await?,
+            None => ocsp::Status::Unknown,
+        });
+    }
+    let now = app.now();
+    Ok(request.answer(pki.issuer(), &known, now, hours_after(now, ocsp::ANSWER_HOURS)))
+}
+
+/// The signed list of trusted roots.
+pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
+    let (pki, now) = (app.mesh.pki()?, app.now());
+    let mut roots = app.mesh.roots.lock().expect("never poisoned");
+    if let Some((_, list)) = roots.as_ref().filter(|(made_at, _)| is_fresh(*made_at, now)) {
+        return Ok(list.clone());
+    }
+    let list: Arc<str> = serde_json::Value::Object(pki.trust_list(now)).to_string().into();
+    *roots = Some((now, list.clone()));
+    Ok(list)
+}
+
+/// Where the gateway is, for somebody who asked under this host name.
+pub fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
+    let pki = app.mesh.pki()?;
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => (name, format!(":{port}")),
+        _ => (host, String::new()),
+    };
+    // All names of the domain are one server; clients of other domains look for its gateway by this one.
+    let is_ours = is_within(pki.domain().as_str(), name);
+    let authority = if is_ours { format!("gateway.{}{port}", pki.domain()) } else { host.to_owned() };
+    let scheme = if app.config.server.tls_cert.is_some() { "wss" } else { "ws" };
+    let url = app.config.mesh.gateway_url.clone();
+    let url = url.unwrap_or_else(|| format!("{scheme}://{authority}{GATEWAY_PATH}"));
+    Ok(Discovery { gateways: vec![Gateway { url, priority: 1 }] })
+}
+
+/// Whether a host name is the domain, or lies in it.
+pub fn is_within(domain: &str, host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    host.strip_suffix(domain).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}

@@ -1,0 +1,88 @@
+//! Tokens of agents: an access token for connections and uploads, and a refresh token for the next pair. Only the last
+//! pair of a login is good, and only hashes are kept.
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, Timestamp,
+    mesh::{
+        Aid,
+        auth::{ACCESS_TOKEN_LIFE_MS, Login2Result, REFRESH_CHAIN_MS_MAX, REFRESH_CHAIN_USES_MAX, RefreshTokenResult},
+    },
+};
+use ostler_store::{self as store, mesh_logins::Pair};
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::{
+    app::{App, store_failure},
+    auth::{AID_ACCESS, AID_REFRESH, mint, token_hash},
+};
+
+const TOKEN_BYTES_MAX: usize = 256;
+
+struct Minted {
+    access: SecretString,
+    refresh: SecretString,
+    pair: Pair,
+}
+
+fn mint_pair(now: Timestamp) -> Minted {
+    let (access, refresh) = (mint(AID_ACCESS), mint(AID_REFRESH));
+    let pair = Pair {
+        access_hash: token_hash(access.expose_secret()),
+        access_until: after(now, ACCESS_TOKEN_LIFE_MS),
+        refresh_hash: token_hash(refresh.expose_secret()),
+    };
+    Minted { access, refresh, pair }
+}
+
+fn after(now: Timestamp, ms: i64) -> Timestamp {
+    now.saturating_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
+}
+
+/// The first pair of a login.
+pub async fn begin(app: &App, aid: &Aid, new_cert: Option<String>) -> Result<Login2Result, Failure> {
+    let now = app.now();
+    let minted = mint_pair(now);
+    let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
+    store::mesh_logins::insert(&app.db, &login_id, aid, &minted.pair, ends_at).await.map_err(store_failure)?;
+    Ok(Login2Result {
+        access_token: minted.access.expose_secret().to_owned(),
+        refresh_token: minted.refresh.expose_secret().to_owned(),
+        expires_in: ACCESS_TOKEN_LIFE_MS / 1_000,
+        new_cert,
+    })
+}
+
+/// The next pair. A refused one is a result: clients then log in anew.
+pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
+    let now = app.now();
+    let (hash, minted) = (token_hash(token), mint_pair(now));
+    let refreshed = store::mesh_logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
+    if refreshed.await.map_err(store_failure)?.is_some() {
+        return Ok(RefreshTokenResult {
+            success: true,
+            access_token: Some(minted.access.expose_secret().to_owned()),
+            refresh_token: Some(minted.refresh.expose_secret().to_owned()),
+            expires_in: Some(ACCESS_TOKEN_LIFE_MS / 1_000),
+            error: None,
+        });
+    }
+    if store::mesh_logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
+        tracing::warn!("a refresh token was shown a second time; its login was ended");
+    }
+    Ok(RefreshTokenResult { error: Some("the refresh token is not valid".into()), ..RefreshTokenResult::default() })
+}
+
+/// The agent that an access token speaks for. `None`: nobody, or not any more.
+pub async fn whose(app: &App, token: &str) -> Result<Option<Aid>, Failure> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return Ok(None);
+    }
+    let found = store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.now()).await;
+    Ok(found.map_err(store_failure)?.map(|(aid, _)| aid))
+}
+
+/// Forgets logins that are over, and what can be used no more anyway.
+pub async fn sweep(app: &App) -> Result<(), Failure> {
+    store::mesh_logins::delete_ended(&app.db, app.now()).await.map_err(store_failure)
+}

@@ -1,0 +1,141 @@
+//! An agent of the mesh: its key, its certificate, and the calls by which it registers, logs in and connects. Frames are
+//! plain JSON, so that tests see the wire and not our types.
+
+use ostler_crypto::keys::{Curve, PrivateKey};
+use ostler_server::clock::fill;
+use serde_json::{Value, json};
+
+use super::{Socket, TestServer, id};
+
+pub struct Agent {
+    pub aid: String,
+    pub key: PrivateKey,
+    /// PEM.
+    pub cert: String,
+}
+
+/// What a login gives.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    pub access: String,
+    pub refresh: String,
+    pub answer: Value,
+}
+
+/// The first half of a login.
+pub struct Begun {
+    pub request_id: String,
+    pub nonce: String,
+    pub answer: Value,
+}
+
+/// A connection to the gateway, with its challenge read.
+pub struct Wire {
+    pub socket: Socket,
+    pub nonce: String,
+    calls: u64,
+}
+
+impl Wire {
+    pub async fn open(server: &TestServer) -> Self {
+        let mut socket = Socket::open(server, "/aun", &[]).await.unwrap();
+        let challenge = socket.hear().await;
+        assert_eq!((&challenge["method"], &challenge["id"]), (&json!("challenge"), &Value::Null), "{challenge}");
+        Self { socket, nonce: id(&challenge["params"], "nonce"), calls: 0 }
+    }
+
+    /// The whole answer. What is pushed meanwhile is passed over.
+    pub async fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let call = format!("rpc-{}", self.calls);
+        self.socket.say(&json!({"jsonrpc": "2.0", "id": call, "method": method, "params": params})).await;
+        loop {
+            let answer = self.socket.hear().await;
+            if answer["id"] == call.as_str() {
+                assert_eq!(answer["jsonrpc"], "2.0");
+                return answer;
+            }
+            assert!(answer["id"].is_null() && answer["method"].is_string(), "{answer}");
+        }
+    }
+
+    #[track_caller]
+    pub fn call(&mut self, method: &str, params: Value) -> impl Future<Output = Value> {
+        let method = method.to_owned();
+        async move {
+            let answer = self.ask(&method, params).await;
+            assert!(answer["result"].is_object(), "{method}: {answer}");
+            answer["result"].clone()
+        }
+    }
+
+    /// The code and the message of the refusal.
+    pub async fn refused(&mut self, method: &str, params: Value) -> (i64, String) {
+        let answer = self.ask(method, params).await;
+        let error = &answer["error"];
+        let code = error["code"].as_i64().unwrap_or_else(|| panic!("{method}: {answer}"));
+        (code, id(error, "message"))
+    }
+}
+
+/// One call on a fresh connection, as the published client makes them: the whole answer.
+pub async fn fresh(server: &TestServer, method: &str, params: Value) -> Value {
+    Wire::open(server).await.ask(method, params).await
+}
+
+impl Agent {
+    /// Somebody with a key and no name yet.
+    pub fn stranger(name: &str) -> Self {
+        let key = PrivateKey::generate(Curve::P256, &mut fill);
+        Self { aid: format!("{name}.localhost.test"), key, cert: String::new() }
+    }
+
+    pub async fn register(server: &TestServer, name: &str) -> Self {
+        let mut agent = Self::stranger(name);
+        let answer = fresh(server, "auth.create_aid", agent.registration()).await;
+        agent.cert = id(&answer["result"], "cert");
+        agent
+    }
+
+    pub fn registration(&self) -> Value {
+        json!({"aid": self.aid, "public_key": self.key.public_key().to_base64(), "curve": "P-256"})
+    }
+
+    pub async fn begin(&self, server: &TestServer) -> Begun {
+        let params = json!({"aid": self.aid, "cert": self.cert, "client_nonce": "Y2xpZW50"});
+        let answer = fresh(server, "auth.aid_login1", params).await["result"].clone();
+        Begun { request_id: id(&answer, "request_id"), nonce: id(&answer, "nonce"), answer }
+    }
+
+    /// The second half's parameters, with the client's time as it is transmitted.
+    pub fn proof(&self, begun: &Begun, client_time: &str) -> Value {
+        let signature = self.key.sign_base64(format!("{}:{client_time}", begun.nonce).as_bytes());
+        json!({"aid": self.aid, "request_id": begun.request_id, "nonce": begun.nonce, "client_time": client_time,
+            "signature": signature})
+    }
+
+    pub async fn login(&self, server: &TestServer) -> Tokens {
+        let begun = self.begin(server).await;
+        let answer = fresh(server, "auth.aid_login2", self.proof(&begun, "1794700691.7287993")).await["result"].clone();
+        Tokens { access: id(&answer, "access_token"), refresh: id(&answer, "refresh_token"), answer }
+    }
+
+    /// Logs in and connects as a device; an empty one is a legacy connection.
+    pub async fn connect(&self, server: &TestServer, device: &str) -> Wire {
+        let tokens = self.login(server).await;
+        let mut wire = Wire::open(server).await;
+        let params = introduction(&wire, &tokens, device, "", "fanout");
+        assert_eq!(wire.call("auth.connect", params).await["status"], "ok");
+        wire
+    }
+}
+
+/// `auth.connect` as the published client says it.
+pub fn introduction(wire: &Wire, tokens: &Tokens, device: &str, slot: &str, mode: &str) -> Value {
+    json!({
+        "nonce": wire.nonce, "auth": {"method": "kite_token", "token": tokens.access},
+        "protocol": {"min": "1.0", "max": "1.0"}, "device": {"id": device, "type": "sdk"}, "client": {"slot_id": slot},
+        "delivery_mode": {"mode": mode, "routing": "", "affinity_ttl_ms": 0},
+        "capabilities": {"e2ee": true, "group_e2ee": true},
+    })
+}

@@ -1,0 +1,77 @@
+//! What agents say of themselves: put with their token, read by everybody under their name.
+
+use ostler_protocol::FailureKind;
+
+use crate::{
+    harness::{Agent, Answer, Engine, TestServer},
+    on_both_engines,
+};
+
+on_both_engines!(an_agent_says_what_it_is, what_is_no_description_is_refused, a_private_one_is_its_owners);
+
+fn text(aid: &str, visibility: &str) -> String {
+    format!(
+        "---\naid: \"{aid}\"\nname: \"Alice\"\ntype: \"assistant\"\nversion: \"1.0.0\"\ndescription: \"一句话描述\"\n\
+         visibility: \"{visibility}\"\n---\n# Alice\n"
+    )
+}
+
+async fn put(server: &TestServer, token: Option<&str>, body: &str) -> Answer {
+    let caller = server.with_token(token);
+    let request = caller.request("PUT", "/agent.md").header("content-type", "text/markdown; charset=utf-8");
+    caller.send(request.header("host", "whoever.localhost.test").body(body.to_owned())).await
+}
+
+async fn get(server: &TestServer, token: Option<&str>, host: &str) -> Answer {
+    let caller = server.with_token(token);
+    caller.send(caller.request("GET", "/agent.md").header("host", host)).await
+}
+
+async fn an_agent_says_what_it_is(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let tokens = agent.login(&server).await;
+    get(&server, None, &agent.aid).await.refused(FailureKind::NotFound);
+    for visibility in ["public", "unlisted"] {
+        let body = text(&agent.aid, visibility);
+        let kept = put(&server, Some(&tokens.access), &body).await.with_status(200);
+        assert_eq!((&kept["ok"], &kept["aid"]), (&true.into(), &agent.aid.clone().into()));
+        let read = get(&server, None, &format!("{}:7000", agent.aid)).await;
+        assert_eq!((read.status, &read.text), (200, &body));
+        assert_eq!(read.headers["content-type"], "text/markdown; charset=utf-8");
+    }
+    get(&server, None, "bobby.localhost.test").await.refused(FailureKind::NotFound);
+    get(&server, None, "127.0.0.1").await.refused(FailureKind::NotFound);
+}
+
+async fn what_is_no_description_is_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let access = agent.login(&server).await.access;
+    let good = text(&agent.aid, "public");
+    for token in [None, Some("x"), Some(&*server.operator_token())] {
+        put(&server, token, &good).await.refused(FailureKind::Unauthenticated);
+    }
+    let other = text("bobby.localhost.test", "public");
+    put(&server, Some(&access), &other).await.refused_by(FailureKind::SchemaInvalid, "agent-md-field");
+    put(&server, Some(&access), "# Alice").await.refused_by(FailureKind::SchemaInvalid, "agent-md-front-matter");
+    let long = format!("{good}{}", "x".repeat(4_096));
+    put(&server, Some(&access), &long).await.refused_by(FailureKind::PayloadTooLarge, "agent-md-size");
+    let key = format!("{good}-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n");
+    put(&server, Some(&access), &key).await.refused_by(FailureKind::SchemaInvalid, "agent-md-secret");
+    let caller = server.with_token(Some(&access));
+    let request = caller.request("PUT", "/agent.md").header("content-type", "application/json").body(good);
+    caller.send(request).await.refused(FailureKind::UnsupportedMediaType);
+    get(&server, None, &agent.aid).await.refused(FailureKind::NotFound);
+}
+
+async fn a_private_one_is_its_owners(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (own, other) = (alice.login(&server).await.access, bobby.login(&server).await.access);
+    put(&server, Some(&own), &text(&alice.aid, "private")).await.with_status(200);
+    for token in [None, Some(&*other)] {
+        get(&server, token, &alice.aid).await.refused(FailureKind::NotFound);
+    }
+    assert_eq!(get(&server, Some(&own), &alice.aid).await.status, 200);
+}

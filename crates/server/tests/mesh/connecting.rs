@@ -1,0 +1,108 @@
+//! `auth.connect`: with the connection's own nonce, a good token and a version that both speak; and where an agent's
+//! connections may stand beside each other.
+
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Agent, Engine, TestServer, Tokens, Wire, introduction},
+    on_both_engines,
+};
+
+on_both_engines!(
+    an_introduction_needs_its_nonce_a_token_and_a_version,
+    connections_clash_by_their_names,
+    who_leaves_gives_the_place_back,
+    a_connection_introduces_itself_once,
+    a_draining_server_lets_its_connections_go,
+);
+
+async fn refused(wire: &mut Wire, params: Value) -> (i64, String) {
+    wire.refused("auth.connect", params).await
+}
+
+async fn an_introduction_needs_its_nonce_a_token_and_a_version(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let (mut wire, other) = (Wire::open(&server).await, Wire::open(&server).await);
+    let good = introduction(&wire, &tokens, "dev-1", "", "fanout");
+    let with = |change: fn(&mut Value)| {
+        let mut params = good.clone();
+        change(&mut params);
+        params
+    };
+    assert_eq!(refused(&mut wire, introduction(&other, &tokens, "dev-1", "", "fanout")).await.0, 4010);
+    assert_eq!(refused(&mut wire, with(|params| params["auth"]["token"] = json!("x"))).await.0, 4001);
+    assert_eq!(refused(&mut wire, with(|params| params["auth"] = Value::Null)).await.0, 4000);
+    assert_eq!(refused(&mut wire, with(|params| params["device"]["id"] = json!("a/b"))).await.0, 4000);
+    let answer =
+        wire.ask("auth.connect", with(|params| params["protocol"] = json!({"min": "2.0", "max": "3.0"}))).await;
+    assert_eq!(answer["error"]["code"], -32000);
+    assert_eq!(answer["error"]["data"]["server_range"], json!({"min": "1.0", "max": "1.0"}));
+    // A refresh token opens no connection.
+    let refresh = Tokens { access: tokens.refresh.clone(), ..tokens.clone() };
+    let params = introduction(&wire, &refresh, "dev-1", "", "fanout");
+    assert_eq!(refused(&mut wire, params).await.0, 4001);
+    let answer = wire.call("auth.connect", good).await;
+    assert_eq!((&answer["status"], &answer["authenticated"]), (&json!("ok"), &json!(true)));
+    assert_eq!(answer["identity"]["aid"], "alice.localhost.test");
+    assert_eq!(answer["connection"]["device_id"], "dev-1");
+}
+
+async fn connections_clash_by_their_names(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let connect = async |device: &str, slot: &str, mode: &str| {
+        let mut wire = Wire::open(&server).await;
+        let params = introduction(&wire, &tokens, device, slot, mode);
+        let answer = wire.ask("auth.connect", params).await;
+        let error = (answer["error"]["code"].clone(), answer["error"]["message"].clone());
+        if answer["result"].is_object() { Ok(wire) } else { Err(error) }
+    };
+    let clash = |name: &str| Some((json!(4009), json!(name)));
+    assert_eq!(connect("", "a", "fanout").await.err(), clash("slot_requires_device_id"));
+    let _whole = connect("dev-1", "", "fanout").await.unwrap();
+    assert_eq!(connect("dev-1", "", "fanout").await.err(), clash("device_singleton_conflict"));
+    let _slot = connect("dev-2", "a", "fanout").await.unwrap();
+    assert_eq!(connect("dev-2", "a", "fanout").await.err(), clash("slot_conflict"));
+    let _beside = connect("dev-2", "b", "fanout").await.unwrap();
+    assert_eq!(connect("dev-3", "", "queue").await.err(), clash("delivery_mode_conflict"));
+    // Legacy connections stand for no device, and beside each other.
+    let _legacy = [connect("", "", "fanout").await.unwrap(), connect("", "", "fanout").await.unwrap()];
+    // Another agent's are its own.
+    let bobby = Agent::register(&server, "bobby").await;
+    let _other = bobby.connect(&server, "dev-1").await;
+}
+
+async fn who_leaves_gives_the_place_back(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let mut first = Wire::open(&server).await;
+    let params = introduction(&first, &tokens, "dev-1", "", "fanout");
+    first.call("auth.connect", params).await;
+    drop(first);
+    crate::harness::eventually("the place is free", async || {
+        let mut wire = Wire::open(&server).await;
+        let params = introduction(&wire, &tokens, "dev-1", "", "queue");
+        (wire.ask("auth.connect", params).await["result"]["status"] == "ok").then_some(())
+    })
+    .await;
+}
+
+async fn a_connection_introduces_itself_once(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let tokens = agent.login(&server).await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    let params = introduction(&wire, &tokens, "dev-2", "", "fanout");
+    assert_eq!(wire.refused("auth.connect", params).await.0, -32009);
+}
+
+async fn a_draining_server_lets_its_connections_go(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let (mut session, mut fresh) = (agent.connect(&server, "dev-1").await, Wire::open(&server).await);
+    server.restart().await;
+    // Codes after which clients come back.
+    assert_eq!((session.socket.closed().await, fresh.socket.closed().await), (1001, 1001));
+    agent.connect(&server, "dev-1").await;
+}

@@ -1,0 +1,213 @@
+//! Logging in: what is signed is what was transmitted, a nonce is good once, tokens go round, and certificates are renewed
+//! in time.
+
+use ostler_crypto::certificates::Certificate;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Agent, Engine, TestServer, Tokens, Wire, fresh, id, introduction},
+    on_both_engines,
+};
+
+on_both_engines!(
+    the_auth_service_proves_itself_and_the_agent_does,
+    a_nonce_is_good_once_for_its_login_and_for_a_minute,
+    a_stranger_and_a_forged_certificate_get_nowhere,
+    tokens_go_round_until_their_chain_ends,
+    a_refresh_token_shown_twice_ends_the_login,
+    a_certificate_is_renewed_past_half_its_life,
+    an_agent_renews_and_changes_its_key_itself,
+    whose_certificate_was_revoked_is_out,
+    a_login_survives_a_restart_of_the_server,
+);
+
+async fn second(server: &TestServer, proof: Value) -> i64 {
+    let answer = fresh(server, "auth.aid_login2", proof).await;
+    answer["error"]["code"].as_i64().unwrap_or_default()
+}
+
+/// Whether an access token opens a session.
+async fn opens(server: &TestServer, tokens: &Tokens) -> bool {
+    let mut wire = Wire::open(server).await;
+    let params = introduction(&wire, tokens, "", "", "fanout");
+    wire.ask("auth.connect", params).await["result"]["status"] == "ok"
+}
+
+async fn the_auth_service_proves_itself_and_the_agent_does(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let begun = agent.begin(&server).await;
+    let auth = Certificate::from_pem(&id(&begun.answer, "auth_cert")).unwrap();
+    assert_eq!((auth.name(), &begun.answer["auth_curve"]), ("auth.localhost.test", &json!("P-384")));
+    assert!(auth.public_key().verifies_base64(b"Y2xpZW50", &id(&begun.answer, "client_nonce_signature")));
+    // Digits that a number would not keep.
+    let answer = fresh(&server, "auth.aid_login2", agent.proof(&begun, "1794700691.72879930")).await["result"].clone();
+    assert_eq!((&answer["expires_in"], &answer["new_cert"]), (&json!(3600), &Value::Null), "{answer}");
+    let access = id(&answer, "access_token");
+    assert!(opens(&server, &Tokens { access, refresh: String::new(), answer }).await);
+    for kept in server.store("SELECT access_hash || refresh_hash FROM mesh_logins").await {
+        assert_eq!(kept.len(), 128, "hashes only: {kept}");
+    }
+}
+
+async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let begun = alice.begin(&server).await;
+    let mut other = bobby.proof(&begun, "1");
+    other["aid"] = json!(bobby.aid);
+    assert_eq!(second(&server, other).await, -32001, "another's login");
+    let mut changed = alice.proof(&begun, "1");
+    changed["client_time"] = json!("2");
+    assert_eq!(second(&server, changed).await, -32001, "another text was signed");
+    let mut forged = alice.proof(&begun, "1");
+    forged["request_id"] = json!("00".repeat(64));
+    assert_eq!(second(&server, forged).await, -32001);
+    assert_eq!(second(&server, alice.proof(&begun, "1")).await, 0);
+    assert_eq!(second(&server, alice.proof(&begun, "1")).await, -32001, "it was used");
+    let late = alice.begin(&server).await;
+    server.clock.advance_ms(60_001);
+    assert_eq!(second(&server, alice.proof(&late, "1")).await, -32001);
+}
+
+async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let first = async |aid: &str, cert: &str| {
+        let params = json!({"aid": aid, "cert": cert, "client_nonce": "bm9uY2U="});
+        fresh(&server, "auth.aid_login1", params).await["error"].clone()
+    };
+    let unknown = first("carol.localhost.test", &alice.cert).await;
+    assert!(id(&unknown, "message").contains("not registered"), "{unknown}");
+    assert_eq!(first(&alice.aid, &bobby.cert).await["code"], -32001);
+    assert_eq!(first(&alice.aid, "no certificate").await["code"], -32602);
+    // Another server's certificate for the same name.
+    let elsewhere = TestServer::start(engine).await;
+    let other = Agent::register(&elsewhere, "alice").await;
+    assert_eq!(first(&alice.aid, &other.cert).await["code"], -32001);
+}
+
+async fn tokens_go_round_until_their_chain_ends(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let first = agent.login(&server).await;
+    let refresh = async |token: &str| fresh(&server, "auth.refresh_token", json!({"refresh_token": token})).await;
+    let next = refresh(&first.refresh).await["result"].clone();
+    assert_eq!((&next["success"], &next["expires_in"]), (&json!(true), &json!(3600)));
+    let tokens = |answer: &Value| Tokens {
+        access: id(answer, "access_token"),
+        refresh: id(answer, "refresh_token"),
+        answer: answer.clone(),
+    };
+    assert!(!opens(&server, &first).await, "the last pair only is good");
+    assert!(opens(&server, &tokens(&next)).await);
+    server.clock.advance_ms(3_600_001);
+    assert!(!opens(&server, &tokens(&next)).await, "an hour is over");
+    let next = refresh(&id(&next, "refresh_token")).await["result"].clone();
+    assert!(opens(&server, &tokens(&next)).await);
+    server.clock.advance_ms(30 * 86_400_000);
+    let over = refresh(&id(&next, "refresh_token")).await["result"].clone();
+    assert_eq!(over["success"], false, "a refused refresh is a result: {over}");
+    assert!(over["error"].is_string() && over.get("access_token").is_none());
+    assert_eq!(refresh("nonsense").await["result"]["success"], false);
+}
+
+async fn a_refresh_token_shown_twice_ends_the_login(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let (first, other) = (agent.login(&server).await, agent.login(&server).await);
+    let refresh = async |token: &str| {
+        let answer = fresh(&server, "auth.refresh_token", json!({"refresh_token": token})).await;
+        answer["result"].clone()
+    };
+    let next = refresh(&first.refresh).await;
+    assert_eq!(refresh(&first.refresh).await["success"], false);
+    assert_eq!(refresh(&id(&next, "refresh_token")).await["success"], false, "the thief's and the owner's are over");
+    assert_eq!(refresh(&other.refresh).await["success"], true, "another login goes on");
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    server.clock.advance_ms(182 * DAY_MS);
+    assert_eq!(agent.login(&server).await.answer["new_cert"], Value::Null);
+    server.clock.advance_ms(2 * DAY_MS);
+    let renewed = id(&agent.login(&server).await.answer, "new_cert");
+    let (old, new) = (Certificate::from_pem(&agent.cert).unwrap(), Certificate::from_pem(&renewed).unwrap());
+    assert_eq!((new.name(), new.public_key()), (old.name(), old.public_key()));
+    assert!(new.not_after() > old.not_after());
+    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str(), "whoever lost it gets the same");
+    let cert = server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text;
+    assert_eq!(cert, renewed);
+    let agent = Agent { cert: renewed, ..agent };
+    assert_eq!(agent.login(&server).await.answer["new_cert"], Value::Null);
+    // Past its end, for a while: it is renewed. Later: not any more.
+    server.clock.advance_ms((365 + 89) * DAY_MS);
+    let last = agent.login(&server).await;
+    assert!(last.answer["new_cert"].is_string());
+    server.clock.advance_ms(2 * DAY_MS);
+    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    assert_eq!(fresh(&server, "auth.aid_login1", params).await["error"]["code"], -32001);
+}
+
+async fn an_agent_renews_and_changes_its_key_itself(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    let begun = agent.begin(&server).await;
+    let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
+        "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
+    assert_eq!(wire.refused("auth.renew_cert", renewal.clone()).await.0, -32009, "it is not due");
+    server.clock.advance_ms(183 * DAY_MS);
+    let begun = agent.begin(&server).await;
+    let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
+        "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
+    let renewed = wire.call("auth.renew_cert", renewal.clone()).await;
+    assert_ne!(renewed["cert"], agent.cert.as_str());
+    assert_eq!(wire.refused("auth.renew_cert", renewal).await.0, -32001, "the nonce was used");
+    let agent = Agent { cert: id(&renewed, "cert"), ..agent };
+    let (begun, next) = (agent.begin(&server).await, Agent::stranger("alice"));
+    let public_key = next.key.public_key().to_base64();
+    let signature = agent.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
+    let rekey = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
+        "signature": signature});
+    let mut stolen = rekey.clone();
+    stolen["public_key"] = json!(Agent::stranger("x").key.public_key().to_base64());
+    assert_eq!(wire.refused("auth.rekey", stolen).await.0, -32001, "the old key signs for the new one");
+    let answer = wire.call("auth.rekey", rekey).await;
+    let next = Agent { cert: id(&answer, "cert"), ..next };
+    assert!(opens(&server, &next.login(&server).await).await);
+    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
+    assert!(id(&refused, "message").contains("revoked"), "{refused}");
+}
+
+async fn whose_certificate_was_revoked_is_out(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let tokens = agent.login(&server).await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    let told = wire.socket.hear().await;
+    assert_eq!((&told["method"], &told["params"]["code"]), (&json!("event/gateway.disconnect"), &json!(4003)));
+    assert_eq!(wire.socket.closed().await, 4003);
+    assert!(!opens(&server, &tokens).await);
+    let refresh = fresh(&server, "auth.refresh_token", json!({"refresh_token": tokens.refresh})).await;
+    assert_eq!(refresh["result"]["success"], false);
+    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
+    assert_eq!((&refused["code"], &refused["message"]), (&json!(-32004), &json!("the certificate was revoked")));
+}
+
+async fn a_login_survives_a_restart_of_the_server(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let (tokens, begun) = (agent.login(&server).await, agent.begin(&server).await);
+    let chain = server.with_token(None).get("/pki/chain").await.text;
+    server.restart().await;
+    assert_eq!(server.with_token(None).get("/pki/chain").await.text, chain, "the keys are the same");
+    assert!(opens(&server, &tokens).await);
+    assert_eq!(second(&server, agent.proof(&begun, "1")).await, 0, "so is what was begun");
+}

@@ -1,0 +1,145 @@
+//! Who gets a name: one key each, from this domain, by invitation where that is asked for.
+
+use ostler_crypto::certificates::{Certificate, Chain};
+use ostler_protocol::FailureKind;
+use ostler_server::{clock::Clock, config::Registration};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Agent, Engine, TestServer, Wire, fresh, id},
+    on_both_engines,
+};
+
+on_both_engines!(
+    a_name_is_given_once,
+    names_and_keys_that_cannot_be_are_refused,
+    at_once_only_one_gets_a_name,
+    an_invitation_is_good_for_one_name,
+    the_operator_gives_lists_and_takes_names,
+    everything_done_to_certificates_is_written_down,
+);
+
+async fn a_name_is_given_once(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::stranger("alice");
+    let answer = fresh(&server, "auth.create_aid", agent.registration()).await["result"].clone();
+    assert_eq!((&answer["aid"], &answer["curve"]), (&json!(agent.aid), &json!("P-256")));
+    let chain = server.with_token(None).get("/pki/chain").await.text;
+    let authorities = Certificate::list_from_pem(&chain).unwrap();
+    assert_eq!(authorities[0].to_pem(), id(&answer, "ca_cert"));
+    let root = authorities.last().unwrap().clone();
+    let chain = Chain::verify(authorities, &[root], server.clock.now()).unwrap();
+    let certificate = Certificate::from_pem(&id(&answer, "cert")).unwrap();
+    let peer = chain.verify_agent(certificate, &agent.aid, server.clock.now()).unwrap();
+    assert_eq!(*peer.certificate().public_key(), agent.key.public_key());
+    // Again, and by somebody else: it is taken. A client that was cut off looks whether it was itself.
+    for other in [agent.registration(), Agent::stranger("alice").registration()] {
+        let error = fresh(&server, "auth.create_aid", other).await["error"].clone();
+        assert_eq!(error["code"], -32009, "{error}");
+        assert!(id(&error, "message").contains("already exists"), "{error}");
+    }
+    assert_eq!(server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text, id(&answer, "cert"));
+}
+
+async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut wire = Wire::open(&server).await;
+    let good = Agent::stranger("alice").registration();
+    let mut with = async |field: &str, value: Value| {
+        let mut params = good.clone();
+        params[field] = value;
+        wire.refused("auth.create_aid", params).await.0
+    };
+    assert_eq!(with("aid", json!("alice.elsewhere.test")).await, -32602);
+    assert_eq!(with("aid", json!("Alice.localhost.test")).await, -32602);
+    assert_eq!(with("aid", json!("group.localhost.test")).await, -32004);
+    assert_eq!(with("aid", json!("auth.localhost.test")).await, -32004);
+    assert_eq!(with("curve", json!("P-384")).await, -32602);
+    assert_eq!(with("public_key", json!("AAAA")).await, -32602);
+    assert_eq!(with("public_key", Value::Null).await, -32602);
+}
+
+async fn at_once_only_one_gets_a_name(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let strangers: Vec<_> = (0..8).map(|_| Agent::stranger("alice").registration()).collect();
+    let answers =
+        futures_util::future::join_all(strangers.into_iter().map(|one| fresh(&server, "auth.create_aid", one)));
+    let answers = answers.await;
+    assert_eq!(answers.iter().filter(|answer| answer["result"].is_object()).count(), 1, "{answers:?}");
+}
+
+async fn an_invitation_is_good_for_one_name(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
+    let mut wire = Wire::open(&server).await;
+    let mut register = async |name: &str, invite: Option<&str>| {
+        let mut params = Agent::stranger(name).registration();
+        params["invite"] = json!(invite);
+        wire.ask("auth.create_aid", params).await["error"]["code"].as_i64()
+    };
+    assert_eq!(register("alice", None).await, Some(-32004));
+    assert_eq!(register("alice", Some("00")).await, Some(-32004));
+    let invite =
+        async |body: Value| id(&server.post("/api/v1/identities/invites", &body).await.with_status(201), "invite");
+    let any = invite(json!({})).await;
+    assert_eq!(register("alice", Some(&any)).await, None);
+    assert_eq!(register("bobby", Some(&any)).await, Some(-32004), "it was used");
+    let named = invite(json!({"aid": "bobby.localhost.test", "expiresInMs": 60_000})).await;
+    assert_eq!(register("carol", Some(&named)).await, Some(-32004), "it is for another name");
+    assert_eq!(register("bobby", Some(&named)).await, None);
+    let late = invite(json!({"expiresInMs": 60_000})).await;
+    server.clock.advance_ms(60_001);
+    assert_eq!(register("carol", Some(&late)).await, Some(-32004));
+    // Whom the operator has certified needs none: the published client finds its own key there.
+    let carol = Agent::stranger("carol");
+    let body = json!({"aid": carol.aid, "publicKey": carol.key.public_key().to_base64()});
+    server.post("/api/v1/identities", &body).await.with_status(201);
+    assert_eq!(register("carol", None).await, Some(-32009));
+}
+
+async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::stranger("alice");
+    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
+    let first = server.post("/api/v1/identities", &body).await.with_status(201);
+    assert_eq!(server.post("/api/v1/identities", &body).await.with_status(200), first, "the same again");
+    server.clock.advance_ms(1);
+    let other = Agent::stranger("alice");
+    let body = json!({"aid": agent.aid, "publicKey": other.key.public_key().to_base64()});
+    let second = server.post("/api/v1/identities", &body).await.with_status(201);
+    assert_ne!(first["serial"], second["serial"]);
+    let old = format!("/pki/cert/{}?cert_fingerprint={}", agent.aid, id(&first, "certFingerprint"));
+    assert_eq!(server.with_token(None).get(&old).await.text, id(&first, "certificate"), "old versions stay");
+    let page = server.get("/api/v1/identities?limit=1").await.ok();
+    assert_eq!(page["identities"], json!([second]));
+    let rest = server.get(&format!("/api/v1/identities?limit=9&cursor={}", id(&page, "nextCursor"))).await.ok();
+    assert_eq!(rest["identities"][0]["aid"], "auth.localhost.test");
+    let path = format!("/api/v1/identities/{}", agent.aid);
+    let revoked = server.post(&format!("{path}/revoke"), &json!({"reason": "key-compromise"})).await.ok();
+    assert_eq!(revoked["revocationReason"], "key-compromise");
+    let again = server.post(&format!("{path}/revoke"), &json!({"reason": "superseded"})).await.ok();
+    assert_eq!(again, revoked, "the first reason stands");
+    assert_eq!(server.get(&path).await.ok(), revoked);
+    server.get("/api/v1/identities/nobody.localhost.test").await.refused(FailureKind::NotFound);
+    server.get("/api/v1/identities/x").await.refused(FailureKind::NotFound);
+}
+
+async fn everything_done_to_certificates_is_written_down(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let body = json!({"aid": agent.aid, "publicKey": Agent::stranger("x").key.public_key().to_base64()});
+    server.post("/api/v1/identities", &body).await.with_status(201);
+    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    let sql = "SELECT number || ' ' || operation || ' ' || aid || ' ' || (revoked_serial IS NOT NULL) \
+               FROM mesh_certificates ORDER BY number";
+    let written: Vec<String> =
+        server.store(sql).await.iter().map(|row| row.replace("true", "1").replace("false", "0")).collect();
+    assert_eq!(
+        written,
+        [
+            "1 issue auth.localhost.test 0",
+            "2 issue alice.localhost.test 0",
+            "3 rekey alice.localhost.test 1",
+            "4 revoke alice.localhost.test 1",
+        ]
+    );
+}

@@ -1,0 +1,194 @@
+//! Names of the mesh and their certificates: one table that only grows, with everything that was ever done to a
+//! certificate. Who has which name, what is revoked and the transparency log are readings of it.
+
+use ostler_protocol::{
+    Timestamp,
+    cursors::Cursor,
+    identities::{Identity, Operation, RevocationReason},
+    mesh::Aid,
+};
+
+use crate::{
+    db::{Db, StoreError},
+    record::{Reader, Value, opt_text, text},
+};
+
+/// What is done to a certificate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub operation: Operation,
+    pub aid: Aid,
+    /// Of the certificate that it is about: the one that was made, or else the one that was revoked.
+    pub serial: String,
+    pub made: Option<Made>,
+    pub revoked: Option<Revoked>,
+    pub at: Timestamp,
+}
+
+/// A certificate that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Made {
+    pub fingerprint: String,
+    /// PEM.
+    pub certificate: String,
+}
+
+/// A certificate that is good no longer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revoked {
+    pub serial: String,
+    pub reason: RevocationReason,
+}
+
+/// What is known of a serial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Status {
+    Good,
+    Revoked { at: Timestamp, reason: RevocationReason },
+}
+
+/// A number that another server took first is tried again this often.
+const TRIES_MAX: usize = 100;
+
+/// Writes down what is done. `None`: the name is taken, or the certificate was revoked before; nothing was changed.
+pub async fn append(db: &Db, entry: &Entry) -> Result<Option<i64>, StoreError> {
+    const SQL: &str = "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, \
+        revoked_serial, reason, created_at) \
+        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM mesh_certificates RETURNING number";
+    for _ in 0..TRIES_MAX {
+        let args = vec![
+            entry.operation.as_str().into(),
+            text(&entry.aid),
+            entry.serial.as_str().into(),
+            opt_text(entry.made.as_ref().map(|made| &made.fingerprint)),
+            opt_text(entry.made.as_ref().map(|made| &made.certificate)),
+            opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
+            opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
+            entry.at.into(),
+        ];
+        match db.write(SQL, args, |row| row.int()).await {
+            Ok(mut numbers) => return Ok(numbers.pop()),
+            Err(error) if error.is_unique_violation() => {
+                if contradicts(db, entry).await? {
+                    return Ok(None);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(StoreError::corrupt("the log of certificates gives out no number"))
+}
+
+async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
+    const TAKEN: &str = "SELECT number FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
+    const REVOKED: &str = "SELECT number FROM mesh_certificates WHERE revoked_serial = $1";
+    let is_issue = entry.operation == Operation::Issue;
+    if is_issue && db.read_one(TAKEN, vec![text(&entry.aid)], |row| row.int()).await?.is_some() {
+        return Ok(true);
+    }
+    let Some(revoked) = &entry.revoked else { return Ok(false) };
+    Ok(db.read_one(REVOKED, vec![revoked.serial.as_str().into()], |row| row.int()).await?.is_some())
+}
+
+const IDENTITY: &str = "SELECT c.aid, c.serial, c.fingerprint, c.certificate, c.created_at, r.created_at, r.reason \
+    FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON r.revoked_serial = c.serial";
+
+fn identity(row: &mut Reader<'_>) -> Result<Identity, StoreError> {
+    Ok(Identity {
+        aid: row.id()?,
+        serial: row.text()?,
+        cert_fingerprint: row.text()?,
+        certificate: row.text()?,
+        certified_at: row.time()?,
+        revoked_at: row.opt_time()?,
+        revocation_reason: row.opt_text()?.as_deref().and_then(RevocationReason::parse),
+    })
+}
+
+/// The name with its newest certificate. `None`: nobody has it.
+pub async fn get(db: &Db, aid: &Aid) -> Result<Option<Identity>, StoreError> {
+    let sql = format!("{IDENTITY} WHERE c.aid = $1 AND c.certificate IS NOT NULL ORDER BY c.number DESC LIMIT 1");
+    db.read_one(sql, vec![text(aid)], identity).await
+}
+
+/// The name with one of the certificates that it ever had.
+pub async fn find_by_fingerprint(db: &Db, aid: &Aid, fingerprint: &str) -> Result<Option<Identity>, StoreError> {
+    let sql = format!("{IDENTITY} WHERE c.fingerprint = $1 AND c.certificate IS NOT NULL AND c.aid = $2");
+    db.read_one(sql, vec![fingerprint.into(), text(aid)], identity).await
+}
+
+/// What is known of a certificate's number. `None`: no such certificate was made here.
+pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreError> {
+    const SQL: &str = "SELECT r.created_at, r.reason FROM mesh_certificates AS c \
+        LEFT JOIN mesh_certificates AS r ON r.revoked_serial = c.serial WHERE c.serial = $1 AND c.certificate IS NOT NULL";
+    db.read_one(SQL, vec![serial.into()], |row| {
+        Ok(match row.opt_time()? {
+            Some(at) => Status::Revoked { at, reason: row.named(RevocationReason::parse)? },
+            None => Status::Good,
+        })
+    })
+    .await
+}
+
+/// The number of the newest revocation; 0: nothing was revoked yet.
+pub async fn last_revocation(db: &Db) -> Result<i64, StoreError> {
+    const SQL: &str =
+        "SELECT number FROM mesh_certificates WHERE revoked_serial IS NOT NULL ORDER BY number DESC LIMIT 1";
+    Ok(db.read_one(SQL, vec![], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Everything that was revoked: serial, time, reason.
+pub async fn list_revoked(db: &Db) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
+    const SQL: &str = "SELECT revoked_serial, created_at, reason FROM mesh_certificates \
+        WHERE revoked_serial IS NOT NULL ORDER BY number";
+    db.read(SQL, vec![], |row| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?))).await
+}
+
+/// Names with their newest certificates, the newest first.
+pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Identity>, StoreError> {
+    let (mut args, mut filter): (Vec<Value>, _) = (vec![], String::new());
+    let order = db.byte_order();
+    if let Some(cursor) = after {
+        args = vec![cursor.created_at_us.into(), cursor.id.as_str().into()];
+        filter = format!("AND (c.created_at, c.aid{order}) < ($1, $2)");
+    }
+    args.push(i64::from(limit).into());
+    let last = args.len();
+    let sql = format!(
+        "{IDENTITY} WHERE c.certificate IS NOT NULL {filter} AND NOT EXISTS (SELECT 1 FROM mesh_certificates AS n \
+         WHERE n.aid = c.aid AND n.certificate IS NOT NULL AND n.number > c.number) \
+         ORDER BY c.created_at DESC, c.aid{order} DESC LIMIT ${last}"
+    );
+    db.read(sql, args, identity).await
+}
+
+/// What was done, in order, after a number.
+pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, StoreError> {
+    const SQL: &str = "SELECT number, operation, aid, serial, fingerprint, certificate, revoked_serial, reason, created_at \
+        FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
+    db.read(SQL, vec![after.into(), i64::from(limit).into()], |row| {
+        let number = row.int()?;
+        let (operation, aid, serial) = (row.named(Operation::parse)?, row.id()?, row.text()?);
+        let made = match (row.opt_text()?, row.opt_text()?) {
+            (Some(fingerprint), Some(certificate)) => Some(Made { fingerprint, certificate }),
+            _ => None,
+        };
+        let revoked = match (row.opt_text()?, row.opt_text()?) {
+            (Some(serial), reason) => {
+                let reason = reason.as_deref().and_then(RevocationReason::parse).unwrap_or_default();
+                Some(Revoked { serial, reason })
+            }
+            _ => None,
+        };
+        Ok((number, Entry { operation, aid, serial, made, revoked, at: row.time()? }))
+    })
+    .await
+}
+
+/// Says who certifies a domain, once. The answer is who does: whoever came first.
+pub async fn claim_issuer(db: &Db, domain: &str, fingerprint: &str, now: Timestamp) -> Result<String, StoreError> {
+    const SQL: &str = "INSERT INTO mesh_issuers (domain, fingerprint, created_at) VALUES ($1, $2, $3) \
+        ON CONFLICT (domain) DO UPDATE SET domain = excluded.domain RETURNING fingerprint";
+    let known = db.write(SQL, vec![domain.into(), fingerprint.into(), now.into()], |row| row.text()).await?;
+    known.into_iter().next().ok_or_else(|| StoreError::corrupt("an issuer that was written is not there"))
+}

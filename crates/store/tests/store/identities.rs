@@ -1,0 +1,116 @@
+//! The log of certificates: numbers without a gap whoever writes, a name given once, a certificate revoked once. And tokens
+//! of logins, of which only the last pair is good.
+
+use futures_util::future::join_all;
+use ostler_protocol::{
+    Timestamp,
+    identities::{Operation, RevocationReason},
+    mesh::Aid,
+};
+use ostler_store::{
+    Db,
+    identities::{self, Entry, Made, Revoked, Status},
+    mesh_logins::{self, Pair},
+};
+
+use crate::{
+    place::{Engine, Place, on_both_engines},
+    workshop::Workshop,
+};
+
+on_both_engines!(
+    numbers_have_no_gap_whoever_writes,
+    a_name_is_given_once_and_a_certificate_revoked_once,
+    only_the_last_pair_of_a_login_is_good,
+);
+
+fn aid(name: &str) -> Aid {
+    format!("{name}.probe.test").parse().unwrap()
+}
+
+fn made(operation: Operation, name: &str, serial: &str, at: Timestamp) -> Entry {
+    let made = Made { fingerprint: format!("sha256:{serial}"), certificate: format!("PEM {serial}") };
+    Entry { operation, aid: aid(name), serial: serial.into(), made: Some(made), revoked: None, at }
+}
+
+fn revoked(serial: &str) -> Option<Revoked> {
+    Some(Revoked { serial: serial.into(), reason: RevocationReason::KeyCompromise })
+}
+
+async fn numbers_have_no_gap_whoever_writes(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let now = workshop.now();
+    // On Postgres, another server as well.
+    let other = match place.engine() {
+        Engine::Sqlite => workshop.db.clone(),
+        Engine::Postgres => Db::open(&place.config(), now).await.unwrap(),
+    };
+    let entries: Vec<Entry> =
+        (0..40).map(|n| made(Operation::Issue, &format!("agent-{n}"), &format!("{n:x}"), now)).collect();
+    let writes = entries.iter().enumerate().map(|(n, entry)| {
+        let db = if n % 2 == 0 { &workshop.db } else { &other };
+        identities::append(db, entry)
+    });
+    let numbers = join_all(writes).await;
+    let mut numbers: Vec<i64> = numbers.into_iter().map(|number| number.unwrap().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    let log = identities::log(&workshop.db, 30, 100).await.unwrap();
+    assert_eq!(log.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
+    assert!(log.iter().all(|(_, entry)| entries.contains(entry)));
+}
+
+async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (db, now) = (&workshop.db, workshop.now());
+    let append = async |entry: Entry| identities::append(db, &entry).await.unwrap();
+    assert_eq!(append(made(Operation::Issue, "alice", "a1", now)).await, Some(1));
+    assert_eq!(append(made(Operation::Issue, "alice", "a2", now)).await, None, "it is taken");
+    assert_eq!(append(made(Operation::Renew, "alice", "a3", now)).await, Some(2));
+    let newest = identities::get(db, &aid("alice")).await.unwrap().unwrap();
+    assert_eq!((newest.serial.as_str(), newest.revoked_at), ("a3", None));
+    let old = identities::find_by_fingerprint(db, &aid("alice"), "sha256:a1").await.unwrap().unwrap();
+    assert_eq!(old.certificate, "PEM a1");
+    assert_eq!(identities::find_by_fingerprint(db, &aid("bobby"), "sha256:a1").await.unwrap(), None);
+    assert_eq!(identities::last_revocation(db).await.unwrap(), 0);
+    let rekey = Entry { revoked: revoked("a3"), ..made(Operation::Rekey, "alice", "a4", now) };
+    assert_eq!(append(rekey).await, Some(3));
+    let again = Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) };
+    assert_eq!(append(again).await, None, "it was revoked");
+    let status = async |serial| identities::find_status(db, serial).await.unwrap();
+    assert_eq!(status("a1").await, Some(Status::Good));
+    assert_eq!(status("a3").await, Some(Status::Revoked { at: now, reason: RevocationReason::KeyCompromise }));
+    assert_eq!(status("a2").await, None);
+    assert_eq!(identities::last_revocation(db).await.unwrap(), 3);
+    let list = identities::list_revoked(db).await.unwrap();
+    assert_eq!(list, [("a3".to_owned(), now, RevocationReason::KeyCompromise)]);
+    assert_eq!(identities::get(db, &aid("alice")).await.unwrap().unwrap().serial, "a4");
+    assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
+    assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
+}
+
+async fn only_the_last_pair_of_a_login_is_good(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (db, now) = (&workshop.db, workshop.now());
+    let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+    let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
+    let whose = async |hash, at| mesh_logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
+    mesh_logins::insert(db, "login", &aid("alice"), &pair(0), later(600)).await.unwrap();
+    assert_eq!(whose("a0", now).await, Some(aid("alice")));
+    assert_eq!(whose("a0", later(60)).await, None, "its time is over");
+    let refresh =
+        async |hash, n, most, at| mesh_logins::update_refreshed(db, hash, &pair(n), most, at).await.unwrap().is_some();
+    assert!(refresh("r0", 1, 2, now).await);
+    assert!(!refresh("r0", 9, 2, now).await, "it was used");
+    assert_eq!((whose("a0", now).await, whose("a1", now).await), (None, Some(aid("alice"))));
+    assert!(!refresh("r1", 2, 2, later(600)).await, "the chain has ended");
+    assert!(refresh("r1", 2, 2, now).await);
+    assert!(!refresh("r2", 3, 2, now).await, "so many times and no more");
+    assert!(!mesh_logins::delete_by_spent(db, "r0").await.unwrap(), "long forgotten");
+    assert!(mesh_logins::delete_by_spent(db, "r1").await.unwrap());
+    assert_eq!(whose("a2", now).await, None);
+    assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
+    assert!(!mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
+    mesh_logins::delete_ended(db, later(60)).await.unwrap();
+    assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
+}
