@@ -45,6 +45,7 @@ mod tokens;
 mod trace;
 mod users;
 mod verify;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -90,6 +91,7 @@ enum Verb {
     Users(users::Args),
     Consent(consent::Args),
     Pki(pki::Args),
+    Webhooks(webhooks::Args),
     Serve(serve::Args),
     Runner(runner::Args),
     #[command(hide = true)]
@@ -163,6 +165,7 @@ impl Verb {
             Self::Consent(args) if args.is_offline() => return None,
             Self::Consent(_) => &["ostler_agents", "ostler_consent"],
             Self::Pki(_) => &["ostler_identities"],
+            Self::Webhooks(_) => &["ostler_webhooks"],
         })
     }
 }
@@ -197,6 +200,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Users(args) => users::users(connection, args).await,
         Verb::Consent(args) => consent::consent(connection, args).await,
         Verb::Pki(args) => pki::pki(connection, args).await,
+        Verb::Webhooks(args) => webhooks::webhooks(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Runner(args) => runner::runner(connection, args).await,
         Verb::Guard(args) => guard::guard(args).await,

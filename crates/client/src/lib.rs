@@ -29,6 +29,7 @@ pub mod sse;
 mod tokens;
 mod transport;
 mod users;
+mod webhooks;
 
 use std::sync::Arc;
 

@@ -354,6 +354,19 @@ pub const REGISTRY: &[Capability] = &[
     ),
     tag("ostler_agent_md", &["GET /agent.md", "PUT /agent.md"], "What agents of the mesh say of themselves."),
     tag(
+        "ostler_webhooks",
+        &[
+            "PUT /agents/{agentId}/webhook",
+            "GET /agents/{agentId}/webhook",
+            "DELETE /agents/{agentId}/webhook",
+            "POST /agents/{agentId}/webhook/test",
+            "GET /agents/{agentId}/webhook/deliveries",
+            "GET /agents/{agentId}/webhook/deliveries/{deliveryId}",
+            "POST /agents/{agentId}/webhook/deliveries/{deliveryId}/replay",
+        ],
+        "Agents' own servers are told by signed requests, again until they answer; what was given up can be replayed.",
+    ),
+    tag(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; whoever has read them can compute its head.",

@@ -5,6 +5,7 @@ mod attachments;
 mod keys;
 mod limits;
 mod mesh;
+mod webhooks;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ pub use attachments::AttachmentsSection;
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use mesh::{MeshSection, Registration};
+pub use webhooks::WebhooksSection;
 
 use crate::rates::Rates;
 
@@ -50,6 +52,7 @@ pub struct Config {
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
+    pub webhooks: WebhooksSection,
     pub log: LogSection,
     pub rate_limit: Rates,
 }
@@ -376,7 +379,10 @@ impl Config {
             ("limits.socket_auth_ms", limits.socket_auth_ms, 1..=MS_MAX),
             ("limits.socket_ping_ms", limits.socket_ping_ms, 1..=MS_MAX),
             ("limits.socket_dead_ms", limits.socket_dead_ms, 1..=MS_MAX),
+            ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
+            ("webhooks.timeout_ms", self.webhooks.timeout_ms, 1..=MS_MAX),
+            ("webhooks.poll_ms", self.webhooks.poll_ms, 1..=MS_MAX),
         ];
         match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
             None => Ok(()),

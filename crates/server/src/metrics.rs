@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::{Method, StatusCode};
-use ostler_protocol::{Failure, runner_jobs::JobEnd, runs::TerminalStatus};
+use ostler_protocol::{Failure, runner_jobs::JobEnd, runs::TerminalStatus, webhooks::Next};
 
 use crate::live::connection::Close;
 
@@ -28,6 +28,7 @@ const STATUSES: [u16; 22] =
     [0, 101, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
 /// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
 const RULES_MAX: usize = 512;
+const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
 /// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in; the server stops; anything else.
 pub const SOCKET_ENDS: [(&str, u16); 6] = [
     ("gone", Close::GONE.code),
@@ -58,6 +59,7 @@ pub struct Metrics {
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
     large_manifests: AtomicU64,
+    webhook_attempts: [AtomicU64; ATTEMPTS.len()],
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
 }
 
@@ -139,6 +141,16 @@ impl Metrics {
 
     pub fn spans_dropped(&self, spans: usize) {
         self.spans_dropped.fetch_add(spans as u64, Relaxed);
+    }
+
+    pub fn webhook_attempt(&self, next: Next) {
+        let at = match next {
+            Next::Delivered => 0,
+            Next::Again { .. } => 1,
+            Next::Dead => 2,
+            Next::Disable => 3,
+        };
+        self.webhook_attempts[at].fetch_add(1, Relaxed);
     }
 
     pub fn socket_closed(&self, close: Close) {

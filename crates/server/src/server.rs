@@ -164,6 +164,7 @@ fn spawn(
         serving,
         tokio::spawn(worker::sweeper::run(app.clone())),
         tokio::spawn(worker::housekeeping::run(app.clone())),
+        tokio::spawn(worker::webhooks::run(app.clone())),
     ];
     if let Some(told) = told {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));

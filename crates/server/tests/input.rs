@@ -85,6 +85,7 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/users/{userName}/token",
         "POST /h2a/relations",
         "POST /h2a/relations/{relationId}/uses",
+        "PUT /agents/{agentId}/webhook",
         "PUT /api/v1/provider-profiles/{profile}/config",
         "PUT /api/v1/provider-profiles/{profile}/credential",
     ];
@@ -313,12 +314,13 @@ async fn unknown_parameters_are_refused(engine: Engine) {
     let document = serde_json::to_value(ostler_server::openapi()).unwrap();
     let run_id = server.create_run().await;
     let session_id = id(&server.run(&run_id).await, "sessionId");
+    let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");
     let mut tried = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
         if parameters.iter().any(|parameter| parameter["in"] == "query") {
             let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
-            let path = path.replace("{relationId}", &format!("rel_{:032x}", 0));
+            let path = path.replace("{relationId}", &format!("rel_{:032x}", 0)).replace("{agentId}", &agent_id);
             let refused = server.get(&format!("{path}?someday=1")).await.refused_by(invalid(&path), "query-shape");
             assert!(refused.message.contains("`someday`"), "{}", refused.message);
             tried += 1;

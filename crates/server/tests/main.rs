@@ -46,4 +46,5 @@ mod tokens;
 mod traces;
 mod users;
 mod verify;
+mod webhooks;
 mod workspaces;

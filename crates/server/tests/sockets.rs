@@ -1,4 +1,4 @@
-//! WebSockets of people: who is let in, for how long, and what ends a connection.
+//! WebSockets of people and agents: who is let in, for how long, and what ends a connection.
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -19,16 +19,18 @@ on_both_engines!(
     foreign_pages_and_foreign_names_do_not_get_a_socket,
     a_caller_has_so_many_sockets_and_no_more,
     a_frame_that_is_too_long_ends_the_connection,
+    an_agent_connects_by_its_own_token_and_as_nobody_else,
+    an_agents_token_is_renewed_by_another_one_and_a_revoked_one_ends_the_connection,
     the_server_asks_whether_the_other_end_is_there,
     a_server_that_asks_everybody_for_a_token_takes_it_from_the_first_frame,
     a_server_that_stops_says_goodbye,
     what_is_no_websocket_is_refused,
 );
 
-const HUMAN: &str = "/ws/human";
+pub const HUMAN: &str = "/ws/human";
 const REFUSED: u16 = 4001;
 
-async fn user(server: &TestServer, name: &str) -> (String, Caller) {
+pub async fn user(server: &TestServer, name: &str) -> (String, Caller) {
     let made = server.post("/api/v1/users", &json!({"name": name, "timezone": "UTC"})).await.with_status(201);
     (id(&made, "userId"), token(server, name, 3_600_000).await)
 }
@@ -38,12 +40,16 @@ async fn token(server: &TestServer, name: &str, life_ms: i64) -> Caller {
     server.with_token(Some(&id(&made.with_status(201), "token")))
 }
 
+pub async fn new_agent(owner: &Caller) -> String {
+    id(&owner.post("/agents", &json!({"name": "told"})).await.with_status(201), "id")
+}
+
 fn renewal(caller: &Caller) -> Value {
     json!({"type": "auth.renew", "access_token": caller.token().unwrap()})
 }
 
 /// It still answers.
-async fn is_open(socket: &mut Socket) {
+pub async fn is_open(socket: &mut Socket) {
     socket.say(&json!({"type": "whatever"})).await;
     assert_eq!(socket.hear().await["code"], "unknown_frame");
 }
@@ -95,7 +101,7 @@ async fn a_bad_token_and_a_wrong_caller_are_refused_and_told_why(engine: Engine)
 }
 
 async fn a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the_connection(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.limits.readmit_ms = 10).await;
+    let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
     let (user_id, _) = user(&server, "ada").await;
     let short = token(&server, "ada", 60_000).await;
     let (mut renewing, _) = Socket::introduce(&server, HUMAN, &short).await;
@@ -103,14 +109,15 @@ async fn a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the
     server.clock.advance_ms(30_000);
     renewing.say(&renewal(&token(&server, "ada", 3_600_000).await)).await;
     assert_eq!(renewing.hear().await, json!({"type": "auth.ok", "user_id": user_id}));
-    server.clock.advance_ms(40_000);
+    // Clocks may differ by 30 s.
+    server.clock.advance_ms(60_000);
     assert_eq!(idle.hear().await["reason"], "invalid_token");
     assert_eq!(idle.closed().await, REFUSED);
     is_open(&mut renewing).await;
 }
 
 async fn a_removed_user_is_cut_off(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.limits.readmit_ms = 10).await;
+    let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
     let (_, ada) = user(&server, "ada").await;
     let (mut socket, _) = Socket::introduce(&server, HUMAN, &ada).await;
     server.send(server.request("DELETE", "/api/v1/users/ada")).await.with_status(200);
@@ -158,11 +165,59 @@ async fn a_caller_has_so_many_sockets_and_no_more(engine: Engine) {
 async fn a_frame_that_is_too_long_ends_the_connection(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (mut socket, _) = Socket::introduce(&server, HUMAN, &server).await;
-    let longest = format!("{:>width$}", "{}", width = 64 * 1024);
+    let longest = format!("{}{{}}", " ".repeat(64 * 1024 - 2));
     socket.send(Message::text(longest.clone())).await;
     assert_eq!(socket.hear().await["code"], "unknown_frame");
     socket.send(Message::text(format!(" {longest}"))).await;
     socket.ended().await;
+}
+
+async fn an_agent_connects_by_its_own_token_and_as_nobody_else(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (agent_id, other_id) = (new_agent(&server).await, new_agent(&server).await);
+    let made = server.post(&format!("/agents/{agent_id}/tokens"), &json!({"name": "own"})).await.with_status(201);
+    let agent = server.with_token(Some(&id(&made, "token")));
+    let (_, ada) = user(&server, "ada").await;
+    let auth = |caller: &Caller| json!({"type": "auth", "token": caller.token().unwrap()});
+    let named = |name: &str| json!({"type": "auth", "token": agent.token().unwrap(), "agent_id": name});
+    let own_path = format!("/ws/agent?agent_id={agent_id}");
+    for (path, frame) in [("/ws/agent", auth(&agent)), (&own_path, auth(&agent)), (&own_path, named(&agent_id))] {
+        let mut socket = Socket::open(&server, path, &[]).await.unwrap();
+        socket.say(&frame).await;
+        assert_eq!(socket.hear().await, json!({"type": "auth.ok", "agent_id": agent_id}), "{path}");
+    }
+    let other_path = format!("/ws/agent?agent_id={other_id}");
+    for (path, frame) in [
+        ("/ws/agent", auth(&ada)),
+        ("/ws/agent", auth(&server)),
+        (HUMAN, auth(&agent)),
+        ("/ws/agent", named(&other_id)),
+        ("/ws/agent", named("nobody")),
+        (&other_path, auth(&agent)),
+        (&other_path, named(&agent_id)),
+    ] {
+        let mut socket = Socket::open(&server, path, &[]).await.unwrap();
+        socket.say(&frame).await;
+        assert_eq!(socket.hear().await["reason"], "wrong_caller", "{path} {frame}");
+        assert_eq!(socket.closed().await, REFUSED);
+    }
+}
+
+async fn an_agents_token_is_renewed_by_another_one_and_a_revoked_one_ends_the_connection(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
+    let agent_id = new_agent(&server).await;
+    let tokens = format!("/agents/{agent_id}/tokens");
+    let old = server.post(&tokens, &json!({"name": "old"})).await.with_status(201);
+    let new = server.post(&tokens, &json!({"name": "new"})).await.with_status(201);
+    let [old_agent, new_agent] = [&old, &new].map(|made| server.with_token(Some(&id(made, "token"))));
+    let (mut renewing, _) = Socket::introduce(&server, "/ws/agent", &old_agent).await;
+    let (mut idle, _) = Socket::introduce(&server, "/ws/agent", &old_agent).await;
+    renewing.say(&renewal(&new_agent)).await;
+    assert_eq!(renewing.hear().await["type"], "auth.ok");
+    server.send(server.request("DELETE", &format!("{tokens}/{}", id(&old, "token_id")))).await.with_status(200);
+    assert_eq!(idle.hear().await["reason"], "invalid_token");
+    assert_eq!(idle.closed().await, REFUSED);
+    is_open(&mut renewing).await;
 }
 
 async fn the_server_asks_whether_the_other_end_is_there(engine: Engine) {

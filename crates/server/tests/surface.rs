@@ -12,6 +12,7 @@ use std::{
 use ostler_protocol::{
     FailureKind, commands, conversation, events, history, i18n, identities, liveness, manifest, permissions, policy,
     provider_profiles, receipts, relations, runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
+    webhooks,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -44,6 +45,8 @@ pub struct Scene {
     pub validation_id: String,
     pub thread_id: String,
     pub picture: Picture,
+    /// A dead one.
+    delivery_id: String,
 }
 
 /// A picture that was uploaded for the thread.
@@ -200,6 +203,13 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/agents/{agentId}/tokens", |_| json!({"name": "laptop"})),
     ("GET", "/agents/{agentId}/tokens", none),
     ("DELETE", "/agents/{agentId}/tokens/{agentTokenId}", none),
+    ("PUT", "/agents/{agentId}/webhook", |_| json!({"url": UNREACHABLE})),
+    ("GET", "/agents/{agentId}/webhook", none),
+    ("GET", "/agents/{agentId}/webhook/deliveries", none),
+    ("GET", "/agents/{agentId}/webhook/deliveries/{deliveryId}", none),
+    ("POST", "/agents/{agentId}/webhook/deliveries/{deliveryId}/replay", none),
+    ("POST", "/agents/{agentId}/webhook/test", none),
+    ("DELETE", "/agents/{agentId}/webhook", none),
     ("GET", "/.well-known/aun-gateway", none),
     ("GET", "/pki/chain", none),
     ("GET", "/pki/root.crt", none),
@@ -230,6 +240,9 @@ fn agent_md(scene: &Scene) -> Value {
     let text = format!("---\naid: {}\nname: A\ntype: assistant\nversion: 1.0.0\ndescription: d\n---\n", scene.peer.aid);
     json!({"host": scene.peer.aid, "token": scene.peer_token, "text": text})
 }
+
+/// A webhook that is never connected to: its name is this machine's.
+const UNREACHABLE: &str = "https://localhost:9/hook";
 
 /// Every operation the document has.
 fn documented() -> BTreeSet<(String, String)> {
@@ -317,6 +330,10 @@ impl Scene {
         let body = json!({"agent_id": granted, "granted_scopes": ["notes:read"]});
         let relation_id = id(&server.post("/h2a/relations", &body).await.with_status(201), "id");
         let (asking_id, _) = server.agent().await;
+        let webhook = format!("/agents/{agent_id}/webhook");
+        server.call("PUT", &webhook, &json!({"url": UNREACHABLE})).await.with_status(200);
+        let delivery = server.send(server.request("POST", &format!("{webhook}/test"))).await.with_status(202);
+        server.send(server.request("DELETE", &webhook)).await.with_status(200);
         let peer = Agent::register(server, &format!("peer-{}", &job_id[job_id.len() - 8..])).await;
         let peer_token = peer.login(server).await.access;
         let scene = Self {
@@ -338,6 +355,7 @@ impl Scene {
             validation_id,
             thread_id,
             picture,
+            delivery_id: id(&delivery, "delivery_id"),
         };
         call(server, "PUT", "/agent.md", &agent_md(&scene)).await;
         scene
@@ -366,6 +384,7 @@ impl Scene {
             .replace("{relationId}", &self.relation_id)
             .replace("{threadId}/events", &format!("{}/events?runId=run-1&idle_limit=1", self.thread_id))
             .replace("{threadId}/cancel", &format!("{}/cancel?runId=run-1", self.thread_id))
+            .replace("{deliveryId}", &self.delivery_id)
     }
 }
 
@@ -412,6 +431,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Approval", words::<policy::Approval>()),
         ("CommandState", words::<commands::CommandState>()),
         ("CommandType", words::<commands::CommandType>()),
+        ("DeliveryStatus", words::<webhooks::DeliveryStatus>()),
         ("EventType", words::<events::EventType>()),
         ("ExecutionState", words::<sessions::ExecutionState>()),
         ("FailureKind", words::<FailureKind>()),

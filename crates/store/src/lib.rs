@@ -38,5 +38,6 @@ mod sqlite;
 pub mod tokens;
 pub mod users;
 pub mod wakeups;
+pub mod webhooks;
 
 pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};

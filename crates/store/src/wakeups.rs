@@ -27,8 +27,9 @@ const LISTENERS_MAX: usize = 200;
 /// A listener that has heard nothing for this long asks whether its connection still stands.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Stands for "more than could be named".
+/// Stand for "more than could be named".
 const EVERYTHING: &str = "*";
+const EVERYBODY: &str = "@*";
 
 /// What happened since the last wake-up.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,17 +40,19 @@ pub struct News {
     pub listeners: BTreeSet<String>,
     /// A runner job waits for a launcher.
     pub jobs: bool,
-    /// More happened than was named: read everything again.
+    /// More happened in sessions than was named: read everything again.
     pub everything: bool,
+    /// Something waits for more listeners than were named.
+    pub everybody: bool,
 }
 
 impl News {
     pub fn everything() -> Self {
-        Self { everything: true, jobs: true, ..Self::default() }
+        Self { everything: true, everybody: true, jobs: true, ..Self::default() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.listeners.is_empty() && !self.jobs && !self.everything
+        *self == Self::default()
     }
 
     pub fn add_event(&mut self, event: &Event) {
@@ -59,6 +62,7 @@ impl News {
     pub fn merge(&mut self, other: Self) {
         self.jobs |= other.jobs;
         self.everything |= other.everything;
+        self.everybody |= other.everybody;
         other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
         other.listeners.into_iter().for_each(|name| self.add_listener(name));
     }
@@ -66,37 +70,32 @@ impl News {
     /// A name is one word.
     pub fn add_listener(&mut self, name: String) {
         self.listeners.insert(name);
-        self.everything |= self.listeners.len() > LISTENERS_MAX;
-        self.leave_out();
+        self.everybody |= self.listeners.len() > LISTENERS_MAX;
+        if self.everybody {
+            self.listeners.clear();
+        }
     }
 
     fn add_session(&mut self, session: SessionId, (first, last): (i64, i64)) {
         let known = self.sessions.entry(session).or_insert((first, last));
         *known = (known.0.min(first), known.1.max(last));
         self.everything |= self.sessions.len() > SESSIONS_MAX;
-        self.leave_out();
-    }
-
-    /// Who reads everything need not be told what.
-    fn leave_out(&mut self) {
         if self.everything {
             self.sessions.clear();
-            self.listeners.clear();
         }
     }
 
-    /// Words: who says it, `j` or `-`, and then `session:first-last` and `@listener`, as many as there
-    /// are; or `*`, when they do not fit.
+    /// Words: who says it, `j` or `-`, and then `@listener` and `session:first-last`, as many as there are; or `@*` and `*`,
+    /// when they do not fit. Sessions give way first: whoever waits for one looks anyway, every few seconds.
     fn encode(&self, origin: &str) -> String {
-        let head = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
-        let mut text = head.clone();
-        for (session, (first, last)) in &self.sessions {
-            text += &format!(" {session}:{first}-{last}");
-        }
-        self.listeners.iter().for_each(|name| text += &format!(" @{name}"));
-        if self.everything || text.len() > PAYLOAD_BYTES_MAX {
-            return format!("{head} {EVERYTHING}");
-        }
+        let mut text = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
+        let listeners: String = self.listeners.iter().map(|name| format!(" @{name}")).collect();
+        let is_short = !self.everybody && text.len() + listeners.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX;
+        text += &if is_short { listeners } else { format!(" {EVERYBODY}") };
+        let sessions = self.sessions.iter().map(|(session, (first, last))| format!(" {session}:{first}-{last}"));
+        let sessions: String = sessions.collect();
+        let is_short = !self.everything && text.len() + sessions.len() <= PAYLOAD_BYTES_MAX;
+        text += &if is_short { sessions } else { format!(" {EVERYTHING}") };
         text
     }
 
@@ -111,14 +110,13 @@ impl News {
             _ => return (origin, Self::everything()),
         }
         for word in words {
-            if let Some(name) = word.strip_prefix('@') {
-                news.add_listener(name.to_owned());
-                continue;
+            match (word, word.strip_prefix('@'), range(word)) {
+                (EVERYTHING, ..) => news.everything = true,
+                (EVERYBODY, ..) => news.everybody = true,
+                (_, Some(name), _) => news.add_listener(name.to_owned()),
+                (_, None, Some((session, numbers))) => news.add_session(session, numbers),
+                (_, None, None) => return (origin, Self::everything()),
             }
-            let Some((session, numbers)) = range(word) else {
-                return (origin, Self { jobs: news.jobs || word != EVERYTHING, ..Self::everything() });
-            };
-            news.add_session(session, numbers);
         }
         (origin, news)
     }
@@ -214,8 +212,18 @@ mod tests {
     fn what_is_told_is_heard() {
         let mut told = news(2, 3);
         told.add_listener("usr_1".into());
-        for said in [told, news(0, 0), news(1, 9), News { jobs: true, ..news(3, 2) }, News { jobs: true, ..news(0, 0) }]
-        {
+        let everybody = News { everybody: true, ..news(2, 3) };
+        let everything = News { everything: true, listeners: told.listeners.clone(), ..News::default() };
+        for said in [
+            told,
+            everybody,
+            everything,
+            News::everything(),
+            news(0, 0),
+            news(1, 9),
+            News { jobs: true, ..news(3, 2) },
+            News { jobs: true, ..news(0, 0) },
+        ] {
             assert_eq!(News::decode(&said.encode("me")), ("me", said));
         }
     }
@@ -245,9 +253,13 @@ mod tests {
     fn more_listeners_than_can_be_named_are_everybody() {
         let mut told = News::default();
         (0..LISTENERS_MAX).for_each(|number| told.add_listener(format!("usr_{number:032x}")));
-        assert!(!told.everything && told.encode("me").len() <= PAYLOAD_BYTES_MAX);
+        assert_eq!(News::decode(&told.encode("a-server-of-this-name")).1, told, "the usual number is named");
+        let beside = News { listeners: told.listeners.clone(), ..news(SESSIONS_MAX, i64::MAX) };
+        let text = beside.encode("a-server-of-this-name");
+        assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
+        assert_eq!(News::decode(&text).1, News { everything: true, ..told.clone() }, "sessions give way");
         told.add_listener("local".into());
-        assert_eq!(told, News { everything: true, ..News::default() });
+        assert_eq!(told, News { everybody: true, ..News::default() });
     }
 
     #[test]

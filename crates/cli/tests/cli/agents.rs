@@ -32,7 +32,7 @@ fn manifest(home: &Home, name: &str, paths: Value) -> PathBuf {
 }
 
 #[track_caller]
-fn printed(output: Output) -> String {
+pub fn printed(output: Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

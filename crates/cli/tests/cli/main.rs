@@ -43,5 +43,6 @@ mod startup;
 mod terminal;
 mod verify;
 mod weak_durability;
+mod webhooks;
 mod wire;
 mod workspaces;

@@ -33,6 +33,8 @@ pub struct LimitsSection {
     pub socket_ping_ms: u64,
     /// A WebSocket whose other end was not heard of for this long is closed.
     pub socket_dead_ms: u64,
+    /// A WebSocket whose caller would not be let in any more is closed; this is how often that is asked.
+    pub socket_readmit_ms: u64,
     /// A wake-up is a hint: whoever waits reads the store this often even without one.
     pub recheck_ms: u64,
 }
@@ -53,6 +55,7 @@ impl Default for LimitsSection {
             socket_auth_ms: 5_000,
             socket_ping_ms: 30_000,
             socket_dead_ms: 90_000,
+            socket_readmit_ms: 30_000,
             recheck_ms: 2_000,
         }
     }

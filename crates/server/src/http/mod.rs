@@ -36,7 +36,11 @@ use http::Method;
 use ostler_protocol::{Failure, FailureKind, mesh::pki::GATEWAY_PATH};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{doors::Doors, gate::Gate, trust::sockets};
+use self::{
+    doors::Doors,
+    gate::Gate,
+    trust::{sockets, webhooks},
+};
 use crate::{app::App, auth::Access, rates::Limiter};
 
 pub use gate::{InProcess, Peer};
@@ -130,6 +134,11 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(trust::relations::use_scope))
         .routes(routes!(trust::receipts::list))
         .routes(routes!(trust::receipts::ledger))
+        .routes(routes!(webhooks::put, webhooks::get, webhooks::delete))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::list_deliveries))
+        .routes(routes!(webhooks::get_delivery))
+        .routes(routes!(webhooks::replay))
 }
 
 /// The OpenAPI document of this build.
@@ -149,6 +158,7 @@ pub fn router(app: App) -> Router {
         .with(Method::GET, docs::PATH, Access::Public)
         .with(Method::GET, docs::STYLE_PATH, Access::Public)
         .with(Method::GET, sockets::HUMAN_PATH, Access::Introduce)
+        .with(Method::GET, sockets::AGENT_PATH, Access::Introduce)
         .with(Method::GET, GATEWAY_PATH, Access::Mesh);
     // Two of the gateway's paths have other names on the domain's own host for keys.
     for path in [PKI_TRUST_PATH, PKI_ROOT_PATH] {
@@ -168,6 +178,7 @@ pub fn router(app: App) -> Router {
         .route(docs::PATH, get(move || async move { docs::html(page) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(sockets::HUMAN_PATH, get(sockets::human))
+        .route(sockets::AGENT_PATH, get(sockets::agent))
         .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {

@@ -35,6 +35,8 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_followers", "gauge", "", "Event streams open on this server."),
     ("ostler_sockets", "gauge", "", "WebSockets on this server whose other end has said who it is."),
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
+    ("ostler_webhook_attempts_total", "counter", "outcome", "Attempts to tell a webhook something, by what followed."),
+    ("ostler_webhook_deliveries_waiting", "gauge", "", "Deliveries that wait or are being sent, in the whole store."),
     ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
     ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
     ("ostler_jobs_ended_total", "counter", "end", "Runners started by this server that have ended, by how."),
@@ -63,6 +65,7 @@ pub struct Gauges {
     pub waiting_bytes: usize,
     pub followers: usize,
     pub sockets: usize,
+    pub deliveries_waiting: i64,
     pub leases: i64,
     pub jobs_pending: i64,
     pub jobs_running: i64,
@@ -103,6 +106,8 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_sockets_closed_total" => {
             write_labelled(out, name, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
         }
+        "ostler_webhook_attempts_total" => write_labelled(out, name, "outcome", ATTEMPTS, &metrics.webhook_attempts),
+        "ostler_webhook_deliveries_waiting" => plain(out, gauges.deliveries_waiting),
         "ostler_leases" => plain(out, gauges.leases),
         "ostler_jobs" => {
             for (phase, count) in [("pending", gauges.jobs_pending), ("running", gauges.jobs_running)] {

@@ -64,6 +64,14 @@ impl Local {
         .await
     }
 
+    pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
+        self.0.seal(name, text)
+    }
+
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        self.0.open_sealed(name, sealed)
+    }
+
     /// Waits for disks and locks where nobody else has to.
     async fn aside<T: Send + 'static>(
         &self,

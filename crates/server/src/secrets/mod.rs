@@ -77,6 +77,20 @@ impl SecretStore {
         }
     }
 
+    /// Seals what is kept elsewhere, for this name.
+    pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Local { local, .. } => local.seal(name, text),
+        }
+    }
+
+    /// `None`: it was changed, sealed for another name, or under another server's key.
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Local { local, .. } => local.open_sealed(name, sealed),
+        }
+    }
+
     /// For readiness: what it is, never what is in it.
     pub fn kind(&self) -> &'static str {
         match self {

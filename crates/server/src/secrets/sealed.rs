@@ -82,15 +82,23 @@ impl SealedFiles {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(error) => return Err(broken(error)),
         };
-        let text = bytes.strip_prefix(MAGIC).and_then(|sealed| self.key.open(name.as_bytes(), sealed));
+        let text = bytes.strip_prefix(MAGIC).and_then(|sealed| self.open_sealed(name, sealed));
         Ok(text.map_or(Found::Damaged, Found::Text))
     }
 
     pub fn put(&self, name: &str, text: &[u8]) -> Result<(), Failure> {
+        self.write(&self.file(name), &[MAGIC, &self.seal(name, text)])
+    }
+
+    /// Seals what is kept elsewhere, for this name.
+    pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         clock::fill(&mut nonce);
-        let sealed = self.key.seal(nonce, name.as_bytes(), text);
-        self.write(&self.file(name), &[MAGIC, &sealed])
+        self.key.seal(nonce, name.as_bytes(), text)
+    }
+
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+        self.key.open(name.as_bytes(), sealed)
     }
 
     /// What everybody may know, beside what is sealed.

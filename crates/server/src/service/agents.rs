@@ -225,7 +225,7 @@ fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
 }
 
 /// The agent, if the caller owns it. That it exists is no secret.
-async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+pub(super) async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
     let agent = get(app, id).await?;
     if agent.owner_id == caller.owner()? {
         return Ok(agent);

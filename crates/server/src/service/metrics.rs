@@ -17,6 +17,7 @@ pub async fn page(app: &App) -> Result<String, Failure> {
         waiting_bytes,
         followers: app.followers.count(),
         sockets: app.live.count(),
+        deliveries_waiting: store::webhooks::count_waiting(&app.db).await.map_err(store_failure)?,
         leases: store::leases::count_held(&app.db).await.map_err(store_failure)?,
         jobs_pending,
         jobs_running,

@@ -29,3 +29,4 @@ pub mod sessions;
 pub mod threads;
 pub mod tokens;
 pub mod users;
+pub mod webhooks;

@@ -1,5 +1,6 @@
 //! Clears away what nobody needs any more, every few minutes: storage that has expired, threads whose erasing was cut off,
-//! pictures that no message shows, workspaces of runs that have ended. Each step can be done twice, so two servers do no harm.
+//! pictures that no message shows, workspaces of runs that have ended, what was told to webhooks long ago. Each step can be
+//! done twice, so two servers do no harm.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use ostler_protocol::{Failure, session_storage::SWEEP_DEFAULT};
 use crate::{
     app::App,
     launcher::workspaces,
-    service::{attachments, mesh, session_storage, threads},
+    service::{attachments, mesh, session_storage, threads, webhooks},
 };
 
 pub async fn run(app: App) {
@@ -26,6 +27,7 @@ pub async fn run(app: App) {
         told("clearing unused attachments", attachments::sweep(&app).await);
         told("forgetting logins of the mesh", mesh::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
+        told("forgetting deliveries", webhooks::forget_ended(&app).await);
     }
 }
 

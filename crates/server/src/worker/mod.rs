@@ -3,3 +3,4 @@
 pub mod housekeeping;
 pub mod sweeper;
 pub mod wakeups;
+pub mod webhooks;

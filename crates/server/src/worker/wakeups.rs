@@ -94,7 +94,7 @@ async fn tell(told: &Tray, mut speaker: Speaker) {
         let pause = match speaker.tell(&news).await {
             Ok(()) => {
                 retry = RETRY_MIN;
-                if news.everything { TELL_EVERYTHING_PAUSE } else { TELL_PAUSE }
+                if news.everything || news.everybody { TELL_EVERYTHING_PAUSE } else { TELL_PAUSE }
             }
             Err(error) => {
                 tracing::warn!(%error, "waking the other servers failed; their followers read the store meanwhile");
@@ -146,6 +146,8 @@ async fn pass_on(app: &App, heard: &Tray) {
         }
         if news.everything {
             app.hub.reread_all();
+        }
+        if news.everybody {
             app.live.reread_all();
         }
         news.listeners.iter().for_each(|name| app.live.reread(&live::Listener::named(name)));

@@ -6,6 +6,7 @@ mod database;
 mod document;
 mod issuer;
 mod played;
+mod receiver;
 mod socket;
 mod stream;
 
@@ -40,6 +41,7 @@ pub use database::Database;
 pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};
 pub use played::{Played, ask_body};
+pub use receiver::{Behaviour, HookReceiver};
 pub use socket::Socket;
 pub use stream::Follow;
 

@@ -144,6 +144,7 @@ impl Scene {
             ("PATCH", format!("/agents/{agent}"), whole_agent.clone()),
             ("POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
             ("POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
+            ("PUT", format!("/agents/{agent}/webhook"), json!({"url": "https://localhost:9/hook"})),
             (
                 "PUT",
                 format!("/api/v1/provider-profiles/{PROFILE}/credential"),

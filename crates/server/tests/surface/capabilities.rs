@@ -18,7 +18,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{DIGEST, documented};
 use crate::{
     agents::sample_manifest,
-    harness::{Agent, Engine, Follow, Setup, TestServer, id, run_body},
+    harness::{Agent, Engine, Follow, Setup, TestServer, eventually, id, run_body},
     on_both_engines,
 };
 
@@ -96,6 +96,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_agent_runs" => agent_runs(server).await,
         "ostler_agent_attachments" => attachments(server).await,
         "ostler_agent_history" | "ostler_agent_erase" => history(server).await,
+        "ostler_webhooks" => webhooks(server).await,
         "ostler_identities" => identities(server).await,
         "ostler_mesh_gateway" => {
             let found = server.get("/.well-known/aun-gateway").await.with_status(200);
@@ -145,6 +146,23 @@ async fn agent_runs(server: &TestServer) {
     let streamed = streamed.header("content-type", "application/json");
     let streamed = streamed.body(super::agent_run(&thread_id, "r").to_string());
     assert_eq!(server.send(streamed).await.text, told, "the same run, told again");
+}
+
+/// Something is put down for a webhook, tried, and kept for another attempt; the name leads nowhere it may reach.
+async fn webhooks(server: &TestServer) {
+    let agent = id(&server.post("/agents", &json!({"name": "told"})).await.with_status(201), "id");
+    let path = &format!("/agents/{agent}/webhook");
+    let set = server.call("PUT", path, &json!({"url": "https://localhost:9/hook"})).await.with_status(200);
+    assert!(set["secret"].is_string() && server.get(path).await.ok()["secret"].is_null());
+    let told = server.send(server.request("POST", &format!("{path}/test"))).await.with_status(202);
+    let told = format!("{path}/deliveries/{}", id(&told, "delivery_id"));
+    eventually("an attempt is made", async || {
+        let found = server.get(&told).await.ok();
+        (found["attempts"] == 1 && found["last_error"].is_string()).then_some(())
+    })
+    .await;
+    server.send(server.request("DELETE", path)).await.with_status(200);
+    assert_eq!(server.get(&told).await.ok()["status"], "dead");
 }
 
 async fn asks_everybody_for_a_token(server: &TestServer) -> bool {

@@ -525,3 +525,33 @@ CREATE TABLE mesh_agent_md (
     visibility TEXT NOT NULL,
     updated_at BIGINT NOT NULL
 );
+
+-- Where agents' own servers want to be told. The secret is sealed under the servers' key.
+CREATE TABLE webhooks (
+    agent_id TEXT PRIMARY KEY,
+    url TEXT NOT NULL,
+    sealed_secret TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    disabled_at BIGINT
+);
+CREATE INDEX webhooks_disabled ON webhooks (disabled_at) WHERE disabled_at IS NOT NULL;
+
+-- What is told to them. While an owner sends it, it is due again when the owner's time is over.
+CREATE TABLE webhook_deliveries (
+    delivery_id TEXT PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    body TEXT NOT NULL,
+    status TEXT NOT NULL,
+    attempts BIGINT NOT NULL,
+    due_at BIGINT,
+    owner TEXT,
+    last_status BIGINT,
+    last_error TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL
+);
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE status = 'pending';
+CREATE INDEX webhook_deliveries_waiting ON webhook_deliveries (agent_id, due_at) WHERE status = 'pending';
+CREATE INDEX webhook_deliveries_agent ON webhook_deliveries (agent_id, created_at, delivery_id COLLATE "C");
+CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (updated_at) WHERE status <> 'pending';

@@ -5,6 +5,7 @@ pub mod agents;
 pub mod receipts;
 pub mod relations;
 pub mod sockets;
+pub mod webhooks;
 
 /// Where this dialect is spoken.
 const PATHS: [&str; 2] = ["/agents", "/h2a"];

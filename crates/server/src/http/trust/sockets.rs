@@ -1,5 +1,5 @@
-//! `/ws/human`: whoever connects says who they are in the first frame, then hears what concerns them. A token is renewed over
-//! the same connection, and one that is good no longer ends it.
+//! `/ws/human` and `/ws/agent`: whoever connects says who they are in the first frame, then hears what concerns them. A token is
+//! renewed over the same connection, and one that is good no longer ends it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use crate::{
     app::App,
     auth::Principal,
-    http::problem::Refusal,
+    http::{extract::Params, problem::Refusal},
     live::{
         LOCAL, Listener, Seat,
         connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, queue},
@@ -28,6 +28,7 @@ use crate::{
 };
 
 pub const HUMAN_PATH: &str = "/ws/human";
+pub const AGENT_PATH: &str = "/ws/agent";
 
 /// Connects as a person. The first frame must come within 5 s: `{"type": "auth", "token": …}`. The answer is `auth.ok`,
 /// followed by whatever waits for this person; or `auth.error` and the end. `{"type": "auth.renew", "access_token": …}` goes
@@ -39,19 +40,42 @@ pub async fn human(
     open(app, upgrade, Face::Human)
 }
 
+/// Connects as an agent, by one of its tokens. It goes as for people; the agent may say in the address (`?agent_id=…`), in
+/// the first frame (`"agent_id": …`) or in both which one it is, and then it must be that one.
+pub async fn agent(
+    State(app): State<App>,
+    Params(named): Params<Named>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    open(app, upgrade, Face::Agent(named))
+}
+
+/// Who somebody says they are, if they do.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    agent_id: Option<String>,
+}
+
 /// Whom a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq)]
 enum Face {
     Human,
+    /// With what the address says.
+    Agent(Named),
 }
 
 impl Face {
     /// Whom this caller listens for here. `None`: this is not for such callers.
-    fn listener(self, caller: &Principal) -> Option<Listener> {
+    fn listener(&self, caller: &Principal, named: &Named) -> Option<Listener> {
         match (self, caller) {
             (Self::Human, Principal::Operator) => Some(Listener::Human(LOCAL.into())),
             (Self::Human, Principal::User { user_id, .. }) => Some(Listener::Human(user_id.to_string().into())),
-            (Self::Human, _) => None,
+            (Self::Agent(address), Principal::Agent { agent_id, .. }) => {
+                let mut said = [address, named].into_iter().filter_map(|named| named.agent_id.as_deref());
+                let own = agent_id.to_string();
+                said.all(|said| said == own).then_some(Listener::Agent(*agent_id))
+            }
+            _ => None,
         }
     }
 }
@@ -86,7 +110,11 @@ async fn serve(app: App, socket: WebSocket, face: Face) {
 #[serde(tag = "type")]
 enum Heard {
     #[serde(rename = "auth")]
-    Auth { token: SecretString },
+    Auth {
+        token: SecretString,
+        #[serde(flatten)]
+        named: Named,
+    },
     #[serde(rename = "auth.renew")]
     Renew { access_token: SecretString },
 }
@@ -152,7 +180,6 @@ struct Conversation {
 
 /// A peer that has said who it is.
 struct Known {
-    caller: Principal,
     token: SecretString,
     listener: Listener,
     seat: Seat,
@@ -163,35 +190,35 @@ struct Known {
 }
 
 impl Conversation {
-    async fn authenticate(&self, token: &SecretString) -> Result<Principal, Refused> {
+    async fn authenticate(&self, token: &SecretString, named: &Named) -> Result<Listener, Refused> {
         let asked = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.now());
-        Box::pin(asked).await.map_err(|failure| match failure.kind {
+        let caller = Box::pin(asked).await.map_err(|failure| match failure.kind {
             FailureKind::InfraFailed => Refused::Unavailable,
             _ => Refused::Token,
-        })
+        })?;
+        self.face.listener(&caller, named).ok_or(Refused::Caller)
     }
 
-    async fn admit(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
-        let caller = self.authenticate(&token).await?;
-        let listener = self.face.listener(&caller).ok_or(Refused::Caller)?;
+    async fn admit(&mut self, token: SecretString, named: &Named) -> Result<Vec<Frame>, Refused> {
+        let listener = self.authenticate(&token, named).await?;
         let (live, limits) = (&self.app.live, &self.app.config.limits);
         // First the seat, then what is pending: what happens in between is told twice rather than never.
         let seat = live.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
             self.app.metrics.refused(&failure);
             Refused::TooMany
         })?;
-        let every = Duration::from_millis(limits.readmit_ms.max(1));
+        let every = Duration::from_millis(limits.socket_readmit_ms.max(1));
         let mut readmit = interval_at(Instant::now() + every, every);
         readmit.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = vec![welcome(&listener)];
-        self.known = Some(Known { caller, token, listener, seat, readmit, must_check: false, must_reread: true });
+        self.known = Some(Known { token, listener, seat, readmit, must_check: false, must_reread: true });
         told.extend(self.pending().await.say);
         Ok(told)
     }
 
     async fn renew(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
-        let caller = self.authenticate(&token).await?;
-        let known = self.known.as_mut().filter(|known| known.caller == caller).ok_or(Refused::Caller)?;
+        let listener = self.authenticate(&token, &Named::default()).await?;
+        let known = self.known.as_mut().filter(|known| known.listener == listener).ok_or(Refused::Caller)?;
         known.token = token;
         known.must_check = false;
         Ok(vec![welcome(&known.listener)])
@@ -200,8 +227,8 @@ impl Conversation {
     /// Whether the peer would still be let in.
     async fn check(&mut self) -> Step {
         let Some(known) = self.known.as_ref().filter(|known| known.must_check) else { return Step::default() };
-        match self.authenticate(&known.token).await {
-            Ok(caller) if caller == known.caller => {}
+        match self.authenticate(&known.token, &Named::default()).await {
+            Ok(listener) if listener == known.listener => {}
             // A store that does not answer says nothing about the caller.
             Err(Refused::Unavailable) => {}
             _ => return Refused::Token.into(),
@@ -246,7 +273,7 @@ impl Dialect for Conversation {
             return checked;
         }
         let done = match (serde_json::from_str(text), self.known.is_some()) {
-            (Ok(Heard::Auth { token }), false) => self.admit(token).await,
+            (Ok(Heard::Auth { token, named }), false) => self.admit(token, &named).await,
             (Ok(Heard::Renew { access_token }), true) => self.renew(access_token).await,
             (_, false) => Err(Refused::Malformed),
             (_, true) => {

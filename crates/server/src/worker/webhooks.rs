@@ -1,0 +1,171 @@
+//! Tells agents' webhooks what was put down for them. Any server of the store takes what is due, each delivery by one at a
+//! time; what a server that died had begun is taken up when its time is over, under the same delivery id.
+
+pub mod sender;
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use jiff::SignedDuration;
+use ostler_crypto::mac::MacKey;
+use ostler_protocol::{
+    Failure, Timestamp,
+    json::hex,
+    webhooks::{
+        self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryStatus, Next, Outcome, SIGNATURE_HEADER,
+        TIMESTAMP_HEADER, next, retry_after_s,
+    },
+};
+use ostler_store::{
+    self as store,
+    webhooks::{Ended, Sealed},
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::{
+    app::{App, store_failure},
+    clock::fill,
+    live::Listener,
+    service,
+};
+use sender::{Answer, Sender};
+
+/// Attempts of one server at once.
+const ATTEMPTS_MAX: usize = 64;
+/// How much longer than an attempt may take its owner has it to itself.
+const GRACE: SignedDuration = SignedDuration::from_secs(30);
+
+pub async fn run(app: App) {
+    let sender = match Sender::new(app.config.webhooks.reach(), app.config.webhooks.timeout()) {
+        Ok(sender) => Arc::new(sender),
+        Err(failure) => {
+            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks cannot be told anything");
+            return;
+        }
+    };
+    let owner: Arc<str> = app.ids.body().simple().to_string().into();
+    let (places, mut attempts) = (Arc::new(Semaphore::new(ATTEMPTS_MAX)), JoinSet::new());
+    let mut ticks = tokio::time::interval(Duration::from_millis(app.config.webhooks.poll_ms.max(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = app.hub.deliveries.notified() => {}
+            Some(_) = attempts.join_next() => {}
+            () = app.drained() => break,
+        }
+        let claimed = match claim(&app, &owner, places.available_permits()).await {
+            Ok(claimed) => claimed,
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), "webhooks' deliveries cannot be read; trying again");
+                continue;
+            }
+        };
+        for delivery in claimed {
+            let Ok(place) = places.clone().try_acquire_owned() else { break };
+            let (app, sender, owner) = (app.clone(), sender.clone(), owner.clone());
+            attempts.spawn(async move {
+                attempt(&app, &sender, &owner, delivery).await;
+                drop(place);
+            });
+        }
+    }
+    // What is on its way arrives, or runs out of time.
+    while attempts.join_next().await.is_some() {}
+}
+
+async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Failure> {
+    let now = app.now();
+    if free == 0 || !store::webhooks::any_due(&app.db, now).await.map_err(store_failure)? {
+        return Ok(vec![]);
+    }
+    let time = SignedDuration::try_from(app.config.webhooks.timeout()).unwrap_or(GRACE) + GRACE;
+    let until = now.checked_add(time).map_err(Failure::internal)?;
+    let claimed = store::webhooks::claim(&app.db, owner, until, now, free as u32).await;
+    claimed.map_err(store_failure)
+}
+
+async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
+    let (outcome, last_error) = match tell(app, sender, &delivery).await {
+        Ok(answer) => {
+            let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.now()));
+            let error = (!(200..300).contains(&answer.status)).then(|| format!("answered {}", answer.status));
+            (Outcome::Answered { status: answer.status, retry_after_s }, error)
+        }
+        Err(why) => (Outcome::Unanswered, Some(why)),
+    };
+    let mut random = [0; 2];
+    fill(&mut random);
+    let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
+    app.metrics.webhook_attempt(next);
+    if let Err(error) = write_down(app, owner, &delivery, outcome, next, last_error).await {
+        // It is due again when our time is over, and comes once more under the same id.
+        tracing::warn!(%error, delivery_id = %delivery.delivery_id, "how a delivery went could not be written down");
+    }
+}
+
+async fn tell(app: &App, sender: &Sender, delivery: &Delivery) -> Result<Answer, String> {
+    let webhook = store::webhooks::get(&app.db, delivery.agent_id).await.map_err(|error| {
+        tracing::warn!(%error, "a webhook could not be read");
+        "the webhook could not be read".to_owned()
+    })?;
+    let webhook = webhook.filter(|sealed| sealed.webhook.disabled_at.is_none()).ok_or("there is no webhook")?;
+    let headers = signed(app, &webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
+    sender.post(&webhook.webhook.url, headers, delivery.body.as_str().to_owned()).await
+}
+
+/// The headers of this attempt: the delivery's id stays, the time is new.
+fn signed(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<HeaderMap> {
+    let key = service::webhooks::open_secret(app, webhook)?;
+    Some(headers(&MacKey::from_base64(&key)?, delivery, app.now()))
+}
+
+fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
+    let (timestamp, id) = (now.as_second().to_string(), delivery.delivery_id.to_string());
+    let tag = key.sign(&webhooks::signed(&timestamp, &id, delivery.body.as_str().as_bytes()));
+    let named = [
+        (SIGNATURE_HEADER, hex(&tag)),
+        (TIMESTAMP_HEADER, timestamp),
+        (DELIVERY_HEADER, id),
+        (AGENT_HEADER, delivery.agent_id.to_string()),
+    ];
+    let value = |text: String| HeaderValue::try_from(text).expect("letters, digits and dashes");
+    named.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
+}
+
+async fn write_down(
+    app: &App,
+    owner: &str,
+    delivery: &Delivery,
+    outcome: Outcome,
+    next: Next,
+    last_error: Option<String>,
+) -> Result<(), store::StoreError> {
+    let now = app.now();
+    let (status, due_at) = match next {
+        Next::Delivered => (DeliveryStatus::Delivered, None),
+        Next::Again { after_ms } => {
+            (DeliveryStatus::Pending, now.checked_add(SignedDuration::from_millis(after_ms)).ok())
+        }
+        Next::Dead | Next::Disable => (DeliveryStatus::Dead, None),
+    };
+    let last_status = match outcome {
+        Outcome::Answered { status, .. } => Some(status),
+        Outcome::Unanswered => None,
+    };
+    let delivery_id = delivery.delivery_id;
+    let ended = Ended { delivery_id, owner, status, due_at, last_status, last_error };
+    store::webhooks::update_ended(&app.db, ended, now).await?;
+    if next == Next::Disable && store::webhooks::update_disabled(&app.db, delivery.agent_id, now).await? {
+        tracing::info!(agent_id = %delivery.agent_id, "a webhook was disabled: its receiver is gone");
+        let (webhook, agent) = tokio::try_join!(
+            store::webhooks::get(&app.db, delivery.agent_id),
+            store::agents::get(&app.db, delivery.agent_id)
+        )?;
+        if let (Some(Sealed { webhook, .. }), Some(agent)) = (webhook, agent) {
+            let owner = Listener::Human(agent.owner_id.into());
+            service::live::tell(app, &owner, &service::live::webhook_disabled(&webhook));
+        }
+    }
+    Ok(())
+}

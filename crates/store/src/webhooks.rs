@@ -1,0 +1,251 @@
+//! Webhooks and what is told to them. A delivery is claimed by one server at a time: it has an owner, and is not due again
+//! before the owner's time is over.
+
+use ostler_protocol::{
+    RawJson, Timestamp,
+    cursors::Cursor,
+    ids::AgentId,
+    webhooks::{DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, Webhook},
+};
+
+use crate::{
+    db::{Db, Engine, Statement, StoreError},
+    record::{Reader, Value, text},
+};
+
+const COLUMNS: &str = "agent_id, url, created_at, disabled_at";
+const DELIVERY_COLUMNS: &str = "delivery_id, agent_id, event_type, status, attempts, due_at, last_status, last_error, \
+                                created_at, updated_at, body";
+
+/// A webhook with the secret that it is signed with, sealed.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    pub webhook: Webhook,
+    pub secret: String,
+}
+
+fn decode(row: &mut Reader<'_>) -> Result<Webhook, StoreError> {
+    Ok(Webhook { agent_id: row.id()?, url: row.text()?, created_at: row.time()?, disabled_at: row.opt_time()? })
+}
+
+fn decode_delivery(row: &mut Reader<'_>) -> Result<Delivery, StoreError> {
+    Ok(Delivery {
+        delivery_id: row.id()?,
+        agent_id: row.id()?,
+        event_type: row.text()?,
+        status: row.named(DeliveryStatus::parse)?,
+        attempts: row.int()?,
+        due_at: row.opt_time()?,
+        last_status: row.opt_int()?.map(u16::try_from).transpose().map_err(StoreError::corrupt)?,
+        last_error: row.opt_text()?,
+        created_at: row.time()?,
+        updated_at: row.time()?,
+        body: row.raw_json()?,
+    })
+}
+
+pub async fn get(db: &Db, agent_id: AgentId) -> Result<Option<Sealed>, StoreError> {
+    let sql = format!("SELECT {COLUMNS}, sealed_secret FROM webhooks WHERE agent_id = $1");
+    db.read_one(sql, vec![text(agent_id)], |row| Ok(Sealed { webhook: decode(row)?, secret: row.text()? })).await
+}
+
+/// Webhooks of this owner's agents whose receivers are gone, those that went last first.
+pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<Webhook>, StoreError> {
+    let sql = "SELECT w.agent_id, w.url, w.created_at, w.disabled_at FROM webhooks AS w
+         JOIN agents AS a ON a.agent_id = w.agent_id WHERE a.owner_id = $1 AND w.disabled_at IS NOT NULL
+         ORDER BY w.disabled_at DESC, w.agent_id LIMIT $2";
+    db.read(sql, vec![owner_id.into(), i64::from(limit).into()], decode).await
+}
+
+/// Sets an agent's webhook, in place of the one it had.
+pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<(), StoreError> {
+    let sql = "INSERT INTO webhooks (agent_id, url, created_at, disabled_at, sealed_secret) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (agent_id) DO UPDATE SET url = excluded.url, created_at = excluded.created_at,
+             disabled_at = excluded.disabled_at, sealed_secret = excluded.sealed_secret";
+    let args = vec![
+        text(webhook.agent_id),
+        webhook.url.as_str().into(),
+        webhook.created_at.into(),
+        webhook.disabled_at.into(),
+        sealed_secret.into(),
+    ];
+    db.execute(sql, args).await
+}
+
+/// Removes an agent's webhook and what waits for it. False: there was none.
+pub async fn delete(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, StoreError> {
+    let gone = Statement::guard("DELETE FROM webhooks WHERE agent_id = $1 RETURNING 1", vec![text(agent_id)]);
+    db.write_together(vec![gone, give_up(agent_id, "the webhook was removed", now)]).await
+}
+
+/// The receiver wants no more: what waits for it is given up, and can be replayed once the webhook is set anew.
+pub async fn update_disabled(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE webhooks SET disabled_at = $1 WHERE agent_id = $2 AND disabled_at IS NULL RETURNING 1";
+    let disabled = Statement::guard(sql, vec![now.into(), text(agent_id)]);
+    db.write_together(vec![disabled, give_up(agent_id, "the receiver is gone (410)", now)]).await
+}
+
+fn give_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statement {
+    let sql = "UPDATE webhook_deliveries SET status = 'dead', due_at = NULL, owner = NULL, last_error = $1,
+         updated_at = $2 WHERE agent_id = $3 AND status = 'pending'";
+    Statement::new(sql, vec![why.into(), now.into(), text(agent_id)])
+}
+
+/// Something to tell.
+#[derive(Clone, Debug)]
+pub struct NewDelivery {
+    pub delivery_id: DeliveryId,
+    pub agent_id: AgentId,
+    pub event_type: &'static str,
+    pub body: RawJson,
+    pub created_at: Timestamp,
+}
+
+/// Puts it down for the agent's webhook, if it has one, together with whatever made it so.
+pub(crate) fn delivery(new: &NewDelivery) -> Statement {
+    let sql = format!(
+        "INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, last_error,
+             created_at, updated_at)
+         SELECT $1, $2, $3, $4, CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN 'pending' ELSE 'dead' END, 0,
+             CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN $5 END,
+             CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN NULL ELSE 'too many deliveries wait' END, $5, $5
+         FROM webhooks AS w, (SELECT COUNT(*) AS waiting FROM (SELECT 1 FROM webhook_deliveries AS o
+             WHERE o.agent_id = $2 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) AS f
+         WHERE w.agent_id = $2 AND w.disabled_at IS NULL"
+    );
+    let args = vec![
+        text(new.delivery_id),
+        text(new.agent_id),
+        new.event_type.into(),
+        (&new.body).into(),
+        new.created_at.into(),
+    ];
+    Statement::new(sql, args)
+}
+
+/// As [`delivery`], by itself.
+pub async fn insert_delivery(db: &Db, new: &NewDelivery) -> Result<(), StoreError> {
+    let Statement { sql, args, .. } = delivery(new);
+    db.execute(sql, args).await
+}
+
+pub async fn get_delivery(db: &Db, agent_id: AgentId, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
+    let sql =
+        format!("SELECT {DELIVERY_COLUMNS} FROM webhook_deliveries AS t WHERE t.delivery_id = $1 AND t.agent_id = $2");
+    db.read_one(sql, vec![text(id), text(agent_id)], decode_delivery).await
+}
+
+/// Newest first.
+pub async fn list_deliveries(
+    db: &Db,
+    agent_id: AgentId,
+    status: Option<DeliveryStatus>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<Delivery>, StoreError> {
+    let (mut args, mut filter) = (vec![text(agent_id)], String::new());
+    let order = db.byte_order();
+    if let Some(status) = status {
+        args.push(status.as_str().into());
+        filter += &format!(" AND status = ${}", args.len());
+    }
+    if let Some(cursor) = after {
+        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
+        filter += &format!(" AND (created_at, delivery_id{order}) < (${}, ${})", args.len() - 1, args.len());
+    }
+    args.push(i64::from(limit).into());
+    let sql = format!(
+        "SELECT {DELIVERY_COLUMNS} FROM webhook_deliveries WHERE agent_id = $1{filter}
+         ORDER BY created_at DESC, delivery_id{order} DESC LIMIT ${}",
+        args.len()
+    );
+    db.read(sql, args, decode_delivery).await
+}
+
+/// Whether anything is due: cheaper to ask than to claim in vain.
+pub async fn any_due(db: &Db, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM webhook_deliveries WHERE status = 'pending' AND due_at <= $1 LIMIT 1";
+    Ok(!db.read(sql, vec![now.into()], |_| Ok(())).await?.is_empty())
+}
+
+/// Deliveries that wait, in the whole store.
+pub async fn count_waiting(db: &Db) -> Result<i64, StoreError> {
+    let sql = "SELECT COUNT(*) FROM webhook_deliveries WHERE status = 'pending'";
+    Ok(db.read_one(sql, vec![], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// A server takes what is due, until then. No two servers get the same, and one agent is told one thing at a time: a
+/// receiver that is slow holds up nobody else.
+pub async fn claim(
+    db: &Db,
+    owner: &str,
+    until: Timestamp,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Delivery>, StoreError> {
+    // SQLite has one process, whose writes follow each other; only Postgres needs to skip what others hold.
+    let skip = match db.engine {
+        Engine::Sqlite(_) => "",
+        Engine::Postgres(_) => "FOR UPDATE SKIP LOCKED",
+    };
+    let sql = format!(
+        "UPDATE webhook_deliveries SET owner = $1, due_at = $2, updated_at = $3, attempts = attempts + 1
+         WHERE delivery_id IN (SELECT c.delivery_id FROM webhook_deliveries AS c WHERE c.status = 'pending'
+             AND c.due_at <= $3 AND NOT EXISTS (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = c.agent_id
+                 AND o.status = 'pending' AND (o.due_at > $3 AND o.owner IS NOT NULL
+                     OR o.due_at <= $3 AND (o.due_at, o.delivery_id) < (c.due_at, c.delivery_id)))
+             ORDER BY c.due_at LIMIT $4 {skip})
+         RETURNING {DELIVERY_COLUMNS}"
+    );
+    let args = vec![owner.into(), until.into(), now.into(), i64::from(limit).into()];
+    db.write(sql, args, decode_delivery).await
+}
+
+/// How an attempt of this owner has ended.
+#[derive(Clone, Debug)]
+pub struct Ended<'a> {
+    pub delivery_id: DeliveryId,
+    pub owner: &'a str,
+    pub status: DeliveryStatus,
+    pub due_at: Option<Timestamp>,
+    pub last_status: Option<u16>,
+    pub last_error: Option<String>,
+}
+
+/// False: the delivery is another's by now, or was given up meanwhile.
+pub async fn update_ended(db: &Db, ended: Ended<'_>, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE webhook_deliveries SET status = $1, due_at = $2, last_status = $3, last_error = $4,
+         updated_at = $5, owner = NULL WHERE delivery_id = $6 AND owner = $7 AND status = 'pending' RETURNING 1";
+    let args = vec![
+        ended.status.as_str().into(),
+        ended.due_at.into(),
+        Value::Int(ended.last_status.map(i64::from)),
+        ended.last_error.into(),
+        now.into(),
+        text(ended.delivery_id),
+        ended.owner.into(),
+    ];
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
+}
+
+/// Begins again with what was given up. `None`: there is no such dead delivery.
+pub async fn update_replayed(
+    db: &Db,
+    agent_id: AgentId,
+    id: DeliveryId,
+    now: Timestamp,
+) -> Result<Option<Delivery>, StoreError> {
+    let sql = format!(
+        "UPDATE webhook_deliveries SET status = 'pending', attempts = 0, due_at = $1, last_error = NULL,
+             last_status = NULL, updated_at = $1 WHERE delivery_id = $2 AND agent_id = $3 AND status = 'dead'
+         RETURNING {DELIVERY_COLUMNS}"
+    );
+    Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], decode_delivery).await?.pop())
+}
+
+/// Forgets what ended before this; so many at once.
+pub async fn delete_ended(db: &Db, before: Timestamp, limit: u32) -> Result<usize, StoreError> {
+    let sql = "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
+         WHERE status <> 'pending' AND updated_at < $1 LIMIT $2) RETURNING 1";
+    Ok(db.write(sql, vec![before.into(), i64::from(limit).into()], |_| Ok(())).await?.len())
+}
