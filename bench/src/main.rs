@@ -10,6 +10,7 @@ mod append;
 mod bare;
 mod calls;
 mod codex;
+mod consent;
 mod engine;
 mod follow;
 mod history;
@@ -39,7 +40,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
-          sessions, replicas, start, manifest, codex, agui";
+          sessions, replicas, start, manifest, consent, codex, agui";
 
 struct Options {
     ostler: PathBuf,
@@ -138,6 +139,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("manifest") {
         manifest::measure(&bench, &mut report).await?;
+    }
+    if wanted("consent") {
+        consent::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -189,6 +189,15 @@ pub struct ReauthRequired {
 
 pub const REAUTH_REQUIRED: &str = "h2a.reauth_required";
 
+/// The same as the agent's own side is told it, by WebSocket and by webhook: there are people who must be asked again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReauthAnnounced {
+    pub agent_id: AgentId,
+    pub new_manifest_version: i64,
+    pub new_manifest_hash: String,
+    pub scopes_requiring_reauth: Vec<String>,
+}
+
 /// What waits for a person's answer, one for each agent: the frames that a WebSocket brings, for whoever has none open.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PendingConsents {

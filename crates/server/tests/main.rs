@@ -32,6 +32,7 @@ mod patience;
 mod permissions;
 mod provider_profiles;
 mod rates;
+mod reauth;
 mod relations;
 mod replicas;
 mod resident;

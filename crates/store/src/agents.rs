@@ -11,6 +11,7 @@ use crate::{
     db::{Db, Statement, StoreError},
     manifests::{self, KeptManifest},
     record::{Reader, Value, text},
+    webhooks::{self, NewDelivery},
 };
 
 const COLUMNS: &str = "agent_id, name, owner_id, backend_profile, capability_manifest, capability_manifest_version, \
@@ -104,9 +105,14 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
     db.read(sql, args, decode).await
 }
 
-/// Replaces what can change by the next revision, together with the manifest that is published by it. False: somebody else
-/// has made that revision.
-pub async fn update(db: &Db, agent: &Agent, published: Option<&KeptManifest>) -> Result<bool, StoreError> {
+/// Replaces what can change by the next revision, together with the manifest that is published by it and what the agent's
+/// webhook is told of that. False: somebody else has made that revision.
+pub async fn update(
+    db: &Db,
+    agent: &Agent,
+    published: Option<&KeptManifest>,
+    told: Option<&NewDelivery>,
+) -> Result<bool, StoreError> {
     let sql = "UPDATE agents SET name = $1, backend_profile = $2, capability_manifest = $3,
             capability_manifest_version = $4, capability_manifest_hash = $5, updated_at = $6, revision = $7
         WHERE agent_id = $8 AND revision = $9 RETURNING revision";
@@ -121,7 +127,9 @@ pub async fn update(db: &Db, agent: &Agent, published: Option<&KeptManifest>) ->
         text(agent.id),
         (agent.revision - 1).into(),
     ];
-    db.write_together(with_manifest(Statement::guard(sql, args), published)).await
+    let mut statements = with_manifest(Statement::guard(sql, args), published);
+    statements.extend(told.map(webhooks::delivery));
+    db.write_together(statements).await
 }
 
 pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<(), StoreError> {

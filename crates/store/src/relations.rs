@@ -131,6 +131,18 @@ pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<Relat
     db.read(sql, vec![user_id.into(), i64::from(limit).into()], decode).await
 }
 
+/// The versions before this one that people with a relation to the agent last consented to, newest first.
+pub async fn list_consented_before(
+    db: &Db,
+    agent_id: AgentId,
+    version: i64,
+    limit: u32,
+) -> Result<Vec<i64>, StoreError> {
+    let sql = "SELECT DISTINCT consented_version FROM relations WHERE agent_id = $1 AND revoked_at IS NULL
+         AND consented_version < $2 ORDER BY consented_version DESC LIMIT $3";
+    db.read(sql, vec![text(agent_id), version.into(), i64::from(limit).into()], |row| row.int()).await
+}
+
 /// With one agent, those that consented to a version before this one, by version and id.
 pub async fn list_behind_version(
     db: &Db,

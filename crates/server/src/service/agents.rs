@@ -11,12 +11,15 @@ use ostler_protocol::{
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
     manifest::{Canonical, Checked, ManifestDiff, diff::diff},
-    relations::standing::{DeclaredSince, declared_since},
+    relations::{
+        REAUTH_REQUIRED, ReauthAnnounced,
+        standing::{DeclaredSince, declared_since},
+    },
 };
-use ostler_store::{self as store, manifests::KeptManifest};
+use ostler_store::{self as store, manifests::KeptManifest, webhooks::NewDelivery};
 use secrecy::ExposeSecret;
 
-use super::{relations, tokens::later};
+use super::{live, tokens::later, webhooks};
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, forbidden, mint, token_hash},
@@ -115,7 +118,8 @@ pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAge
             _ => None,
         };
         let kept = published.as_ref().map(|(kept, _)| kept);
-        if store::agents::update(&app.db, &agent, kept).await.map_err(store_failure)? {
+        let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
+        if store::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
             if let Some((_, diff)) = published {
                 publish(app, caller, &Published { agent: agent.clone(), diff });
             }
@@ -149,16 +153,27 @@ fn publish(app: &App, caller: &Principal, published: &Published) {
     let Published { agent, diff } = published;
     tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
         by = caller.name(), "a manifest was published");
+    app.hub.deliveries.notify_one();
     let (app, agent_id) = (app.clone(), agent.id);
     tokio::spawn(async move {
-        let mut asked = 0;
-        match relations::each_pending(&app, agent_id, |_, _| asked += 1).await {
-            Ok(()) => tracing::info!(%agent_id, asked, "this many people have to answer to a manifest"),
+        match live::ask_again(&app, agent_id).await {
+            Ok(asked) => tracing::info!(%agent_id, asked, "this many people have to answer to a manifest"),
             Err(failure) => {
                 tracing::warn!(%agent_id, %failure, cause = failure.cause.as_deref(), "people could not be told")
             }
         }
     });
+}
+
+/// What the agent's webhook is told of a manifest that breaks what people consented to.
+fn breaks(app: &App, agent: &Agent, diff: &ManifestDiff) -> Option<NewDelivery> {
+    let told = ReauthAnnounced {
+        agent_id: agent.id,
+        new_manifest_version: agent.capability_manifest_version,
+        new_manifest_hash: agent.capability_manifest_hash.clone()?,
+        scopes_requiring_reauth: diff.scopes_requiring_reauth.clone(),
+    };
+    diff.breaking.then(|| webhooks::new_delivery(app, agent.id, REAUTH_REQUIRED, &told))
 }
 
 pub async fn create_token(

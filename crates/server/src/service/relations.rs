@@ -1,7 +1,7 @@
 //! Relations: people grant agents scopes, answer again when an agent has changed, and take grants back. Every answer is
 //! written together with its receipt.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
@@ -11,8 +11,8 @@ use ostler_protocol::{
     manifest::ManifestDiff,
     receipts::{Act, Note, Receipt},
     relations::{
-        Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthRequired, Relation, RelationChanges,
-        RelationPage, RelationView, UseScope,
+        Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
+        RelationChanges, RelationPage, RelationView, UseScope,
         answering::{self, establish},
         standing::Standing,
     },
@@ -29,6 +29,8 @@ use crate::{
 const ATTEMPTS_MAX: usize = 20;
 /// Relations read at a time while an agent's people are told.
 const TOLD_AT_ONCE: u32 = 1_000;
+/// Versions that people of one agent may have consented to, of which its own side is told; the newest ones.
+const VERSIONS_MAX: u32 = 100;
 
 /// A relation with what it has to be seen against.
 struct Held {
@@ -213,6 +215,26 @@ pub async fn each_pending(
         }
         last = Some(end);
     }
+}
+
+/// What the agent's own side is told for as long as somebody has not answered to its manifest of now. `None`: nobody has to.
+pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnnounced>, Failure> {
+    let version = store::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)?;
+    let Some(version) = version else { return Ok(None) };
+    let current = app.manifests.get(&app.db, agent_id, version).await?;
+    let consented = store::relations::list_consented_before(&app.db, agent_id, version, VERSIONS_MAX).await;
+    let (mut must_ask, mut scopes) = (false, BTreeSet::new());
+    for seen in consented.map_err(store_failure)? {
+        let changed = app.manifests.changed(&app.db, agent_id, seen, &current).await?;
+        must_ask |= changed.breaking;
+        scopes.extend(changed.scopes_requiring_reauth.iter().cloned());
+    }
+    Ok(must_ask.then(|| ReauthAnnounced {
+        agent_id,
+        new_manifest_version: version,
+        new_manifest_hash: current.declared().hash.to_owned(),
+        scopes_requiring_reauth: scopes.into_iter().collect(),
+    }))
 }
 
 /// Decides and writes a change, anew as long as something else is written in between. `None` changes nothing.

@@ -1,0 +1,183 @@
+//! An agent changes so that people must be asked again: who is told, at once and later, over WebSockets and by webhook.
+
+use ostler_protocol::relations::REAUTH_REQUIRED;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, id},
+    on_both_engines,
+    relations::manifest,
+    sockets::{HUMAN, is_open, user},
+};
+
+on_both_engines!(
+    whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_they_answer,
+    a_silent_change_asks_nobody,
+    somebody_who_was_away_is_asked_once_for_all_that_changed,
+    the_agent_hears_of_it_until_everybody_has_answered,
+    the_agents_webhook_is_told_of_every_break_and_of_nothing_else,
+);
+
+fn first() -> Value {
+    manifest(&[("notes:read", "low")])
+}
+
+/// Asks for more than the first.
+fn second() -> Value {
+    manifest(&[("notes:read", "low"), ("notes:write", "high")])
+}
+
+/// The same as before, but for what breaks nothing.
+fn unbroken(mut manifest: Value) -> Value {
+    manifest["agent_version"] = json!("1.0.1");
+    manifest
+}
+
+struct Scene {
+    server: TestServer,
+    agent_id: String,
+}
+
+impl Scene {
+    async fn set(engine: Engine) -> Self {
+        Self::of(TestServer::with(engine, |setup: &mut Setup| setup.config.webhooks.allow_loopback = true).await).await
+    }
+
+    async fn of(server: TestServer) -> Self {
+        let made = server.post("/agents", &json!({"name": "helper", "capability_manifest": first()})).await;
+        let agent_id = id(&made.with_status(201), "id");
+        Self { server, agent_id }
+    }
+
+    async fn publish(&self, manifest: &Value) -> Value {
+        let path = format!("/agents/{}", self.agent_id);
+        self.server.patch(&path, &json!({"capability_manifest": manifest})).await.with_status(200)
+    }
+
+    async fn grant(&self, who: &Caller) -> String {
+        let body = json!({"agent_id": self.agent_id, "granted_scopes": ["notes:read"]});
+        id(&who.post("/h2a/relations", &body).await.with_status(201), "id")
+    }
+
+    async fn answer(&self, who: &Caller, relation_id: &str, published: &Value) {
+        let body = json!({"granted_scopes": ["notes:read", "notes:write"],
+            "manifest_hash": published["capability_manifest_hash"]});
+        who.patch(&format!("/h2a/relations/{relation_id}"), &body).await.with_status(200);
+    }
+
+    async fn agent(&self) -> Caller {
+        let path = format!("/agents/{}/tokens", self.agent_id);
+        let made = self.server.post(&path, &json!({"name": "its own"})).await.with_status(201);
+        self.server.with_token(Some(&id(&made, "token")))
+    }
+}
+
+async fn connect(server: &TestServer, who: &Caller) -> Socket {
+    let (socket, answer) = Socket::introduce(server, HUMAN, who).await;
+    assert_eq!(answer["type"], "auth.ok");
+    socket
+}
+
+async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_they_answer(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let ((_, ada), (_, bob)) = (user(&scene.server, "ada").await, user(&scene.server, "bob").await);
+    let relation_id = scene.grant(&ada).await;
+    let mut adas = [connect(&scene.server, &ada).await, connect(&scene.server, &ada).await];
+    let mut bobs = connect(&scene.server, &bob).await;
+    let published = scene.publish(&second()).await;
+    let expected = json!({
+        "type": REAUTH_REQUIRED, "agent_id": scene.agent_id, "relation_id": relation_id,
+        "new_manifest_version": 2, "new_manifest_hash": published["capability_manifest_hash"],
+        "scopes_requiring_reauth": ["notes:write"], "suspended_scopes": [], "unanswered_scopes": ["notes:write"]});
+    for socket in &mut adas {
+        assert_eq!(socket.hear().await, expected);
+    }
+    for _ in 0..2 {
+        assert_eq!(connect(&scene.server, &ada).await.hear().await, expected, "it is told until it is answered");
+    }
+    scene.answer(&ada, &relation_id, &published).await;
+    is_open(&mut connect(&scene.server, &ada).await).await;
+    // Nothing came to whoever has no relation with the agent.
+    is_open(&mut bobs).await;
+}
+
+async fn a_silent_change_asks_nobody(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    scene.grant(&ada).await;
+    let mut socket = connect(&scene.server, &ada).await;
+    scene.publish(&unbroken(first())).await;
+    is_open(&mut connect(&scene.server, &ada).await).await;
+    scene.publish(&second()).await;
+    assert_eq!(socket.hear().await["new_manifest_version"], 3, "the first that is told");
+}
+
+async fn somebody_who_was_away_is_asked_once_for_all_that_changed(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    scene.grant(&ada).await;
+    scene.publish(&second()).await;
+    let last = scene.publish(&unbroken(second())).await;
+    let mut socket = connect(&scene.server, &ada).await;
+    let told = socket.hear().await;
+    assert_eq!((&told["type"], &told["new_manifest_version"]), (&json!(REAUTH_REQUIRED), &json!(3)));
+    assert_eq!(told["new_manifest_hash"], last["capability_manifest_hash"]);
+    assert_eq!(told["scopes_requiring_reauth"], json!(["notes:write"]));
+    // It may come twice, as it happened and on connecting; nothing else comes.
+    let mut again = connect(&scene.server, &ada).await;
+    again.say(&json!({"type": "whatever"})).await;
+    assert_eq!(again.hear().await, told);
+    loop {
+        let next = again.hear().await;
+        if next["code"] == "unknown_frame" {
+            break;
+        }
+        assert_eq!(next, told);
+    }
+}
+
+async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    let relation_id = scene.grant(&ada).await;
+    let agent = scene.agent().await;
+    let (mut socket, answer) = Socket::introduce(&scene.server, "/ws/agent", &agent).await;
+    assert_eq!(answer, json!({"type": "auth.ok", "agent_id": scene.agent_id}));
+    let published = scene.publish(&second()).await;
+    let expected = json!({
+        "type": REAUTH_REQUIRED, "agent_id": scene.agent_id, "new_manifest_version": 2,
+        "new_manifest_hash": published["capability_manifest_hash"], "scopes_requiring_reauth": ["notes:write"]});
+    assert_eq!(socket.hear().await, expected);
+    let (mut again, _) = Socket::introduce(&scene.server, "/ws/agent", &agent).await;
+    assert_eq!(again.hear().await, expected);
+    scene.answer(&ada, &relation_id, &published).await;
+    is_open(&mut Socket::introduce(&scene.server, "/ws/agent", &agent).await.0).await;
+}
+
+async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: Engine) {
+    let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
+    let path = format!("/agents/{}/webhook", scene.agent_id);
+    scene.server.call("PUT", &path, &json!({"url": hook.url()})).await.with_status(200);
+    scene.publish(&unbroken(first())).await;
+    let published = scene.publish(&second()).await;
+    let listed = scene.server.get(&format!("{path}/deliveries")).await.ok();
+    assert_eq!(listed["deliveries"].as_array().unwrap().len(), 1, "it was written with the manifest itself");
+    let body: Value = serde_json::from_slice(&hook.received(1).await[0].body).unwrap();
+    assert_eq!((&body["type"], &body["version"]), (&json!(REAUTH_REQUIRED), &json!("v1")));
+    let payload = json!({"agent_id": scene.agent_id, "new_manifest_version": 3,
+        "new_manifest_hash": published["capability_manifest_hash"], "scopes_requiring_reauth": ["notes:write"]});
+    assert_eq!(body["payload"], payload);
+}
+
+/// Several servers need Postgres.
+#[test]
+fn whoever_is_connected_to_another_server_is_asked_too() {
+    crate::harness::run(async {
+        let scene = Scene::set(Engine::Postgres).await;
+        let there = scene.server.beside(|_| ()).await;
+        scene.grant(&scene.server).await;
+        let mut socket = connect(&there, &there).await;
+        scene.publish(&second()).await;
+        assert_eq!(socket.hear().await["type"], REAUTH_REQUIRED);
+    });
+}
