@@ -14,6 +14,7 @@ mod events;
 mod health;
 mod identities;
 mod leases;
+pub mod mesh;
 mod path;
 mod permissions;
 mod provider_profiles;

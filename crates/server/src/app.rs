@@ -26,6 +26,7 @@ use crate::{
     clock::Clock,
     clock::Ids,
     config::Config,
+    gateway::delivery::Delivery,
     hub::Hub,
     live::Live,
     manifests::Manifests,
@@ -106,6 +107,7 @@ pub struct LaneHost {
     pub hub: Arc<Hub>,
     /// What the other servers are to be told, where there can be others.
     pub told: Option<Arc<Tray>>,
+    pub delivery: Arc<Delivery>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -114,8 +116,11 @@ impl Host for LaneHost {
         self.clock.now()
     }
 
-    fn deliver(&self, _: &Letter) -> bool {
-        false
+    fn deliver(&self, letter: &Letter) -> bool {
+        if let Some(told) = &self.told {
+            told.put_mailbox(&letter.owner);
+        }
+        self.delivery.deliver(letter)
     }
 
     fn committed(&self, committed: Committed) {

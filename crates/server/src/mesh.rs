@@ -17,7 +17,8 @@ use ostler_protocol::{
 use quick_cache::sync::Cache;
 
 use crate::{
-    gateway::connections::Connections,
+    clock,
+    gateway::{connections::Connections, delivery::Delivery},
     pki::Pki,
     rates::{Buckets, Whose},
     service::mesh::pki::{SignedList, StatusAnswer},
@@ -34,6 +35,11 @@ pub struct Mesh {
     /// Without keys, there is no mesh here; why.
     pki: Result<Pki, String>,
     pub connections: Arc<Connections>,
+    pub delivery: Arc<Delivery>,
+    /// This server's name among those of the store.
+    pub server: String,
+    /// Names that somebody has. Nobody gives one back.
+    pub registered: Cache<Aid, ()>,
     /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
     pub certifying: tokio::sync::Mutex<()>,
     pub revocations: Mutex<Option<SignedList>>,
@@ -45,9 +51,15 @@ pub struct Mesh {
 
 impl Mesh {
     pub fn new(pki: Result<Pki, String>) -> Self {
+        let connections = Arc::<Connections>::default();
+        let mut server = [0; 8];
+        clock::fill(&mut server);
         Self {
             pki,
-            connections: Arc::default(),
+            delivery: Arc::new(Delivery::new(connections.clone())),
+            connections,
+            server: ostler_protocol::json::hex(&server),
+            registered: Cache::new(CALLERS_REMEMBERED),
             certifying: tokio::sync::Mutex::default(),
             revocations: Mutex::default(),
             roots: Mutex::default(),

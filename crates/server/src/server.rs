@@ -21,7 +21,7 @@ use crate::{
     auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, SystemClock},
     config::Config,
-    directories, http,
+    directories, gateway, http,
     hub::Hub,
     launcher, listener,
     mesh::Mesh,
@@ -75,7 +75,13 @@ impl Server {
         let hub = Arc::new(Hub::default());
         let told = db.multi_replica().then(Arc::<Tray>::default);
         let metrics = Arc::<Metrics>::default();
-        let host = LaneHost { clock: clock.clone(), hub: hub.clone(), told: told.clone(), metrics: metrics.clone() };
+        let host = LaneHost {
+            clock: clock.clone(),
+            hub: hub.clone(),
+            told: told.clone(),
+            delivery: mesh.delivery.clone(),
+            metrics: metrics.clone(),
+        };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&known);
@@ -166,6 +172,7 @@ fn spawn(
         tokio::spawn(worker::housekeeping::run(app.clone())),
         tokio::spawn(worker::webhooks::run(app.clone())),
     ];
+    tasks.push(tokio::spawn(gateway::delivery::run(app.clone())));
     if let Some(told) = told {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
     }

@@ -5,5 +5,8 @@ mod certificates;
 mod connecting;
 mod frames;
 mod logins;
+mod messages;
 mod published_client;
+mod published_messages;
 mod registering;
+mod soak;

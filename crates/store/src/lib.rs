@@ -20,6 +20,7 @@ pub mod manifests;
 pub mod mesh_logins;
 pub mod mesh_messages;
 pub mod mesh_prekeys;
+pub mod mesh_presence;
 pub mod migrate;
 pub mod permissions;
 mod postgres;

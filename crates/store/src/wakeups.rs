@@ -24,6 +24,9 @@ const PAYLOAD_BYTES_MAX: usize = 7_999;
 /// More than these never fit one payload, so they need not be remembered one by one.
 const SESSIONS_MAX: usize = 200;
 const LISTENERS_MAX: usize = 200;
+/// Words for others' connections that are told at once; more are not told, for they are a convenience.
+const SAID_MAX: usize = 32;
+const SAID_BYTES_MAX: usize = 4_000;
 /// A listener that has heard nothing for this long asks whether its connection still stands.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +41,8 @@ pub struct News {
     pub sessions: BTreeMap<SessionId, (i64, i64)>,
     /// Whoever has something new waiting for them, by name.
     pub listeners: BTreeSet<String>,
+    /// Frames for an agent's connections elsewhere: whose, and what, as text without blanks.
+    pub said: Vec<(String, String)>,
     /// A runner job waits for a launcher.
     pub jobs: bool,
     /// More happened in sessions than was named: read everything again.
@@ -65,6 +70,15 @@ impl News {
         self.everybody |= other.everybody;
         other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
         other.listeners.into_iter().for_each(|name| self.add_listener(name));
+        other.said.into_iter().for_each(|(name, frame)| self.say(name, frame));
+    }
+
+    /// A frame for somebody's connections elsewhere. What is too much is left out.
+    pub fn say(&mut self, name: String, frame: String) {
+        let bytes: usize = self.said.iter().map(|(name, frame)| name.len() + frame.len()).sum();
+        if self.said.len() < SAID_MAX && bytes + name.len() + frame.len() <= SAID_BYTES_MAX {
+            self.said.push((name, frame));
+        }
     }
 
     /// A name is one word.
@@ -92,6 +106,10 @@ impl News {
         let listeners: String = self.listeners.iter().map(|name| format!(" @{name}")).collect();
         let is_short = !self.everybody && text.len() + listeners.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX;
         text += &if is_short { listeners } else { format!(" {EVERYBODY}") };
+        let said: String = self.said.iter().map(|(name, frame)| format!(" !{name}!{frame}")).collect();
+        if text.len() + said.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX {
+            text += &said;
+        }
         let sessions = self.sessions.iter().map(|(session, (first, last))| format!(" {session}:{first}-{last}"));
         let sessions: String = sessions.collect();
         let is_short = !self.everything && text.len() + sessions.len() <= PAYLOAD_BYTES_MAX;
@@ -110,6 +128,10 @@ impl News {
             _ => return (origin, Self::everything()),
         }
         for word in words {
+            if let Some((name, frame)) = word.strip_prefix('!').and_then(|said| said.split_once('!')) {
+                news.say(name.to_owned(), frame.to_owned());
+                continue;
+            }
             match (word, word.strip_prefix('@'), range(word)) {
                 (EVERYTHING, ..) => news.everything = true,
                 (EVERYBODY, ..) => news.everybody = true,

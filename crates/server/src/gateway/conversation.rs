@@ -23,7 +23,10 @@ use crate::{
     app::App,
     clock, http,
     live::connection::{Close, Dialect, Frame, Outbox, Step},
-    service::mesh::{self, MeshCaller},
+    service::{
+        self,
+        mesh::{self, MeshCaller},
+    },
 };
 
 /// Closing with one of these codes, a gateway says that it is of no use to come back.
@@ -121,7 +124,8 @@ impl Conversation {
                 slot_id: place.slot_id.clone(),
             },
         };
-        let caller = MeshCaller { aid, place, delivery_mode, connection: seat.id, connected_at: now };
+        let caller = MeshCaller { aid, place, delivery_mode, connected_at: now };
+        service::mesh_messages::connected(&self.app, &caller).await?;
         self.session = Some(Session { caller, seat });
         Ok(RawJson::of(&result))
     }

@@ -3,6 +3,7 @@
 
 pub mod connections;
 mod conversation;
+pub mod delivery;
 mod dispatch;
 
 use std::{net::IpAddr, time::Duration};
@@ -16,6 +17,7 @@ use crate::{
     live::connection::{Patience, converse, queue},
 };
 use conversation::Conversation;
+pub use conversation::notification;
 
 /// A frame that is longer than any call may be still gets an answer; the sender of a much longer one is cut off.
 pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;

@@ -1,45 +1,288 @@
-//! Messages between agents. None are delivered yet: their methods are in the table, and answered like methods that nobody
-//! knows.
+//! Messages between agents. What is sent is durable before it is answered, and pushed before it is answered to whoever is
+//! connected here; other servers on the same store are woken, and push to theirs. What a payload says is nobody's business
+//! here.
 
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use ostler_crypto::{
+    certificates::{Certificate, Peer},
+    prekeys,
+};
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     mesh::{
-        calls::unknown_method,
+        Aid,
+        auth::not_registered,
+        connections::Mode,
         messages::{
-            AckParams, AckResult, PullParams, PullResult, QueryOnlineParams, QueryOnlineResult, RecallParams,
-            RecallResult, SendParams, SendResult,
+            ACK_EVENT, AckEvent, AckParams, AckResult, MESSAGE_LIFE_MS_DEFAULT, PullParams, PullResult,
+            QueryOnlineParams, QueryOnlineResult, RECALLED_EVENT, RecallFailure, RecallParams, RecallResult,
+            RecalledEvent, SendParams, SendResult, SendStatus,
         },
         prekeys::{GetPrekeyParams, GetPrekeyResult, Prekey, PutPrekeyResult},
     },
 };
+use ostler_store::{
+    lane::LaneError,
+    mesh_messages::{self as store, Ack, Acked, Outgoing, Post, Posted, Sent},
+    mesh_prekeys, mesh_presence,
+};
+use serde::Serialize;
 
-use super::mesh::MeshCaller;
-use crate::app::App;
+use super::mesh::{MeshCaller, identities};
+use crate::{
+    app::{App, store_failure},
+    gateway::notification,
+};
 
-pub async fn send(_: &App, _: &MeshCaller, _: SendParams) -> Result<SendResult, Failure> {
-    Err(unknown_method("message.send"))
+/// What one answer of `message.pull` holds. The published client hears no frame of more than a mebibyte unless it is a
+/// single message.
+const PULL_BYTES_MAX: usize = 768 * 1024;
+/// Marks that have not moved for this long are forgotten: nothing they are about is kept any more.
+const MARKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// A connection has introduced itself: how its agent takes messages is remembered, and what waits in its queue handed out.
+pub async fn connected(app: &App, caller: &MeshCaller) -> Result<(), Failure> {
+    let mode = caller.delivery_mode.mode;
+    let mailbox = store::get_mailbox(&app.db, &caller.aid).await.map_err(store_failure)?;
+    if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
+        store::update_mode(&app.db, &caller.aid, mode).await.map_err(store_failure)?;
+    }
+    app.mesh.delivery.begin(&caller.aid, mailbox.map_or(0, |mailbox| mailbox.last_seq));
+    if app.db.multi_replica() {
+        mesh_presence::insert(&app.db, &caller.aid, &app.mesh.server).await.map_err(store_failure)?;
+    }
+    if mode == Mode::Queue {
+        app.mesh.delivery.hand_out_untaken(app, &caller.aid, 0).await?;
+    }
+    Ok(())
 }
 
-pub async fn pull(_: &App, _: &MeshCaller, _: PullParams) -> Result<PullResult, Failure> {
-    Err(unknown_method("message.pull"))
+pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<SendResult, Failure> {
+    app.accepting()?;
+    let parcel = asked.check()?;
+    check_registered(app, &asked.to).await?;
+    let message_id = asked.message_id.unwrap_or_else(|| app.ids.body().to_string());
+    let outgoing = Outgoing {
+        message_id: message_id.clone(),
+        from: caller.aid.clone(),
+        to: asked.to.clone(),
+        kind: asked.kind,
+        encrypted: asked.encrypted,
+        payload: asked.payload,
+        parcel,
+        life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
+    };
+    let Posted::Sent(sent) = post(app, Post::Send(Box::new(outgoing))).await? else {
+        return Err(Failure::internal("a send was answered with something else"));
+    };
+    let delivered =
+        sent.delivered || (sent.mode == Mode::Queue && !sent.duplicate && hand_out(app, &asked.to, &sent).await?);
+    let status = match (sent.duplicate, delivered) {
+        (true, _) => SendStatus::Duplicate,
+        (false, true) => SendStatus::Delivered,
+        (false, false) => SendStatus::Sent,
+    };
+    Ok(SendResult {
+        message_id,
+        seq: Some(sent.seq),
+        timestamp: sent.sent_at.as_millisecond(),
+        status,
+        delivery_mode: Some(sent.mode),
+    })
 }
 
-pub async fn ack(_: &App, _: &MeshCaller, _: AckParams) -> Result<AckResult, Failure> {
-    Err(unknown_method("message.ack"))
+async fn check_registered(app: &App, aid: &Aid) -> Result<(), Failure> {
+    if app.mesh.registered.get(aid).is_none() {
+        identities::find(app, aid).await?.ok_or_else(|| not_registered(aid))?;
+        app.mesh.registered.insert(aid.clone(), ());
+    }
+    Ok(())
 }
 
-pub async fn recall(_: &App, _: &MeshCaller, _: RecallParams) -> Result<RecallResult, Failure> {
-    Err(unknown_method("message.recall"))
+/// A message of the queue goes to one connection, here if there is one.
+async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> Result<bool, Failure> {
+    if !app.mesh.connections.is_online(to) {
+        return Ok(false);
+    }
+    let Some(letter) = store::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? else { return Ok(false) };
+    app.mesh.delivery.hand_out(app, &letter).await
 }
 
-pub async fn query_online(_: &App, _: &MeshCaller, _: QueryOnlineParams) -> Result<QueryOnlineResult, Failure> {
-    Err(unknown_method("message.query_online"))
+async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
+    app.lanes.post(post).await.map_err(|error| match error {
+        LaneError::Refused(failure) => failure,
+        LaneError::Taken => Failure::rule(FailureKind::StateConflict, "message-taken", "sent twice at once; try again"),
+        LaneError::Store(error) => store_failure(error),
+    })
 }
 
-pub async fn put_prekey(_: &App, _: &MeshCaller, _: Prekey) -> Result<PutPrekeyResult, Failure> {
-    Err(unknown_method("message.e2ee.put_prekey"))
+/// What came after a number, kept or queued, in order.
+pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<PullResult, Failure> {
+    let place = caller.place.of_call(asked.device_id.as_deref(), asked.slot_id.as_deref())?;
+    let (limit, after, now) = (asked.limit()?, asked.after_seq, app.now());
+    let server_ack_seq = store::get_ack(&app.db, &caller.aid, place).await.map_err(store_failure)?;
+    let nothing = PullResult {
+        messages: vec![],
+        count: 0,
+        latest_seq: 0,
+        server_ack_seq,
+        ephemeral_earliest_available_seq: None,
+        ephemeral_dropped_count: 0,
+    };
+    let Some(mailbox) = store::get_mailbox(&app.db, &caller.aid).await.map_err(store_failure)? else {
+        return Ok(nothing);
+    };
+    let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
+    let mut messages = kept.await.map_err(store_failure)?;
+    let queue = store::get_queue(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
+    // Beyond the last one of a full page, the queue waits for the next.
+    let bytes = |messages: &[ostler_protocol::mesh::messages::Message]| -> usize {
+        messages.iter().map(|message| message.payload.as_str().len()).sum()
+    };
+    let full = messages.len() == limit as usize || bytes(&messages) * 2 > PULL_BYTES_MAX;
+    let horizon = messages.last().filter(|_| full).map_or(i64::MAX, |last| last.seq);
+    for seq in queue.open.iter().filter(|seq| **seq > after && **seq < horizon).take(limit as usize) {
+        let letter = store::get_queued(&app.db, &caller.aid, *seq).await.map_err(store_failure)?;
+        messages.extend(letter.and_then(|letter| letter.for_device(&place.device_id)));
+        if bytes(&messages) > PULL_BYTES_MAX {
+            break;
+        }
+    }
+    messages.sort_by_key(|message| message.seq);
+    messages.truncate(limit as usize);
+    let mut total = 0;
+    messages.retain(|message| {
+        let first = total == 0;
+        total += message.payload.as_str().len();
+        first || total <= PULL_BYTES_MAX
+    });
+    Ok(PullResult {
+        count: messages.len(),
+        latest_seq: messages.last().map_or(0, |last| last.seq),
+        messages,
+        ephemeral_earliest_available_seq: queue.earliest_seq,
+        ephemeral_dropped_count: queue.dropped,
+        ..nothing
+    })
 }
 
-pub async fn get_prekey(_: &App, _: &MeshCaller, _: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
-    Err(unknown_method("message.e2ee.get_prekey"))
+/// Moves the mark of this place, and tells those whose messages it has passed.
+pub async fn ack(app: &App, caller: &MeshCaller, asked: AckParams) -> Result<AckResult, Failure> {
+    let place = caller.place.of_call(asked.device_id.as_deref(), asked.slot_id.as_deref())?;
+    if asked.seq < 0 {
+        return Err(Failure::invalid("ack-seq", "seq: 0 or more").detail("field", "seq"));
+    }
+    let ack = Ack { aid: caller.aid.clone(), place: place.clone(), seq: asked.seq };
+    let Posted::Acked(Acked { ack_seq, senders, .. }) = post(app, Post::Ack(ack)).await? else {
+        return Err(Failure::internal("an acknowledgement was answered with something else"));
+    };
+    let event = AckEvent {
+        to: caller.aid.clone(),
+        device_id: place.device_id.clone(),
+        slot_id: place.slot_id.clone(),
+        ack_seq,
+        timestamp: app.now().as_millisecond(),
+    };
+    senders.iter().for_each(|sender| tell(app, sender, ACK_EVENT, &event));
+    Ok(AckResult { success: true, ack_seq })
+}
+
+/// Tells every connection of an agent, here and elsewhere.
+fn tell(app: &App, aid: &Aid, event: &str, params: &impl Serialize) {
+    let frame = notification(event, params);
+    app.mesh.connections.push(aid, |_| true, &frame);
+    if let Some(told) = &app.told {
+        told.put_frame(aid, &frame);
+    }
+}
+
+/// Takes messages back that were sent a short while ago.
+pub async fn recall(app: &App, caller: &MeshCaller, asked: RecallParams) -> Result<RecallResult, Failure> {
+    asked.check()?;
+    let (mut recalled, mut errors): (BTreeMap<Aid, Vec<String>>, Vec<RecallFailure>) = (BTreeMap::new(), vec![]);
+    let accepted = asked.message_ids.len();
+    for message_id in asked.message_ids {
+        match store::recall(&app.db, &caller.aid, &message_id, app.now()).await.map_err(store_failure)? {
+            Ok(to) => recalled.entry(to).or_default().push(message_id),
+            Err(error) => errors.push(RecallFailure { message_id, error }),
+        }
+    }
+    let count = recalled.values().map(Vec::len).sum();
+    for (to, message_ids) in recalled {
+        let timestamp = app.now().as_millisecond();
+        let event = RecalledEvent { from: caller.aid.clone(), to: to.clone(), message_ids, timestamp };
+        tell(app, &to, RECALLED_EVENT, &event);
+    }
+    let errors = (!errors.is_empty()).then_some(errors);
+    Ok(RecallResult { success: true, accepted, recalled: count, errors })
+}
+
+pub async fn query_online(app: &App, _: &MeshCaller, asked: QueryOnlineParams) -> Result<QueryOnlineResult, Failure> {
+    asked.check()?;
+    let mut online = BTreeMap::new();
+    for aid in asked.aids {
+        let here = app.mesh.connections.is_online(&aid);
+        online.insert(aid.clone(), here || is_elsewhere(app, &aid).await?);
+    }
+    Ok(QueryOnlineResult { online })
+}
+
+async fn is_elsewhere(app: &App, aid: &Aid) -> Result<bool, Failure> {
+    let elsewhere = mesh_presence::is_elsewhere(&app.db, aid, &app.mesh.server, app.now());
+    Ok(app.db.multi_replica() && elsewhere.await.map_err(store_failure)?)
+}
+
+/// Keeps a prekey that its owner signed.
+pub async fn put_prekey(app: &App, caller: &MeshCaller, mut asked: Prekey) -> Result<PutPrekeyResult, Failure> {
+    asked.check()?;
+    let device_id = caller.place.of_call(asked.device_id.as_deref(), None)?.device_id.clone();
+    let identity = identities::version(app, &caller.aid, Some(&asked.cert_fingerprint)).await?;
+    let certificate =
+        Certificate::from_pem(&identity.certificate).ok_or_else(|| Failure::internal("a kept certificate"))?;
+    if !is_signed(&asked, certificate) {
+        let message = "the prekey is not signed by the key of the certificate that it names";
+        return Err(Failure::rule(FailureKind::Forbidden, "prekey-signature", message));
+    }
+    asked.device_id = (!device_id.is_empty()).then(|| device_id.clone());
+    mesh_prekeys::update(&app.db, &caller.aid, &device_id, &asked, app.now()).await.map_err(store_failure)?;
+    Ok(PutPrekeyResult { ok: true })
+}
+
+fn is_signed(prekey: &Prekey, owner: Certificate) -> bool {
+    let signed = prekeys::Prekey {
+        prekey_id: prekey.prekey_id.clone(),
+        public_key: prekey.public_key.clone(),
+        signature: prekey.signature.clone(),
+        created_at: prekey.created_at,
+        cert_fingerprint: prekey.cert_fingerprint.clone(),
+        device_id: String::new(),
+    };
+    signed.verify(&Peer::pinned(owner)).is_some()
+}
+
+/// The newest prekeys of an agent. Reading takes none away.
+pub async fn get_prekey(app: &App, _: &MeshCaller, asked: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
+    let device_prekeys = mesh_prekeys::list(&app.db, &asked.aid).await.map_err(store_failure)?;
+    let prekey = device_prekeys.first().cloned();
+    Ok(GetPrekeyResult { found: prekey.is_some(), prekey, device_prekeys })
+}
+
+/// Clears away what has expired.
+pub async fn sweep(app: &App) -> Result<(), Failure> {
+    let idle = app.now().checked_sub(MARKS_KEPT).unwrap_or_default();
+    store::delete_expired(&app.db, app.now(), idle).await.map_err(store_failure)?;
+    mesh_presence::delete_gone(&app.db, app.now()).await.map_err(store_failure)
+}
+
+/// Says to the other servers that this one is there, and who is connected to it no longer.
+pub async fn keep_present(app: &App) -> Result<(), Failure> {
+    mesh_presence::update_server(&app.db, &app.mesh.server, app.now()).await.map_err(store_failure)?;
+    for aid in mesh_presence::list(&app.db, &app.mesh.server).await.map_err(store_failure)? {
+        if !app.mesh.connections.is_online(&aid) {
+            mesh_presence::delete(&app.db, &aid, &app.mesh.server).await.map_err(store_failure)?;
+        }
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use ostler_protocol::{Failure, session_storage::SWEEP_DEFAULT};
 use crate::{
     app::App,
     launcher::workspaces,
-    service::{attachments, mesh, session_storage, threads, webhooks},
+    service::{attachments, mesh, mesh_messages, session_storage, threads, webhooks},
 };
 
 pub async fn run(app: App) {
@@ -26,6 +26,7 @@ pub async fn run(app: App) {
         told("clearing evicted storage", session_storage::clear_leftovers(&app).await);
         told("clearing unused attachments", attachments::sweep(&app).await);
         told("forgetting logins of the mesh", mesh::sweep(&app).await);
+        told("clearing expired messages", mesh_messages::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
         told("forgetting deliveries", webhooks::forget_ended(&app).await);
     }

@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use futures_util::{StreamExt, stream};
-use ostler_protocol::ids::SessionId;
+use ostler_protocol::{ids::SessionId, mesh::Aid};
 use ostler_store::{
     self as store, StoreError,
     lane::Committed,
@@ -51,6 +52,18 @@ impl Tray {
     /// Something new waits for this listener.
     pub fn put_listener(&self, listener: &live::Listener) {
         self.lock().add_listener(listener.to_string());
+        self.some.notify_one();
+    }
+
+    /// There is something new in an agent's mailbox.
+    pub fn put_mailbox(&self, aid: &Aid) {
+        self.lock().add_listener(aid.to_string());
+        self.some.notify_one();
+    }
+
+    /// A frame for an agent's connections to other servers.
+    pub fn put_frame(&self, aid: &Aid, frame: &str) {
+        self.lock().say(aid.to_string(), BASE64.encode(frame));
         self.some.notify_one();
     }
 
@@ -149,8 +162,21 @@ async fn pass_on(app: &App, heard: &Tray) {
         }
         if news.everybody {
             app.live.reread_all();
+            app.mesh.delivery.look_at_all();
         }
-        news.listeners.iter().for_each(|name| app.live.reread(&live::Listener::named(name)));
+        for name in &news.listeners {
+            // Names of the mesh have a dot in them, and nobody else's have.
+            match name.parse::<Aid>() {
+                Ok(aid) => app.mesh.delivery.look_again(&aid),
+                Err(_) => app.live.reread(&live::Listener::named(name)),
+            }
+        }
+        for (name, frame) in &news.said {
+            let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            if let (Ok(aid), Some(frame)) = (name.parse::<Aid>(), frame) {
+                app.mesh.connections.push(&aid, |_| true, &frame.into());
+            }
+        }
         let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
         let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
         reads.buffer_unordered(READS_MAX).collect::<()>().await;

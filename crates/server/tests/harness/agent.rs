@@ -120,6 +120,17 @@ impl Agent {
         Tokens { access: id(&answer, "access_token"), refresh: id(&answer, "refresh_token"), answer }
     }
 
+    /// As [`Agent::connect`], when the device was connected a moment ago and its server may not have noticed that it left.
+    pub async fn connect_again(&self, server: &TestServer, device: &str) -> Wire {
+        let tokens = self.login(server).await;
+        super::eventually("its place is free", async || {
+            let mut wire = Wire::open(server).await;
+            let params = introduction(&wire, &tokens, device, "", "fanout");
+            (wire.ask("auth.connect", params).await["result"]["status"] == "ok").then_some(wire)
+        })
+        .await
+    }
+
     /// Logs in and connects as a device; an empty one is a legacy connection.
     pub async fn connect(&self, server: &TestServer, device: &str) -> Wire {
         let tokens = self.login(server).await;

@@ -26,7 +26,7 @@ on_both_engines!(
 );
 
 /// The client's process. It is killed when this is dropped.
-struct Published {
+pub struct Published {
     _child: Child,
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -48,14 +48,14 @@ impl Published {
     }
 
     /// What the client made of it, whole.
-    async fn ask(&mut self, asked: Value) -> Value {
+    pub async fn ask(&mut self, asked: Value) -> Value {
         self.stdin.write_all(format!("{asked}\n").as_bytes()).await.unwrap();
         let line = timeout(3 * PATIENCE, self.stdout.next_line()).await.expect("the client answers");
         serde_json::from_str(&line.unwrap().expect("the client lives")).unwrap()
     }
 
     #[track_caller]
-    fn ok(&mut self, asked: Value) -> impl Future<Output = Value> {
+    pub fn ok(&mut self, asked: Value) -> impl Future<Output = Value> {
         let said = asked.to_string();
         async move {
             let answer = self.ask(asked).await;
@@ -65,7 +65,7 @@ impl Published {
     }
 
     /// A client with a home, and so a device, of its own, that trusts this server's root.
-    async fn add(&mut self, server: &TestServer, who: &str) {
+    pub async fn add(&mut self, server: &TestServer, who: &str) {
         let root = server.config.server.data_dir.clone().unwrap().join("pki/root.crt");
         self.add_trusting(server, who, &root).await;
     }
@@ -74,12 +74,21 @@ impl Published {
         let gateway = format!("ws://{}/aun", server.address());
         let config = json!({"aun_path": self.home.path().join(who), "root_ca_path": root, "seed_password": "x",
             "discovery_port": server.address().port()});
-        let events = ["token.refreshed", "connection.state"];
+        let messages = ["message.received", "message.ack", "message.recalled", "message.undecryptable"];
+        let events = [&["token.refreshed", "connection.state"][..], &messages].concat();
         self.ok(json!({"do": "new", "who": who, "config": config, "gateway": gateway, "events": events})).await;
     }
 
+    /// The same keys for another client, which becomes another device.
+    pub fn copy_home(&self, from: &str, to: &str) {
+        let (from, to) = (self.home.path().join(from), self.home.path().join(to));
+        let copied = std::process::Command::new("cp").arg("-r").args([&from, &to]).status().unwrap();
+        assert!(copied.success());
+        std::fs::remove_file(to.join(".device_id")).unwrap();
+    }
+
     /// Registers and logs in, without anything to warn of.
-    async fn enter(&mut self, who: &str) -> String {
+    pub async fn enter(&mut self, who: &str) -> String {
         let aid = format!("{who}.localhost.test");
         for verb in ["create", "login"] {
             let answer = self.ok(json!({"do": verb, "who": who, "aid": aid})).await;
@@ -90,7 +99,7 @@ impl Published {
 }
 
 /// The client reads the machine's clock, so the server's must show the same time.
-async fn start(engine: Engine) -> (TestServer, Published) {
+pub async fn start(engine: Engine) -> (TestServer, Published) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(0);
     (server, Published::start(None))

@@ -18,16 +18,12 @@ use ostler_protocol::{
 
 pub use tokens::{sweep, whose};
 
-use crate::gateway::connections::ConnectionId;
-
 /// An agent on a connection that it has introduced as its own.
-#[allow(dead_code, reason = "messages go by where a caller stands")]
 #[derive(Clone, Debug)]
 pub struct MeshCaller {
     pub aid: Aid,
     /// Both of its parts are empty on a legacy connection, which stands for the agent as a whole.
     pub place: Place,
     pub delivery_mode: DeliveryMode,
-    pub connection: ConnectionId,
     pub connected_at: Timestamp,
 }

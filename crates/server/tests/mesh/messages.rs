@@ -1,0 +1,357 @@
+//! Messages between agents over the wire: pushed, pulled, acknowledged, taken back; to several devices, to one consumer of
+//! several, and across servers.
+
+use ostler_crypto::{certificates::Certificate, envelope::Identity, keys::Curve, keys::PrivateKey, prekeys::Prekey};
+use ostler_server::clock::fill;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Agent, Engine, TestServer, Wire, eventually, introduction},
+    on_both_engines,
+};
+
+on_both_engines!(
+    a_message_is_pushed_pulled_and_acknowledged,
+    whoever_is_away_finds_what_was_sent,
+    what_does_not_fit_is_refused_and_changes_nothing,
+    a_message_is_taken_back_within_two_minutes,
+    each_device_gets_its_own_copy,
+    a_queue_gives_each_message_to_one_consumer,
+    a_sender_stays_with_its_consumer,
+    a_prekey_is_kept_when_its_owner_signed_it,
+    who_is_connected_is_online,
+    servers_deliver_to_each_others_connections,
+);
+
+const ALICE: &str = "alice.localhost.test";
+const BOBBY: &str = "bobby.localhost.test";
+
+async fn people(server: &TestServer) -> (Agent, Agent) {
+    (Agent::register(server, "alice").await, Agent::register(server, "bobby").await)
+}
+
+fn text(to: &str, id: &str) -> Value {
+    json!({"to": to, "payload": {"type": "text", "text": id}, "message_id": id})
+}
+
+/// The next event of this kind.
+async fn event(wire: &mut Wire, name: &str) -> Value {
+    loop {
+        let heard = wire.socket.hear().await;
+        assert!(heard.get("id").is_none(), "an event has no id: {heard}");
+        if heard["method"] == format!("event/{name}") {
+            return heard["params"].clone();
+        }
+    }
+}
+
+async fn connect_as(agent: &Agent, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
+    let tokens = agent.login(server).await;
+    let mut wire = Wire::open(server).await;
+    let mut params = introduction(&wire, &tokens, device, "", "fanout");
+    params["delivery_mode"] = delivery_mode;
+    wire.call("auth.connect", params).await;
+    wire
+}
+
+fn numbers(pulled: &Value) -> Vec<i64> {
+    pulled["messages"].as_array().unwrap().iter().map(|message| message["seq"].as_i64().unwrap()).collect()
+}
+
+async fn a_message_is_pushed_pulled_and_acknowledged(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let (mut alice, mut bobby) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
+    let mut params = text(BOBBY, "m-1");
+    params["timestamp"] = json!(7);
+    params["delivery_mode"] = json!({"mode": "queue"});
+    let sent = alice.call("message.send", params).await;
+    assert_eq!(
+        (&sent["seq"], &sent["status"], &sent["delivery_mode"]),
+        (&json!(1), &json!("delivered"), &json!("fanout"))
+    );
+    assert!(sent["timestamp"].as_i64().unwrap() > 1_000_000_000_000, "the server's time, in milliseconds");
+    let pushed = event(&mut bobby, "message.received").await;
+    assert_eq!(
+        pushed,
+        json!({
+            "message_id": "m-1", "seq": 1, "from": ALICE, "to": BOBBY, "timestamp": sent["timestamp"],
+            "payload": {"type": "text", "text": "m-1"}, "delivery_mode": "fanout", "encrypted": false, "direction": "inbound",
+        })
+    );
+    for _ in 0..2 {
+        let pulled = bobby.call("message.pull", json!({})).await;
+        assert_eq!(pulled["messages"], json!([pushed]));
+        assert_eq!(
+            (&pulled["count"], &pulled["latest_seq"], &pulled["server_ack_seq"]),
+            (&json!(1), &json!(1), &json!(0))
+        );
+        assert_eq!(pulled["ephemeral_earliest_available_seq"], Value::Null);
+    }
+    let acked = bobby.call("message.ack", json!({"seq": 1, "device_id": "desk"})).await;
+    assert_eq!(acked, json!({"success": true, "ack_seq": 1}));
+    let told = event(&mut alice, "message.ack").await;
+    assert_eq!(
+        (&told["to"], &told["device_id"], &told["slot_id"], &told["ack_seq"]),
+        (&json!(BOBBY), &json!("desk"), &json!(""), &json!(1))
+    );
+    assert_eq!(bobby.call("message.ack", json!({"seq": 0})).await["ack_seq"], 1);
+    assert_eq!(bobby.call("message.pull", json!({"after_seq": 1, "slot_id": ""})).await["server_ack_seq"], 1);
+}
+
+async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut wire = alice.connect(&server, "desk").await;
+    for id in ["m-1", "m-2", "m-3"] {
+        assert_eq!(wire.call("message.send", text(BOBBY, id)).await["status"], "sent");
+    }
+    let again = wire.call("message.send", text(BOBBY, "m-2")).await;
+    assert_eq!((&again["seq"], &again["status"]), (&json!(2), &json!("duplicate")));
+    server.restart().await;
+    let mut bobby = bobby.connect(&server, "phone").await;
+    assert_eq!(numbers(&bobby.call("message.pull", json!({"after_seq": 0, "limit": 2})).await), [1, 2]);
+    assert_eq!(numbers(&bobby.call("message.pull", json!({"after_seq": 2})).await), [3]);
+    let mut wire = alice.connect(&server, "desk").await;
+    assert_eq!(wire.call("message.send", text(BOBBY, "m-3")).await["status"], "duplicate");
+    assert_eq!(wire.call("message.send", text(BOBBY, "m-4")).await["seq"], 4);
+    assert_eq!(event(&mut bobby, "message.received").await["seq"], 4);
+    server.clock.advance_ms(24 * 3_600_000 + 1);
+    assert_eq!(numbers(&bobby.call("message.pull", json!({})).await), Vec::<i64>::new(), "a day is over");
+}
+
+async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let (mut alice, mut bobby) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
+    for (params, code) in [
+        (json!({"to": BOBBY}), -32602),
+        (json!({"to": BOBBY, "payload": "text"}), -32602),
+        (json!({"to": "nobody.localhost.test", "payload": {}}), -32008),
+        (json!({"to": "group.localhost.test", "payload": {}}), -32602),
+        (json!({"to": BOBBY, "payload": {"type": "text"}, "encrypted": true}), -32602),
+        (json!({"to": BOBBY, "payload": {"type": "e2ee.multi_device"}}), -32602),
+        (json!({"to": BOBBY, "payload": {}, "message_id": ""}), -32602),
+    ] {
+        assert_eq!(alice.refused("message.send", params.clone()).await.0, code, "{params}");
+    }
+    for (method, params) in [
+        ("message.pull", json!({"device_id": "phone"})),
+        ("message.pull", json!({"slot_id": "a"})),
+        ("message.pull", json!({"limit": 201})),
+        ("message.pull", json!({"after_seq": -1})),
+        ("message.ack", json!({"seq": 1, "device_id": ""})),
+        ("message.ack", json!({"seq": -1})),
+        ("message.ack", json!({})),
+        ("message.recall", json!({"message_ids": []})),
+        ("message.query_online", json!({"aids": vec![ALICE; 101]})),
+    ] {
+        assert_eq!(bobby.refused(method, params.clone()).await.0, -32602, "{method} {params}");
+    }
+    assert_eq!(bobby.call("message.pull", json!({})).await["count"], 0);
+    assert_eq!(alice.call("message.send", text(BOBBY, "m")).await["seq"], 1, "what was refused took no number");
+}
+
+async fn a_message_is_taken_back_within_two_minutes(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let (mut alice, mut bobby) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
+    alice.call("message.send", text(BOBBY, "old")).await;
+    bobby.call("message.send", text(ALICE, "theirs")).await;
+    server.clock.advance_ms(120_001);
+    for id in ["a", "b"] {
+        alice.call("message.send", text(BOBBY, id)).await;
+    }
+    let recalled = alice.call("message.recall", json!({"message_ids": ["a"]})).await;
+    assert_eq!(recalled, json!({"success": true, "accepted": 1, "recalled": 1, "errors": null}));
+    let told = event(&mut bobby, "message.recalled").await;
+    assert_eq!((&told["from"], &told["to"], &told["message_ids"]), (&json!(ALICE), &json!(BOBBY), &json!(["a"])));
+    let refused = alice.call("message.recall", json!({"message_ids": ["a", "old", "theirs", "never"]})).await;
+    assert_eq!((&refused["accepted"], &refused["recalled"]), (&json!(4), &json!(0)));
+    let errors: Vec<&str> =
+        refused["errors"].as_array().unwrap().iter().map(|one| one["error"].as_str().unwrap()).collect();
+    assert_eq!(errors, ["already_recalled", "expired", "not_sender", "not_found"]);
+    assert_eq!(numbers(&bobby.call("message.pull", json!({})).await), [1, 3]);
+    assert!(
+        !server
+            .store("SELECT COALESCE(payload, '') FROM mesh_messages")
+            .await
+            .iter()
+            .any(|kept| kept.contains("\"a\""))
+    );
+}
+
+async fn each_device_gets_its_own_copy(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let (mut alice, mut tablet) = (alice.connect(&server, "desk").await, alice.connect(&server, "tablet").await);
+    let (mut desk, mut phone) = (bobby.connect(&server, "desk").await, bobby.connect(&server, "phone").await);
+    let copy = |device: &str| json!({"device_id": device, "envelope": {"type": "e2ee.encrypted", "for": device}});
+    let sent = alice
+        .call(
+            "message.send",
+            json!({
+                "to": BOBBY, "type": "e2ee.multi_device", "encrypted": true, "message_id": "m",
+                "payload": {"type": "e2ee.multi_device", "logical_message_id": "m",
+                    "recipient_copies": [copy("desk"), copy("phone")], "self_copies": [copy("tablet")]},
+            }),
+        )
+        .await;
+    assert_eq!((&sent["seq"], &sent["status"]), (&json!(1), &json!("delivered")));
+    for (wire, device) in [(&mut desk, "desk"), (&mut phone, "phone")] {
+        let pushed = event(wire, "message.received").await;
+        assert_eq!(pushed["payload"], json!({"type": "e2ee.encrypted", "for": device}));
+        assert_eq!((&pushed["type"], &pushed["encrypted"]), (&json!("e2ee.encrypted"), &json!(true)));
+        assert_eq!(
+            (&pushed["direction"], &pushed["device_id"], &pushed["seq"]),
+            (&json!("inbound"), &json!(device), &json!(1))
+        );
+        assert_eq!(wire.call("message.pull", json!({})).await["messages"], json!([pushed]));
+    }
+    let own = event(&mut tablet, "message.received").await;
+    assert_eq!((&own["direction"], &own["from"], &own["to"]), (&json!("outbound_sync"), &json!(ALICE), &json!(BOBBY)));
+    assert_eq!(own["payload"]["for"], "tablet");
+    assert_eq!(alice.call("message.pull", json!({})).await["count"], 0, "the sending device has no copy");
+    let mut late = bobby.connect(&server, "new").await;
+    assert_eq!(late.call("message.pull", json!({})).await["count"], 0);
+}
+
+fn queue(routing: &str) -> Value {
+    json!({"mode": "queue", "routing": routing, "affinity_ttl_ms": 0})
+}
+
+async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut alice = alice.connect(&server, "desk").await;
+    let mut first = connect_as(&bobby, &server, "one", queue("round_robin")).await;
+    let mut second = connect_as(&bobby, &server, "two", queue("round_robin")).await;
+    for number in 1..=4 {
+        let sent = alice.call("message.send", text(BOBBY, &format!("m-{number}"))).await;
+        assert_eq!(
+            (&sent["delivery_mode"], &sent["status"], &sent["seq"]),
+            (&json!("queue"), &json!("delivered"), &json!(number))
+        );
+    }
+    let mut got = vec![];
+    for wire in [&mut first, &mut second] {
+        let own = [event(wire, "message.received").await, event(wire, "message.received").await];
+        assert!(own.iter().all(|message| message["delivery_mode"] == "queue"));
+        let pulled = wire.call("message.pull", json!({})).await;
+        assert_eq!(pulled["messages"], json!(own), "what another took is the other's");
+        assert_eq!(pulled["ephemeral_earliest_available_seq"], 1);
+        got.extend(numbers(&pulled));
+    }
+    got.sort_unstable();
+    assert_eq!(got, [1, 2, 3, 4]);
+    first.call("message.ack", json!({"seq": 4})).await;
+    assert_eq!(first.call("message.pull", json!({})).await["count"], 0, "what was acknowledged is gone");
+    assert_eq!(second.call("message.pull", json!({})).await["count"], 2);
+    drop((first, second));
+    // Nobody is there: it waits a while, and the next consumer gets it. Then it is dropped, and counted.
+    eventually("both have gone", async || {
+        let online = alice.call("message.query_online", json!({"aids": [BOBBY]})).await;
+        (online["online"][BOBBY] == false).then_some(())
+    })
+    .await;
+    assert_eq!(alice.call("message.send", text(BOBBY, "m-5")).await["status"], "sent");
+    let mut third = connect_as(&bobby, &server, "three", queue("")).await;
+    assert_eq!(event(&mut third, "message.received").await["seq"], 5);
+    server.clock.advance_ms(300_000);
+    let pulled = third.call("message.pull", json!({})).await;
+    assert_eq!((&pulled["count"], &pulled["ephemeral_earliest_available_seq"]), (&json!(0), &Value::Null));
+    assert_eq!(pulled["ephemeral_dropped_count"], 3, "two that were not acknowledged, and the last");
+}
+
+async fn a_sender_stays_with_its_consumer(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut alice = alice.connect(&server, "desk").await;
+    let mut consumers = vec![];
+    for device in ["one", "two", "three"] {
+        consumers.push(connect_as(&bobby, &server, device, queue("sender_affinity")).await);
+    }
+    for number in 0..6 {
+        alice.call("message.send", text(BOBBY, &format!("m-{number}"))).await;
+    }
+    let mut counts = vec![];
+    for wire in &mut consumers {
+        counts.push(wire.call("message.pull", json!({})).await["count"].as_i64().unwrap());
+    }
+    counts.sort_unstable();
+    assert_eq!(counts, [0, 0, 6]);
+}
+
+async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let signed = |agent: &Agent, id: &str, device: &str| {
+        let identity = Identity::new(agent.key.clone(), Certificate::from_pem(&agent.cert).unwrap()).unwrap();
+        let key = PrivateKey::generate(Curve::P256, &mut fill);
+        json!(Prekey::sign(&identity, id, &key, 1_794_700_691_728, device))
+    };
+    let (mut desk, mut phone) = (bobby.connect(&server, "desk").await, bobby.connect(&server, "phone").await);
+    let mut wire = alice.connect(&server, "desk").await;
+    let get = json!({"aid": BOBBY});
+    assert_eq!(wire.call("message.e2ee.get_prekey", get.clone()).await, json!({"found": false}));
+    let (first, second) = (signed(&bobby, "k-1", "desk"), signed(&bobby, "k-2", "phone"));
+    assert_eq!(desk.call("message.e2ee.put_prekey", first.clone()).await["ok"], true);
+    server.clock.advance_ms(1);
+    assert_eq!(phone.call("message.e2ee.put_prekey", second.clone()).await["ok"], true);
+    for _ in 0..2 {
+        let found = wire.call("message.e2ee.get_prekey", get.clone()).await;
+        assert_eq!(found, json!({"found": true, "prekey": second, "device_prekeys": [second, first]}));
+    }
+    let mut forged = signed(&bobby, "k-3", "desk");
+    forged["created_at"] = json!(7);
+    assert_eq!(desk.refused("message.e2ee.put_prekey", forged).await.0, -32004);
+    assert_eq!(desk.refused("message.e2ee.put_prekey", signed(&bobby, "k-4", "phone")).await.0, -32602);
+    assert_eq!(desk.refused("message.e2ee.put_prekey", signed(&alice, "k-5", "desk")).await.0, -32008);
+}
+
+async fn who_is_connected_is_online(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut alice = alice.connect(&server, "").await;
+    let ask = json!({"aids": [ALICE, BOBBY, "nobody.localhost.test"]});
+    let online = alice.call("message.query_online", ask.clone()).await;
+    assert_eq!(online, json!({"online": {ALICE: true, BOBBY: false, "nobody.localhost.test": false}}));
+    let _bobby = bobby.connect(&server, "desk").await;
+    assert_eq!(alice.call("message.query_online", ask).await["online"][BOBBY], true);
+}
+
+async fn servers_deliver_to_each_others_connections(engine: Engine) {
+    if engine == Engine::Sqlite {
+        // One process has one store.
+        return;
+    }
+    let here = TestServer::start(engine).await;
+    let data_dir = here.config.server.data_dir.clone().unwrap();
+    let there = here
+        .beside(|config| {
+            config.mesh.pki_directory = Some(data_dir.join("pki"));
+            config.secrets.key_file = Some(data_dir.join("secrets-key"));
+        })
+        .await;
+    let (alice, bobby) = people(&here).await;
+    let (mut alice, mut bobby) = (alice.connect(&here, "desk").await, bobby.connect(&there, "desk").await);
+    let mut expected = vec![];
+    for number in 1..=20 {
+        let sent = alice.call("message.send", text(BOBBY, &format!("m-{number}"))).await;
+        expected.push(sent["seq"].as_i64().unwrap());
+    }
+    let mut pushed = vec![];
+    while pushed.len() < 20 {
+        pushed.push(event(&mut bobby, "message.received").await["seq"].as_i64().unwrap());
+    }
+    assert_eq!(pushed, expected, "each once, in order");
+    bobby.call("message.ack", json!({"seq": 20})).await;
+    assert_eq!(event(&mut alice, "message.ack").await["ack_seq"], 20);
+    alice.call("message.recall", json!({"message_ids": ["m-7"]})).await;
+    assert_eq!(event(&mut bobby, "message.recalled").await["message_ids"], json!(["m-7"]));
+    eventually("who is connected there is known here", async || {
+        let online = alice.call("message.query_online", json!({"aids": [BOBBY]})).await;
+        (online["online"][BOBBY] == true).then_some(())
+    })
+    .await;
+}
