@@ -23,7 +23,7 @@ use crate::report::{Report, median, percentile};
 use crate::server::Server;
 
 const WARM_UP_TURNS: usize = 3;
-const TURNS: usize = 20;
+const TURNS: usize = 60;
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// In the agent's home, where a confined program may write.
 const PRINTED: &str = "printed.log";
