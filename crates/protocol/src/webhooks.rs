@@ -102,7 +102,7 @@ pub struct Webhook {
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PutWebhook {
-    /// `https://…`; on a server for development also `http://` to loopback.
+    /// An `https` URL; on a server for development also `http` to loopback.
     pub url: String,
 }
 

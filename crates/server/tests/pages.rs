@@ -24,13 +24,18 @@ type List = (String, &'static str, &'static str);
 struct Scene {
     server: TestServer,
     run_id: String,
+    /// With a webhook, at which nobody listens.
+    agent_id: String,
 }
 
 impl Scene {
     async fn set(engine: Engine) -> Self {
-        let server = TestServer::start(engine).await;
+        let server = TestServer::with(engine, |setup| setup.config.webhooks.allow_loopback = true).await;
         let run_id = server.create_run().await;
-        let scene = Self { server, run_id };
+        let (agent_id, _) = server.agent().await;
+        let webhook = json!({"url": "http://127.0.0.1:9/"});
+        server.call("PUT", &format!("/agents/{agent_id}/webhook"), &webhook).await.with_status(200);
+        let scene = Self { server, run_id, agent_id };
         for number in 0..ITEMS {
             scene.add(number).await;
         }
@@ -49,6 +54,8 @@ impl Scene {
         server.post("/api/v1/users", &user).await.with_status(201);
         let (agent_id, _) = self.server.agent().await;
         server.post("/h2a/relations", &json!({"agent_id": agent_id})).await.with_status(201);
+        let test = server.request("POST", &format!("/agents/{}/webhook/test", self.agent_id));
+        server.send(test).await.with_status(202);
         self.server.clock.advance_ms((number % 3) as i64);
     }
 
@@ -62,6 +69,7 @@ impl Scene {
             ("/api/v1/users?".into(), "users", "userId"),
             ("/agents?".into(), "agents", "id"),
             ("/h2a/relations?".into(), "relations", "id"),
+            (format!("/agents/{}/webhook/deliveries?", self.agent_id), "deliveries", "delivery_id"),
         ]
     }
 
@@ -168,7 +176,8 @@ async fn every_list_states_its_limit(engine: Engine) {
         let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
         parameters.iter().any(|parameter: &Value| parameter["name"] == "cursor")
     });
-    let tried: Vec<_> = scene.lists().into_iter().map(|(path, ..)| path.replace(&scene.run_id, "{runId}")).collect();
+    let named = |path: String| path.replace(&scene.run_id, "{runId}").replace(&scene.agent_id, "{agentId}");
+    let tried: Vec<_> = scene.lists().into_iter().map(|(path, ..)| named(path)).collect();
     for (path, _) in paged {
         assert!(tried.iter().any(|list| list.split('?').next() == Some(path)), "{path} has pages nobody tries");
     }

@@ -213,6 +213,8 @@ async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);
         setup.config.sessions.gc_interval_ms = 10;
+        // A lease that is found run out is a use of its run, which would be kept for another day.
+        setup.config.runner.sweep_interval_ms = 3_600_000;
     })
     .await;
     let place = tempfile::tempdir().unwrap();

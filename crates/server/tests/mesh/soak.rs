@@ -81,7 +81,8 @@ impl Day {
             (self.dice.roll(self.senders.len()), format!("m-{}", self.sent))
         });
         let server = &self.servers[self.dice.roll(self.servers.len())];
-        let mut wire = self.senders[sender].connect(server, &format!("d-{}", self.sent)).await;
+        // One that hung up a moment ago may still hold its place.
+        let mut wire = self.senders[sender].connect_again(server, &format!("d-{}", self.sent)).await;
         let params = json!({"to": BOBBY, "payload": {"type": "text", "text": id}, "message_id": id});
         if self.dice.roll(4) == 0 {
             // It hangs up before it has heard the answer.
