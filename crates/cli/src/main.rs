@@ -21,6 +21,7 @@ mod guard;
 mod jobs;
 mod live;
 mod log;
+mod mesh;
 mod output;
 mod paint;
 mod permissions;
@@ -92,6 +93,7 @@ enum Verb {
     Consent(consent::Args),
     Pki(pki::Args),
     Webhooks(webhooks::Args),
+    Mesh(mesh::Args),
     Serve(serve::Args),
     Runner(runner::Args),
     #[command(hide = true)]
@@ -142,6 +144,8 @@ impl Verb {
             Self::Serve(_) | Self::Verify(_) | Self::Context(_) | Self::Config(_) | Self::Completions(_) => {
                 return None;
             }
+            // The mesh has a version of its own, which a session begins with.
+            Self::Mesh(_) => return None,
             Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
             // The mesh's keys lie on this machine.
             Self::Pki(args) if !args.is_remote() => return None,
@@ -201,6 +205,7 @@ async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Verb::Consent(args) => consent::consent(connection, args).await,
         Verb::Pki(args) => pki::pki(connection, args).await,
         Verb::Webhooks(args) => webhooks::webhooks(connection, args).await,
+        Verb::Mesh(args) => mesh::mesh(connection, args).await,
         Verb::Serve(args) => serve::serve(connection, args).await,
         Verb::Runner(args) => runner::runner(connection, args).await,
         Verb::Guard(args) => guard::guard(args).await,

@@ -27,6 +27,7 @@ mod live_ps;
 mod live_run;
 mod live_trace;
 mod loop_mount;
+mod mesh;
 mod model;
 mod power_cut;
 mod preflight;
