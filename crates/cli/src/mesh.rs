@@ -101,7 +101,7 @@ struct WhoisArgs {
 struct Who {
     /// As which of the names that were joined here [default: the only one]
     #[arg(long = "as", value_name = "AID")]
-    aid: Option<Aid>,
+    own: Option<Aid>,
 }
 
 const AMBIENT: Ambient = Ambient { now, fill };
@@ -149,7 +149,7 @@ fn save(member: &Member, file: &Path) -> Result<(), Failure> {
 /// The one that is asked for, or the only one.
 fn find(connection: &Connection, who: &Who) -> Result<(Member, PathBuf), Failure> {
     let directory = directory(connection)?;
-    if let Some(aid) = &who.aid {
+    if let Some(aid) = &who.own {
         let file = directory.join(format!("{aid}.json"));
         return Ok((load(&file)?, file));
     }
@@ -221,10 +221,19 @@ async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u8, Failure>
         after = after.max(last.message.seq);
         sealer.ack(after).await?;
     }
-    while args.follow {
+    if args.follow {
+        follow(&mut sealer, args.output, after).await?;
+    }
+    sealer.close().await;
+    Ok(exit_codes::OK)
+}
+
+/// Until the connection ends, or whoever watches.
+async fn follow(sealer: &mut Sealer, output: Output, mut after: i64) -> Result<(), Failure> {
+    loop {
         match sealer.hear().await? {
             Ok(opened) if opened.message.seq > after => {
-                show(args.output, &opened);
+                show(output, &opened);
                 after = sealer.ack(opened.message.seq).await?;
             }
             Ok(_) | Err(Heard::Ack(_) | Heard::Message(_) | Heard::Other(_)) => {}
@@ -233,8 +242,6 @@ async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u8, Failure>
             }
         }
     }
-    sealer.close().await;
-    Ok(exit_codes::OK)
 }
 
 fn show(output: Output, opened: &Opened) {

@@ -5,7 +5,7 @@ use ostler_protocol::{FailureKind::SchemaInvalid, limits::PAGE_ITEMS_MAX};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, TestServer, id},
+    harness::{Agent, Caller, Engine, TestServer, id},
     on_both_engines,
 };
 
@@ -54,6 +54,9 @@ impl Scene {
         server.post("/api/v1/users", &user).await.with_status(201);
         let (agent_id, _) = self.server.agent().await;
         server.post("/h2a/relations", &json!({"agent_id": agent_id})).await.with_status(201);
+        let peer = Agent::stranger(&format!("peer-{number}"));
+        let identity = json!({"aid": peer.aid, "publicKey": peer.key.public_key().to_base64()});
+        server.post("/api/v1/identities", &identity).await.with_status(201);
         let test = server.request("POST", &format!("/agents/{}/webhook/test", self.agent_id));
         server.send(test).await.with_status(202);
         self.server.clock.advance_ms((number % 3) as i64);
@@ -67,6 +70,7 @@ impl Scene {
             (format!("/api/v1/runs/{}/runner-jobs?", self.run_id), "runnerJobs", "runnerJobId"),
             ("/api/v1/tokens?".into(), "tokens", "tokenId"),
             ("/api/v1/users?".into(), "users", "userId"),
+            ("/api/v1/identities?".into(), "identities", "aid"),
             ("/agents?".into(), "agents", "id"),
             ("/h2a/relations?".into(), "relations", "id"),
             (format!("/agents/{}/webhook/deliveries?", self.agent_id), "deliveries", "delivery_id"),

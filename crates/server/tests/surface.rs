@@ -2,6 +2,7 @@
 //! that is served and the one that is kept are the one that the handlers make.
 
 mod capabilities;
+mod promises;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

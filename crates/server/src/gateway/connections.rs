@@ -38,7 +38,6 @@ struct Seats {
 
 struct Taken {
     connected: Connected,
-    #[allow(dead_code, reason = "messages are told through it")]
     outbox: Outbox,
     expelled: Arc<Notify>,
 }
@@ -52,7 +51,6 @@ pub struct Seat {
     pub expelled: Arc<Notify>,
 }
 
-#[allow(dead_code, reason = "messages need what nobody else does")]
 impl Connections {
     /// Takes a place beside the live connections of the same agent, if it may stand there.
     pub fn join(self: &Arc<Self>, aid: &Aid, live: Live, outbox: Outbox) -> Result<Seat, Refused> {
