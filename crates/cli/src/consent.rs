@@ -279,9 +279,17 @@ async fn find(client: &Client, agent: &str) -> Result<Agent, Failure> {
     if agent.parse::<AgentId>().is_ok() {
         return client.get_agent(agent).await.map_err(missing);
     }
-    let query = ListAgents { name: Some(agent.to_owned()), limit: Some(PAGE_ITEMS_MAX), cursor: None };
-    let mut named = client.list_agents(&query).await?.agents;
-    named.retain(|known| known.name == agent);
+    let mut query = ListAgents { name: Some(agent.to_owned()), limit: Some(PAGE_ITEMS_MAX), cursor: None };
+    let mut named = vec![];
+    // All of them: whoever makes a thousand agents must not push the one that is meant out of sight.
+    loop {
+        let page = client.list_agents(&query).await?;
+        named.extend(page.agents.into_iter().filter(|known| known.name == agent));
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
     match named.as_slice() {
         [one] => client.get_agent(&one.id.to_string()).await,
         [] => Err(missing(Failure::not_found("agent"))),
@@ -396,6 +404,9 @@ fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
     if let Some(head) = args.head.as_ref().filter(|head| is_cut(head)) {
         let reason = format!("no ledger ends with {}", line(head, 80));
         broken = Some(Broken { line: verifier.receipts, id: None, reason });
+    }
+    if broken.is_none() && verifier.receipts == 0 {
+        broken = Some(Broken { line: 0, id: None, reason: "there is no receipt".to_owned() });
     }
     let report = json!({"receipts": verifier.receipts, "ledgers": verifier.heads().len(), "broken": broken});
     args.output.one(&report, || verdict(&verifier, broken.as_ref(), Paint::stdout()));

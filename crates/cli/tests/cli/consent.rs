@@ -182,6 +182,8 @@ fn a_ledger_is_checked_with_no_server_anywhere() {
         let output = home.cli(None, &[&["consent", "verify", file.to_str().unwrap()], head].concat());
         (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
     };
+    let (code, said) = verify(b"", &[]);
+    assert!(code == 1 && said.contains("there is no receipt"), "nothing proves nothing: {said}");
     let (code, said) = verify(&exported, &[]);
     assert!(code == 0 && said.starts_with("ok 4 receipts"), "{said}");
     let lines: Vec<_> = std::str::from_utf8(&exported).unwrap().lines().map(str::to_owned).collect();
@@ -201,4 +203,22 @@ fn a_ledger_is_checked_with_no_server_anywhere() {
     // A ledger that was cut off fits in itself, unless somebody kept its end.
     assert_eq!(verify(&whole(&lines[..3]), &[]).0, 0);
     assert_eq!(verify(&whole(&lines[..3]), &head).0, 1);
+}
+
+#[test]
+fn nobody_pushes_an_agent_out_of_sight() {
+    let scene = Scene::set();
+    let added = scene.cli(&["users", "add", "eve", "--timezone", "UTC"]);
+    assert!(added.status.success(), "{added:?}");
+    let token = String::from_utf8(scene.cli(&["users", "token", "eve"]).stdout).unwrap();
+    let mut eve = Http::with_token(&scene.server.address, Some(token.trim()));
+    eve.post("/agents", &json!({"name": "notes-helper", "capability_manifest": manifest(&[])})).good();
+    // As many as a page holds, all newer, and found by the same word.
+    for number in 1..1_000 {
+        eve.post("/agents", &json!({"name": format!("notes-helper-{number}")})).good();
+    }
+    let refused = scene.cli(&["consent", "grant", "notes-helper", "--grant", "notes:read", "--yes"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("2 agents have this name"), "{said}");
+    assert!(said.contains(&scene.agent_id), "{said}");
 }
