@@ -11,6 +11,7 @@ use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
     Timestamp,
     ids::AgentId,
+    json::{hex, unhex},
     webhooks::{self, AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_S},
 };
 
@@ -72,7 +73,8 @@ impl Receiver {
         let [signature, timestamp, delivery, agent] =
             [SIGNATURE_HEADER, TIMESTAMP_HEADER, DELIVERY_HEADER, AGENT_HEADER].map(|name| only(headers, name));
         let (signature, timestamp, delivery, agent) = (signature?, timestamp?, delivery?, agent?);
-        let tag = unhex(signature).ok_or(Refused::Headers)?;
+        // Only as it is written: a signature has one form.
+        let tag = unhex(signature).filter(|tag| tag.len() == 32 && hex(tag) == signature).ok_or(Refused::Headers)?;
         if !self.key.verifies(&webhooks::signed(timestamp, delivery, body), &tag) {
             return Err(Refused::Signature);
         }
@@ -119,24 +121,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
         (Some(value), None) => value.to_str().map_err(|_| Refused::Headers),
         _ => Err(Refused::Headers),
     }
-}
-
-/// 64 lower-case hexadecimal digits.
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; 32];
-    let pairs = text.as_bytes().chunks_exact(2);
-    if text.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -209,6 +209,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// What [`hex`] wrote, in either case of its letters. `None`: it is nothing that it could have written.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let byte = |pair: &[u8]| Some((digit(&pair[0])? * 16 + digit(pair.get(1)?)?) as u8);
+    text.as_bytes().chunks(2).map(byte).collect()
+}
+
 /// For fields where "absent" and "null" differ: `#[serde(default, deserialize_with = "present")]`.
 pub fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(input: D) -> Result<Option<T>, D::Error> {
     T::deserialize(input).map(Some)
@@ -217,6 +224,15 @@ pub fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(input: D) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hexadecimal_is_read_as_it_is_written_and_nothing_else_is() {
+        assert_eq!(unhex(&hex(&[0, 15, 255])), Some(vec![0, 15, 255]));
+        assert_eq!((unhex("FF"), unhex("")), (Some(vec![255]), Some(vec![])));
+        for wrong in ["f", "fff", "+f", "0x", " f", "é"] {
+            assert_eq!(unhex(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_size_does_not_depend_on_how_it_was_written() {

@@ -9,12 +9,12 @@ use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     attachments::{ObjectPath, Proof},
-    json::hex,
+    json::{hex, unhex},
 };
 use secrecy::ExposeSecret;
 
 use crate::{
-    auth::{Principal, unhex},
+    auth::Principal,
     config::{AttachmentsSection, Config},
     directories,
     places::{Place, Places, UPLOADS},

@@ -20,7 +20,6 @@ pub use authenticator::Authenticator;
 pub use issuers::Issuers;
 pub use tokens::{
     AGENT, AID_ACCESS, AID_REFRESH, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash,
-    unhex,
 };
 
 #[derive(Clone, Debug, PartialEq)]

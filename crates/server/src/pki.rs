@@ -12,14 +12,13 @@ use ostler_crypto::{
 };
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    json::hex,
+    json::{hex, unhex},
     mesh::{Aid, Domain},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{
-    auth::unhex,
     clock,
     config::Config,
     secrets::{

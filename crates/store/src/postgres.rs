@@ -100,15 +100,7 @@ impl Lane {
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
-            let mut bytes = first.request.bytes();
-            let mut jobs = vec![first];
-            while jobs.len() < FLUSH_REQUESTS_MAX
-                && bytes < FLUSH_BYTES_MAX
-                && let Ok(job) = inbox.try_recv()
-            {
-                bytes += job.request.bytes();
-                jobs.push(job);
-            }
+            let jobs = gather(first, &mut inbox, FLUSH_REQUESTS_MAX, |job| job.request.bytes());
             // A fault of ours in one flush must not end the lane. Its connection went with it, and the next flush
             // makes a new one.
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
@@ -225,4 +217,17 @@ impl Lane {
         self.save(connection, &Changes::of(&desks)).await?;
         Ok((replies, desks))
     }
+}
+
+/// A job and those that have come meanwhile, as many as one flush takes.
+fn gather<T>(first: T, inbox: &mut mpsc::Receiver<T>, jobs_max: usize, bytes: impl Fn(&T) -> usize) -> Vec<T> {
+    let (mut weight, mut jobs) = (bytes(&first), vec![first]);
+    while jobs.len() < jobs_max
+        && weight < FLUSH_BYTES_MAX
+        && let Ok(job) = inbox.try_recv()
+    {
+        weight += bytes(&job);
+        jobs.push(job);
+    }
+    jobs
 }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use ostler_crypto::jwk::SigningKey;
-use ostler_protocol::{Failure, FailureKind, json::hex};
+use ostler_protocol::{
+    Failure, FailureKind,
+    json::{hex, unhex},
+};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock;
@@ -60,11 +63,6 @@ pub fn random_secret_file(path: &Path) -> Result<SecretString, Failure> {
         clock::fill(&mut random);
         SecretString::from(hex(&random))
     })
-}
-
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.is_ascii() && text.len().is_multiple_of(2);
-    digits.then(|| (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect())?
 }
 
 /// A secret in a file of its own. One that others can read is refused, not mended: who knows who has read it.

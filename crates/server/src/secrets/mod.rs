@@ -5,7 +5,7 @@ mod local;
 pub mod sealed;
 
 use ostler_crypto::seal::SealingKey;
-use ostler_protocol::{Failure, FailureKind, Timestamp, provider_profiles::Credential};
+use ostler_protocol::{Failure, FailureKind, Timestamp, json::unhex, provider_profiles::Credential};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{auth, config::Config};
@@ -103,7 +103,7 @@ impl SecretStore {
 /// The key that everything on this server's disk is sealed with.
 pub fn sealing_key(config: &Config) -> Result<SealingKey, Failure> {
     let text = SecretStore::key_text(config)?;
-    auth::unhex(text.expose_secret().trim()).and_then(|bytes| SealingKey::new(&bytes)).ok_or_else(|| {
+    unhex(text.expose_secret().trim()).and_then(|bytes| SealingKey::new(&bytes)).ok_or_else(|| {
         let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
         Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
     })

@@ -6,7 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, Cursor},
     ids::AgentId,
-    json::hex,
+    json::{hex, unhex},
     webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook, body},
 };
 use ostler_store::{
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::agents::owned;
 use crate::{
     app::{App, store_failure},
-    auth::{Principal, unhex},
+    auth::Principal,
     clock::fill,
 };
 

@@ -15,10 +15,10 @@ use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 
 use super::connections::{Connections, Kept, connect, is_refusal, within};
-use super::{ANSWER_MAX, lane_options};
+use super::{ANSWER_MAX, gather, lane_options};
 use crate::{
     db::StoreError,
-    lane::{self, FLUSH_BYTES_MAX, Host, LaneError, PostJob},
+    lane::{self, Host, LaneError, PostJob},
     mesh_messages::{
         ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, QUEUED_BYTES_MAX, Sent, direction_name,
         place_name, queued_since,
@@ -117,15 +117,7 @@ impl PostLane {
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<PostJob>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
-            let mut bytes = first.post.bytes();
-            let mut jobs = vec![first];
-            while jobs.len() < FLUSH_POSTS_MAX
-                && bytes < FLUSH_BYTES_MAX
-                && let Ok(job) = inbox.try_recv()
-            {
-                bytes += job.post.bytes();
-                jobs.push(job);
-            }
+            let jobs = gather(first, &mut inbox, FLUSH_POSTS_MAX, |job| job.post.bytes());
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
                 tracing::error!("a flush of messages panicked; nothing of it was answered");
             }
