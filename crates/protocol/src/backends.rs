@@ -10,11 +10,28 @@ pub struct Backend {
     pub backend_kind: String,
     pub protocol: String,
     pub transport: String,
+    /// What is started for it. Empty: nothing, it runs within the runner.
+    #[serde(default)]
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub isolation: Isolation,
     /// Keys a matching credential must offer. Empty: the profile needs none.
     pub required_secret_keys: Vec<String>,
     /// Whether this build can run it now.
     pub available: bool,
     pub capabilities: Vec<String>,
+}
+
+/// What a backend shares with no other run, whatever its profile. What confines its tools is in the readiness answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Isolation {
+    /// The agent's home: `per-run`, made from its own profile and wiped afterwards, or `none`.
+    pub home: String,
+    /// `own-profile`: no other profile's credential is ever used in its place; `none`: it has none.
+    pub credential: String,
+    /// `own-group`: the agent and all it starts are stopped together; `in-runner`: there is no process but the runner.
+    pub process: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -41,6 +58,10 @@ pub struct CodexProgram {
 /// Profiles that speak Codex over stdio and come with the product; other slugs are dynamic.
 const CODEX_PROFILES: [&str; 4] = ["codex", "deepseek", "minimax-m3", "dsflash-go"];
 
+fn isolation(home: &str, credential: &str, process: &str) -> Isolation {
+    Isolation { home: home.into(), credential: credential.into(), process: process.into() }
+}
+
 /// The built-in profiles, in the order they are listed.
 pub fn built_in() -> Vec<Backend> {
     let scripted = Backend {
@@ -48,6 +69,8 @@ pub fn built_in() -> Vec<Backend> {
         backend_kind: "scripted".into(),
         protocol: "ostler-script".into(),
         transport: "in-process".into(),
+        command: vec![],
+        isolation: isolation("none", "none", "in-runner"),
         required_secret_keys: vec![],
         available: true,
         capabilities: ["turn", "steer", "interrupt", "permission", "repeat"].map(String::from).to_vec(),
@@ -57,6 +80,8 @@ pub fn built_in() -> Vec<Backend> {
         backend_kind: "codex-app-server-stdio".into(),
         protocol: "codex-app-server-jsonrpc-stdio".into(),
         transport: "stdio".into(),
+        command: ["codex", "app-server"].map(String::from).to_vec(),
+        isolation: isolation("per-run", "own-profile", "own-group"),
         required_secret_keys: secret_keys(profile).into_iter().map(String::from).collect(),
         available: false,
         capabilities: ["turn", "steer", "interrupt", "permission", "resume"].map(String::from).to_vec(),
@@ -66,6 +91,8 @@ pub fn built_in() -> Vec<Backend> {
         backend_kind: "model".into(),
         protocol: "openai-chat-completions".into(),
         transport: "https".into(),
+        command: vec![],
+        isolation: isolation("per-run", "own-profile", "in-runner"),
         // A model server of one's own wants none.
         required_secret_keys: vec![],
         available: true,

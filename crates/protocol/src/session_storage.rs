@@ -88,6 +88,9 @@ pub fn evicted() -> Failure {
 pub struct SessionStorageView {
     pub session_id: String,
     pub tenant_id: String,
+    /// The volume claim; null where sessions are folders of this server's own.
+    pub pvc_name: Option<String>,
+    pub pvc_phase: Option<String>,
     #[serde(flatten)]
     pub storage: SessionStorage,
     pub codex_rollout_subdir: String,
@@ -98,6 +101,8 @@ impl SessionStorageView {
         Self {
             session_id: session.public_id(),
             tenant_id: session.tenant_id,
+            pvc_name: None,
+            pvc_phase: None,
             storage: session.storage,
             codex_rollout_subdir: CODEX_ROLLOUT_SUBDIR.to_owned(),
         }

@@ -75,6 +75,9 @@ async fn backends_are_listed_with_what_they_need(engine: Engine) {
         let backend = find(profile);
         assert_eq!(backend["backendKind"], "codex-app-server-stdio");
         assert!(backend["requiredSecretKeys"].as_array().unwrap().contains(&json!("auth.json")), "{backend}");
+        assert_eq!(backend["command"], json!(["codex", "app-server"]));
+        let isolation = json!({"home": "per-run", "credential": "own-profile", "process": "own-group"});
+        assert_eq!(backend["isolation"], isolation);
     }
 }
 

@@ -91,6 +91,7 @@ async fn a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_need
     assert_eq!(directory(&server, &stored).metadata().unwrap().permissions().mode() & 0o777, 0o700);
     let storage = show(&server, &stored).await;
     assert_eq!((&storage["storageKind"], &storage["codexRolloutSubdir"]), (&json!("local"), &json!("sessions")));
+    assert_eq!(storage.get("pvcName").zip(storage.get("pvcPhase")), Some((&Value::Null, &Value::Null)));
     assert_eq!((&storage["expiresAt"], &storage["storageSha256"]), (&json!("2026-02-01T00:00:00Z"), &Value::Null));
     let session = server.get(&format!("/api/v1/sessions/{stored}")).await.ok();
     assert_eq!((&session["storageKind"], &session["expiresAt"]), (&storage["storageKind"], &storage["expiresAt"]));

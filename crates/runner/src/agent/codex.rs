@@ -22,7 +22,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
     events::EventType,
-    policy::{ExecutionPolicy, Network, Sandbox},
+    policy::{Approval, ExecutionPolicy, Network, Sandbox},
     redaction::Redactor,
     rpc::{Frame, Version},
 };
@@ -360,13 +360,22 @@ fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::R
 
 /// What a thread is started or resumed with: the run's policy, nothing wider.
 fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
-    json!({"cwd": workspace, "approvalPolicy": policy.approval, "approvalsReviewer": REVIEWER, "sandbox": policy.sandbox})
+    json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER, "sandbox": policy.sandbox})
+}
+
+/// When Codex asks us. Told never to ask, it refuses by itself and says so to its model alone; so it asks, and a run
+/// whose policy is never to ask declines where the log can say it.
+fn asking(policy: &ExecutionPolicy) -> Approval {
+    match policy.approval {
+        Approval::Never => Approval::OnRequest,
+        asks => asks,
+    }
 }
 
 /// The same policy in the words of `turn/start`, which alone can say something about the network.
 fn turn_settings(policy: &ExecutionPolicy, home: Option<&Path>) -> Map<String, Value> {
     let settings = [
-        ("approvalPolicy", json!(policy.approval)),
+        ("approvalPolicy", json!(asking(policy))),
         ("approvalsReviewer", REVIEWER.into()),
         ("sandboxPolicy", sandbox_policy(policy, home)),
     ];

@@ -19,6 +19,8 @@ use crate::{
 };
 
 const TITLE_CHARS_MAX: usize = 300;
+/// A method nobody here knows may be any text.
+const METHOD_CHARS_MAX: usize = 100;
 /// What a person is shown; the request has a limit of its own.
 const WHAT_BYTES_MAX: usize = 8 * 1024;
 const CANCEL: &str = "cancel";
@@ -82,10 +84,14 @@ impl Approvals {
             }
             Some(_) => None,
         };
-        let (asked, None) = (asked.unwrap_or_default(), declined) else {
-            said(link, "approval:declined", method, declined.unwrap_or_default()).await;
+        let asked = asked.unwrap_or_default();
+        if let Some(reason) = declined {
+            let command = asked.command.map(|command| clip(&command, TITLE_CHARS_MAX));
+            let told = json!({"phase": "approval:declined", "method": method, "reason": reason,
+                "toolCallId": tool_call_id, "command": command});
+            link.emit(EventType::BackendStatus, &told).await;
             return Some(Ok(Decision::Decline.answer()));
-        };
+        }
         let request = request(link, method, params, &asked, changes, tool_call_id);
         let answer = link.ask(&request).await;
         let id = id.clone();
@@ -164,10 +170,7 @@ async fn refuse(link: &Link, method: &str) -> Reply {
         }
         _ => (Err(RpcError::unknown_method(method)), "this runner does not know the request"),
     };
-    said(link, "server-request:declined", method, why).await;
+    let told = json!({"phase": "server-request:declined", "method": clip(method, METHOD_CHARS_MAX), "reason": why});
+    link.emit(EventType::BackendStatus, &told).await;
     reply
-}
-
-async fn said(link: &Link, phase: &str, method: &str, reason: &str) {
-    link.emit(EventType::BackendStatus, &json!({"phase": phase, "method": clip(method, 100), "reason": reason})).await;
 }

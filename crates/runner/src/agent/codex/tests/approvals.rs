@@ -69,3 +69,24 @@ async fn a_refusal_can_end_the_turn_and_so_does_silence() {
         assert_eq!(played.result.unwrap().status.as_str(), "blocked");
     }
 }
+
+#[tokio::test]
+async fn a_run_that_never_asks_declines_and_says_so() {
+    let mut stage = Stage::new();
+    stage.policy = json!({"sandbox": "workspace-write", "approval": "never"});
+    // In the process that opened the thread, and in one that resumed it.
+    for turn in ["first", "resumed"] {
+        let played = stage.play("[[escalate:touch outside]]").await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{turn}: {:#?}", played.events);
+        assert!(played.all("permission_request").is_empty(), "nobody is asked");
+        let declined = stage::selected(&played.events, "backend_status", "phase", "approval:declined");
+        let [declined] = declined[..] else { panic!("{turn}: {:#?}", played.events) };
+        assert_eq!(declined["reason"], "the run's policy is never to ask");
+        assert!(declined["command"].as_str().unwrap().contains("touch outside"), "{declined}");
+        let ended = played.all("tool_call");
+        let ended = ended.last().unwrap();
+        assert_eq!((&ended["status"], &ended["toolCallId"]), (&json!("declined"), &declined["toolCallId"]));
+        assert!(!stage.outfit.workspace.as_ref().unwrap().join("outside").exists());
+        stage.take_over();
+    }
+}
