@@ -19,6 +19,7 @@ use ostler_store::{
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
+use tracing::Instrument;
 
 use crate::{
     attachments::Attachments,
@@ -219,18 +220,28 @@ impl App {
         }))
     }
 
-    /// Does what takes a right away, and forgets who had it. In a task of its own: whoever asked for it may hang up.
+    /// Does something to its end, in a task of its own: whoever asked for it may hang up.
+    pub async fn to_the_end<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(App) -> F,
+    ) -> Result<T, Failure> {
+        tokio::spawn(work(self.clone()).in_current_span()).await.map_err(Failure::internal)?
+    }
+
+    /// Does what takes a right away, to its end, and forgets who had it.
     pub async fn taking_rights<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
         &self,
         take: impl FnOnce(App) -> F,
     ) -> Result<T, Failure> {
-        let (app, taken) = (self.clone(), take(self.clone()));
-        let done = tokio::spawn(async move {
-            let taken = taken.await;
-            app.auth.forget_callers();
-            taken
-        });
-        done.await.map_err(Failure::internal)?
+        self.to_the_end(|app| {
+            let taking = take(app.clone());
+            async move {
+                let taken = taking.await;
+                app.auth.forget_callers();
+                taken
+            }
+        })
+        .await
     }
 
     pub fn now(&self) -> Timestamp {

@@ -22,6 +22,9 @@ pub use tokens::{
     AGENT, AID_ACCESS, AID_REFRESH, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash,
 };
 
+/// The user that the operator's own token speaks for.
+pub const LOCAL: &str = "local";
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
     /// The owner of this installation: everything, everywhere.
@@ -165,7 +168,7 @@ impl Principal {
         Access::Own.admit(self)?;
         Ok(match self {
             Self::User { user_id, .. } => user_id.to_string(),
-            _ => "local".to_owned(),
+            _ => LOCAL.to_owned(),
         })
     }
 

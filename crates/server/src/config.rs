@@ -380,6 +380,7 @@ impl Config {
             ("limits.socket_ping_ms", limits.socket_ping_ms, 1..=MS_MAX),
             ("limits.socket_dead_ms", limits.socket_dead_ms, 1..=MS_MAX),
             ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
+            ("limits.socket_reread_ms", limits.socket_reread_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
             ("webhooks.timeout_ms", self.webhooks.timeout_ms, 1..=MS_MAX),
             ("webhooks.poll_ms", self.webhooks.poll_ms, 1..=MS_MAX),

@@ -4,7 +4,7 @@
 pub mod connection;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     fmt,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -13,13 +13,10 @@ use ostler_protocol::{Failure, FailureKind, ids::AgentId};
 use tokio::sync::Notify;
 
 use crate::config::LimitsSection;
-use connection::{Frame, Outbox};
+use connection::Frame;
 
 /// Somebody who was refused may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
-
-/// The user that the operator's own token speaks for.
-pub const LOCAL: &str = "local";
 
 /// Somebody who may be connected, more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,9 +42,56 @@ impl fmt::Display for Listener {
     }
 }
 
+/// What somebody can be told of. The latest word on it takes the place of an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    Manifest(AgentId),
+    Webhook(AgentId),
+}
+
+/// The word on a subject; a higher number is a later one.
+#[derive(Clone, Debug)]
+pub struct News {
+    pub subject: Subject,
+    pub number: i64,
+    pub frame: Frame,
+}
+
+/// What one connection is to be told next, and what it was told last. Each subject has one place, so a board grows no further
+/// than what concerns its reader, and nobody hears a thing twice, or an older word after a later one.
+#[derive(Default)]
+struct Board {
+    next: BTreeMap<Subject, News>,
+    told: BTreeMap<Subject, i64>,
+}
+
+impl Board {
+    fn put(&mut self, news: &News) {
+        let known = self.next.get(&news.subject).map(|next| next.number).max(self.told.get(&news.subject).copied());
+        if known.is_none_or(|known| known < news.number) {
+            self.next.insert(news.subject, news.clone());
+        }
+    }
+
+    /// Everything that is pending now. What is not was answered, and need not be remembered.
+    fn put_all(&mut self, pending: &[News]) {
+        let subjects: BTreeSet<_> = pending.iter().map(|news| news.subject).collect();
+        self.told.retain(|subject, _| subjects.contains(subject));
+        pending.iter().for_each(|news| self.put(news));
+    }
+
+    fn take(&mut self) -> Vec<Frame> {
+        let next = std::mem::take(&mut self.next);
+        self.told.extend(next.values().map(|news| (news.subject, news.number)));
+        next.into_values().map(|news| news.frame).collect()
+    }
+}
+
 #[derive(Default)]
 pub struct Live {
     seats: Mutex<Seats>,
+    /// Agents whose people are being told that it has changed, and whether it has changed again meanwhile.
+    asking: Mutex<HashMap<AgentId, bool>>,
 }
 
 #[derive(Default)]
@@ -59,8 +103,21 @@ struct Seats {
 
 struct Taken {
     number: u64,
-    outbox: Outbox,
-    reread: Arc<Notify>,
+    place: Arc<Place>,
+}
+
+/// What reaches a connection.
+#[derive(Default)]
+struct Place {
+    board: Mutex<Board>,
+    some: Notify,
+    reread: Notify,
+}
+
+impl Place {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().expect("never poisoned")
+    }
 }
 
 /// A connection's place, given back when it is dropped.
@@ -68,8 +125,32 @@ pub struct Seat {
     live: Arc<Live>,
     listener: Listener,
     number: u64,
-    /// Whoever sits here should look again at what is pending for them.
-    pub reread: Arc<Notify>,
+    place: Arc<Place>,
+}
+
+impl Seat {
+    /// Resolves when whoever sits here should look again at what is pending for them.
+    pub async fn must_reread(&self) {
+        self.place.reread.notified().await;
+    }
+
+    /// Resolves when there may be something new to take.
+    pub async fn some(&self) {
+        self.place.some.notified().await;
+    }
+
+    pub fn put_all(&self, pending: &[News]) {
+        self.place.board().put_all(pending);
+    }
+
+    pub fn has_some(&self) -> bool {
+        !self.place.board().next.is_empty()
+    }
+
+    /// What is to be said now.
+    pub fn take(&self) -> Vec<Frame> {
+        self.place.board().take()
+    }
 }
 
 impl Live {
@@ -77,7 +158,7 @@ impl Live {
         self.seats().all
     }
 
-    pub fn join(self: &Arc<Self>, listener: Listener, outbox: Outbox, limits: &LimitsSection) -> Result<Seat, Failure> {
+    pub fn join(self: &Arc<Self>, listener: Listener, limits: &LimitsSection) -> Result<Seat, Failure> {
         let mut seats = self.seats();
         if seats.all >= limits.sockets_max {
             return Err(refused("sockets", "too many WebSockets are open", limits.sockets_max));
@@ -88,30 +169,65 @@ impl Live {
             let max = limits.sockets_per_caller_max;
             return Err(refused("sockets-per-caller", "this caller has too many WebSockets open", max));
         }
-        let reread = Arc::<Notify>::default();
-        own.push(Taken { number, outbox, reread: reread.clone() });
+        let place = Arc::<Place>::default();
+        own.push(Taken { number, place: place.clone() });
         seats.all += 1;
         seats.next += 1;
-        Ok(Seat { live: self.clone(), listener, number, reread })
+        Ok(Seat { live: self.clone(), listener, number, place })
     }
 
     /// Tells every connection of this listener here. Never waits.
-    pub fn tell(&self, listener: &Listener, frame: &Frame) {
+    pub fn tell(&self, listener: &Listener, news: &News) {
         let seats = self.seats();
-        let own = seats.by_listener.get(listener).into_iter().flatten();
-        own.for_each(|taken| taken.outbox.put(frame.clone()));
+        for Taken { place, .. } in seats.by_listener.get(listener).into_iter().flatten() {
+            place.board().put(news);
+            place.some.notify_one();
+        }
     }
 
     /// Has this listener's connections here look again at what is pending.
     pub fn reread(&self, listener: &Listener) {
         let seats = self.seats();
         let own = seats.by_listener.get(listener).into_iter().flatten();
-        own.for_each(|taken| taken.reread.notify_one());
+        own.for_each(|taken| taken.place.reread.notify_one());
     }
 
     /// Has everybody here look again: nobody knows what was missed.
     pub fn reread_all(&self) {
-        self.seats().by_listener.values().flatten().for_each(|taken| taken.reread.notify_one());
+        self.seats().by_listener.values().flatten().for_each(|taken| taken.place.reread.notify_one());
+    }
+
+    /// An agent has changed. False: its people are being told already, and whoever does it begins again.
+    pub fn begin_asking(&self, agent_id: AgentId) -> bool {
+        match self.asking().entry(agent_id) {
+            Entry::Occupied(mut known) => {
+                known.insert(true);
+                false
+            }
+            Entry::Vacant(none) => {
+                none.insert(true);
+                true
+            }
+        }
+    }
+
+    /// Whether there is a change that people have not been told of yet; if not, that was all.
+    pub fn take_asking(&self, agent_id: AgentId) -> bool {
+        let mut asking = self.asking();
+        let changed = asking.get_mut(&agent_id).is_some_and(std::mem::take);
+        if !changed {
+            asking.remove(&agent_id);
+        }
+        changed
+    }
+
+    /// Whether what is being told is old by now.
+    pub fn must_ask_anew(&self, agent_id: AgentId) -> bool {
+        self.asking().get(&agent_id).copied().unwrap_or_default()
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashMap<AgentId, bool>> {
+        self.asking.lock().expect("never poisoned")
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
@@ -138,7 +254,7 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use super::{connection::queue, *};
+    use super::*;
 
     fn human(name: &str) -> Listener {
         Listener::Human(name.into())
@@ -146,17 +262,54 @@ mod tests {
 
     #[test]
     fn a_listener_is_known_by_name() {
-        let agent = Listener::Agent("agt_00000000000000000000000000000007".parse().unwrap());
-        for listener in [human("local"), human("usr_00000000000000000000000000000007"), agent] {
+        for listener in [human("local"), human("usr_00000000000000000000000000000007"), Listener::Agent(agent())] {
             assert_eq!(Listener::named(&listener.to_string()), listener);
         }
+    }
+
+    fn agent() -> AgentId {
+        "agt_00000000000000000000000000000007".parse().unwrap()
+    }
+
+    fn version(number: i64) -> News {
+        News { subject: Subject::Manifest(agent()), number, frame: number.to_string().into() }
+    }
+
+    #[test]
+    fn nobody_hears_a_thing_twice_or_an_older_word_after_a_later_one() {
+        let mut board = Board::default();
+        board.put(&version(2));
+        assert_eq!(board.take(), ["2"]);
+        [3, 4, 3, 2].map(version).iter().for_each(|news| board.put(news));
+        assert_eq!(board.take(), ["4"], "the latest alone");
+        board.put_all(&[version(4)]);
+        [4, 3].map(version).iter().for_each(|news| board.put(news));
+        assert!(board.take().is_empty(), "it is known");
+        let webhook = News { subject: Subject::Webhook(agent()), ..version(1) };
+        board.put(&webhook);
+        assert_eq!(board.take(), ["1"], "another subject");
+        board.put_all(&[]);
+        assert!(board.told.is_empty(), "what was answered is not remembered");
+    }
+
+    #[test]
+    fn a_change_that_comes_while_people_are_told_has_it_begin_again() {
+        let live = Live::default();
+        assert!(live.begin_asking(agent()));
+        assert!(live.take_asking(agent()));
+        assert!(!live.begin_asking(agent()), "one at a time");
+        assert!(live.must_ask_anew(agent()));
+        assert!(live.take_asking(agent()));
+        assert!(!live.must_ask_anew(agent()));
+        assert!(!live.take_asking(agent()));
+        assert!(live.begin_asking(agent()), "it had ended");
     }
 
     #[test]
     fn nobody_takes_all_the_seats_and_who_leaves_gives_theirs_back() {
         let live = Arc::<Live>::default();
         let limits = LimitsSection { sockets_max: 3, sockets_per_caller_max: 2, ..LimitsSection::default() };
-        let join = |name: &str| live.join(human(name), queue().0, &limits);
+        let join = |name: &str| live.join(human(name), &limits);
         let ada = [join("ada").unwrap(), join("ada").unwrap()];
         assert_eq!(join("ada").err().unwrap().rule_name(), Some("sockets-per-caller"));
         let _bob = join("bob").unwrap();

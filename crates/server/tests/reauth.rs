@@ -2,9 +2,11 @@
 
 use ostler_protocol::relations::REAUTH_REQUIRED;
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
-    harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, id},
+    harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, eventually, id},
     on_both_engines,
     relations::manifest,
     sockets::{HUMAN, is_open, user},
@@ -16,6 +18,8 @@ on_both_engines!(
     somebody_who_was_away_is_asked_once_for_all_that_changed,
     the_agent_hears_of_it_until_everybody_has_answered,
     the_agents_webhook_is_told_of_every_break_and_of_nothing_else,
+    a_store_that_fails_for_a_while_keeps_nobody_from_being_asked,
+    whoever_missed_every_wake_up_is_asked_all_the_same,
 );
 
 fn first() -> Value {
@@ -167,6 +171,70 @@ async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: E
     let payload = json!({"agent_id": scene.agent_id, "new_manifest_version": 3,
         "new_manifest_hash": published["capability_manifest_hash"], "scopes_requiring_reauth": ["notes:write"]});
     assert_eq!(body["payload"], payload);
+}
+
+async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    scene.grant(&ada).await;
+    let (mut agents, _) = Socket::introduce(&scene.server, "/ws/agent", &scene.agent().await).await;
+    let mut socket = connect(&scene.server, &ada).await;
+    scene.server.store("ALTER TABLE relations RENAME TO elsewhere").await;
+    scene.publish(&second()).await;
+    assert_eq!(agents.closed().await, 1011, "nobody's relations can be read");
+    scene.server.store("ALTER TABLE elsewhere RENAME TO relations").await;
+    assert_eq!(socket.hear().await["new_manifest_version"], 2);
+}
+
+async fn whoever_missed_every_wake_up_is_asked_all_the_same(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.socket_reread_ms = 10).await;
+    let scene = Scene::of(server).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    scene.grant(&ada).await;
+    let made = scene.server.post("/agents", &json!({"name": "another", "capability_manifest": second()})).await;
+    let another = id(&made.with_status(201), "id");
+    let mut socket = connect(&scene.server, &ada).await;
+    // A manifest is published, and nobody says a word.
+    let sql = format!(
+        "INSERT INTO manifests (agent_id, version, hash, manifest, declared_since, created_at)
+         SELECT '{}', 2, hash, manifest, declared_since, created_at FROM manifests WHERE agent_id = '{another}'",
+        scene.agent_id
+    );
+    scene.server.store(&sql).await;
+    assert_eq!(socket.hear().await["new_manifest_version"], 2);
+    is_open(&mut socket).await;
+}
+
+/// Only Postgres lets a test hold up a write that has begun.
+#[test]
+fn an_owner_who_hangs_up_keeps_nobody_from_being_asked() {
+    crate::harness::run(async {
+        let scene = Scene::set(Engine::Postgres).await;
+        let (_, ada) = user(&scene.server, "ada").await;
+        scene.grant(&ada).await;
+        let mut socket = connect(&scene.server, &ada).await;
+        let url = scene.server.config.store.database_url.clone().unwrap();
+        let mut holder = PgConnection::connect(secrecy::ExposeSecret::expose_secret(&url)).await.unwrap();
+        holder.execute("BEGIN; LOCK TABLE manifests IN EXCLUSIVE MODE").await.unwrap();
+        let body = json!({"capability_manifest": second()}).to_string();
+        let request = format!(
+            "PATCH /agents/{} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            scene.agent_id,
+            scene.server.token().unwrap(),
+            body.len()
+        );
+        let mut owner = TcpStream::connect(scene.server.address()).await.unwrap();
+        owner.write_all(request.as_bytes()).await.unwrap();
+        let waiting = "SELECT 'waits' FROM pg_locks WHERE NOT granted AND relation = 'manifests'::regclass";
+        eventually("the manifest is about to be written", async || scene.server.store(waiting).await.pop()).await;
+        drop(owner);
+        for _ in 0..20 {
+            scene.server.get("/health").await.with_status(200);
+        }
+        holder.execute("COMMIT").await.unwrap();
+        assert_eq!(socket.hear().await["new_manifest_version"], 2);
+    });
 }
 
 /// Several servers need Postgres.

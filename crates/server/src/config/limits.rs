@@ -35,6 +35,8 @@ pub struct LimitsSection {
     pub socket_dead_ms: u64,
     /// A WebSocket whose caller would not be let in any more is closed; this is how often that is asked.
     pub socket_readmit_ms: u64,
+    /// What waits for whoever is at the other end of a WebSocket is read this often even without a wake-up.
+    pub socket_reread_ms: u64,
     /// A wake-up is a hint: whoever waits reads the store this often even without one.
     pub recheck_ms: u64,
 }
@@ -56,6 +58,7 @@ impl Default for LimitsSection {
             socket_ping_ms: 30_000,
             socket_dead_ms: 90_000,
             socket_readmit_ms: 30_000,
+            socket_reread_ms: 60_000,
             recheck_ms: 2_000,
         }
     }

@@ -82,10 +82,15 @@ pub async fn list(app: &App, asked: ListAgents) -> Result<AgentPage, Failure> {
 }
 
 /// Changes an agent. A manifest that differs gets the next version, together with everything else or not at all; whoever
-/// has to be told is told after that.
+/// has to be told is told after that, even if the owner does not wait for it.
 pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
     asked.check()?;
+    let caller = caller.clone();
+    app.to_the_end(|app| async move { change(&app, &caller, id, asked).await }).await
+}
+
+async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
     if let Some(name) = &asked.name {
         app.name("name", name)?;
     }
@@ -154,15 +159,7 @@ fn publish(app: &App, caller: &Principal, published: &Published) {
     tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
         by = caller.name(), "a manifest was published");
     app.hub.deliveries.notify_one();
-    let (app, agent_id) = (app.clone(), agent.id);
-    tokio::spawn(async move {
-        match live::ask_again(&app, agent_id).await {
-            Ok(asked) => tracing::info!(%agent_id, asked, "this many people have to answer to a manifest"),
-            Err(failure) => {
-                tracing::warn!(%agent_id, %failure, cause = failure.cause.as_deref(), "people could not be told")
-            }
-        }
-    });
+    live::ask_again(app, agent.id);
 }
 
 /// What the agent's webhook is told of a manifest that breaks what people consented to.

@@ -62,8 +62,7 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
         );
         return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
     }
-    // In a task of its own: whoever sends it may hang up.
-    tokio::spawn(keep(app.clone(), path.clone(), upload)).await.map_err(Failure::internal)??;
+    app.to_the_end(|app| keep(app, path.clone(), upload)).await?;
     let mime_type = image.mime_type().to_owned();
     let SignedUrl { bucket, path, url } = signed(app, &path);
     Ok(Attachment { bucket, path, mime_type, url })

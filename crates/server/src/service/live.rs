@@ -1,7 +1,14 @@
-//! What waits for whoever connects, and how they are told. What waits is decided from the store, on every connect and on every
-//! wake-up, so that a frame that was lost on its way is told again.
+//! What waits for whoever connects, and how they are told. What waits is decided from the store, on every connect, on every
+//! wake-up and from time to time, so that a frame that was lost on its way is told again.
 
-use ostler_protocol::{Failure, ids::AgentId, relations::REAUTH_REQUIRED, webhooks::Webhook};
+use std::{ops::ControlFlow, time::Duration};
+
+use ostler_protocol::{
+    Failure,
+    ids::AgentId,
+    relations::{REAUTH_REQUIRED, ReauthRequired},
+    webhooks::Webhook,
+};
 use ostler_store as store;
 use serde::Serialize;
 use serde_json::json;
@@ -9,44 +16,82 @@ use serde_json::json;
 use super::relations;
 use crate::{
     app::{App, store_failure},
-    live::{Listener, connection::Frame},
+    live::{Listener, News, Subject, connection::Frame},
 };
 
 /// Webhooks that one owner is told of at once.
 const WEBHOOKS_MAX: u32 = 100;
+/// A store that did not answer is asked again after this long, then after twice as long each time.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// What this listener has not answered yet.
-pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<Frame>, Failure> {
+pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<News>, Failure> {
     match listener {
         Listener::Human(user_id) => {
             let asked = relations::pending(app, user_id).await?;
             let disabled =
                 store::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await.map_err(store_failure)?;
-            Ok(asked.iter().map(frame).chain(disabled.iter().map(webhook_disabled)).collect())
+            Ok(asked.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
         }
         Listener::Agent(agent_id) => {
             let announced = relations::announced(app, *agent_id).await?;
-            Ok(announced.iter().map(|told| frame(&Typed { event_type: REAUTH_REQUIRED, told })).collect())
+            let news = announced.iter().map(|told| News {
+                subject: Subject::Manifest(*agent_id),
+                number: told.new_manifest_version,
+                frame: frame(&Typed { event_type: REAUTH_REQUIRED, told }),
+            });
+            Ok(news.collect())
         }
     }
 }
 
-/// Tells everybody who has something to answer to now that this agent has changed, and the agent itself. How many people
-/// there are, wherever they are connected.
-pub async fn ask_again(app: &App, agent_id: AgentId) -> Result<usize, Failure> {
+/// Tells everybody who has something to answer to now that this agent has changed, and the agent itself, wherever they are
+/// connected. One task does it, however often the agent changes meanwhile, and goes on until the store has told it all.
+pub fn ask_again(app: &App, agent_id: AgentId) {
+    if !app.live.begin_asking(agent_id) {
+        return;
+    }
+    let app = app.clone();
+    tokio::spawn(async move {
+        let mut pause = RETRY_MIN;
+        while app.live.take_asking(agent_id) {
+            match ask_everybody(&app, agent_id).await {
+                Ok(asked) => {
+                    tracing::info!(%agent_id, asked, "this many people have to answer to a manifest");
+                    pause = RETRY_MIN;
+                }
+                Err(failure) => {
+                    let cause = failure.cause.as_deref();
+                    tracing::warn!(%agent_id, %failure, cause, "people could not be told; trying again");
+                    app.live.begin_asking(agent_id);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = app.drained() => return,
+                    }
+                    pause = (2 * pause).min(RETRY_MAX);
+                }
+            }
+        }
+    });
+}
+
+/// How many there were. Ends early when the agent changes again.
+async fn ask_everybody(app: &App, agent_id: AgentId) -> Result<usize, Failure> {
     wake(app, &Listener::Agent(agent_id));
     let mut asked = 0;
     relations::each_pending(app, agent_id, |user_id, event| {
-        tell(app, &Listener::Human(user_id.into()), &frame(&event));
+        tell(app, &Listener::Human(user_id.into()), &reauth_required(&event));
         asked += 1;
+        if app.live.must_ask_anew(agent_id) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .await?;
     Ok(asked)
 }
 
 /// Tells a listener something that is pending for them by now: here at once; on other servers, they look again.
-pub fn tell(app: &App, listener: &Listener, frame: &Frame) {
-    app.live.tell(listener, frame);
+pub fn tell(app: &App, listener: &Listener, news: &News) {
+    app.live.tell(listener, news);
     if let Some(told) = &app.told {
         told.put_listener(listener);
     }
@@ -60,10 +105,18 @@ fn wake(app: &App, listener: &Listener) {
     }
 }
 
-/// A webhook's receiver is gone; its owner must set it anew.
-pub fn webhook_disabled(webhook: &Webhook) -> Frame {
+fn reauth_required(event: &ReauthRequired) -> News {
+    News { subject: Subject::Manifest(event.agent_id), number: event.new_manifest_version, frame: frame(event) }
+}
+
+/// A webhook's receiver is gone; its owner must set it anew. `None`: it is not.
+pub fn webhook_disabled(webhook: &Webhook) -> Option<News> {
     let payload = json!({"agent_id": webhook.agent_id, "url": webhook.url, "disabled_at": webhook.disabled_at});
-    frame(&json!({"type": "webhook.disabled", "payload": payload}))
+    Some(News {
+        subject: Subject::Webhook(webhook.agent_id),
+        number: webhook.disabled_at?.as_microsecond(),
+        frame: frame(&json!({"type": "webhook.disabled", "payload": payload})),
+    })
 }
 
 #[derive(Serialize)]

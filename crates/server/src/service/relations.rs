@@ -1,7 +1,7 @@
 //! Relations: people grant agents scopes, answer again when an agent has changed, and take grants back. Every answer is
 //! written together with its receipt.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
@@ -194,11 +194,12 @@ pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Fa
     Ok(told)
 }
 
-/// Everybody who has something to answer to now that an agent has changed: hands on their id and what they are told.
+/// Everybody who has something to answer to now that an agent has changed: hands on their id and what they are told, until
+/// somebody has heard enough.
 pub async fn each_pending(
     app: &App,
     agent_id: AgentId,
-    mut tell: impl FnMut(&str, ReauthRequired),
+    mut tell: impl FnMut(&str, ReauthRequired) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let current = app.manifests.current(&app.db, agent_id).await?;
     let mut last: Option<Relation> = None;
@@ -209,8 +210,9 @@ pub async fn each_pending(
         let Some(end) = page.last().cloned() else { return Ok(()) };
         for relation in page {
             let held = Held::against(app, relation, current.clone()).await?;
-            if let Some(event) = held.standing(app.now()).reauth_required() {
-                tell(&held.relation.user_id, event);
+            let event = held.standing(app.now()).reauth_required();
+            if event.is_some_and(|event| tell(&held.relation.user_id, event).is_break()) {
+                return Ok(());
             }
         }
         last = Some(end);

@@ -58,21 +58,18 @@ pub async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Sessi
 }
 
 /// Erases the caller's thread: what runs in it ends, and nothing of it is left but the digests of its events. Idempotent;
-/// somebody else's is refused. In a task of its own: whoever asked for it may hang up.
+/// somebody else's is refused.
 pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
     let session = mark_erased(app, caller, &thread_id).await?;
-    let erased = {
-        let app = app.clone();
-        async move {
-            match session {
-                Some(session) => finish_erasing(&app, &session).await,
-                // What was uploaded for a thread that never came to be.
-                None => attachments::erase(&app, &owner, &thread_id, app.now()).await,
-            }
+    app.to_the_end(|app| async move {
+        match session {
+            Some(session) => finish_erasing(&app, &session).await,
+            // What was uploaded for a thread that never came to be.
+            None => attachments::erase(&app, &owner, &thread_id, app.now()).await,
         }
-    };
-    tokio::spawn(erased).await.map_err(Failure::internal)?
+    })
+    .await
 }
 
 /// From here on nobody finds the thread, and whoever works in it is refused.

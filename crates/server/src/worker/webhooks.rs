@@ -164,7 +164,8 @@ async fn write_down(
         )?;
         if let (Some(Sealed { webhook, .. }), Some(agent)) = (webhook, agent) {
             let owner = Listener::Human(agent.owner_id.into());
-            service::live::tell(app, &owner, &service::live::webhook_disabled(&webhook));
+            let news = service::live::webhook_disabled(&webhook);
+            news.iter().for_each(|news| service::live::tell(app, &owner, news));
         }
     }
     Ok(())

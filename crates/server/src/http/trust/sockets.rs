@@ -18,11 +18,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 
 use crate::{
     app::App,
-    auth::Principal,
+    auth::{LOCAL, Principal},
     http::{extract::Params, problem::Refusal},
     live::{
-        LOCAL, Listener, Seat,
-        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, queue},
+        Listener, Seat,
+        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Patience, Step, converse, queue},
     },
     service,
 };
@@ -98,9 +98,9 @@ async fn serve(app: App, socket: WebSocket, face: Face) {
         dead: Duration::from_millis(limits.socket_dead_ms),
         write: Duration::from_millis(limits.slow_reader_ms),
     };
-    let (outbox, inbox) = queue();
+    let (_, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
-    let conversation = Conversation { app: app.clone(), face, outbox, until, known: None };
+    let conversation = Conversation { app: app.clone(), face, until, known: None };
     let close = converse(socket, inbox, conversation, patience).await;
     app.metrics.socket_closed(close);
 }
@@ -172,7 +172,6 @@ fn frame(value: &Value) -> Frame {
 struct Conversation {
     app: App,
     face: Face,
-    outbox: Outbox,
     /// When the peer must have said who it is.
     until: Instant,
     known: Option<Known>,
@@ -184,6 +183,8 @@ struct Known {
     listener: Listener,
     seat: Seat,
     readmit: Interval,
+    /// A wake-up may be lost; what is pending is not.
+    reread: Interval,
     /// What was begun is kept here, so that a peer that talks all the time cannot put it off.
     must_check: bool,
     must_reread: bool,
@@ -203,15 +204,13 @@ impl Conversation {
         let listener = self.authenticate(&token, named).await?;
         let (live, limits) = (&self.app.live, &self.app.config.limits);
         // First the seat, then what is pending: what happens in between is told twice rather than never.
-        let seat = live.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
+        let seat = live.join(listener.clone(), limits).map_err(|failure| {
             self.app.metrics.refused(&failure);
             Refused::TooMany
         })?;
-        let every = Duration::from_millis(limits.socket_readmit_ms.max(1));
-        let mut readmit = interval_at(Instant::now() + every, every);
-        readmit.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (readmit, reread) = (every(limits.socket_readmit_ms), every(limits.socket_reread_ms));
         let mut told = vec![welcome(&listener)];
-        self.known = Some(Known { token, listener, seat, readmit, must_check: false, must_reread: true });
+        self.known = Some(Known { token, listener, seat, readmit, reread, must_check: false, must_reread: true });
         told.extend(self.pending().await.say);
         Ok(told)
     }
@@ -237,21 +236,29 @@ impl Conversation {
         Step::default()
     }
 
-    /// What waits for this peer, if it is to be told.
+    /// What waits for this peer and was not said yet.
     async fn pending(&mut self) -> Step {
-        let Some(known) = self.known.as_mut().filter(|known| known.must_reread) else { return Step::default() };
-        match service::live::pending(&self.app, &known.listener).await {
-            Ok(frames) => {
-                known.must_reread = false;
-                frames.into()
+        let Some(known) = &mut self.known else { return Step::default() };
+        if known.must_reread {
+            match service::live::pending(&self.app, &known.listener).await {
+                Ok(pending) => known.seat.put_all(&pending),
+                // A peer that comes back asks again.
+                Err(failure) => {
+                    tracing::warn!(%failure, cause = failure.cause.as_deref(), "what is pending could not be read");
+                    return Close { code: 1011, reason: "what is pending cannot be read now" }.into();
+                }
             }
-            // A peer that comes back asks again.
-            Err(failure) => {
-                tracing::warn!(%failure, cause = failure.cause.as_deref(), "what is pending could not be read");
-                Close { code: 1011, reason: "what is pending cannot be read now" }.into()
-            }
+            known.must_reread = false;
         }
+        known.seat.take().into()
     }
+}
+
+fn every(ms: u64) -> Interval {
+    let period = Duration::from_millis(ms.max(1));
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn welcome(listener: &Listener) -> Frame {
@@ -292,10 +299,12 @@ impl Dialect for Conversation {
                 () = app.drained() => Close::GOING.into(),
             };
         };
-        if !known.must_check && !known.must_reread {
+        if !known.must_check && !known.must_reread && !known.seat.has_some() {
             tokio::select! {
                 _ = known.readmit.tick() => known.must_check = true,
-                () = known.seat.reread.notified() => known.must_reread = true,
+                _ = known.reread.tick() => known.must_reread = true,
+                () = known.seat.must_reread() => known.must_reread = true,
+                () = known.seat.some() => {}
                 () = app.drained() => return Close::GOING.into(),
             }
         }
