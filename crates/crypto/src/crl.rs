@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use der::{Decode, asn1::Uint, pem::LineEnding};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use x509_cert::{
     certificate::Version,
     crl::{CertificateList, RevokedCert, TbsCertList},
@@ -14,7 +14,7 @@ use x509_cert::{
 
 use crate::{
     certificates::{
-        Authority, Certificate, Serial, date_time,
+        Authority, CLOCK_SKEW_SECONDS, Certificate, Serial, date_time,
         issue::{authority_identifier, extension},
     },
     signed,
@@ -110,7 +110,8 @@ impl Revocations {
             return None;
         }
         let list = CertificateList::<x509_cert::certificate::Rfc5280>::from_der(der).ok()?.tbs_cert_list;
-        let from = crate::certificates::timestamp(list.this_update);
+        let skew = SignedDuration::from_secs(CLOCK_SKEW_SECONDS);
+        let from = crate::certificates::timestamp(list.this_update).saturating_sub(skew).unwrap_or(Timestamp::MIN);
         let next_update = crate::certificates::timestamp(list.next_update?);
         let critical = |extensions: &Option<Vec<Extension>>| extensions.iter().flatten().any(|one| one.critical);
         if list.issuer != *issuer.subject() || now < from || now > next_update || critical(&list.crl_extensions) {

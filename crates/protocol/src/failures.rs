@@ -70,11 +70,11 @@ failure_kinds! {
     BackendTimeout "backend-timeout" 504 -32074 false 10 "The agent did not answer in time.";
     ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not go on with its thread.";
     ProviderAuthFailed "provider-auth-failed" 502 -32070 false 10 "The model provider refused the credential.";
-    ProviderUnavailable "provider-unavailable" 503 -32073 true 10 "The model provider cannot be reached or says later.";
+    ProviderUnavailable "provider-unavailable" 503 5030 true 10 "The model provider cannot be reached or says later.";
     ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32070 false 10 "The model asked for a tool call that makes no sense.";
-    InfraFailed "infra-failed" 503 -32073 true 10 "Ostler's own machinery failed.";
-    Overloaded "overloaded" 503 -32073 true 6 "A queue is full; try again shortly.";
-    Draining "draining" 503 -32073 true 6 "The server is stopping; another replica, or its next start, takes this.";
+    InfraFailed "infra-failed" 503 5030 true 10 "Ostler's own machinery failed.";
+    Overloaded "overloaded" 503 5030 true 6 "A queue is full; try again shortly.";
+    Draining "draining" 503 5030 true 6 "The server is stopping; another replica, or its next start, takes this.";
     Internal "internal" 500 -32603 false 70 "A fault of the server; the log has the cause under the trace id.";
 }
 

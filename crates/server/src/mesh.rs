@@ -30,6 +30,13 @@ const CALLERS_REMEMBERED: usize = 65_536;
 const ANSWERS_REMEMBERED: usize = 4_096;
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+/// Each change of a key lengthens the list of what was revoked, which everybody reads.
+const REKEYS_PER_DAY_MAX: u32 = 10;
+/// Signatures of the issuer's that strangers of one address may ask for.
+const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
+/// Frames of one address that are no call that anybody knows.
+const MISFITS_PER_MINUTE_MAX: u32 = 600;
 
 pub struct Mesh {
     /// Without keys, there is no mesh here; why.
@@ -47,6 +54,9 @@ pub struct Mesh {
     pub answers: Cache<String, StatusAnswer>,
     calls: Buckets<(Whose, Method)>,
     registrations: Buckets<Whose>,
+    rekeys: Buckets<Aid>,
+    signatures: Buckets<Whose>,
+    misfits: Buckets<Whose>,
 }
 
 impl Mesh {
@@ -66,6 +76,9 @@ impl Mesh {
             answers: Cache::new(ANSWERS_REMEMBERED),
             calls: Buckets::new(CALLERS_REMEMBERED),
             registrations: Buckets::new(CALLERS_REMEMBERED),
+            rekeys: Buckets::new(CALLERS_REMEMBERED),
+            signatures: Buckets::new(CALLERS_REMEMBERED),
+            misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
 
@@ -85,8 +98,43 @@ impl Mesh {
         let taken = self.registrations.take(Whose::peer(peer), per_hour_max, HOUR, now);
         taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))
     }
+
+    pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.signatures.take(Whose::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
+        taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
+    }
+
+    /// Counts a frame that is no call. False: there were too many.
+    pub fn count_misfit(&self, peer: IpAddr, now: Timestamp) -> bool {
+        self.misfits.take(Whose::peer(peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
+    }
+
+    pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.rekeys.take(aid.clone(), REKEYS_PER_DAY_MAX, DAY, now);
+        taken.map_err(|wait_ms| too_often("mesh-rekeys", format!("{aid} has changed its key too often"), wait_ms))
+    }
 }
 
 fn too_often(rule: &'static str, message: String, wait_ms: i64) -> Failure {
     Failure::rule(FailureKind::RateLimited, rule, message).detail("retryAfterMs", wait_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {
+        let mesh = Mesh::new(Err("no keys".into()));
+        let (peer, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let now = Timestamp::UNIX_EPOCH;
+        let asked = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();
+        assert_eq!(asked, SIGNATURES_PER_MINUTE_MAX as usize);
+        assert!(mesh.count_signature(other, now).is_ok());
+        let aid: Aid = "alice.probe.test".parse().unwrap();
+        let changed = (0..100).filter(|_| mesh.count_rekey(&aid, now).is_ok()).count();
+        assert_eq!(changed, REKEYS_PER_DAY_MAX as usize);
+        let misfits = (0..1_000).filter(|_| mesh.count_misfit(peer, now)).count();
+        assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
+    }
 }

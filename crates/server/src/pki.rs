@@ -90,6 +90,9 @@ impl Pki {
         if issuer.name() != domain.as_str() {
             return Err(unfit(&format!("the issuer is of {:?}, not of {domain}", issuer.name())));
         }
+        if key.curve() != Curve::P384 {
+            return Err(unfit("the issuer's key is not on P-384"));
+        }
         let fits = Authority::new(Kind::Issuer, key.clone(), issuer.clone()).is_some();
         if !fits {
             return Err(unfit("the issuer's key is not its certificate's, or the certificate is no issuer's"));

@@ -21,7 +21,10 @@ pub struct Entry {
     /// Of the certificate that it is about: the one that was made, or else the one that was revoked.
     pub serial: String,
     pub made: Option<Made>,
+    /// Every certificate that the name was given before is good no longer.
     pub revoked: Option<Revoked>,
+    /// The certificate whose holder asked; unless it is still good, nothing is done.
+    pub asked_with: Option<String>,
     pub at: Timestamp,
 }
 
@@ -31,9 +34,10 @@ pub struct Made {
     pub fingerprint: String,
     /// PEM.
     pub certificate: String,
+    pub ends_at: Timestamp,
 }
 
-/// A certificate that is good no longer.
+/// The newest certificate that is good no longer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revoked {
     pub serial: String,
@@ -50,11 +54,15 @@ pub enum Status {
 /// A number that another server took first is tried again this often.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. `None`: the name is taken, or the certificate was revoked before; nothing was changed.
+/// Writes down what is done. `None`: the name is taken, or a certificate was revoked before; nothing was changed. Whatever
+/// is written meanwhile takes the number, and this is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<Option<i64>, StoreError> {
-    const SQL: &str = "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, \
+    const SQL: &str = "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
         revoked_serial, reason, created_at) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM mesh_certificates RETURNING number";
+        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM mesh_certificates \
+        HAVING NOT EXISTS (SELECT 1 FROM mesh_certificates AS c JOIN mesh_certificates AS r ON r.aid = c.aid \
+            AND r.number > c.number AND r.revoked_serial IS NOT NULL WHERE c.serial = $10 AND c.certificate IS NOT NULL) \
+        RETURNING number";
     for _ in 0..TRIES_MAX {
         let args = vec![
             entry.operation.as_str().into(),
@@ -62,9 +70,11 @@ pub async fn append(db: &Db, entry: &Entry) -> Result<Option<i64>, StoreError> {
             entry.serial.as_str().into(),
             opt_text(entry.made.as_ref().map(|made| &made.fingerprint)),
             opt_text(entry.made.as_ref().map(|made| &made.certificate)),
+            entry.made.as_ref().map(|made| made.ends_at).into(),
             opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
             opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
             entry.at.into(),
+            opt_text(entry.asked_with.as_ref()),
         ];
         match db.write(SQL, args, |row| row.int()).await {
             Ok(mut numbers) => return Ok(numbers.pop()),
@@ -90,8 +100,16 @@ async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     Ok(db.read_one(REVOKED, vec![revoked.serial.as_str().into()], |row| row.int()).await?.is_some())
 }
 
-const IDENTITY: &str = "SELECT c.aid, c.serial, c.fingerprint, c.certificate, c.created_at, r.created_at, r.reason \
-    FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON r.revoked_serial = c.serial";
+/// A certificate `c` ends with the first row `r` that revokes something of its name's after it.
+const ENDED: &str = "r.number = (SELECT MIN(x.number) FROM mesh_certificates AS x \
+    WHERE x.aid = c.aid AND x.number > c.number AND x.revoked_serial IS NOT NULL)";
+
+fn identities(rest: &str) -> String {
+    format!(
+        "SELECT c.aid, c.serial, c.fingerprint, c.certificate, c.created_at, r.created_at, r.reason \
+         FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} WHERE c.certificate IS NOT NULL {rest}"
+    )
+}
 
 fn identity(row: &mut Reader<'_>) -> Result<Identity, StoreError> {
     Ok(Identity {
@@ -107,21 +125,22 @@ fn identity(row: &mut Reader<'_>) -> Result<Identity, StoreError> {
 
 /// The name with its newest certificate. `None`: nobody has it.
 pub async fn get(db: &Db, aid: &Aid) -> Result<Option<Identity>, StoreError> {
-    let sql = format!("{IDENTITY} WHERE c.aid = $1 AND c.certificate IS NOT NULL ORDER BY c.number DESC LIMIT 1");
-    db.read_one(sql, vec![text(aid)], identity).await
+    db.read_one(identities("AND c.aid = $1 ORDER BY c.number DESC LIMIT 1"), vec![text(aid)], identity).await
 }
 
 /// The name with one of the certificates that it ever had.
 pub async fn find_by_fingerprint(db: &Db, aid: &Aid, fingerprint: &str) -> Result<Option<Identity>, StoreError> {
-    let sql = format!("{IDENTITY} WHERE c.fingerprint = $1 AND c.certificate IS NOT NULL AND c.aid = $2");
+    let sql = identities("AND c.fingerprint = $1 AND c.aid = $2");
     db.read_one(sql, vec![fingerprint.into(), text(aid)], identity).await
 }
 
 /// What is known of a certificate's number. `None`: no such certificate was made here.
 pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreError> {
-    const SQL: &str = "SELECT r.created_at, r.reason FROM mesh_certificates AS c \
-        LEFT JOIN mesh_certificates AS r ON r.revoked_serial = c.serial WHERE c.serial = $1 AND c.certificate IS NOT NULL";
-    db.read_one(SQL, vec![serial.into()], |row| {
+    let sql = format!(
+        "SELECT r.created_at, r.reason FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} \
+         WHERE c.serial = $1 AND c.certificate IS NOT NULL"
+    );
+    db.read_one(sql, vec![serial.into()], |row| {
         Ok(match row.opt_time()? {
             Some(at) => Status::Revoked { at, reason: row.named(RevocationReason::parse)? },
             None => Status::Good,
@@ -137,11 +156,17 @@ pub async fn last_revocation(db: &Db) -> Result<i64, StoreError> {
     Ok(db.read_one(SQL, vec![], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// Everything that was revoked: serial, time, reason.
-pub async fn list_revoked(db: &Db) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
-    const SQL: &str = "SELECT revoked_serial, created_at, reason FROM mesh_certificates \
-        WHERE revoked_serial IS NOT NULL ORDER BY number";
-    db.read(SQL, vec![], |row| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?))).await
+/// What was revoked and would be good at that time otherwise: serial, time, reason.
+pub async fn list_revoked(
+    db: &Db,
+    good_at: Timestamp,
+) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
+    let sql = format!(
+        "SELECT c.serial, r.created_at, r.reason FROM mesh_certificates AS r JOIN mesh_certificates AS c \
+         ON c.aid = r.aid AND c.certificate IS NOT NULL AND c.number < r.number AND {ENDED} \
+         WHERE r.revoked_serial IS NOT NULL AND c.ends_at > $1 ORDER BY r.number, c.number"
+    );
+    db.read(sql, vec![good_at.into()], |row| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?))).await
 }
 
 /// Names with their newest certificates, the newest first.
@@ -154,23 +179,23 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Ide
     }
     args.push(i64::from(limit).into());
     let last = args.len();
-    let sql = format!(
-        "{IDENTITY} WHERE c.certificate IS NOT NULL {filter} AND NOT EXISTS (SELECT 1 FROM mesh_certificates AS n \
+    let rest = format!(
+        "{filter} AND NOT EXISTS (SELECT 1 FROM mesh_certificates AS n \
          WHERE n.aid = c.aid AND n.certificate IS NOT NULL AND n.number > c.number) \
          ORDER BY c.created_at DESC, c.aid{order} DESC LIMIT ${last}"
     );
-    db.read(sql, args, identity).await
+    db.read(identities(&rest), args, identity).await
 }
 
 /// What was done, in order, after a number.
 pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, StoreError> {
-    const SQL: &str = "SELECT number, operation, aid, serial, fingerprint, certificate, revoked_serial, reason, created_at \
-        FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
+    const SQL: &str = "SELECT number, operation, aid, serial, fingerprint, certificate, ends_at, revoked_serial, reason, \
+        created_at FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
     db.read(SQL, vec![after.into(), i64::from(limit).into()], |row| {
         let number = row.int()?;
         let (operation, aid, serial) = (row.named(Operation::parse)?, row.id()?, row.text()?);
-        let made = match (row.opt_text()?, row.opt_text()?) {
-            (Some(fingerprint), Some(certificate)) => Some(Made { fingerprint, certificate }),
+        let made = match (row.opt_text()?, row.opt_text()?, row.opt_time()?) {
+            (Some(fingerprint), Some(certificate), Some(ends_at)) => Some(Made { fingerprint, certificate, ends_at }),
             _ => None,
         };
         let revoked = match (row.opt_text()?, row.opt_text()?) {
@@ -180,7 +205,7 @@ pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, S
             }
             _ => None,
         };
-        Ok((number, Entry { operation, aid, serial, made, revoked, at: row.time()? }))
+        Ok((number, Entry { operation, aid, serial, made, revoked, asked_with: None, at: row.time()? }))
     })
     .await
 }

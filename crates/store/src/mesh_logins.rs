@@ -30,10 +30,16 @@ pub async fn insert(db: &Db, login_id: &str, aid: &Aid, pair: &Pair, ends_at: Ti
     db.execute(SQL, args).await
 }
 
-/// Whose access token this is, and until when it is good. `None`: nobody's, or not any more.
-pub async fn find_by_access(db: &Db, hash: &str, now: Timestamp) -> Result<Option<(Aid, Timestamp)>, StoreError> {
-    const SQL: &str = "SELECT aid, access_until FROM mesh_logins WHERE access_hash = $1 AND access_until > $2";
-    db.read_one(SQL, vec![hash.into(), now.into()], |row| Ok((row.id()?, row.time()?))).await
+/// Whose access token this is, and of which login. `None`: nobody's, or not any more.
+pub async fn find_by_access(db: &Db, hash: &str, now: Timestamp) -> Result<Option<(Aid, String)>, StoreError> {
+    const SQL: &str = "SELECT aid, login_id FROM mesh_logins WHERE access_hash = $1 AND access_until > $2";
+    db.read_one(SQL, vec![hash.into(), now.into()], |row| Ok((row.id()?, row.text()?))).await
+}
+
+/// Whether a login has not ended.
+pub async fn is_live(db: &Db, login_id: &str, now: Timestamp) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT 1 FROM mesh_logins WHERE login_id = $1 AND ends_at > $2";
+    Ok(db.read_one(SQL, vec![login_id.into(), now.into()], |_| Ok(())).await?.is_some())
 }
 
 /// Puts the next pair in the place of the one whose refresh token is shown. `None`: it is not the chain's last, or the
@@ -65,9 +71,10 @@ pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<bool, StoreError> {
     Ok(!ended.await?.is_empty())
 }
 
-/// Ends every chain of a name.
-pub async fn delete_of(db: &Db, aid: &Aid) -> Result<(), StoreError> {
-    db.execute("DELETE FROM mesh_logins WHERE aid = $1", vec![text(aid)]).await
+/// Ends every chain of a name, or all but one.
+pub async fn delete_of(db: &Db, aid: &Aid, except: Option<&str>) -> Result<(), StoreError> {
+    const SQL: &str = "DELETE FROM mesh_logins WHERE aid = $1 AND login_id <> $2";
+    db.execute(SQL, vec![text(aid), except.unwrap_or_default().into()]).await
 }
 
 /// Uses up what may be used once. False: it was used before.

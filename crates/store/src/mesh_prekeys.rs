@@ -24,6 +24,11 @@ pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: T
     db.execute(sql, vec![text(aid), most.into(), most.into()]).await
 }
 
+/// Forgets all of an agent's.
+pub async fn delete_of(db: &Db, aid: &Aid) -> Result<(), StoreError> {
+    db.execute("DELETE FROM mesh_prekeys WHERE aid = $1", vec![text(aid)]).await
+}
+
 /// The newest first.
 pub async fn list(db: &Db, aid: &Aid) -> Result<Vec<Prekey>, StoreError> {
     let sql = "SELECT prekey FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2";

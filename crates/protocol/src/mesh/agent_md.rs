@@ -2,12 +2,16 @@
 //! needs is taken (texts, lists, mappings); anchors, aliases and tags are refused, for they make small texts large and
 //! plain ones surprising.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
+use regex::Regex;
 use saphyr_parser::{Event, Parser};
 
 use super::Aid;
-use crate::{Failure, redaction::Redactor};
+use crate::{
+    Failure,
+    redaction::{Redactor, is_secret_field},
+};
 
 pub const AGENT_MD_BYTES_MAX: usize = 4 * 1024;
 pub const NAME_CHARS_MAX: usize = 64;
@@ -84,12 +88,29 @@ impl AgentMd {
             visibility: fields.visibility()?,
             tags: fields.tags()?,
         };
-        // Everybody can read it.
-        if Redactor::new(&[]).redact(text) != text {
-            return Err(Failure::invalid("agent-md-secret", "agent.md holds what looks like a key or a password"));
+        if REDACTOR.redact(text) != text || BARE_KEY.is_match(text) {
+            return Err(secret());
         }
         Ok(described)
     }
+}
+
+/// Everybody can read a description.
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new(&[]));
+/// A private key without the lines around it: PKCS#8 or PKCS#1 in base64, or a JWK's.
+static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern =
+        r#"\bMI[A-Za-z0-9+/]{2,6}(AgEA|IBAAK|AQEEI)[A-Za-z0-9+/=]{16,}|["']d["']\s*:\s*["'][A-Za-z0-9_-]{32,}"#;
+    Regex::new(pattern).expect("the pattern is a constant")
+});
+
+fn secret() -> Failure {
+    Failure::invalid("agent-md-secret", "agent.md holds what looks like a key or a password")
+}
+
+/// A field that is named like a secret and says something.
+fn is_secret(key: &str, node: &Node) -> bool {
+    matches!(node, Node::Text(text) if !text.trim().is_empty() && is_secret_field(key, &format!("\"{text}\"")))
 }
 
 fn wrong(field: &str, message: String) -> Failure {
@@ -138,6 +159,9 @@ fn read_front(front: &str) -> Result<BTreeMap<String, Node>, Failure> {
         let first = next()?;
         let node = read_node(first, &mut next, DEPTH_MAX)
             .map_err(|why| why.unwrap_or_else(|| bad("uses more of YAML than is taken")))?;
+        if is_secret(&key, &node) {
+            return Err(secret());
+        }
         if fields.insert(key, node).is_some() {
             return Err(bad("has a field twice"));
         }
@@ -170,8 +194,14 @@ fn read_node<'a>(
         Event::MappingStart(0, None) => loop {
             match next().map_err(Some)? {
                 Event::MappingEnd => return Ok(Node::Mapping),
-                // Keys and values alike.
-                node => drop(read_node(node, next, depth)?),
+                key => {
+                    let key = read_node(key, next, depth)?;
+                    let value = next().map_err(Some)?;
+                    let value = read_node(value, next, depth)?;
+                    if matches!(&key, Node::Text(key) if is_secret(key, &value)) {
+                        return Err(Some(secret()));
+                    }
+                }
             }
         },
         _ => Err(None),

@@ -109,6 +109,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn what_passes_by_itself_has_a_code_that_the_published_client_tries_again_on() {
+        for kind in [FailureKind::InfraFailed, FailureKind::Overloaded, FailureKind::Draining] {
+            let code = error(&Failure::new(kind, "later"), "").code;
+            assert!((5_000..6_000).contains(&code), "{kind}: {code}");
+        }
+    }
+
     fn answered(text: &str) -> Value {
         match Call::read(text.as_bytes()) {
             Err(NotACall::Refused(frame)) => serde_json::from_str(&frame.write(Version::Two)).unwrap(),

@@ -19,7 +19,7 @@ pub struct MeshSection {
     #[schema(value_type = Option<String>)]
     pub pki_directory: Option<PathBuf>,
     /// Who may register a name: `open` everybody, `invite` whoever was invited; `loopback` is open on a loopback address
-    /// and by invitation elsewhere.
+    /// that no `gateway_url` brings others to, and by invitation elsewhere.
     pub registration: Registration,
     /// Names that one address may register in an hour.
     pub registrations_per_hour_max: u32,
@@ -64,7 +64,8 @@ impl Config {
             Registration::Open => true,
             Registration::Invite => false,
             Registration::Loopback => {
-                self.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+                let listens = self.server.listen.parse::<SocketAddr>();
+                self.mesh.gateway_url.is_none() && listens.is_ok_and(|address| address.ip().is_loopback())
             }
         }
     }

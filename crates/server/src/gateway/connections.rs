@@ -39,7 +39,7 @@ struct Seats {
 struct Taken {
     connected: Connected,
     outbox: Outbox,
-    expelled: Arc<Notify>,
+    doubted: Arc<Notify>,
 }
 
 /// A connection's place, given back when it is dropped.
@@ -47,8 +47,8 @@ pub struct Seat {
     connections: Arc<Connections>,
     aid: Aid,
     pub id: ConnectionId,
-    /// Whoever sits here is to leave.
-    pub expelled: Arc<Notify>,
+    /// Whoever sits here may have no right to any more.
+    pub doubted: Arc<Notify>,
 }
 
 impl Connections {
@@ -59,12 +59,12 @@ impl Connections {
         let beside: Vec<Live> = own.iter().map(|taken| taken.connected.live.clone()).collect();
         admit(&live, &beside)?;
         let id = seats.next;
-        let expelled = Arc::<Notify>::default();
-        let taken = Taken { connected: Connected { id, live }, outbox, expelled: expelled.clone() };
+        let doubted = Arc::<Notify>::default();
+        let taken = Taken { connected: Connected { id, live }, outbox, doubted: doubted.clone() };
         seats.by_aid.entry(aid.clone()).or_default().push(taken);
         seats.count += 1;
         seats.next += 1;
-        Ok(Seat { connections: self.clone(), aid: aid.clone(), id, expelled })
+        Ok(Seat { connections: self.clone(), aid: aid.clone(), id, doubted })
     }
 
     /// The live connections of an agent here, the oldest first.
@@ -90,9 +90,9 @@ impl Connections {
         meant.map(|taken| taken.outbox.put(frame.clone())).count()
     }
 
-    /// Has every connection of an agent end.
-    pub fn expel(&self, aid: &Aid) {
-        self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.expelled.notify_one());
+    /// Has every connection of an agent look whether its login still stands.
+    pub fn doubt(&self, aid: &Aid) {
+        self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.doubted.notify_one());
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {

@@ -1,6 +1,6 @@
 //! One connection to the gateway, from the server's side: fresh, until it has introduced itself, then an agent's.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
@@ -29,9 +29,18 @@ use crate::{
     },
 };
 
-/// Closing with one of these codes, a gateway says that it is of no use to come back.
-const LATE: Close = Close { code: 4008, reason: "auth.connect did not come in time" };
+const LATE: Close = Close { code: 1008, reason: "auth.connect did not come in time" };
+const TOO_LONG: Close = Close { code: 1009, reason: "too long before auth.connect" };
+const MISFIT: Close = Close { code: 1008, reason: "too many frames that are no call" };
+/// Nothing that may be called on a fresh connection is longer.
+const FRESH_FRAME_BYTES_MAX: usize = 64 * 1024;
+/// With this code, a gateway says that it is of no use to come back.
 const EXPELLED: Close = Close { code: 4003, reason: "the certificate was revoked" };
+const ENDED: Close = Close { code: 1008, reason: "the login has ended" };
+/// When that could not be found out.
+const DOUBT_AGAIN: Duration = Duration::from_secs(5);
+/// How often a connection makes sure that its login still stands. It is told at once; this is for what is not heard.
+const DOUBT_INTERVAL: Duration = Duration::from_secs(300);
 
 pub struct Conversation {
     app: App,
@@ -46,6 +55,8 @@ pub struct Conversation {
 struct Session {
     caller: MeshCaller,
     seat: Seat,
+    /// When it is next made sure that the login stands.
+    doubt_at: Instant,
 }
 
 /// Why a call has no result.
@@ -108,9 +119,15 @@ impl Conversation {
         if !ostler_crypto::equal(asked.nonce.as_bytes(), self.nonce.as_bytes()) {
             return Err(refuse(Refused::Nonce));
         }
-        let Some(aid) = mesh::whose(&self.app, &asked.auth.token).await? else { return Err(refuse(Refused::Token)) };
+        let Some((aid, login_id)) = mesh::whose(&self.app, &asked.auth.token).await? else {
+            return Err(refuse(Refused::Token));
+        };
         let (place, delivery_mode) = (live.place.clone(), live.delivery_mode);
         let seat = self.app.mesh.connections.join(&aid, live, self.outbox.clone()).map_err(refuse)?;
+        // A login that ended before there was a seat to be doubted.
+        if !mesh::is_live(&self.app, &login_id).await? {
+            return Err(refuse(Refused::Token));
+        }
         let now = self.app.now();
         let result = ConnectResult {
             status: "ok".into(),
@@ -124,10 +141,41 @@ impl Conversation {
                 slot_id: place.slot_id.clone(),
             },
         };
-        let caller = MeshCaller { aid, place, delivery_mode, connected_at: now };
+        let caller = MeshCaller { aid, login_id, place, delivery_mode, connected_at: now };
         service::mesh_messages::connected(&self.app, &caller).await?;
-        self.session = Some(Session { caller, seat });
+        self.session = Some(Session { caller, seat, doubt_at: Instant::now() + DOUBT_INTERVAL });
         Ok(RawJson::of(&result))
+    }
+
+    /// Whoever still has a good certificate may log in anew.
+    async fn ended(&self) -> Step {
+        let aid = self.session.as_ref().map(|session| &session.caller.aid);
+        let identity = match aid {
+            Some(aid) => mesh::identities::find(&self.app, aid).await.ok().flatten(),
+            None => None,
+        };
+        if identity.is_none_or(|identity| identity.revoked_at.is_none()) {
+            return ENDED.into();
+        }
+        let told = Disconnect { code: EXPELLED.code, reason: EXPELLED.reason.into() };
+        Step { say: vec![notification(DISCONNECT_EVENT, &told)], close: Some(EXPELLED) }
+    }
+
+    /// Makes sure that the session's login still stands.
+    async fn doubt(&mut self) -> Step {
+        let Some(session) = &mut self.session else { return Step::default() };
+        // Whoever is interrupted here is asked again at once.
+        session.doubt_at = Instant::now();
+        let is_live = mesh::is_live(&self.app, &session.caller.login_id).await;
+        session.doubt_at += if is_live.is_ok() { DOUBT_INTERVAL } else { DOUBT_AGAIN };
+        match is_live {
+            Ok(true) => Step::default(),
+            Ok(false) => self.ended().await,
+            Err(failure) => {
+                tracing::warn!(%failure, "a login could not be looked at; it is tried again");
+                Step::default()
+            }
+        }
     }
 }
 
@@ -153,7 +201,19 @@ impl Dialect for Conversation {
     }
 
     async fn hear(&mut self, text: &str) -> Step {
+        // One that is never silent would not be woken for it.
+        if self.session.as_ref().is_some_and(|session| session.doubt_at <= Instant::now()) {
+            let step = self.doubt().await;
+            if step.close.is_some() {
+                return step;
+            }
+        }
+        if self.session.is_none() && text.len() > FRESH_FRAME_BYTES_MAX {
+            return TOO_LONG.into();
+        }
         let answer = match Call::read(text.as_bytes()) {
+            Ok(call) if Method::find(&call.method).is_some() => Box::pin(self.answer(call)).await,
+            _ if !self.app.mesh.count_misfit(self.peer, self.app.now()) => return MISFIT.into(),
             Ok(call) => Box::pin(self.answer(call)).await,
             Err(NotACall::Refused(answer)) => *answer,
             Err(NotACall::Ignored) => return Step::default(),
@@ -170,11 +230,10 @@ impl Dialect for Conversation {
             };
         };
         tokio::select! {
-            () = session.seat.expelled.notified() => {
-                let told = Disconnect { code: EXPELLED.code, reason: EXPELLED.reason.into() };
-                Step { say: vec![notification(DISCONNECT_EVENT, &told)], close: Some(EXPELLED) }
-            }
-            () = app.drained() => Close::GOING.into(),
+            () = session.seat.doubted.notified() => {}
+            () = sleep_until(session.doubt_at) => {}
+            () = app.drained() => return Close::GOING.into(),
         }
+        self.doubt().await
     }
 }

@@ -43,7 +43,8 @@ impl Close {
     pub const GOING: Self = Self { code: 1001, reason: "the server is stopping" };
     pub const NOT_TEXT: Self = Self { code: 1003, reason: "frames are text" };
     pub const SLOW: Self = Self { code: 1013, reason: "too slow: what is pending comes again on the next connect" };
-    pub const DEAD: Self = Self { code: 4008, reason: "no pong" };
+    /// Not 4008: on that, the mesh's published client never comes back.
+    pub const DEAD: Self = Self { code: 4408, reason: "no pong" };
 }
 
 /// What a dialect does next: says something, then goes on or ends.

@@ -31,6 +31,9 @@ const READS_MAX: usize = 4;
 /// A follower that lacks more than this reads for itself.
 const EVENTS_MAX: i64 = 256;
 
+/// Before the name of an agent: not its mailbox, its logins.
+const DOUBT: &str = "!";
+
 /// News on their way: whoever takes them gets all there are, as one.
 #[derive(Default)]
 pub struct Tray {
@@ -58,6 +61,12 @@ impl Tray {
     /// There is something new in an agent's mailbox.
     pub fn put_mailbox(&self, aid: &Aid) {
         self.lock().add_listener(aid.to_string());
+        self.some.notify_one();
+    }
+
+    /// Logins of an agent have ended.
+    pub fn put_doubt(&self, aid: &Aid) {
+        self.lock().add_listener(format!("{DOUBT}{aid}"));
         self.some.notify_one();
     }
 
@@ -165,6 +174,10 @@ async fn pass_on(app: &App, heard: &Tray) {
             app.mesh.delivery.look_at_all();
         }
         for name in &news.listeners {
+            if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {
+                app.mesh.connections.doubt(&aid);
+                continue;
+            }
             // Names of the mesh have a dot in them, and nobody else's have.
             match name.parse::<Aid>() {
                 Ok(aid) => app.mesh.delivery.look_again(&aid),

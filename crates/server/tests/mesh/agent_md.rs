@@ -1,6 +1,7 @@
 //! What agents say of themselves: put with their token, read by everybody under their name.
 
 use ostler_protocol::FailureKind;
+use serde_json::json;
 
 use crate::{
     harness::{Agent, Answer, Engine, TestServer},
@@ -59,6 +60,15 @@ async fn what_is_no_description_is_refused(engine: Engine) {
     put(&server, Some(&access), &long).await.refused_by(FailureKind::PayloadTooLarge, "agent-md-size");
     let key = format!("{good}-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----\n");
     put(&server, Some(&access), &key).await.refused_by(FailureKind::SchemaInvalid, "agent-md-secret");
+    for line in [
+        "private_key: MIGHx",
+        "login:\n  api_key: abc123",
+        "password: x",
+        "key: MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQ",
+    ] {
+        let planted = good.replacen("---\n", &format!("---\n{line}\n"), 1);
+        put(&server, Some(&access), &planted).await.refused_by(FailureKind::SchemaInvalid, "agent-md-secret");
+    }
     let caller = server.with_token(Some(&access));
     let request = caller.request("PUT", "/agent.md").header("content-type", "application/json").body(good);
     caller.send(request).await.refused(FailureKind::UnsupportedMediaType);
@@ -74,4 +84,7 @@ async fn a_private_one_is_its_owners(engine: Engine) {
         get(&server, token, &alice.aid).await.refused(FailureKind::NotFound);
     }
     assert_eq!(get(&server, Some(&own), &alice.aid).await.status, 200);
+    put(&server, Some(&other), &text(&bobby.aid, "public")).await.with_status(200);
+    server.post(&format!("/api/v1/identities/{}/revoke", bobby.aid), &json!({})).await.ok();
+    get(&server, None, &bobby.aid).await.refused(FailureKind::NotFound);
 }

@@ -88,10 +88,21 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     assert_eq!(code, -32029);
     server.clock.advance_ms(1_800_001);
     Agent::register(&server, "carol").await;
-    // A frame that is longer than any call still gets an answer; a much longer one ends it.
+    // To an agent, a frame that is longer than any call still gets an answer; a stranger's ends it.
     let frame = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"a":"{}"}}}}"#, "x".repeat(2_200_000));
+    wire.socket.send(Message::text(frame.clone())).await;
+    assert_eq!(wire.socket.closed().await, 1009);
+    server.clock.advance_ms(3_600_001);
+    let mut wire = Agent::register(&server, "david").await.connect(&server, "").await;
     wire.socket.send(Message::text(frame)).await;
     assert_eq!(wire.socket.hear().await["error"]["code"], -32600);
+    // Some that are no calls are answered; too many are not listened to.
+    let mut wire = Wire::open(&server).await;
+    for _ in 0..600 {
+        wire.socket.send(Message::text("hello")).await;
+    }
+    assert_eq!(wire.socket.hear().await["error"]["code"], -32700);
+    assert_eq!(wire.socket.closed().await, 1008);
 }
 
 async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {

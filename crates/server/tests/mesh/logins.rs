@@ -2,6 +2,8 @@
 //! in time.
 
 use ostler_crypto::certificates::Certificate;
+use ostler_protocol::FailureKind;
+use ostler_server::Config;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,6 +20,8 @@ on_both_engines!(
     a_certificate_is_renewed_past_half_its_life,
     an_agent_renews_and_changes_its_key_itself,
     whose_certificate_was_revoked_is_out,
+    an_earlier_certificate_does_not_undo_a_revocation,
+    a_new_key_ends_what_the_old_one_began,
     a_login_survives_a_restart_of_the_server,
 );
 
@@ -79,6 +83,7 @@ async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     };
     let unknown = first("carol.localhost.test", &alice.cert).await;
     assert!(id(&unknown, "message").contains("not registered"), "{unknown}");
+    assert_eq!(unknown["code"], -32001, "the published client registers anew on this code alone");
     assert_eq!(first(&alice.aid, &bobby.cert).await["code"], -32001);
     assert_eq!(first(&alice.aid, "no certificate").await["code"], -32602);
     // Another server's certificate for the same name.
@@ -199,6 +204,54 @@ async fn whose_certificate_was_revoked_is_out(engine: Engine) {
     let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
     let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
     assert_eq!((&refused["code"], &refused["message"]), (&json!(-32004), &json!("the certificate was revoked")));
+}
+
+async fn an_earlier_certificate_does_not_undo_a_revocation(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    server.clock.advance_ms(183 * DAY_MS);
+    assert!(agent.login(&server).await.answer["new_cert"].is_string(), "it has two now");
+    let begun = agent.begin(&server).await;
+    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({"reason": "key-compromise"})).await.ok();
+    assert_eq!(second(&server, agent.proof(&begun, "1")).await, -32004, "it was begun before");
+    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    assert_eq!(fresh(&server, "auth.aid_login1", params).await["error"]["code"], -32004);
+    let serial = Certificate::from_pem(&agent.cert).unwrap().serial().to_string();
+    let status = server.with_token(None).get(&format!("/pki/ocsp/{serial}")).await.ok();
+    assert_eq!(status["status"], "revoked");
+    let auth = server.post("/api/v1/identities/auth.localhost.test/revoke", &json!({})).await;
+    auth.refused_by(FailureKind::Forbidden, "aid-reserved");
+}
+
+async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let (mut own, mut thief) = (agent.connect(&server, "dev-1").await, agent.connect(&server, "dev-2").await);
+    let (begun, next) = (agent.begin(&server).await, Agent::stranger("alice"));
+    let public_key = next.key.public_key().to_base64();
+    let signature = agent.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
+    let rekey = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
+        "signature": signature});
+    own.call("auth.rekey", rekey).await;
+    assert_eq!(thief.socket.closed().await, 1008);
+    assert_eq!(own.call("meta.ping", json!({})).await["pong"], true, "whoever changed it stays");
+}
+
+/// The name is revoked at one server, and its connection is to another.
+#[tokio::test]
+async fn a_revocation_reaches_the_connections_of_other_servers() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let data_dir = server.config.server.data_dir.clone().unwrap();
+    let shared = |config: &mut Config| {
+        config.mesh.pki_directory = Some(data_dir.join("pki"));
+        config.secrets.key_file = Some(data_dir.join("secrets-key"));
+    };
+    let other = server.beside(shared).await;
+    let agent = Agent::register(&server, "alice").await;
+    let mut wire = agent.connect(&other, "dev-1").await;
+    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    assert_eq!(wire.socket.hear().await["method"], "event/gateway.disconnect");
+    assert_eq!(wire.socket.closed().await, 4003);
 }
 
 async fn a_login_survives_a_restart_of_the_server(engine: Engine) {

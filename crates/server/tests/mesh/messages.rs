@@ -307,6 +307,8 @@ async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
     assert_eq!(desk.refused("message.e2ee.put_prekey", forged).await.0, -32004);
     assert_eq!(desk.refused("message.e2ee.put_prekey", signed(&bobby, "k-4", "phone")).await.0, -32602);
     assert_eq!(desk.refused("message.e2ee.put_prekey", signed(&alice, "k-5", "desk")).await.0, -32008);
+    server.post(&format!("/api/v1/identities/{BOBBY}/revoke"), &json!({})).await.ok();
+    assert_eq!(wire.call("message.e2ee.get_prekey", get).await, json!({"found": false}), "nobody seals for them");
 }
 
 async fn who_is_connected_is_online(engine: Engine) {

@@ -469,7 +469,7 @@ CREATE TABLE receipts (
 CREATE INDEX receipts_relation ON receipts (relation_id, seq);
 
 -- Everything that was ever done to certificates of the mesh, in order and without gap. A name's certificate is the newest
--- that it was given; one is revoked if some row says so.
+-- that it was given. A row that revokes ends every certificate that the name was given before it.
 CREATE TABLE mesh_certificates (
     number BIGINT PRIMARY KEY,
     operation TEXT NOT NULL,
@@ -478,7 +478,8 @@ CREATE TABLE mesh_certificates (
     -- Of the certificate that was made, if one was.
     fingerprint TEXT,
     certificate TEXT,
-    -- Which certificate is good no longer since then, and why.
+    ends_at BIGINT,
+    -- The newest certificate that is good no longer since then, and why.
     revoked_serial TEXT UNIQUE,
     reason TEXT,
     created_at BIGINT NOT NULL
@@ -487,7 +488,9 @@ CREATE UNIQUE INDEX mesh_certificates_name ON mesh_certificates (aid) WHERE oper
 CREATE UNIQUE INDEX mesh_certificates_serial ON mesh_certificates (serial) WHERE certificate IS NOT NULL;
 CREATE INDEX mesh_certificates_aid ON mesh_certificates (aid, number) WHERE certificate IS NOT NULL;
 CREATE INDEX mesh_certificates_fingerprint ON mesh_certificates (fingerprint) WHERE certificate IS NOT NULL;
+CREATE INDEX mesh_certificates_made ON mesh_certificates (created_at, aid COLLATE "C") WHERE certificate IS NOT NULL;
 CREATE INDEX mesh_certificates_revoked ON mesh_certificates (number) WHERE revoked_serial IS NOT NULL;
+CREATE INDEX mesh_certificates_revoked_aid ON mesh_certificates (aid, number) WHERE revoked_serial IS NOT NULL;
 
 -- Logins of agents: a chain of tokens each, of which only the last pair is good. Hashes only.
 CREATE TABLE mesh_logins (

@@ -29,8 +29,9 @@ fn aid(name: &str) -> Aid {
 }
 
 fn made(operation: Operation, name: &str, serial: &str, at: Timestamp) -> Entry {
-    let made = Made { fingerprint: format!("sha256:{serial}"), certificate: format!("PEM {serial}") };
-    Entry { operation, aid: aid(name), serial: serial.into(), made: Some(made), revoked: None, at }
+    let ends_at = at.checked_add(jiff::SignedDuration::from_hours(1)).unwrap();
+    let made = Made { fingerprint: format!("sha256:{serial}"), certificate: format!("PEM {serial}"), ends_at };
+    Entry { operation, aid: aid(name), serial: serial.into(), made: Some(made), revoked: None, asked_with: None, at }
 }
 
 fn revoked(serial: &str) -> Option<Revoked> {
@@ -78,13 +79,26 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     let again = Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) };
     assert_eq!(append(again).await, None, "it was revoked");
     let status = async |serial| identities::find_status(db, serial).await.unwrap();
-    assert_eq!(status("a1").await, Some(Status::Good));
-    assert_eq!(status("a3").await, Some(Status::Revoked { at: now, reason: RevocationReason::KeyCompromise }));
-    assert_eq!(status("a2").await, None);
+    let ended = Some(Status::Revoked { at: now, reason: RevocationReason::KeyCompromise });
+    assert_eq!((status("a1").await, status("a3").await), (ended, ended), "and so was the one before");
+    assert_eq!((status("a2").await, status("a4").await), (None, Some(Status::Good)));
     assert_eq!(identities::last_revocation(db).await.unwrap(), 3);
-    let list = identities::list_revoked(db).await.unwrap();
-    assert_eq!(list, [("a3".to_owned(), now, RevocationReason::KeyCompromise)]);
+    let list = async |hours| {
+        let good_at = now.checked_add(jiff::SignedDuration::from_hours(hours)).unwrap();
+        let list = identities::list_revoked(db, good_at).await.unwrap();
+        list.into_iter().map(|(serial, ..)| serial).collect::<Vec<_>>()
+    };
+    assert_eq!(list(0).await, ["a1", "a3"]);
+    assert!(list(1).await.is_empty(), "what would have ended anyway is listed no longer");
     assert_eq!(identities::get(db, &aid("alice")).await.unwrap().unwrap().serial, "a4");
+    // Whoever still holds a certificate of the old key gets nothing for it; whoever holds the new one does.
+    let renewal = |with: &str, serial: &str| Entry {
+        asked_with: Some(with.into()),
+        ..made(Operation::Renew, "alice", serial, now)
+    };
+    assert_eq!(append(renewal("a1", "a5")).await, None);
+    assert_eq!(append(Entry { revoked: revoked("a4"), ..renewal("a3", "a5") }).await, None);
+    assert_eq!(append(renewal("a4", "a5")).await, Some(4));
     assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
     assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
 }
@@ -95,9 +109,11 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
     let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
     let whose = async |hash, at| mesh_logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
+    let live = async |at| mesh_logins::is_live(db, "login", at).await.unwrap();
     mesh_logins::insert(db, "login", &aid("alice"), &pair(0), later(600)).await.unwrap();
     assert_eq!(whose("a0", now).await, Some(aid("alice")));
     assert_eq!(whose("a0", later(60)).await, None, "its time is over");
+    assert!(live(later(60)).await && !live(later(600)).await);
     let refresh =
         async |hash, n, most, at| mesh_logins::update_refreshed(db, hash, &pair(n), most, at).await.unwrap().is_some();
     assert!(refresh("r0", 1, 2, now).await);
@@ -108,7 +124,13 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert!(!refresh("r2", 3, 2, now).await, "so many times and no more");
     assert!(!mesh_logins::delete_by_spent(db, "r0").await.unwrap(), "long forgotten");
     assert!(mesh_logins::delete_by_spent(db, "r1").await.unwrap());
-    assert_eq!(whose("a2", now).await, None);
+    assert_eq!((whose("a2", now).await, live(now).await), (None, false));
+    for login in ["kept", "ended"] {
+        let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
+        mesh_logins::insert(db, login, &aid("alice"), &pair, later(600)).await.unwrap();
+    }
+    mesh_logins::delete_of(db, &aid("alice"), Some("kept")).await.unwrap();
+    assert_eq!((whose("kept", now).await, whose("ended", now).await), (Some(aid("alice")), None));
     assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
     assert!(!mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
     mesh_logins::delete_ended(db, later(60)).await.unwrap();

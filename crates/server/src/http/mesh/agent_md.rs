@@ -26,10 +26,10 @@ const MARKDOWN: &str = "text/markdown";
     request_body(content = String, content_type = "text/markdown"),
     responses((status = 200, body = AgentMdKept), (status = "4XX", body = Problem)))]
 pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
-    let token = bearer(request.headers())?.map(str::to_owned);
+    let owner = service::mesh::agent_md::owner(&app, bearer(request.headers())?).await?;
     let body = read_raw(request, &app, MARKDOWN).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid("agent-md-utf8", "agent.md is UTF-8 text"))?;
-    Ok(Json(service::mesh::agent_md::put(&app, token.as_deref(), text).await?))
+    Ok(Json(service::mesh::agent_md::put(&app, &owner, text).await?))
 }
 
 /// What the agent whose name is the host says of itself.

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Bytes,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     response::Response,
 };
 use ostler_protocol::{
@@ -18,6 +18,7 @@ use super::plain;
 use crate::{
     app::App,
     http::{
+        Peer,
         extract::{At, Params, read_raw},
         problem::Refusal,
     },
@@ -76,17 +77,25 @@ pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal
 /// Whether a certificate is still good, as the mesh's clients read it. For the form of RFC 6960: `POST /pki/ocsp`.
 #[utoipa::path(get, path = "/pki/ocsp/{serial}", tag = "mesh", security(("mesh" = [])), params(("serial" = String, Path)),
     responses((status = 200, body = CertificateStatus), (status = "4XX", body = Problem)))]
-pub async fn status(State(app): State<App>, At(serial): At<String>) -> Result<Json<CertificateStatus>, Refusal> {
-    Ok(Json(pki::status(&app, &serial).await?))
+pub async fn status(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    At(serial): At<String>,
+) -> Result<Json<CertificateStatus>, Refusal> {
+    Ok(Json(pki::status(&app, peer.0.ip(), &serial).await?))
 }
 
 /// Whether certificates are still good, by RFC 6960.
 #[utoipa::path(post, path = "/pki/ocsp", tag = "mesh", security(("mesh" = [])),
     request_body(content = Vec<u8>, content_type = "application/ocsp-request"),
     responses((status = 200, body = Vec<u8>, content_type = "application/ocsp-response"), (status = "4XX", body = Problem)))]
-pub async fn ocsp(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+pub async fn ocsp(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+) -> Result<Response, Refusal> {
     let body = read_raw(request, &app, OCSP_REQUEST).await?;
-    Ok(plain(OCSP_RESPONSE, pki::answer(&app, &body).await?))
+    Ok(plain(OCSP_RESPONSE, pki::answer(&app, peer.0.ip(), &body).await?))
 }
 
 /// The signed list of trusted roots.

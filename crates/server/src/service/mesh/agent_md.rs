@@ -2,6 +2,7 @@
 
 use ostler_protocol::{
     Failure,
+    identities::Identity,
     json::hex,
     mesh::{
         Aid,
@@ -11,23 +12,31 @@ use ostler_protocol::{
 };
 use ostler_store::{self as store, agent_md::Kept};
 
-use super::tokens::whose;
+use super::{identities, tokens::whose};
 use crate::{
     app::{App, store_failure},
     auth::unauthenticated,
 };
 
-pub async fn put(app: &App, token: Option<&str>, text: &str) -> Result<AgentMdKept, Failure> {
-    let aid = caller(app, token).await?.ok_or_else(|| unauthenticated("this needs an agent's access token"))?;
-    let read = AgentMd::read(text, &aid)?;
+/// The agent whose token this is; known before anything is read of what it says.
+pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
+    caller(app, token).await?.ok_or_else(|| unauthenticated("this needs an agent's access token"))
+}
+
+pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
+    let read = AgentMd::read(text, aid)?;
     let kept = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
-    store::agent_md::upsert(&app.db, &aid, &kept).await.map_err(store_failure)?;
+    store::agent_md::upsert(&app.db, aid, &kept).await.map_err(store_failure)?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
     Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
 
-/// A private description is its owner's alone; others do not learn that there is one.
+/// A private description is its owner's alone; others do not learn that there is one. A name that was revoked says nothing.
 pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Failure> {
+    let is_revoked = |identity: &Identity| identity.revoked_at.is_some();
+    if identities::find(app, aid).await?.as_ref().is_none_or(is_revoked) {
+        return Err(Failure::not_found("agent.md"));
+    }
     let kept = store::agent_md::get(&app.db, aid).await.map_err(store_failure)?;
     let kept = kept.ok_or_else(|| Failure::not_found("agent.md"))?;
     if kept.visibility == Visibility::Private && caller(app, token).await?.as_ref() != Some(aid) {
@@ -38,7 +47,7 @@ pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Fa
 
 async fn caller(app: &App, token: Option<&str>) -> Result<Option<Aid>, Failure> {
     match token {
-        Some(token) => whose(app, token).await,
+        Some(token) => Ok(whose(app, token).await?.map(|(aid, _)| aid)),
         None => Ok(None),
     }
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     MeshCaller,
-    identities::{agents_key, certify, check_name, find, has_key, take_invite, version},
+    identities::{Grounds, agents_key, certify, check_name, end_logins, find, take_invite, version},
     tokens,
 };
 use crate::{
@@ -58,7 +58,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Resu
     if !app.config.registration_is_open() {
         take_invite(app, pki, &aid, invite.as_deref()).await?;
     }
-    let made = certify(app, Operation::Issue, &aid, &key, None).await?.ok_or_else(|| already_exists(&aid))?;
+    let made = certify(app, &aid, &key, Grounds::of(Operation::Issue)).await?.ok_or_else(|| already_exists(&aid))?;
     Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
 }
 
@@ -70,7 +70,8 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
     }
     let shown = Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid("cert", "cert: one certificate in PEM"))?;
     if find(app, &aid).await?.is_none() {
-        return Err(not_registered(&aid));
+        // The published client reads these words in a refusal to let it in, and in no other.
+        return Err(unproved(&not_registered(&aid).message));
     }
     let (_, certificate) = own_certificate(app, &aid, &shown.fingerprint()).await?;
     let now = app.now();
@@ -94,7 +95,13 @@ pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Fail
     let signed = format!("{nonce}:{client_time}");
     let (identity, certificate) = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
     let new_cert = next_certificate(app, &identity, &certificate).await?;
-    tokens::begin(app, &aid, new_cert).await
+    let begun = tokens::begin(app, &aid, new_cert).await?;
+    // Whoever revokes ends the logins that are there; this one may have come a moment later.
+    if let Err(refused) = own_certificate(app, &aid, &identity.cert_fingerprint).await {
+        end_logins(app, &aid, None).await?;
+        return Err(refused);
+    }
+    Ok(begun)
 }
 
 pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
@@ -111,26 +118,32 @@ pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertPa
 pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
     let RenewCertParams { request_id, nonce, signature } = asked;
     let proof = (request_id.as_str(), nonce.as_str());
-    let (_, certificate) = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
+    let (identity, certificate) = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
     if !certificate.is_due_for_renewal(app.now()) {
         let message = "the certificate is not past half its life";
         return Err(Failure::rule(FailureKind::StateConflict, "certificate-fresh", message));
     }
-    let made = certify(app, Operation::Renew, &caller.aid, certificate.public_key(), None).await?;
-    made.map(|made| result(&caller.aid, &made)).ok_or_else(|| not_registered(&caller.aid))
+    let made = certify(app, &caller.aid, certificate.public_key(), renewal(&identity)).await?;
+    made.map(|made| result(&caller.aid, &made)).ok_or_else(revoked)
 }
 
-/// A certificate for a new key. The old one is revoked, and whoever logged in with it logs in anew.
+/// A certificate for a new key. Those for the old one are revoked, and whoever else logged in with it is out.
 pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result<CertResult, Failure> {
     let RekeyParams { request_id, nonce, public_key, signature } = asked;
     let key = agents_key(&public_key)?;
     let (signed, proof) = (format!("{nonce}{public_key}"), (request_id.as_str(), nonce.as_str()));
     let (identity, _) = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
-    let replaced = Revoked { serial: identity.serial, reason: RevocationReason::Superseded };
-    let made = certify(app, Operation::Rekey, &caller.aid, &key, Some(replaced)).await?;
-    let made = made.ok_or_else(revoked)?;
-    store::mesh_logins::delete_of(&app.db, &caller.aid).await.map_err(store_failure)?;
+    app.mesh.count_rekey(&caller.aid, app.now())?;
+    let newest = version(app, &caller.aid, None).await?.serial;
+    let replaced = Some(Revoked { serial: newest, reason: RevocationReason::Superseded });
+    let grounds = Grounds { operation: Operation::Rekey, replaced, asked_with: Some(identity.serial) };
+    let made = certify(app, &caller.aid, &key, grounds).await?.ok_or_else(revoked)?;
+    end_logins(app, &caller.aid, Some(&caller.login_id)).await?;
     Ok(result(&caller.aid, &made))
+}
+
+fn renewal(shown: &Identity) -> Grounds {
+    Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) }
 }
 
 fn result(aid: &Aid, made: &Certificate) -> CertResult {
@@ -179,16 +192,16 @@ async fn finish(
 /// What comes after the certificate that somebody logged in with: a newer one that they have not got, or, past half of its
 /// life, the next.
 async fn next_certificate(app: &App, shown: &Identity, certificate: &Certificate) -> Result<Option<String>, Failure> {
+    // It is for the same key: one for another would have ended the certificate that was shown.
     let newest = version(app, &shown.aid, None).await?;
-    let is_newer = newest.cert_fingerprint != shown.cert_fingerprint && newest.revoked_at.is_none();
-    if is_newer && has_key(&newest, certificate.public_key()) {
+    if newest.cert_fingerprint != shown.cert_fingerprint {
         return Ok(Some(newest.certificate));
     }
-    if is_newer || !certificate.is_due_for_renewal(app.now()) {
+    if !certificate.is_due_for_renewal(app.now()) {
         return Ok(None);
     }
-    let made = certify(app, Operation::Renew, &shown.aid, certificate.public_key(), None).await?;
-    Ok(made.map(|made| made.to_pem()))
+    let made = certify(app, &shown.aid, certificate.public_key(), renewal(shown)).await?;
+    made.map(|made| Some(made.to_pem())).ok_or_else(revoked)
 }
 
 fn unproved(message: &str) -> Failure {

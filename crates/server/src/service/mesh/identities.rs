@@ -72,19 +72,14 @@ pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a certificate and writes it down. `None`: the name is taken, or what it replaces was revoked meanwhile.
-pub async fn certify(
-    app: &App,
-    operation: Operation,
-    aid: &Aid,
-    key: &PublicKey,
-    replaced: Option<Revoked>,
-) -> Result<Option<Certificate>, Failure> {
+/// Makes a certificate and writes it down. `None`: the name is taken, or the certificate that the asker showed was revoked.
+pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) -> Result<Option<Certificate>, Failure> {
     let now = app.now();
     let made = app.mesh.pki()?.certify(aid, key, now);
     let made = made.ok_or_else(|| Failure::internal(format!("{aid} cannot be certified")))?;
     let _turn = app.mesh.certifying.lock().await;
-    let entry = entry(operation, aid.clone(), &made, replaced, now);
+    let operation = grounds.operation;
+    let entry = entry(grounds, aid.clone(), &made, now);
     let number = store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
     if number.is_some() {
         tracing::info!(%aid, operation = operation.as_str(), serial = entry.serial, "a certificate was made");
@@ -92,10 +87,26 @@ pub async fn certify(
     Ok(number.map(|_| made))
 }
 
-fn entry(operation: Operation, aid: Aid, made: &Certificate, revoked: Option<Revoked>, at: Timestamp) -> Entry {
+/// Why somebody gets a certificate.
+pub struct Grounds {
+    pub operation: Operation,
+    /// What it takes the place of, with everything before that.
+    pub replaced: Option<Revoked>,
+    /// The serial of the certificate that the asker showed.
+    pub asked_with: Option<String>,
+}
+
+impl Grounds {
+    pub fn of(operation: Operation) -> Self {
+        Self { operation, replaced: None, asked_with: None }
+    }
+}
+
+fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry {
     let serial = made.serial().to_string();
-    let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem() };
-    Entry { operation, aid, serial, made: Some(made), revoked, at }
+    let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem(), ends_at: made.not_after() };
+    let Grounds { operation, replaced, asked_with } = grounds;
+    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, at }
 }
 
 /// Writes down who certifies the domain, and the auth service's own certificate. Run once at start. An error says why this
@@ -111,7 +122,7 @@ pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), Str
         let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
         let known = store::identities::get(db, &aid).await?.is_some();
         let operation = if known { Operation::Renew } else { Operation::Issue };
-        store::identities::append(db, &entry(operation, aid, auth, None, now)).await?;
+        store::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
     }
     Ok(Ok(()))
 }
@@ -126,18 +137,19 @@ pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Re
     if let Some(known) = known.as_ref().filter(|known| known.revoked_at.is_none() && has_key(known, &key)) {
         return Ok((known.clone(), false));
     }
-    let (operation, replaced) = match &known {
-        None => (Operation::Issue, None),
+    let grounds = match &known {
+        None => Grounds::of(Operation::Issue),
         Some(known) => {
             let superseded = Revoked { serial: known.serial.clone(), reason: RevocationReason::Superseded };
-            (Operation::Rekey, known.revoked_at.is_none().then_some(superseded))
+            let replaced = known.revoked_at.is_none().then_some(superseded);
+            Grounds { replaced, ..Grounds::of(Operation::Rekey) }
         }
     };
-    if certify(app, operation, &aid, &key, replaced).await?.is_none() {
+    if certify(app, &aid, &key, grounds).await?.is_none() {
         return Err(Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile")));
     }
     if known.is_some() {
-        end_logins(app, &aid).await?;
+        end_logins(app, &aid, None).await?;
     }
     tracing::info!(%aid, by = caller.name(), "the operator gave a certificate");
     Ok((version(app, &aid, None).await?, true))
@@ -147,26 +159,34 @@ pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
     Certificate::from_pem(&identity.certificate).is_some_and(|certificate| certificate.public_key() == key)
 }
 
-/// Revokes a name's newest certificate. Idempotent: the first reason stands.
+/// Revokes all of a name's certificates. Idempotent: the first reason stands.
 pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdentity) -> Result<Identity, Failure> {
     Access::Operate.admit(caller)?;
+    // A service's certificate is replaced, not revoked: nobody could log in any more.
+    check_name(app.mesh.pki()?, aid)?;
     let known = version(app, aid, None).await?;
     if known.revoked_at.is_none() {
         let revoked = Revoked { serial: known.serial.clone(), reason: asked.reason };
-        let (serial, at) = (known.serial, app.now());
-        let entry =
-            Entry { operation: Operation::Revoke, aid: aid.clone(), serial, made: None, revoked: Some(revoked), at };
+        let (operation, serial, revoked) = (Operation::Revoke, known.serial, Some(revoked));
+        let (aid, at) = (aid.clone(), app.now());
+        let entry = Entry { operation, aid, serial, made: None, revoked, asked_with: None, at };
         let _turn = app.mesh.certifying.lock().await;
         store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
-        tracing::info!(%aid, by = caller.name(), reason = asked.reason.as_str(), "a certificate was revoked");
+        tracing::info!(aid = %entry.aid, by = caller.name(), reason = asked.reason.as_str(), "a name was revoked");
     }
-    end_logins(app, aid).await?;
+    end_logins(app, aid, None).await?;
     version(app, aid, None).await
 }
 
-async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
-    store::mesh_logins::delete_of(&app.db, aid).await.map_err(store_failure)?;
-    app.mesh.connections.expel(aid);
+/// Ends what was begun with keys that are good no longer: logins but for one, connections of theirs on whichever server,
+/// and prekeys.
+pub async fn end_logins(app: &App, aid: &Aid, except: Option<&str>) -> Result<(), Failure> {
+    store::mesh_logins::delete_of(&app.db, aid, except).await.map_err(store_failure)?;
+    store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)?;
+    app.mesh.connections.doubt(aid);
+    if let Some(told) = &app.told {
+        told.put_doubt(aid);
+    }
     Ok(())
 }
 

@@ -16,12 +16,13 @@ use ostler_protocol::{
     },
 };
 
-pub use tokens::{sweep, whose};
+pub use tokens::{is_live, sweep, whose};
 
 /// An agent on a connection that it has introduced as its own.
 #[derive(Clone, Debug)]
 pub struct MeshCaller {
     pub aid: Aid,
+    pub login_id: String,
     /// Both of its parts are empty on a legacy connection, which stands for the agent as a whole.
     pub place: Place,
     pub delivery_mode: DeliveryMode,

@@ -1,12 +1,12 @@
 //! Who may still be believed: the chain of authorities, what was revoked, and the list of roots. What costs a signature is
 //! signed once and given to many, and is signed anew as soon as it says something else.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use jiff::SignedDuration;
 use ostler_crypto::{
-    certificates::Serial,
+    certificates::{CLOCK_SKEW_SECONDS, Serial},
     crl::{self, Reason, Revocation},
     ocsp,
 };
@@ -62,7 +62,9 @@ pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
         return Ok(known);
     }
-    let revoked = store::identities::list_revoked(&app.db).await.map_err(store_failure)?;
+    // RFC 5280: what has expired is on one more list, and then on none.
+    let good_at = hours_after(now, -crl::LIST_HOURS);
+    let revoked = store::identities::list_revoked(&app.db, good_at).await.map_err(store_failure)?;
     let entries: Vec<(Serial, Revocation)> = revoked
         .into_iter()
         .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
@@ -70,7 +72,9 @@ pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     // Numbers of lists rise; so does time.
     let number = now.as_microsecond().max(0) as u64;
     let list = entries.iter().map(|(serial, revocation)| (serial, *revocation));
-    let der = crl::make(pki.issuer(), number, list, now, list_until(now));
+    // A reader's clock may be a little behind.
+    let from = now.saturating_sub(SignedDuration::from_secs(CLOCK_SKEW_SECONDS)).unwrap_or(now);
+    let der = crl::make(pki.issuer(), number, list, from, list_until(now));
     let made = SignedList { last_revocation: last, made_at: now, der: der.into() };
     *app.mesh.revocations.lock().expect("never poisoned") = Some(made.clone());
     Ok(made)
@@ -97,7 +101,7 @@ async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> 
 }
 
 /// What is known of a certificate, in the form that the published client reads.
-pub async fn status(app: &App, serial: &str) -> Result<CertificateStatus, Failure> {
+pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<CertificateStatus, Failure> {
     let pki = app.mesh.pki()?;
     let serial: Serial = serial.parse().map_err(|_| Failure::not_found("certificate"))?;
     let (now, status, name) = (app.now(), status_of(app, &serial).await?, serial.to_string());
@@ -105,9 +109,13 @@ pub async fn status(app: &App, serial: &str) -> Result<CertificateStatus, Failur
     let der = match known.filter(|known| known.status == status && is_fresh(known.made_at, now)) {
         Some(known) => known.der,
         None => {
+            app.mesh.count_signature(peer, now)?;
             let until = hours_after(now, ocsp::ANSWER_HOURS);
             let der: Arc<[u8]> = ocsp::for_mesh_client(pki.issuer(), &serial, status, now, until).into();
-            app.mesh.answers.insert(name, StatusAnswer { status, made_at: now, der: der.clone() });
+            // Numbers that nobody has would push out the others.
+            if status != ocsp::Status::Unknown {
+                app.mesh.answers.insert(name, StatusAnswer { status, made_at: now, der: der.clone() });
+            }
             der
         }
     };
@@ -115,9 +123,10 @@ pub async fn status(app: &App, serial: &str) -> Result<CertificateStatus, Failur
 }
 
 /// An answer as RFC 6960 has it. What is no request has an answer, too.
-pub async fn answer(app: &App, request: &[u8]) -> Result<Vec<u8>, Failure> {
+pub async fn answer(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
     let pki = app.mesh.pki()?;
     let Some(request) = ocsp::Request::read(request) else { return Ok(ocsp::malformed()) };
+    app.mesh.count_signature(peer, app.now())?;
     let mut known = vec![];
     for serial in request.serials(pki.issuer().certificate()) {
         known.push(match serial {

@@ -73,13 +73,17 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
     Ok(RefreshTokenResult { error: Some("the refresh token is not valid".into()), ..RefreshTokenResult::default() })
 }
 
-/// The agent that an access token speaks for. `None`: nobody, or not any more.
-pub async fn whose(app: &App, token: &str) -> Result<Option<Aid>, Failure> {
+/// The agent that an access token speaks for, and the login it is of. `None`: nobody, or not any more.
+pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Failure> {
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
-    let found = store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.now()).await;
-    Ok(found.map_err(store_failure)?.map(|(aid, _)| aid))
+    store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.now()).await.map_err(store_failure)
+}
+
+/// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
+pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
+    store::mesh_logins::is_live(&app.db, login_id, app.now()).await.map_err(store_failure)
 }
 
 /// Forgets logins that are over, and what can be used no more anyway.
