@@ -7,7 +7,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     backends::{Backend, CodexProgram},
-    health::{ConfinementReadiness, Health, Readiness, SERVICE_ID},
+    health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID},
     provider_profiles::ProviderProfile,
     runs::ListRuns,
 };
@@ -243,6 +243,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
         ),
         Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost"),
         confinement(&readiness.confinement),
+        mesh(&readiness.mesh),
         Check::of(
             "ready",
             if readiness.status == "ready" { State::Ok } else { State::Fail },
@@ -250,6 +251,18 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
             "the checks above and the server's log say why",
         ),
     ]
+}
+
+/// Whether agents can talk to each other here. A server without is still of use.
+fn mesh(found: &MeshReadiness) -> Check {
+    let domain = line(&found.domain, 80);
+    match &found.reason {
+        None => Check::ok("mesh", format!("open for names of {domain}")),
+        Some(why) => {
+            let found = format!("closed: {}", line(why, 300));
+            Check::of("mesh", State::Warn, found, "`ostler pki show` and docs/mesh.md say where its keys lie")
+        }
+    }
 }
 
 /// What agents' programs are held to.
@@ -354,6 +367,16 @@ mod tests {
         assert_eq!(state("Sun, 15 Nov 2026 05:09:07 GMT"), State::Warn);
         assert_eq!(state("Sun, 15 Nov 2026 05:08:02 GMT"), State::Fail);
         assert_eq!(clock(None, now).state, State::Skip);
+    }
+
+    #[test]
+    fn a_closed_mesh_is_said() {
+        let found = |reason: Option<&str>| {
+            mesh(&MeshReadiness { open: reason.is_none(), domain: "probe.test".into(), reason: reason.map(Into::into) })
+        };
+        assert_eq!(found(None), Check::ok("mesh", "open for names of probe.test"));
+        let closed = found(Some("the keys are damaged"));
+        assert_eq!((closed.state, closed.found.as_str()), (State::Warn, "closed: the keys are damaged"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use ostler_protocol::{
     },
 };
 use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
 
 use crate::{
     clock,
@@ -28,6 +29,8 @@ use crate::{
 const CALLERS_REMEMBERED: usize = 65_536;
 /// Answers about certificates that are signed once and given to many.
 const ANSWERS_REMEMBERED: usize = 4_096;
+/// Connections that say nothing of themselves are held for half a minute; this many at once.
+const FRESH_MAX: usize = 1_024;
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -56,11 +59,14 @@ pub struct Mesh {
     registrations: Buckets<Whose>,
     rekeys: Buckets<Aid>,
     signatures: Buckets<Whose>,
+    /// Connections, and those among them that have not introduced themselves.
+    pub sockets: Arc<Semaphore>,
+    pub fresh: Arc<Semaphore>,
     misfits: Buckets<Whose>,
 }
 
 impl Mesh {
-    pub fn new(pki: Result<Pki, String>) -> Self {
+    pub fn new(pki: Result<Pki, String>, sockets_max: usize) -> Self {
         let connections = Arc::<Connections>::default();
         let mut server = [0; 8];
         clock::fill(&mut server);
@@ -78,6 +84,8 @@ impl Mesh {
             registrations: Buckets::new(CALLERS_REMEMBERED),
             rekeys: Buckets::new(CALLERS_REMEMBERED),
             signatures: Buckets::new(CALLERS_REMEMBERED),
+            sockets: Arc::new(Semaphore::new(sockets_max)),
+            fresh: Arc::new(Semaphore::new(FRESH_MAX)),
             misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {
-        let mesh = Mesh::new(Err("no keys".into()));
+        let mesh = Mesh::new(Err("no keys".into()), 1);
         let (peer, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let now = Timestamp::UNIX_EPOCH;
         let asked = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();

@@ -243,10 +243,12 @@ fn draw(interval: i64, burst: i64, full_at: &AtomicI64, now: i64) -> (i64, Optio
     let depth = interval * burst;
     let mut known = full_at.load(Ordering::Relaxed);
     loop {
-        let next = known.max(now) + interval;
+        // No bucket is that empty: the clock was put back since, and it begins anew.
+        let full = if known - now > depth { now } else { known.max(now) };
+        let next = full + interval;
         if next - now > depth {
             // A request that is refused costs nothing.
-            return (known - now, Some(next - now - depth));
+            return (full - now, Some(next - now - depth));
         }
         match full_at.compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return (next - now, None),
@@ -273,6 +275,15 @@ mod tests {
         assert_eq!(at(99_999), (0, Some(1)));
         assert_eq!(at(100_000), (0, None));
         assert_eq!(at(500_000), (2, None));
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_locks_nobody_out() {
+        let bucket = AtomicI64::default();
+        let at = |us: i64| take(Tier::Read, RATE, &bucket, 1_000_000_000 + us).wait_ms;
+        assert_eq!([at(0), at(0), at(0), at(0)], [None, None, None, Some(100)]);
+        assert_eq!([at(-600_000_000), at(-600_000_000)], [None, None]);
+        assert_eq!([at(-600_000_000), at(-600_000_000)], [None, Some(100)], "nor does it let more in");
     }
 
     #[test]

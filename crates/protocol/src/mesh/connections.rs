@@ -168,9 +168,11 @@ impl Refused {
             Self::Nonce => (4010, "the nonce is not this connection's"),
             Self::Version => (-32000, "protocol version mismatch"),
             Self::SlotRequiresDevice => (4009, "slot_requires_device_id"),
-            Self::DeviceSingletonConflict => (4009, "device_singleton_conflict"),
-            Self::SlotConflict => (4009, "slot_conflict"),
-            Self::DeliveryModeConflict => (4009, "delivery_mode_conflict"),
+            // What is in the way may be one's own connection of a moment ago, whose end nobody has noticed yet. From
+            // 5000 to 5999, the published client tries again.
+            Self::DeviceSingletonConflict => (5009, "device_singleton_conflict"),
+            Self::SlotConflict => (5009, "slot_conflict"),
+            Self::DeliveryModeConflict => (5009, "delivery_mode_conflict"),
             Self::TooMany => (4290, "too many connections of this agent"),
         };
         let data: Option<Value> =

@@ -16,7 +16,10 @@ use ostler_protocol::{
     rpc::{Frame as RpcFrame, RpcError, Version},
 };
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep_until},
+};
 
 use super::{connections::Seat, dispatch};
 use crate::{
@@ -47,8 +50,8 @@ pub struct Conversation {
     peer: IpAddr,
     outbox: Outbox,
     nonce: String,
-    /// When the peer must have introduced itself.
-    until: Instant,
+    /// When the peer must have introduced itself, and its place among those who have not.
+    fresh: Option<(Instant, OwnedSemaphorePermit)>,
     session: Option<Session>,
 }
 
@@ -73,11 +76,11 @@ impl From<Failure> for Refusal {
 }
 
 impl Conversation {
-    pub fn new(app: App, peer: IpAddr, outbox: Outbox, until: Instant) -> Self {
+    pub fn new(app: App, peer: IpAddr, outbox: Outbox, fresh: (Instant, OwnedSemaphorePermit)) -> Self {
         let mut nonce = [0; 16];
         clock::fill(&mut nonce);
         let nonce = ostler_protocol::json::hex(&nonce);
-        Self { app, peer, outbox, nonce, until, session: None }
+        Self { app, peer, outbox, nonce, fresh: Some(fresh), session: None }
     }
 
     async fn answer(&mut self, call: Call) -> RpcFrame {
@@ -143,6 +146,7 @@ impl Conversation {
         };
         let caller = MeshCaller { aid, login_id, place, delivery_mode, connected_at: now };
         service::mesh_messages::connected(&self.app, &caller).await?;
+        self.fresh = None;
         self.session = Some(Session { caller, seat, doubt_at: Instant::now() + DOUBT_INTERVAL });
         Ok(RawJson::of(&result))
     }
@@ -223,12 +227,13 @@ impl Dialect for Conversation {
 
     async fn wake(&mut self) -> Step {
         let app = &self.app;
-        let Some(session) = &self.session else {
+        if let Some((until, _)) = &self.fresh {
             return tokio::select! {
-                () = sleep_until(self.until) => LATE.into(),
+                () = sleep_until(*until) => LATE.into(),
                 () = app.drained() => Close::GOING.into(),
             };
-        };
+        }
+        let Some(session) = &self.session else { return LATE.into() };
         tokio::select! {
             () = session.seat.doubted.notified() => {}
             () = sleep_until(session.doubt_at) => {}

@@ -6,11 +6,17 @@ mod conversation;
 pub mod delivery;
 mod dispatch;
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::extract::ws::WebSocket;
-use ostler_protocol::mesh::{auth::HANDSHAKE_MS_MAX, calls::FRAME_BYTES_MAX};
-use tokio::time::Instant;
+use ostler_protocol::{
+    Failure, FailureKind,
+    mesh::{auth::HANDSHAKE_MS_MAX, calls::FRAME_BYTES_MAX},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use crate::{
     app::App,
@@ -22,8 +28,28 @@ pub use conversation::notification;
 /// A frame that is longer than any call may be still gets an answer; the sender of a much longer one is cut off.
 pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
+/// What a connection holds of this server's: a place among all, and one among the fresh until it has introduced itself.
+pub struct Seats {
+    socket: OwnedSemaphorePermit,
+    fresh: OwnedSemaphorePermit,
+}
+
+impl Seats {
+    pub fn take(app: &App) -> Result<Self, Failure> {
+        let take = |of: &Arc<Semaphore>, rule, message: &str| {
+            let refused = |_| Failure::rule(FailureKind::Overloaded, rule, message);
+            of.clone().try_acquire_owned().map_err(refused)
+        };
+        Ok(Self {
+            socket: take(&app.mesh.sockets, "sockets", "too many connections to the gateway are open")?,
+            fresh: take(&app.mesh.fresh, "sockets-fresh", "too many connections have not introduced themselves")?,
+        })
+    }
+}
+
 /// Speaks with one peer until somebody ends it.
-pub async fn serve(app: App, socket: WebSocket, peer: IpAddr) {
+pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
+    let Seats { socket: _seat, fresh } = seats;
     let limits = &app.config.limits;
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
@@ -32,7 +58,7 @@ pub async fn serve(app: App, socket: WebSocket, peer: IpAddr) {
     };
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(HANDSHAKE_MS_MAX as u64);
-    let conversation = Conversation::new(app.clone(), peer, outbox, until);
+    let conversation = Conversation::new(app.clone(), peer, outbox, (until, fresh));
     let close = converse(socket, inbox, conversation, patience).await;
     app.metrics.socket_closed(close);
 }

@@ -14,6 +14,7 @@ on_both_engines!(
     what_is_no_call_is_answered_as_json_rpc_says,
     calls_of_a_session_wait_for_the_introduction,
     what_is_too_large_or_too_often_is_refused,
+    connections_are_numbered,
     a_web_page_and_a_foreign_name_are_kept_out,
 );
 
@@ -103,6 +104,20 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     }
     assert_eq!(wire.socket.hear().await["error"]["code"], -32700);
     assert_eq!(wire.socket.closed().await, 1008);
+}
+
+async fn connections_are_numbered(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.sockets_max = 2).await;
+    let open = async || Socket::open(&server, "/aun", &[]).await;
+    let (first, second) = (open().await.unwrap(), open().await.unwrap());
+    assert_eq!(open().await.err(), Some(503));
+    drop(first);
+    let mut third = open().await;
+    while third.is_err() {
+        tokio::task::yield_now().await;
+        third = open().await;
+    }
+    drop(second);
 }
 
 async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {

@@ -32,6 +32,7 @@ pub async fn connect(
     app.accepting()?;
     app.mesh.pki()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let seats = gateway::Seats::take(&app)?;
     let upgrade = upgrade.max_message_size(HEARD_BYTES_MAX).max_frame_size(HEARD_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer.0.ip())))
+    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer.0.ip(), seats)))
 }

@@ -44,11 +44,13 @@ pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
 
 /// The name with one of the certificates that it ever had; with the newest, if none is named.
 pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<Identity, Failure> {
-    let found = match fingerprint {
-        None => find(app, aid).await?,
-        Some(one) => store::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?,
-    };
-    found.ok_or_else(|| not_registered(aid))
+    match fingerprint {
+        None => find(app, aid).await?.ok_or_else(|| not_registered(aid)),
+        Some(one) => {
+            let found = store::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?;
+            found.ok_or_else(|| Failure::not_found("certificate of this name with that fingerprint"))
+        }
+    }
 }
 
 /// A key that an agent may have.
@@ -136,6 +138,11 @@ pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Re
     let known = find(app, &aid).await?;
     if let Some(known) = known.as_ref().filter(|known| known.revoked_at.is_none() && has_key(known, &key)) {
         return Ok((known.clone(), false));
+    }
+    let is_compromised = |known: &Identity| known.revocation_reason == Some(RevocationReason::KeyCompromise);
+    if known.as_ref().is_some_and(|known| is_compromised(known) && has_key(known, &key)) {
+        let message = "the key was revoked because somebody else may have it; make another";
+        return Err(Failure::rule(FailureKind::StateConflict, "key-compromised", message));
     }
     let grounds = match &known {
         None => Grounds::of(Operation::Issue),
