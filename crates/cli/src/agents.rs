@@ -91,14 +91,12 @@ struct DiffArgs {
     output: Output,
 }
 
-/// Change an agent: its name, what runs it, its manifest
+/// Change an agent: what runs it, its manifest. Its name stays
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler agents update AGENT --manifest new.json\n  \
-    ostler agents update AGENT --name writer --profile scripted")]
+    ostler agents update AGENT --profile scripted")]
 struct UpdateArgs {
     agent: String,
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
     /// The backend profile that runs it
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
@@ -157,7 +155,7 @@ async fn diff(connection: &Connection, args: &DiffArgs) -> Result<u8, Failure> {
 
 async fn update(connection: &Connection, args: &UpdateArgs) -> Result<u8, Failure> {
     let change = UpdateAgent {
-        name: args.name.clone(),
+        name: None,
         backend_profile: args.profile.clone().map(Some),
         capability_manifest: args.manifest.as_ref().map(manifest).transpose()?,
     };

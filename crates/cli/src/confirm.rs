@@ -20,8 +20,13 @@ pub struct Confirm {
 impl Confirm {
     /// Whether to go on with what the question names. `false`: it was a dry run, or the answer was no.
     pub fn ask(self, question: &str) -> Result<bool, Failure> {
+        self.ask_or_say(question, "nothing was done")
+    }
+
+    /// The same, in words of its own for a no.
+    pub fn ask_or_say(self, question: &str, nothing_done: &str) -> Result<bool, Failure> {
         if self.dry_run {
-            output::words("dry run; nothing was done\n");
+            output::words(&format!("--dry-run: {nothing_done}\n"));
             return Ok(false);
         }
         if self.yes {
@@ -36,7 +41,7 @@ impl Confirm {
         std::io::stdin().read_line(&mut answer).map_err(Failure::internal)?;
         let agreed = is_yes(&answer);
         if !agreed {
-            output::words("nothing was done\n");
+            output::words(&format!("{nothing_done}\n"));
         }
         Ok(agreed)
     }

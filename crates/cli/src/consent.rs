@@ -17,7 +17,7 @@ use ostler_protocol::{
     limits::PAGE_ITEMS_MAX,
     manifest::Manifest,
     receipts::{Broken, RECEIPT_BYTES_MAX, Verifier},
-    relations::{CreateRelation, ListRelations, RelationView, Terms},
+    relations::{CreateRelation, ListRelations, RelationView, ScopeStanding, ScopeState, Terms},
 };
 use serde_json::json;
 
@@ -29,7 +29,7 @@ use crate::{
     output::{self, Output, count, line},
     paint::Paint,
     table::table,
-    times::{Times, now, parse_ms},
+    times::{Times, age_ms, now, parse_ms},
 };
 
 /// Grant agents scopes, review what changed, take grants back
@@ -56,7 +56,8 @@ struct Answering {
     /// The language of the screen: en or zh [default: the environment's]
     #[arg(long, value_name = "LANG", value_enum, hide_possible_values = true)]
     lang: Option<Spoken>,
-    /// Grant this scope, and none that is not named, without a screen; `…=1h` for a time, `…=once` for one call
+    /// Grant this scope, and none that is not named, without a screen; `…=1h` for a time, `…=once` for one call, `…=always`
+    /// for good; without any of them it keeps the limits it has
     #[arg(long = "grant", value_name = "SCOPE[=HOW]", conflicts_with = "none")]
     grants: Vec<String>,
     /// Refuse this scope for good
@@ -172,14 +173,11 @@ async fn grant(client: &Client, args: &GrantArgs) -> Result<u8, Failure> {
 
 async fn review(client: &Client, args: &ReviewArgs) -> Result<u8, Failure> {
     let relation = match &args.agent {
-        Some(agent) => {
-            let agent = find(client, agent).await?;
-            with_agent(client, agent.id).await?.ok_or_else(|| no_relation(&agent.name))?
-        }
+        Some(agent) => related(client, agent).await?,
         None => match waiting(client).await? {
             Some(relation) => relation,
             None => {
-                output::words("nothing waits for an answer\n");
+                output::words(&format!("{}\n", words::words(args.answering.language()).nothing_waits));
                 return Ok(exit_codes::OK);
             }
         },
@@ -190,7 +188,7 @@ async fn review(client: &Client, args: &ReviewArgs) -> Result<u8, Failure> {
     let (manifest, _) = manifest(&agent)?;
     output::words(&review::render(&agent.name, &manifest, &changes, language, Paint::stderr()));
     if !relation.reauth_required && !args.answering.is_given() {
-        args.answering.output.one(&relation, || shown(&relation));
+        args.answering.output.one(&relation, || shown(&relation, language));
         return Ok(exit_codes::OK);
     }
     answer(client, &agent, Some(&relation), &args.answering).await
@@ -205,7 +203,7 @@ async fn answer(
 ) -> Result<u8, Failure> {
     let (manifest, hash) = manifest(agent)?;
     let language = args.language();
-    let mut choice = Choice::new(&agent.name, &manifest, relation, language, now());
+    let mut choice = Choice::new(agent, &manifest, relation, language, now());
     if args.is_given() {
         args.apply(&mut choice)?;
         output::words(&choice.render(Paint::stderr()));
@@ -213,15 +211,16 @@ async fn answer(
         output::words(&format!("{}\n", words::words(language).nothing_done));
         return Ok(exit_codes::OK);
     }
-    if !args.confirm.ask(&choice.question())? {
+    if !args.confirm.ask_or_say(&choice.question(), words::words(language).nothing_done)? {
         return Ok(exit_codes::OK);
     }
     let answers = choice.answers(hash);
     let answered = match relation {
-        None => client.create_relation(&CreateRelation { agent_id: agent.id, answers }).await?,
-        Some(relation) => client.update_relation(relation.id, &answers).await.map_err(stale)?,
+        None => client.create_relation(&CreateRelation::new(agent.id, answers)).await,
+        Some(relation) => client.update_relation(relation.id, &answers).await,
     };
-    args.output.one(&answered, || shown(&answered));
+    let answered = answered.map_err(stale)?;
+    args.output.one(&answered, || shown(&answered, language));
     Ok(exit_codes::OK)
 }
 
@@ -244,16 +243,18 @@ impl Answering {
         for grant in &self.grants {
             let (scope, how) = grant.split_once('=').map_or((grant.as_str(), None), |(scope, how)| (scope, Some(how)));
             let terms = match how {
-                None => Terms::default(),
-                Some("once") => Terms { once: true, expires_in_ms: None },
+                None => None,
+                Some("always") => Some(Terms::default()),
+                Some("once") => Some(Terms { once: true, expires_in_ms: None }),
                 Some(time) => {
-                    let ms = parse_ms(time).map_err(|why| errors::usage(why, "say `scope=1h` or `scope=once`"))?;
-                    Terms { once: false, expires_in_ms: Some(ms) }
+                    let hint = "say `scope=1h`, `scope=once` or `scope=always`";
+                    let ms = parse_ms(time).map_err(|why| errors::usage(why, hint))?;
+                    Some(Terms { once: false, expires_in_ms: Some(ms) })
                 }
             };
-            choice.say(scope, Said::Granted(terms))?;
+            choice.say(scope, terms.map(Said::Granted))?;
         }
-        self.refusals.iter().try_for_each(|scope| choice.say(scope, Said::Never))
+        self.refusals.iter().try_for_each(|scope| choice.say(scope, Some(Said::Never)))
     }
 }
 
@@ -342,34 +343,62 @@ async fn list(client: &Client, args: &ListArgs) -> Result<u8, Failure> {
 fn render(relations: &[RelationView], times: Times, now: Timestamp, width: Option<usize>) -> String {
     let rows = relations.iter().map(|relation| {
         vec![
+            line(&relation.agent_name, 80),
             relation.agent_id.to_string(),
-            line(&relation.granted_scopes.join(","), 400),
+            line(&granted(relation, now).join(", "), 400),
             if relation.reauth_required { "review" } else { "ok" }.to_owned(),
-            line(&relation.suspended_scopes.join(","), 400),
+            line(&relation.suspended_scopes.join(", "), 400),
             times.ago(relation.updated_at, now),
         ]
     });
-    table(&["AGENT", "GRANTED", "STATE", "PAUSED", "ANSWERED"], rows.collect(), &[1, 3], width)
+    table(&["NAME", "AGENT", "GRANTED", "STATE", "PAUSED", "ANSWERED"], rows.collect(), &[2, 4, 0], width)
 }
 
-fn shown(relation: &RelationView) -> String {
+/// What is in force, each with its limits: `notes:read (once)`, `location:read (1h left)`.
+fn granted(relation: &RelationView, now: Timestamp) -> Vec<String> {
+    let limits = |scope: &ScopeStanding| match (scope.once, scope.expires_at) {
+        (true, _) => " (once)".to_owned(),
+        (false, Some(end)) => format!(" ({} left)", age_ms(end.duration_since(now).as_millis() as i64)),
+        (false, None) => String::new(),
+    };
+    let in_force = relation.scopes.iter().filter(|scope| scope.state == ScopeState::Granted);
+    in_force.map(|scope| format!("{}{}", scope.id, limits(scope))).collect()
+}
+
+fn shown(relation: &RelationView, language: Language) -> String {
+    let words = words::words(language);
     let granted = match relation.granted_scopes.as_slice() {
-        [] => "nothing granted".to_owned(),
-        scopes => format!("granted {}", line(&scopes.join(", "), 2_000)),
+        [] => words.nothing_granted.to_owned(),
+        scopes => (words.granted)(&line(&scopes.join(", "), 2_000)),
     };
     format!("{} {granted}\n", relation.id)
 }
 
 async fn revoke(client: &Client, args: &RevokeArgs) -> Result<u8, Failure> {
-    let agent = find(client, &args.agent).await?;
-    let relation = with_agent(client, agent.id).await?.ok_or_else(|| no_relation(&agent.name))?;
-    let granted = count(relation.granted_scopes.len() as i64, "granted scope");
-    if !args.confirm.ask(&format!("End the relation with {}, and {granted} with it?", line(&agent.name, 200)))? {
+    let relation = related(client, &args.agent).await?;
+    let count = count(relation.granted_scopes.len() as i64, "granted scope");
+    let agent = line(&relation.agent_name, 200);
+    if !args.confirm.ask(&format!("End the relation with {agent}, and {count} with it?"))? {
         return Ok(exit_codes::OK);
     }
     let ended = client.revoke_relation(relation.id).await?;
     args.output.one(&ended, || format!("{} ended\n", ended.id));
     Ok(exit_codes::OK)
+}
+
+/// The relation with the agent of this id or name, among the caller's own: other agents of that name do not matter.
+async fn related(client: &Client, agent: &str) -> Result<RelationView, Failure> {
+    let mut named = all(client, agent.parse().ok()).await?;
+    named.retain(|known| known.agent_name == agent || known.agent_id.to_string() == agent);
+    match named.len() {
+        0 => Err(no_relation(agent)),
+        1 => Ok(named.remove(0)),
+        several => {
+            let ids: Vec<_> = named.iter().map(|known| known.agent_id.to_string()).collect();
+            let message = format!("you have relations with {several} agents of this name");
+            Err(errors::usage(message, format!("name one: {}", ids.join(", "))))
+        }
+    }
 }
 
 async fn export(client: &Client) -> Result<u8, Failure> {
@@ -430,7 +459,7 @@ fn missing(failure: Failure) -> Failure {
 
 fn stale(failure: Failure) -> Failure {
     let hint = "the agent has changed while you were choosing; run the command again to see what it asks now";
-    if failure.kind == FailureKind::StateConflict { errors::with_hint(failure, hint) } else { failure }
+    if failure.rule_name() == Some("version-conflict") { errors::with_hint(failure, hint) } else { failure }
 }
 
 fn no_relation(agent: &str) -> Failure {

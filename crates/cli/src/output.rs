@@ -119,6 +119,30 @@ pub fn line(text: &str, chars_max: usize) -> String {
     clip(flat.trim(), chars_max)
 }
 
+/// On as many lines as it needs to fit a width; a word that is wider than that is broken.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut wide) = (vec![String::new()], 0);
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if wide > 0 && wide + 1 + word.width() > width {
+            lines.push(String::new());
+            wide = 0;
+        } else if wide > 0 {
+            lines.last_mut().expect("there is one").push(' ');
+            wide += 1;
+        }
+        for c in word.chars() {
+            let more = c.width().unwrap_or(0);
+            if wide > 0 && wide + more > width {
+                lines.push(String::new());
+                wide = 0;
+            }
+            lines.last_mut().expect("there is one").push(c);
+            wide += more;
+        }
+    }
+    lines
+}
+
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -165,6 +189,14 @@ pub fn columns(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_wrapped_between_words_or_within_one_that_is_too_wide() {
+        assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert_eq!(wrapped("读取本地文件", 5), ["读取", "本地", "文件"]);
+        assert_eq!(wrapped("", 5), [""]);
+    }
 
     #[test]
     fn escapes_do_not_reach_the_terminal() {

@@ -21,10 +21,11 @@ pub const AGENT_TOKENS_MAX: u32 = 100;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {
     pub id: AgentId,
+    /// Given once: people trust an agent by its name.
     pub name: String,
     /// A user's id, or `local`.
     pub owner_id: String,
-    /// What runs it.
+    /// What runs it. Shown to its owner, to platforms and to the operator; null for everybody else.
     pub backend_profile: Option<String>,
     /// In its canonical form.
     #[serde(default)]
@@ -36,6 +37,7 @@ pub struct Agent {
     pub capability_manifest_hash: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
+    /// When what everybody can see of it last changed.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// Raised by every change, whatever it is.
@@ -71,6 +73,7 @@ impl CreateAgent {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UpdateAgent {
+    /// The name it has; another one is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Null: nothing runs it any more.
@@ -182,6 +185,7 @@ impl AgentToken {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateAgentToken {
     pub name: String,
     /// Left out: it lasts until it is revoked.

@@ -34,7 +34,7 @@ impl Language {
 }
 
 /// The words for one scope.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScopeText {
     pub label: String,
     pub description: String,

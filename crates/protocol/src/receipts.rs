@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 
 use crate::{
     Failure, Timestamp,
-    i18n::{Language, scope_text},
+    i18n::{Language, ScopeText, scope_text},
     ids::{AgentId, ReceiptId, RelationId},
     manifest::{Canonical, Manifest, Sensitivity},
-    relations::{Answer, Relation},
+    relations::{Answer, Relation, UseScope},
 };
 
 /// What the first receipt of a ledger names as the one before it.
@@ -35,6 +35,8 @@ pub enum Act {
     Used,
     /// The relation ended.
     Revoked,
+    /// The server ended it, because the person or the agent is there no longer.
+    Ended,
 }
 
 /// How a scope was answered once the act was done, and the words that the person had before their eyes.
@@ -60,6 +62,8 @@ pub struct Receipt {
     pub seq: i64,
     pub relation_id: RelationId,
     pub agent_id: AgentId,
+    pub agent_name: String,
+    pub agent_owner_id: String,
     pub act: Act,
     /// The manifest that the answers are about.
     pub manifest_version: i64,
@@ -68,7 +72,8 @@ pub struct Receipt {
     pub language: Language,
     /// Every scope that is answered now.
     pub scopes: Vec<ReceiptScope>,
-    /// The call that used a grant up.
+    /// The scope whose grant was used up, and the call that did it.
+    pub used_scope: Option<String>,
     pub call_id: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -95,35 +100,66 @@ impl Default for Head {
 pub struct Note {
     pub id: ReceiptId,
     pub act: Act,
-    pub language: Language,
-    pub call_id: Option<String>,
+    pub used: Option<UseScope>,
+}
+
+/// The words that a person had before their eyes.
+pub enum Words<'a> {
+    /// Those of the manifest that they answer to.
+    Shown { manifest: &'a Manifest, language: Language },
+    /// Those that they were shown before. Of a scope that they had never answered, those of the manifest of now.
+    Kept { before: &'a Receipt, manifest: Option<&'a Manifest> },
+}
+
+impl Words<'_> {
+    fn language(&self) -> Language {
+        match self {
+            Self::Shown { language, .. } => *language,
+            Self::Kept { before, .. } => before.language,
+        }
+    }
+
+    fn of(&self, id: &str) -> Option<ScopeText> {
+        let (before, manifest) = match self {
+            Self::Shown { manifest, .. } => (None, Some(*manifest)),
+            Self::Kept { before, manifest } => (before.scopes.iter().find(|scope| scope.id == id), *manifest),
+        };
+        let kept = before.map(|ReceiptScope { label, description, .. }| ScopeText {
+            label: label.clone(),
+            description: description.clone(),
+        });
+        let declared = || manifest?.permission_scopes.iter().find(|scope| scope.id == id);
+        kept.or_else(|| scope_text(declared()?, self.language()))
+    }
 }
 
 impl Receipt {
-    /// Writes down what a relation has become. `seen` is the manifest that the person last consented to.
-    pub fn write(head: &Head, note: Note, relation: &Relation, seen: &Manifest) -> Self {
-        let Note { id, act, language, call_id } = note;
+    /// Writes down what a relation has become.
+    pub fn write(head: &Head, note: Note, relation: &Relation, words: &Words<'_>) -> Self {
+        let Note { id, act, used } = note;
         let answered = |(id, answer): (&String, &Answer)| {
-            let scope = seen.permission_scopes.iter().find(|scope| scope.id == *id);
-            let text = scope.and_then(|scope| scope_text(scope, language));
-            let (label, description) = text.map(|text| (text.label, text.description)).unwrap_or_default();
+            let ScopeText { label, description } = words.of(id).unwrap_or_default();
             let (granted, sensitivity, once, expires_at) = match answer {
                 Answer::Granted { sensitivity, once, expires_at } => (true, Some(*sensitivity), *once, *expires_at),
                 Answer::Denied => (false, None, false, None),
             };
             ReceiptScope { id: id.clone(), granted, sensitivity, once, expires_at, label, description }
         };
+        let (used_scope, call_id) = used.map(|UseScope { scope, call_id }| (scope, call_id)).unzip();
         let mut receipt = Self {
             id,
             user_id: relation.user_id.clone(),
             seq: head.seq + 1,
             relation_id: relation.relation_id,
             agent_id: relation.agent_id,
+            agent_name: relation.agent_name.clone(),
+            agent_owner_id: relation.agent_owner_id.clone(),
             act,
             manifest_version: relation.consented.version,
             manifest_hash: relation.consented.hash.clone(),
-            language,
+            language: words.language(),
             scopes: relation.answers.iter().map(answered).collect(),
+            used_scope,
             call_id,
             at: relation.updated_at,
             previous_hash: head.hash.clone(),
@@ -232,25 +268,32 @@ mod tests {
         Checked::read(&manifest.to_string()).unwrap()
     }
 
+    fn relation(user_id: &str, revision: i64) -> Relation {
+        let granted = Answer::Granted { sensitivity: Sensitivity::High, once: false, expires_at: None };
+        Relation {
+            relation_id: RelationId::new(Uuid::nil()),
+            agent_id: AgentId::new(Uuid::nil()),
+            agent_name: "helper".into(),
+            agent_owner_id: "local".into(),
+            user_id: user_id.into(),
+            consented: Consented { version: 1, hash: seen().canonical.hash },
+            answers: BTreeMap::from([("location:read".to_owned(), granted)]),
+            revision,
+            created_at: Timestamp::UNIX_EPOCH,
+            updated_at: Timestamp::UNIX_EPOCH,
+            revoked_at: None,
+        }
+    }
+
     fn ledger(user_id: &str, receipts: u128) -> Vec<String> {
         let seen = seen();
         let (mut head, mut lines) = (Head::default(), vec![]);
         for number in 1..=receipts {
-            let granted = Answer::Granted { sensitivity: Sensitivity::High, once: false, expires_at: None };
-            let relation = Relation {
-                relation_id: RelationId::new(Uuid::nil()),
-                agent_id: AgentId::new(Uuid::nil()),
-                user_id: user_id.into(),
-                consented: Consented { version: 1, hash: seen.canonical.hash.clone() },
-                answers: BTreeMap::from([("location:read".to_owned(), granted)]),
-                revision: number as i64,
-                created_at: Timestamp::UNIX_EPOCH,
-                updated_at: Timestamp::UNIX_EPOCH,
-                revoked_at: None,
-            };
+            let relation = relation(user_id, number as i64);
             let id = ReceiptId::new(Uuid::from_u128(number));
-            let note = Note { id, act: Act::Consented, language: Language::Zh, call_id: None };
-            let receipt = Receipt::write(&head, note, &relation, &seen.manifest);
+            let note = Note { id, act: Act::Consented, used: None };
+            let words = Words::Shown { manifest: &seen.manifest, language: Language::Zh };
+            let receipt = Receipt::write(&head, note, &relation, &words);
             head = receipt.head();
             lines.push(serde_json::to_string(&receipt).unwrap());
         }
@@ -268,6 +311,24 @@ mod tests {
         let receipt: Receipt = serde_json::from_str(&ledger("local", 1)[0]).unwrap();
         assert_eq!((receipt.language, receipt.scopes[0].label.as_str()), (Language::Zh, "读取位置"));
         assert_eq!(receipt.previous_hash, GENESIS);
+        assert_eq!((receipt.agent_name.as_str(), receipt.agent_owner_id.as_str()), ("helper", "local"));
+    }
+
+    #[test]
+    fn a_later_receipt_keeps_the_words_and_takes_those_of_now_only_for_what_is_new() {
+        let before: Receipt = serde_json::from_str(&ledger("local", 1)[0]).unwrap();
+        let mut relation = relation("local", 2);
+        for id in ["location:read", "clipboard:read", "gone:long_ago"] {
+            relation.answers.insert(id.into(), Answer::Denied);
+        }
+        let now = serde_json::json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [],
+            "permission_scopes": [{"id": "clipboard:read", "label_i18n_key": "a.b", "sensitivity": "medium"}]});
+        let now = Checked::read(&now.to_string()).unwrap();
+        let note = Note { id: before.id, act: Act::Narrowed, used: None };
+        let words = Words::Kept { before: &before, manifest: Some(&now.manifest) };
+        let receipt = Receipt::write(&before.head(), note, &relation, &words);
+        let labels: Vec<_> = receipt.scopes.iter().map(|scope| scope.label.as_str()).collect();
+        assert_eq!((receipt.language, labels), (Language::Zh, vec!["读取剪贴板", "", "读取位置"]));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const GRANT_LIFE_MS_MAX: i64 = crate::limits::TOKEN_LIFE_MS_MAX;
 pub struct Relation {
     pub relation_id: RelationId,
     pub agent_id: AgentId,
+    /// Never changes, so that nobody's consent can be put under another name.
+    pub agent_name: String,
+    pub agent_owner_id: String,
     /// A user's id, or `local`.
     pub user_id: String,
     pub consented: Consented,
@@ -77,25 +80,52 @@ pub struct Terms {
     pub expires_in_ms: Option<i64>,
 }
 
-/// Establishes a relation.
+/// Establishes a relation: with whom, and what [`Answers`] has.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateRelation {
     pub agent_id: AgentId,
-    #[serde(flatten)]
-    pub answers: Answers,
+    /// Left out: none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_scopes: Option<Vec<String>>,
+    /// Refused for good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied_scopes: Vec<String>,
+    /// Limits of single grants, by scope.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub terms: BTreeMap<String, Terms>,
+    /// The hash of the manifest that the person saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_hash: Option<String>,
+    /// The language in which they saw its texts.
+    #[serde(default)]
+    pub language: Language,
+}
+
+impl CreateRelation {
+    pub fn new(agent_id: AgentId, answers: Answers) -> Self {
+        let Answers { granted_scopes, denied_scopes, terms, manifest_hash, language } = answers;
+        Self { agent_id, granted_scopes, denied_scopes, terms, manifest_hash, language }
+    }
+
+    pub fn into_answers(self) -> (AgentId, Answers) {
+        let Self { agent_id, granted_scopes, denied_scopes, terms, manifest_hash, language } = self;
+        (agent_id, Answers { granted_scopes, denied_scopes, terms, manifest_hash, language })
+    }
 }
 
 /// What a person answers, at first and again later: the scopes they grant, all of them, and nothing that is not listed. A later
 /// answer that does not only take grants back names the manifest that the person saw.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Answers {
-    /// Left out where a relation begins: none yet. A later answer says it, even if it is none.
+    /// It must be said, even if it is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_scopes: Option<Vec<String>>,
     /// Refused for good. Earlier refusals stay unless the scope is granted now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denied_scopes: Vec<String>,
-    /// Limits of single grants, by scope.
+    /// Limits of single grants, by scope. A grant that stays without a word about its limits keeps those it has; `{}` lifts them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub terms: BTreeMap<String, Terms>,
     /// The hash of the manifest that the person saw.
@@ -114,8 +144,10 @@ impl Answers {
 
 /// A call that a person's client let happen under a grant.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct UseScope {
     pub scope: String,
+    /// The same call again uses nothing more.
     pub call_id: String,
 }
 
@@ -148,6 +180,8 @@ pub struct ScopeStanding {
 pub struct RelationView {
     pub id: RelationId,
     pub agent_id: AgentId,
+    pub agent_name: String,
+    pub agent_owner_id: String,
     pub user_id: String,
     /// What the agent may use now.
     pub granted_scopes: Vec<String>,

@@ -56,7 +56,7 @@ impl ServiceToken {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CreateToken {
     pub name: String,
     pub role: TokenRole,

@@ -74,7 +74,7 @@ fn timezone(text: &str) -> Result<String, Failure> {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct CreateUserToken {
     /// How long it is good for; 12 hours when left out, 30 days at most.
     #[serde(skip_serializing_if = "Option::is_none")]

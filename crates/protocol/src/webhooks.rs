@@ -101,6 +101,7 @@ pub struct Webhook {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PutWebhook {
     /// An `https` URL; on a server for development also `http` to loopback.
     pub url: String,

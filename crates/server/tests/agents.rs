@@ -15,6 +15,8 @@ use crate::{
 
 on_both_engines!(
     an_agent_is_made_read_found_and_changed,
+    an_agent_keeps_its_name,
+    what_runs_an_agent_is_its_owners_business,
     only_its_owner_changes_an_agent,
     a_diff_tells_what_a_change_would_do_and_does_nothing,
     the_same_manifest_again_is_no_new_version,
@@ -82,15 +84,43 @@ async fn an_agent_is_made_read_found_and_changed(engine: Engine) {
     let nobody = server.with_token(None);
     let read = nobody.get(&path).await.with_status(200);
     assert_eq!(read["capability_manifest_hash"], made["capability_manifest_hash"]);
-    assert_eq!(read["backend_profile"], "scripted");
     server.clock.advance_ms(1);
-    let change = json!({"name": "Writer", "backend_profile": null});
-    let changed = server.call("PATCH", &path, &change).await.with_status(200);
-    assert_eq!((&changed["name"], &changed["backend_profile"]), (&json!("Writer"), &Value::Null));
-    assert_eq!(changed["capability_manifest_version"], 1);
-    assert_ne!(changed["updated_at"], made["updated_at"]);
+    let changed = server.call("PATCH", &path, &json!({"backend_profile": null})).await.with_status(200);
+    assert_eq!((&changed["backend_profile"], &changed["capability_manifest_version"]), (&Value::Null, &json!(1)));
     let bare = server.post("/agents", &json!({"name": "bare"})).await.with_status(201);
     assert_eq!((&bare["capability_manifest_version"], &bare["capability_manifest_hash"]), (&json!(0), &Value::Null));
+}
+
+/// People trust an agent by its name, so nobody can put what they granted under another one.
+async fn an_agent_keeps_its_name(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let path = format!("/agents/{}", agent(&server).await);
+    let change = json!({"name": "Bank", "capability_manifest": taking(json!(["b"]))});
+    server.call("PATCH", &path, &change).await.refused_by(StateConflict, "name-fixed");
+    let read = server.get(&path).await.ok();
+    assert_eq!((&read["name"], &read["capability_manifest_version"]), (&json!("Reader"), &json!(1)));
+    server.call("PATCH", &path, &json!({"name": "Reader"})).await.with_status(200);
+}
+
+/// So whoever knows the manifest's hash knows all that everybody can see.
+async fn what_runs_an_agent_is_its_owners_business(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
+    let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
+    let path = format!("/agents/{}", agent(&ada).await);
+    let nobody = server.with_token(None);
+    let before = nobody.get(&path).await;
+    server.clock.advance_ms(1);
+    let saved = ada.call("PATCH", &path, &json!({"backend_profile": "scripted"})).await.with_status(200);
+    assert_eq!(saved["backend_profile"], "scripted");
+    for stranger in [&nobody, &bob] {
+        let now = stranger.get(&path).await;
+        assert_eq!((&now.body, &now.headers["etag"]), (&before.body, &before.headers["etag"]));
+        assert_eq!(stranger.get("/agents").await.ok()["agents"][0]["backend_profile"], Value::Null);
+    }
+    for insider in [&ada, &*server, server.caller("platform")] {
+        assert_eq!(insider.get(&path).await.ok()["backend_profile"], "scripted");
+        assert_eq!(insider.get("/agents").await.ok()["agents"][0]["backend_profile"], "scripted");
+    }
 }
 
 async fn only_its_owner_changes_an_agent(engine: Engine) {

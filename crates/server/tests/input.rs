@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
-use self::scene::{DIGEST, PERMISSION_ID, Scene, Write};
+use self::scene::{DIGEST, Form, PERMISSION_ID, Scene, Write};
 use crate::{
     harness::{Engine, TestServer, id, run_body},
     on_both_engines,
@@ -23,6 +23,7 @@ on_both_engines!(
     queries_that_make_no_sense_are_refused,
     unknown_paths_and_methods_answer_in_json,
     unknown_fields_are_ignored,
+    a_field_that_nobody_knows_is_refused_where_something_is_granted,
     unknown_parameters_are_refused,
     a_misfit_is_named_by_its_place,
     a_name_may_not_be_a_credential,
@@ -95,7 +96,7 @@ fn every_write_of_the_document_is_tried_here() {
 async fn malformed_json_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
-    for (method, path, body) in scene.writes() {
+    for (_, method, path, body) in scene.writes() {
         let cut = body.to_string();
         let texts: [&[u8]; 6] = [
             &cut.as_bytes()[..cut.len() - 1],
@@ -117,7 +118,7 @@ async fn malformed_json_is_refused_everywhere(engine: Engine) {
 async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
-    for (method, path, body) in scene.writes() {
+    for (_, method, path, body) in scene.writes() {
         let values: Vec<Value> = body.as_object().unwrap().values().cloned().collect();
         for wrong in [json!([]), json!(values), json!("text"), json!(7), json!(true), Value::Null] {
             let answer = scene.server.call(method, &path, &wrong).await;
@@ -133,7 +134,7 @@ async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
 async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
-    for (method, path, body) in scene.writes() {
+    for (_, method, path, body) in scene.writes() {
         for (field, value) in body.as_object().unwrap() {
             let mut wrong = body.clone();
             wrong[field] = match value {
@@ -153,7 +154,7 @@ async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
 async fn another_content_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
-    for (method, path, body) in scene.writes() {
+    for (_, method, path, body) in scene.writes() {
         // What a web page can send without asking first.
         for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "json"] {
             let request = scene.server.request(method, &path).header("content-type", content_type);
@@ -187,10 +188,10 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
         format!("/api/v1/sessions/{session}/trace"),
         format!("/api/v1/sessions/{session}/output"),
     ] {
-        calls.push(("GET", path, json!({})));
+        calls.push((Form::Open, "GET", path, json!({})));
     }
     let long = "x".repeat(2_000);
-    for (method, path, body) in calls {
+    for (_, method, path, body) in calls {
         for (known, prefix) in [(run.as_str(), "run_"), (&session, "ses_"), (&command, "cmd_"), (PERMISSION_ID, "prm_")]
         {
             if !path.contains(known) {
@@ -222,7 +223,7 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
-    for (method, path, _) in scene.writes() {
+    for (_, method, path, _) in scene.writes() {
         let optional = ["/revoke", "/invites", "/cancel", "/runner-jobs", "/read", "/token", "/validate", "/gc"];
         if optional.iter().any(|optional| path.ends_with(optional)) {
             continue;
@@ -307,6 +308,26 @@ async fn unknown_fields_are_ignored(engine: Engine) {
     let run_id = id(&server.post("/api/v1/runs", &body).await.with_status(201), "runId");
     let turn = json!({"type": "turn", "payload": {"prompt": "x", "mine": 1}, "someday": 2});
     assert_eq!(server.submit(&run_id, &turn).await.with_status(201)["payload"]["mine"], 1);
+}
+
+async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let before = scene.state().await;
+    let (closed, open): (Vec<_>, Vec<_>) = scene.writes().into_iter().partition(|(form, ..)| *form == Form::Closed);
+    for (_, method, path, mut body) in closed {
+        body["someday"] = json!({"a": [1]});
+        let answer = scene.server.call(method, &path, &body).await;
+        assert!(answer.text.contains("`someday`"), "{method} {path}: {}", answer.text);
+        answer.refused_by(SchemaInvalid, "body-shape");
+    }
+    assert_eq!(scene.state().await, before);
+    for (_, method, path, mut body) in open {
+        body["someday"] = json!({"a": [1]});
+        let answer = scene.server.call(method, &path, &body).await;
+        // Each is done, or refused for what the ones before it did.
+        assert!(!answer.text.contains("someday"), "{method} {path}: {}", answer.text);
+        assert!(!matches!(answer.status, 400 | 422), "{method} {path}: {}", answer.text);
+    }
 }
 
 async fn unknown_parameters_are_refused(engine: Engine) {

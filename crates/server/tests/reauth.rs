@@ -249,3 +249,35 @@ fn whoever_is_connected_to_another_server_is_asked_too() {
         assert_eq!(socket.hear().await["type"], REAUTH_REQUIRED);
     });
 }
+
+#[test]
+fn of_a_hundred_changes_at_two_servers_at_once_everybody_hears_the_last_one_once() {
+    crate::harness::run(async {
+        let scene = Scene::set(Engine::Postgres).await;
+        let there = scene.server.beside(|_| ()).await;
+        let (_, ada) = user(&scene.server, "ada").await;
+        scene.grant(&ada).await;
+        let mut sockets = [connect(&scene.server, &ada).await, connect(&there, &ada).await];
+        let changes = (0..100).map(|number| {
+            let server = if number % 2 == 0 { &scene.server } else { &there };
+            let mut manifest = second();
+            manifest["permission_scopes"][1]["id"] = json!(format!("notes:write{number}"));
+            let path = format!("/agents/{}", scene.agent_id);
+            async move { server.patch(&path, &json!({"capability_manifest": manifest})).await.with_status(200) }
+        });
+        let published = futures_util::future::join_all(changes).await;
+        let version = |value: &Value| value["capability_manifest_version"].as_i64().unwrap();
+        let mut versions: Vec<_> = published.iter().map(version).collect();
+        versions.sort_unstable();
+        assert_eq!(versions, (2..=101).collect::<Vec<_>>());
+        for socket in &mut sockets {
+            let mut last = 1;
+            while last < 101 {
+                let told = socket.hear().await["new_manifest_version"].as_i64().unwrap();
+                assert!(told > last, "{told} after {last}");
+                last = told;
+            }
+            is_open(socket).await;
+        }
+    });
+}

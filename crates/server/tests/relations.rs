@@ -1,6 +1,8 @@
 //! Relations: people grant agents scopes, agents change, people answer again. What an agent may use is never more than what
 //! its person saw and agreed to, and every answer leaves a receipt.
 
+mod taking_back;
+
 use ostler_protocol::{
     FailureKind::*,
     receipts::Verifier,
@@ -286,14 +288,19 @@ async fn a_grant_for_one_call_and_one_for_a_time_end(engine: Engine) {
     let one = id(&made, "id");
     assert_eq!(made["granted_scopes"], json!(["notes:read", "notes:write"]));
     let path = format!("/h2a/relations/{one}/uses");
-    let used = |scope: &str| json!({"scope": scope, "call_id": "call_1"});
+    let used = |scope: &str, call_id: &str| json!({"scope": scope, "call_id": call_id});
     for _ in 0..2 {
-        let kept = scene.server.post(&path, &used("notes:write")).await.with_status(200);
+        let kept = scene.server.post(&path, &used("notes:write", "call_1")).await.with_status(200);
         assert_eq!(kept["granted_scopes"], json!(["notes:read", "notes:write"]), "this one is good for more calls");
     }
-    let left = scene.server.post(&path, &used("notes:read")).await.with_status(200);
+    let left = scene.server.post(&path, &used("notes:read", "call_2")).await.with_status(200);
     assert_eq!(left["granted_scopes"], json!(["notes:write"]));
-    scene.server.post(&path, &used("notes:read")).await.refused_by(PermissionDenied, "scope-not-granted");
+    let again = scene.server.post(&path, &used("notes:read", "call_2")).await.with_status(200);
+    assert_eq!(again, left, "whoever did not hear the answer asks again");
+    let other = scene.server.post(&path, &used("notes:write", "call_2")).await;
+    other.refused_by(StateConflict, "call-id-taken");
+    let another = scene.server.post(&path, &used("notes:read", "call_3")).await;
+    another.refused_by(PermissionDenied, "scope-not-granted");
     scene.server.clock.advance_ms(59_999);
     assert_eq!(relation(&scene.server, &one).await["granted_scopes"], json!(["notes:write"]));
     scene.server.clock.advance_ms(1);
@@ -301,6 +308,8 @@ async fn a_grant_for_one_call_and_one_for_a_time_end(engine: Engine) {
     assert_eq!((&over["granted_scopes"], &over["scopes"][1]["state"]), (&json!([]), &json!("expired")));
     let acts: Vec<_> = ledger(&scene.server).await.iter().map(|receipt| receipt["act"].clone()).collect();
     assert_eq!(acts, ["established", "used"]);
+    let used = ledger(&scene.server).await.pop().unwrap();
+    assert_eq!((&used["used_scope"], &used["call_id"]), (&json!("notes:read"), &json!("call_2")));
 }
 
 async fn a_refusal_is_remembered(engine: Engine) {
@@ -370,6 +379,8 @@ async fn every_answer_leaves_a_receipt_with_the_words_that_were_shown(engine: En
         (&json!("established"), &json!(1), &json!("zh"))
     );
     assert_eq!((&receipt["user_id"], &receipt["relation_id"]), (&json!("local"), &json!(one)));
+    let agent = json!([receipt["agent_id"], receipt["agent_name"], receipt["agent_owner_id"]]);
+    assert_eq!(agent, json!([scene.agent_id, "notes-helper", "local"]));
     assert_eq!((&receipt["manifest_version"], &receipt["manifest_hash"]), (&json!(1), &json!(scene.hash().await)));
     assert_eq!(receipt["scopes"][0]["label"], "读取位置");
     assert_eq!(receipt["scopes"][1]["label"], "May notes:write");
@@ -450,8 +461,9 @@ async fn one_person_has_so_many_relations_and_no_more(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let others = format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
-         INSERT INTO relations (relation_id, agent_id, user_id, consented_version, consented_hash, answers, revision,
-            created_at, updated_at) SELECT 'rel_' || i, 'agt_' || i, 'local', 1, 'h', '{{}}', 1, 0, 0 FROM n",
+         INSERT INTO relations (relation_id, agent_id, agent_name, agent_owner_id, user_id, consented_version,
+            consented_hash, answers, revision, created_at, updated_at)
+         SELECT 'rel_' || i, 'agt_' || i, 'a', 'local', 'local', 1, 'h', '{{}}', 1, 0, 0 FROM n",
         RELATIONS_PER_USER_MAX - 1
     );
     scene.server.store(&others).await;

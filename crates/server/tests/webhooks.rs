@@ -20,6 +20,7 @@ on_both_engines!(
     a_receiver_that_says_nothing_is_tried_again_under_the_same_id,
     a_redirect_is_not_followed,
     a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew,
+    an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one,
     a_receiver_that_answers_and_drops_the_connection_was_told,
     an_answer_without_an_end_is_not_read,
     a_name_that_resolves_to_this_machine_is_never_connected_to,
@@ -189,6 +190,20 @@ async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engin
     let requests = hook.received(2).await;
     assert_eq!(requests[0].headers["x-hashee-delivery-id"], requests[1].headers["x-hashee-delivery-id"]);
     assert_eq!(attempted(&server, &agent, &told, 1).await["status"], "delivered");
+}
+
+async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(engine: Engine) {
+    let server = server(engine).await;
+    let (old, new) = (HookReceiver::start([Behaviour::Held(410)]).await, HookReceiver::start([]).await);
+    let (agent, _) = hooked(&server, &old.url()).await;
+    let told = tell(&server, &agent).await;
+    old.received(1).await;
+    set(&server, &agent, &new.url()).await;
+    old.go_on();
+    let request = &new.received(1).await[0];
+    assert_eq!(request.headers["x-hashee-delivery-id"], told.as_str(), "what waited goes to the new one");
+    assert_eq!(attempted(&server, &agent, &told, 2).await["status"], "delivered");
+    assert_eq!(server.get(&path(&agent, "")).await.ok()["disabled_at"], Value::Null);
 }
 
 async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engine) {

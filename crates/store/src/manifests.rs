@@ -3,7 +3,7 @@
 use ostler_protocol::{Timestamp, ids::AgentId, relations::standing::DeclaredSince};
 
 use crate::{
-    db::{Db, Statement, StoreError},
+    db::{Db, Engine, Statement, StoreError},
     record::{Reader, json, text},
 };
 
@@ -46,9 +46,14 @@ pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
     Statement::new(sql, args)
 }
 
-/// A guard: this is still the agent's manifest of now.
-pub(crate) fn is_current(agent_id: AgentId, version: i64) -> Statement {
-    let sql = "SELECT 1 WHERE (SELECT max(version) FROM manifests WHERE agent_id = $1) = $2";
+/// A guard: this is still the agent's manifest of now, and stays it until the transaction has ended.
+pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement {
+    // Whoever publishes changes this row; SQLite's writes follow each other in any case.
+    let lock = match db.engine {
+        Engine::Sqlite(_) => "",
+        Engine::Postgres(_) => "FOR SHARE",
+    };
+    let sql = format!("SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 {lock}");
     Statement::guard(sql, vec![text(agent_id), version.into()])
 }
 

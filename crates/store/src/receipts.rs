@@ -2,6 +2,7 @@
 
 use ostler_protocol::{
     ids::RelationId,
+    limits::PAGE_BYTES_MAX,
     receipts::{Head, Receipt},
 };
 
@@ -12,11 +13,13 @@ use crate::{
 
 /// Fails when somebody else has appended meanwhile: a number is given once.
 pub(crate) fn appended(receipt: &Receipt) -> Statement {
-    let sql = "INSERT INTO receipts (user_id, seq, relation_id, hash, receipt) VALUES ($1, $2, $3, $4, $5)";
+    let sql =
+        "INSERT INTO receipts (user_id, seq, relation_id, call_id, hash, receipt) VALUES ($1, $2, $3, $4, $5, $6)";
     let args = vec![
         receipt.user_id.as_str().into(),
         receipt.seq.into(),
         text(receipt.relation_id),
+        receipt.call_id.clone().into(),
         receipt.hash.as_str().into(),
         json(receipt),
     ];
@@ -30,20 +33,58 @@ pub async fn head(db: &Db, user_id: &str) -> Result<Head, StoreError> {
     Ok(head.unwrap_or_default())
 }
 
-/// Of one relation, by number.
-pub async fn list_by_relation(
-    db: &Db,
-    relation_id: RelationId,
-    after_seq: i64,
-    limit: u32,
-) -> Result<Vec<Receipt>, StoreError> {
-    let sql = "SELECT receipt FROM receipts WHERE relation_id = $1 AND seq > $2 ORDER BY seq LIMIT $3";
-    db.read(sql, vec![text(relation_id), after_seq.into(), i64::from(limit).into()], |row| row.json()).await
+/// The last one of a relation.
+pub async fn find_last(db: &Db, relation_id: RelationId) -> Result<Option<Receipt>, StoreError> {
+    let sql = "SELECT receipt FROM receipts WHERE relation_id = $1 ORDER BY seq DESC LIMIT 1";
+    db.read_one(sql, vec![text(relation_id)], |row| row.json()).await
 }
 
-/// A person's whole ledger, by number, each receipt as the text that was written, with its number.
-pub async fn list(db: &Db, user_id: &str, after_seq: i64, limit: u32) -> Result<Vec<(i64, String)>, StoreError> {
-    let sql = "SELECT seq, receipt FROM receipts WHERE user_id = $1 AND seq > $2 ORDER BY seq LIMIT $3";
-    let args = vec![user_id.into(), after_seq.into(), i64::from(limit).into()];
-    db.read(sql, args, |row| Ok((row.int()?, row.text()?))).await
+/// The one of the call that used a grant up.
+pub async fn find_by_call(db: &Db, relation_id: RelationId, call_id: &str) -> Result<Option<Receipt>, StoreError> {
+    let sql = "SELECT receipt FROM receipts WHERE relation_id = $1 AND call_id = $2";
+    db.read_one(sql, vec![text(relation_id), call_id.into()], |row| row.json()).await
+}
+
+/// Whose receipts are read.
+#[derive(Clone, Copy, Debug)]
+pub enum Of<'a> {
+    Relation(RelationId),
+    Person(&'a str),
+}
+
+/// Receipts by number, each as the text that was written, with its number.
+#[derive(Debug, Default)]
+pub struct Page {
+    pub receipts: Vec<(i64, String)>,
+    pub has_more: bool,
+}
+
+/// Read at a time: a receipt may be as long as a manifest.
+const CHUNK: usize = 16;
+
+/// So many at most, and no more bytes than a page may have, but at least one.
+pub async fn list(db: &Db, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, StoreError> {
+    let (column, whose) = match of {
+        Of::Relation(relation_id) => ("relation_id", text(relation_id)),
+        Of::Person(user_id) => ("user_id", user_id.into()),
+    };
+    let sql = format!("SELECT seq, receipt FROM receipts WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3");
+    let (mut page, mut bytes, mut after) = (Page::default(), 0, after_seq);
+    loop {
+        let args = vec![whose.clone(), after.into(), (CHUNK as i64).into()];
+        let chunk = db.read(sql.clone(), args, |row| Ok((row.int()?, row.text()?))).await?;
+        let is_last = chunk.len() < CHUNK;
+        for (seq, receipt) in chunk {
+            bytes += receipt.len();
+            page.has_more = page.receipts.len() == limit as usize || (bytes > PAGE_BYTES_MAX && after > after_seq);
+            if page.has_more {
+                return Ok(page);
+            }
+            after = seq;
+            page.receipts.push((seq, receipt));
+        }
+        if is_last {
+            return Ok(page);
+        }
+    }
 }

@@ -14,15 +14,17 @@ use crate::{
     record::{Reader, Value, json, text},
 };
 
-const COLUMNS: &str = "relation_id, agent_id, user_id, created_at, consented_version, consented_hash, answers, revision, updated_at, revoked_at";
+const COLUMNS: &str = "relation_id, agent_id, agent_name, agent_owner_id, user_id, created_at, consented_version, \
+    consented_hash, answers, revision, updated_at, revoked_at";
 
 fn decode(row: &mut Reader<'_>) -> Result<Relation, StoreError> {
-    let (relation_id, agent_id, user_id, created_at) = (row.id()?, row.id()?, row.text()?, row.time()?);
     Ok(Relation {
-        relation_id,
-        agent_id,
-        user_id,
-        created_at,
+        relation_id: row.id()?,
+        agent_id: row.id()?,
+        agent_name: row.text()?,
+        agent_owner_id: row.text()?,
+        user_id: row.text()?,
+        created_at: row.time()?,
         consented: Consented { version: row.int()?, hash: row.text()? },
         answers: row.json()?,
         revision: row.int()?,
@@ -45,31 +47,35 @@ fn state(relation: &Relation) -> [Value; 6] {
 
 /// False: there is such a relation, the ledger has grown, or the manifest is another one by now. Nothing was written.
 pub async fn insert(db: &Db, relation: &Relation, receipt: &Receipt) -> Result<bool, StoreError> {
-    let sql = format!("INSERT INTO relations ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+    let sql = format!("INSERT INTO relations ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
     let mut args = vec![
         text(relation.relation_id),
         text(relation.agent_id),
+        relation.agent_name.as_str().into(),
+        relation.agent_owner_id.as_str().into(),
         relation.user_id.as_str().into(),
         relation.created_at.into(),
     ];
     args.extend(state(relation));
-    let current = manifests::is_current(relation.agent_id, relation.consented.version);
+    let current = manifests::is_current(db, relation.agent_id, relation.consented.version);
     write(db, vec![current, Statement::new(sql, args), receipts::appended(receipt)]).await
 }
 
-/// Replaces the revision before this one, if the agent's manifest is still the one named. False: nothing was written.
+/// Replaces the revision before this one, if the agent's manifest is still the one named, where one is. False: nothing was
+/// written.
 pub async fn update(
     db: &Db,
     relation: &Relation,
     receipt: &Receipt,
-    manifest_version: i64,
+    manifest_version: Option<i64>,
 ) -> Result<bool, StoreError> {
     let sql = "UPDATE relations SET consented_version = $1, consented_hash = $2, answers = $3, revision = $4,
         updated_at = $5, revoked_at = $6 WHERE relation_id = $7 AND revision = $8 RETURNING 1";
     let mut args = state(relation).to_vec();
     args.extend([text(relation.relation_id), (relation.revision - 1).into()]);
-    let current = manifests::is_current(relation.agent_id, manifest_version);
-    write(db, vec![current, Statement::guard(sql, args), receipts::appended(receipt)]).await
+    let current = manifest_version.map(|version| manifests::is_current(db, relation.agent_id, version));
+    let written = [Statement::guard(sql, args), receipts::appended(receipt)];
+    write(db, current.into_iter().chain(written).collect()).await
 }
 
 async fn write(db: &Db, statements: Vec<Statement>) -> Result<bool, StoreError> {
@@ -87,6 +93,15 @@ pub async fn get(db: &Db, relation_id: RelationId) -> Result<Option<Relation>, S
 /// The one relation these two have now.
 pub async fn find_active(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM relations WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NULL");
+    db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
+}
+
+/// The last relation of these two that has ended.
+pub async fn find_ended(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM relations WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NOT NULL
+         ORDER BY revoked_at DESC, created_at DESC LIMIT 1"
+    );
     db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
 }
 

@@ -78,10 +78,13 @@ pub async fn delete(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, 
     db.write_together(vec![gone, give_up(agent_id, "the webhook was removed", now)]).await
 }
 
-/// The receiver wants no more: what waits for it is given up, and can be replayed once the webhook is set anew.
-pub async fn update_disabled(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE webhooks SET disabled_at = $1 WHERE agent_id = $2 AND disabled_at IS NULL RETURNING 1";
-    let disabled = Statement::guard(sql, vec![now.into(), text(agent_id)]);
+/// The receiver wants no more: what waits for it is given up, and can be replayed once the webhook is set anew. False: it was,
+/// meanwhile; each has its own secret.
+pub async fn update_disabled(db: &Db, told: &Sealed, now: Timestamp) -> Result<bool, StoreError> {
+    let agent_id = told.webhook.agent_id;
+    let sql = "UPDATE webhooks SET disabled_at = $1
+         WHERE agent_id = $2 AND sealed_secret = $3 AND disabled_at IS NULL RETURNING 1";
+    let disabled = Statement::guard(sql, vec![now.into(), text(agent_id), told.secret.as_str().into()]);
     db.write_together(vec![disabled, give_up(agent_id, "the receiver is gone (410)", now)]).await
 }
 

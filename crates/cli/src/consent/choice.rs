@@ -8,6 +8,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
+    agents::Agent,
     i18n::{Language, scope_text},
     manifest::{Manifest, Scope, Sensitivity},
     relations::{Answers, RelationView, ScopeStanding, ScopeState, Terms},
@@ -16,12 +17,14 @@ use ostler_protocol::{
 use super::words::{Words, words};
 use crate::{
     errors,
-    output::{self, line},
+    output::{self, line, wrapped},
     paint::Paint,
     times::{age_ms, parse_ms},
 };
 
-const TEXT_CHARS_MAX: usize = 400;
+/// Where the words about a scope begin, and how wide the screen is where nobody can tell.
+const INDENT: usize = 9;
+const WIDTH_DEFAULT: usize = 100;
 
 /// What is said about one scope on the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,11 +39,20 @@ struct Row<'a> {
     scope: &'a Scope,
     state: ScopeState,
     is_new: bool,
+    /// The limits of the grant that is there, in force or paused.
+    had: Option<Terms>,
     said: Said,
 }
 
+impl Row<'_> {
+    /// A grant that says nothing about its limits keeps those that it has.
+    fn granted(&self) -> Said {
+        Said::Granted(self.had.unwrap_or_default())
+    }
+}
+
 pub struct Choice<'a> {
-    agent: &'a str,
+    agent: &'a Agent,
     manifest: &'a Manifest,
     language: Language,
     rows: Vec<Row<'a>>,
@@ -49,7 +61,7 @@ pub struct Choice<'a> {
 impl<'a> Choice<'a> {
     /// With a relation, what is in force in it is chosen beforehand.
     pub fn new(
-        agent: &'a str,
+        agent: &'a Agent,
         manifest: &'a Manifest,
         relation: Option<&RelationView>,
         language: Language,
@@ -59,12 +71,14 @@ impl<'a> Choice<'a> {
             let standing = relation.and_then(|relation| relation.scopes.iter().find(|known| known.id == scope.id));
             let state = standing.map_or(ScopeState::Unanswered, |known| known.state);
             let asked = relation.is_some_and(|relation| relation.scopes_requiring_reauth.contains(&scope.id));
+            let is_held = matches!(state, ScopeState::Granted | ScopeState::Suspended);
+            let had = standing.filter(|_| is_held).map(|known| limits(known, now));
             let said = match state {
-                ScopeState::Granted => Said::Granted(standing.map(|known| limits(known, now)).unwrap_or_default()),
+                ScopeState::Granted => Said::Granted(had.unwrap_or_default()),
                 ScopeState::Denied => Said::Never,
                 _ => Said::Nothing,
             };
-            Row { scope, state, is_new: asked && state == ScopeState::Unanswered, said }
+            Row { scope, state, is_new: asked && state == ScopeState::Unanswered, had, said }
         };
         let mut rows: Vec<_> = manifest.permission_scopes.iter().map(row).collect();
         // By the level that an answer agrees to, which may be lower than the one still in force.
@@ -76,13 +90,14 @@ impl<'a> Choice<'a> {
         words(self.language)
     }
 
-    pub fn say(&mut self, scope: &str, said: Said) -> Result<(), Failure> {
+    /// `None`: it is granted, and nothing is said about its limits.
+    pub fn say(&mut self, scope: &str, said: Option<Said>) -> Result<(), Failure> {
         let known = self.rows.iter_mut().find(|row| row.scope.id == scope);
         let known = known.ok_or_else(|| {
             let ids: Vec<_> = self.manifest.permission_scopes.iter().map(|scope| scope.id.as_str()).collect();
             errors::usage(format!("the agent asks for no scope {scope:?}"), format!("it asks for {}", ids.join(", ")))
         })?;
-        known.said = said;
+        known.said = said.unwrap_or_else(|| known.granted());
         Ok(())
     }
 
@@ -116,11 +131,12 @@ impl<'a> Choice<'a> {
         match parts.as_slice() {
             [] => return Typed::Done,
             ["q"] => return Typed::Left,
-            ["all"] => self.rows.iter_mut().for_each(|row| row.said = Said::Granted(Terms::default())),
+            ["all"] => self.rows.iter_mut().for_each(|row| row.said = row.granted()),
             ["none"] => self.clear(),
             [number, how] if self.row(number).is_some() && how.parse::<usize>().is_err() => {
                 let said = match *how {
                     "once" => Said::Granted(Terms { once: true, expires_in_ms: None }),
+                    "always" => Said::Granted(Terms::default()),
                     "never" => Said::Never,
                     time => match parse_ms(time) {
                         Ok(ms) => Said::Granted(Terms { once: false, expires_in_ms: Some(ms) }),
@@ -133,7 +149,7 @@ impl<'a> Choice<'a> {
                 for number in numbers {
                     let row = self.row(number).expect("it was found");
                     let granted = matches!(row.said, Said::Granted(_));
-                    row.said = if granted { Said::Nothing } else { Said::Granted(Terms::default()) };
+                    row.said = if granted { Said::Nothing } else { row.granted() };
                 }
             }
             _ => return Typed::Unknown,
@@ -152,7 +168,8 @@ impl<'a> Choice<'a> {
             0 => words.asks_for_nothing.to_owned(),
             count => (words.asks_for)(count),
         };
-        let mut out = format!("\n{} {asks}\n", paint.bold(&line(self.agent, 200)));
+        let who = (words.who)(&self.agent.id.to_string(), &line(&self.agent.owner_id, 200));
+        let mut out = format!("\n{} {asks}\n{}\n", paint.bold(&line(&self.agent.name, 200)), paint.dim(&who));
         let mut level = None;
         for (index, row) in self.rows.iter().enumerate() {
             let sensitivity = row.scope.sensitivity;
@@ -181,18 +198,19 @@ impl<'a> Choice<'a> {
         };
         // The id stands beside the words in any case: words are the agent's own, ids are what is granted.
         let text = scope_text(row.scope, self.language);
-        let label = text.as_ref().map_or_else(String::new, |text| format!("{}  ", line(&text.label, TEXT_CHARS_MAX)));
+        let label = text.as_ref().map_or_else(String::new, |text| format!("{}  ", line(&text.label, usize::MAX)));
         let known = row.is_new.then_some(words.is_new).or(words.state(row.state));
         let notes: Vec<_> = known.map(str::to_owned).into_iter().chain(how).collect();
         let notes = if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) };
         let mut out = format!("  {mark} {number}  {label}{}{notes}\n", paint.dim(&row.scope.id));
         if let Some(text) = text.filter(|text| !text.description.is_empty()) {
-            out += &format!("         {}\n", line(&text.description, TEXT_CHARS_MAX));
+            // All of it: whoever consents has read what they consent to.
+            out += &told(&text.description);
         }
         let tools: Vec<_> = self.manifest.tools.iter().filter(|tool| tool.permission_scope == row.scope.id).collect();
         if !tools.is_empty() {
             let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
-            out += &format!("         {} {}\n", words.tools, line(&names.join(", "), TEXT_CHARS_MAX));
+            out += &told(&format!("{} {}", words.tools, names.join(", ")));
         }
         if tools.iter().any(|tool| tool.required) {
             out += &format!("         {}\n", words.needed);
@@ -209,7 +227,8 @@ impl<'a> Choice<'a> {
                 Said::Nothing => continue,
                 Said::Never => denied_scopes.push(id),
                 Said::Granted(limits) => {
-                    if limits != Terms::default() {
+                    // What is not said stays as it is; what was shown otherwise is said, even if it is "without limits".
+                    if limits != row.had.unwrap_or_default() {
                         terms.insert(id.clone(), limits);
                     }
                     granted.push(id);
@@ -222,11 +241,18 @@ impl<'a> Choice<'a> {
 
     pub fn question(&self) -> String {
         let granted = self.rows.iter().filter(|row| matches!(row.said, Said::Granted(_))).count();
-        (self.words().confirm)(granted, self.rows.len(), &line(self.agent, 200))
+        (self.words().confirm)(granted, self.rows.len(), &line(&self.agent.name, 200))
     }
 }
 
-/// The limits of a grant that is in force, for as long as is left of it.
+/// Words about a scope, on as many lines as they need.
+fn told(text: &str) -> String {
+    let width = output::width().unwrap_or(WIDTH_DEFAULT).saturating_sub(INDENT);
+    let lines = wrapped(&line(text, usize::MAX), width);
+    lines.iter().map(|line| format!("{:INDENT$}{line}\n", "")).collect()
+}
+
+/// The limits of a grant that is there, for as long as is left of it.
 fn limits(known: &ScopeStanding, now: Timestamp) -> Terms {
     let left = |end: Timestamp| (end.duration_since(now).as_millis() as i64).max(1);
     Terms { once: known.once, expires_in_ms: known.expires_at.map(left) }
@@ -253,6 +279,13 @@ mod tests {
 
     use super::*;
 
+    fn agent() -> Agent {
+        serde_json::from_value(json!({"id": "agt_00000000000000000000000000000007", "name": "notes",
+            "owner_id": "usr_1", "capability_manifest_version": 1, "capability_manifest_hash": "h",
+            "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}))
+        .unwrap()
+    }
+
     fn manifest() -> Manifest {
         serde_json::from_value(json!({"schema_version": "1.0", "agent_version": "1.0.0",
             "tools": [{"name": "where_am_i", "description_i18n_key": "a.b", "input_schema": {"type": "object"},
@@ -267,10 +300,12 @@ mod tests {
     #[test]
     fn the_most_sensitive_comes_first_and_nothing_is_chosen() {
         let manifest = manifest();
-        let choice = Choice::new("notes", &manifest, None, Language::En, Timestamp::UNIX_EPOCH);
+        let agent = agent();
+        let choice = Choice::new(&agent, &manifest, None, Language::En, Timestamp::UNIX_EPOCH);
         assert_eq!(
             choice.render(Paint::PLAIN),
-            "\nnotes asks for 2 scopes. Nothing is granted unless you say so.\n\n▲ High: asks you every time\n  \
+            "\nnotes asks for 2 scopes. Nothing is granted unless you say so.\n\
+             agt_00000000000000000000000000000007, owned by usr_1\n\n▲ High: asks you every time\n  \
              [ ] 1  Read your location  location:read\n         Learn where this device is.\n         used by where_am_i\n         \
              the agent says it is of no use without it\n\n○ Low: used without asking you\n  \
              [ ] 2  Write[2J notes  notes:write\n         Change your notes.\n"
@@ -281,7 +316,8 @@ mod tests {
     #[test]
     fn what_is_typed_is_what_is_granted() {
         let manifest = manifest();
-        let mut choice = Choice::new("notes", &manifest, None, Language::Zh, Timestamp::UNIX_EPOCH);
+        let agent = agent();
+        let mut choice = Choice::new(&agent, &manifest, None, Language::Zh, Timestamp::UNIX_EPOCH);
         for typed in ["1 once", "2"] {
             assert!(matches!(choice.take(typed), Typed::Shown), "{typed}");
         }
@@ -300,5 +336,42 @@ mod tests {
         assert_eq!(choice.answers("h").terms["location:read"].expires_in_ms, Some(7_200_000));
         assert!(choice.render(Paint::PLAIN).contains("[x] 1  读取位置  location:read  (限时 2h)"));
         assert!(choice.render(Paint::PLAIN).contains("(始终拒绝)"));
+    }
+
+    #[test]
+    fn a_long_text_is_shown_to_its_end() {
+        let (agent, mut manifest) = (agent(), manifest());
+        let words: Vec<_> = (0..300).map(|number| format!("word{number}")).collect();
+        manifest.permission_scopes[0].description_fallback = Some(words.join(" "));
+        let screen = Choice::new(&agent, &manifest, None, Language::En, Timestamp::UNIX_EPOCH).render(Paint::PLAIN);
+        assert!(words.iter().all(|word| screen.contains(word)), "{screen}");
+        assert!(screen.lines().all(|line| line.len() <= WIDTH_DEFAULT), "{screen}");
+    }
+
+    #[test]
+    fn limits_stay_unless_they_are_lifted() {
+        let (agent, manifest) = (agent(), manifest());
+        let standing = |id: &str, state: &str, once: bool| {
+            json!({"id": id, "state": state, "sensitivity": "low",
+            "once": once, "expires_at": null})
+        };
+        let relation: RelationView = serde_json::from_value(json!({"id": "rel_00000000000000000000000000000007",
+            "agent_id": agent.id, "agent_name": "notes", "agent_owner_id": "usr_1", "user_id": "local",
+            "granted_scopes": ["location:read"], "suspended_scopes": ["notes:write"], "denied_scopes": [],
+            "scopes": [standing("location:read", "granted", true), standing("notes:write", "suspended", true)],
+            "consented_manifest_version": 1, "consented_manifest_hash": "h", "manifest_version": 1,
+            "manifest_hash": "h", "reauth_required": true, "scopes_requiring_reauth": [],
+            "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z", "revoked_at": null}))
+        .unwrap();
+        let mut choice = Choice::new(&agent, &manifest, Some(&relation), Language::En, Timestamp::UNIX_EPOCH);
+        choice.take("all");
+        assert_eq!(
+            choice.render(Paint::PLAIN).matches("(once)").count()
+                + choice.render(Paint::PLAIN).matches(", once)").count(),
+            2
+        );
+        assert!(choice.answers("h").terms.is_empty(), "the server keeps them");
+        choice.take("1 always");
+        assert_eq!(choice.answers("h").terms, BTreeMap::from([("location:read".to_owned(), Terms::default())]));
     }
 }

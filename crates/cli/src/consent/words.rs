@@ -10,6 +10,9 @@ use ostler_protocol::{
 pub struct Words {
     pub asks_for: fn(usize) -> String,
     pub asks_for_nothing: &'static str,
+    /// The agent's id and who owns it.
+    pub who: fn(&str, &str) -> String,
+    pub nothing_waits: &'static str,
     /// By sensitivity: low, medium, high.
     pub levels: [&'static str; 3],
     pub tools: &'static str,
@@ -24,6 +27,8 @@ pub struct Words {
     pub help: &'static str,
     pub not_understood: fn(&str) -> String,
     pub confirm: fn(usize, usize, &str) -> String,
+    pub granted: fn(&str) -> String,
+    pub nothing_granted: &'static str,
     pub nothing_done: &'static str,
     pub changed: fn(i64, i64) -> String,
     pub unchanged: &'static str,
@@ -35,6 +40,8 @@ const EN: Words = Words {
         count => format!("asks for {count} scopes. Nothing is granted unless you say so."),
     },
     asks_for_nothing: "asks for nothing.",
+    who: |id, owner| format!("{id}, owned by {owner}"),
+    nothing_waits: "nothing waits for an answer",
     levels: ["Low: used without asking you", "Medium: asks you once a day", "High: asks you every time"],
     tools: "used by",
     needed: "the agent says it is of no use without it",
@@ -45,10 +52,12 @@ const EN: Words = Words {
     was_refused: "you refused it",
     was_expired: "its time is over",
     is_new: "new",
-    help: "A number grants that scope or takes it back; `2 once`, `2 1h`, `2 never`; `all`, `none`.\n\
+    help: "A number grants that scope or takes it back; `2 once`, `2 1h`, `2 always`, `2 never`; `all`, `none`.\n\
            Enter goes on, `q` leaves everything as it is.",
     not_understood: |text| format!("{text:?} is nothing to choose"),
     confirm: |granted, all, agent| format!("Grant {granted} of {all} scopes to {agent}?"),
+    granted: |scopes| format!("granted {scopes}"),
+    nothing_granted: "nothing granted",
     nothing_done: "nothing was changed",
     changed: |from, to| format!("has changed since you consented (manifest {from}, now {to}):"),
     unchanged: "has not changed since you consented.",
@@ -57,6 +66,8 @@ const EN: Words = Words {
 const ZH: Words = Words {
     asks_for: |count| format!("请求 {count} 项权限。未经你同意，不会授予任何权限。"),
     asks_for_nothing: "没有请求任何权限。",
+    who: |id, owner| format!("{id}，所有者 {owner}"),
+    nothing_waits: "没有等待你答复的变更",
     levels: ["低：使用时不再询问", "中：每天询问一次", "高：每次都询问"],
     tools: "用于",
     needed: "该 Agent 声明缺少它就无法使用",
@@ -67,10 +78,12 @@ const ZH: Words = Words {
     was_refused: "你曾拒绝",
     was_expired: "已到期",
     is_new: "新增",
-    help: "输入编号以授予或取消；`2 once` 仅一次，`2 1h` 限时，`2 never` 始终拒绝；`all` 全选，`none` 全不选。\n\
+    help: "输入编号以授予或取消；`2 once` 仅一次，`2 1h` 限时，`2 always` 不限，`2 never` 始终拒绝；`all` 全选，`none` 全不选。\n\
            直接回车继续，`q` 保持不变并退出。",
     not_understood: |text| format!("无法理解：{text:?}"),
     confirm: |granted, all, agent| format!("向 {agent} 授予 {all} 项权限中的 {granted} 项？"),
+    granted: |scopes| format!("已授予 {scopes}"),
+    nothing_granted: "未授予任何权限",
     nothing_done: "未做任何更改",
     changed: |from, to| format!("自你同意以来已变更（清单版本 {from}，现为 {to}）："),
     unchanged: "自你同意以来没有变更。",
@@ -119,7 +132,7 @@ pub fn change(language: Language, rule: Rule, breaking: bool, subject: &str) -> 
         Rule::ToolMadeOptional => ("can do without a tool now", "工具变为可选"),
         Rule::TextChanged => ("describes itself in other words", "说明文字有改动"),
         _ if breaking => ("uses a tool in another way", "工具的用法有改动"),
-        _ => ("has changed something that takes nothing from you", "有不影响你的改动"),
+        _ => ("has changed something that you need not answer to", "有无需你答复的改动"),
     };
     let words = if language == Language::Zh { zh } else { en };
     format!("{words}: {subject}")
@@ -135,7 +148,7 @@ mod tests {
             let said = words(language);
             let all = [said.help, said.needed, said.once, said.never, said.tools, said.is_new, said.nothing_done];
             assert!(all.iter().chain(&said.levels).all(|text| !text.is_empty()), "{language:?}");
-            for command in ["`2 once`", "`2 1h`", "`2 never`", "`all`", "`none`", "`q`"] {
+            for command in ["`2 once`", "`2 1h`", "`2 always`", "`2 never`", "`all`", "`none`", "`q`"] {
                 assert!(said.help.contains(command), "{language:?} explains {command}");
             }
             assert!((said.confirm)(2, 3, "notes").contains("notes"));

@@ -61,10 +61,10 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     assert_eq!((&foretold["breaking"], &foretold["capability_manifest_version"]), (&json!(true), &json!(2)));
     let same = printed(ostler(&["agents", "diff", agent, "--manifest", old]));
     assert_eq!(same, "silent: nobody is asked again\n");
-    let updated = printed(ostler(&["agents", "update", agent, "--manifest", new, "--name", "Rereader"]));
+    let updated = printed(ostler(&["agents", "update", agent, "--manifest", new, "--profile", "scripted"]));
     assert_eq!(updated, format!("{agent} manifest version 2\n"));
     printed(ostler(&["agents", "create", "other"]));
-    let listed = printed(ostler(&["agents", "list", "--name", "reread", "-o", "json"]));
+    let listed = printed(ostler(&["agents", "list", "--name", "read", "-o", "json"]));
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &json!(agent)));
     assert_eq!(listed[0]["capability_manifest_hash"], foretold["capability_manifest_hash"]);

@@ -15,23 +15,37 @@ use crate::{
     receipts::Act,
 };
 
-/// A relation of somebody who has none with this agent. Naming the manifest they saw is wise, and not demanded.
+/// Who a relation is between. An agent's name and owner never change.
+#[derive(Clone, Debug)]
+pub struct Between {
+    pub relation_id: RelationId,
+    pub agent_id: AgentId,
+    pub agent_name: String,
+    pub agent_owner_id: String,
+    pub user_id: String,
+}
+
+/// A relation of somebody who has none with this agent. What they refused in an earlier one stays refused. Naming the manifest
+/// they saw is wise, and not demanded.
 pub fn establish(
-    relation_id: RelationId,
-    agent_id: AgentId,
-    user_id: String,
+    between: Between,
     declared: Declared<'_>,
+    refused: &BTreeMap<String, Answer>,
     asked: &Answers,
     now: Timestamp,
 ) -> Result<Relation, Failure> {
-    check(declared, asked)?;
+    check_said(asked)?;
+    check_declared(declared, asked)?;
     check_seen(declared, asked)?;
+    let Between { relation_id, agent_id, agent_name, agent_owner_id, user_id } = between;
     Ok(Relation {
         relation_id,
         agent_id,
+        agent_name,
+        agent_owner_id,
         user_id,
         consented: consented(declared),
-        answers: answers(declared, &BTreeMap::new(), asked, now)?,
+        answers: answers(declared, &refusals(refused), asked, now)?,
         revision: 1,
         created_at: now,
         updated_at: now,
@@ -39,24 +53,23 @@ pub fn establish(
     })
 }
 
-/// Answers to the manifest of now, or takes grants back.
+/// Takes grants back, or turns them into refusals. That needs the relation alone, whatever the agent's manifest is by now.
+/// `None`: the answer says more than that, and is held against the manifest by [`answer`].
+pub fn narrow(relation: &Relation, asked: &Answers, now: Timestamp) -> Result<Option<Relation>, Failure> {
+    check_answer(relation, asked)?;
+    if !asked.denied_scopes.iter().all(|id| relation.answers.contains_key(id)) {
+        return Ok(None);
+    }
+    Ok(narrowed(relation, asked, now))
+}
+
+/// Answers to the manifest of now; or refuses for good what was never answered.
 pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act), Failure> {
     let Standing { relation, declared, now, .. } = standing;
-    is_not_revoked(relation)?;
-    check(declared, asked)?;
-    // Silence must not take everything back.
-    if asked.granted_scopes.is_none() {
-        return Err(Failure::invalid(
-            "granted-scopes-missing",
-            "say in granted_scopes what is granted, even if it is none",
-        ));
-    }
-    if asked.manifest_hash.is_none() && only_takes_back(standing, asked) {
-        let stays = |id: &String, answer: &Answer| *answer == Answer::Denied || asked.granted().contains(id);
-        let mut answers = relation.answers.clone();
-        answers.retain(|id, answer| stays(id, answer));
-        answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
-        return Ok((changed(relation, now, |next| next.answers = answers), Act::Narrowed));
+    check_answer(relation, asked)?;
+    check_declared(declared, asked)?;
+    if let Some(next) = narrowed(relation, asked, now) {
+        return Ok((next, Act::Narrowed));
     }
     if asked.manifest_hash.is_none() {
         let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
@@ -69,6 +82,22 @@ pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act)
         next.consented = consented(declared);
     });
     Ok((next, Act::Consented))
+}
+
+/// Without what is not listed any more, and with what is refused now. `None`: more is granted than before, or for longer, or
+/// the person answers to a manifest.
+fn narrowed(relation: &Relation, asked: &Answers, now: Timestamp) -> Option<Relation> {
+    let is_held = |id: &String| match relation.answers.get(id) {
+        Some(Answer::Granted { expires_at, .. }) => expires_at.is_none_or(|end| now < end),
+        Some(Answer::Denied) | None => false,
+    };
+    if asked.manifest_hash.is_some() || !asked.terms.is_empty() || !asked.granted().iter().all(is_held) {
+        return None;
+    }
+    Some(changed(relation, now, |next| {
+        next.answers.retain(|id, answer| *answer == Answer::Denied || asked.granted().contains(id));
+        next.answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
+    }))
 }
 
 /// Uses a grant for one call. `None`: nothing changes, for the grant is good for more than one.
@@ -87,11 +116,11 @@ pub fn use_scope(standing: Standing<'_>, scope: &str) -> Result<Option<Relation>
     }))
 }
 
-/// Ends a relation. `None`: it has ended before.
+/// Ends a relation; what was refused in it is remembered for the next one. `None`: it has ended before.
 pub fn revoke(relation: &Relation, now: Timestamp) -> Option<Relation> {
     relation.revoked_at.is_none().then(|| {
         changed(relation, now, |next| {
-            next.answers.clear();
+            next.answers = refusals(&relation.answers);
             next.revoked_at = Some(now);
         })
     })
@@ -114,26 +143,35 @@ fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
     }
 }
 
-/// Nothing is granted that is not granted now, and nothing for longer.
-fn only_takes_back(standing: Standing<'_>, asked: &Answers) -> bool {
-    asked.terms.is_empty() && asked.granted().iter().all(|id| standing.is_granted(id))
+/// What can be said about an answer without the manifest.
+fn check_answer(relation: &Relation, asked: &Answers) -> Result<(), Failure> {
+    is_not_revoked(relation)?;
+    // Silence must not take everything back.
+    if asked.granted_scopes.is_none() {
+        return Err(Failure::invalid(
+            "granted-scopes-missing",
+            "say in granted_scopes what is granted, even if it is none",
+        ));
+    }
+    check_said(asked)
 }
 
-fn check(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
+fn check_said(asked: &Answers) -> Result<(), Failure> {
     let mut named = BTreeSet::new();
-    for id in asked.granted().iter().chain(&asked.denied_scopes) {
-        if declared.scope(id).is_none() {
-            let message = format!("the agent's manifest declares no scope {id:?}");
-            return Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()));
-        }
-        if !named.insert(id) {
-            return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
-        }
+    if let Some(id) = asked.granted().iter().chain(&asked.denied_scopes).find(|id| !named.insert(*id)) {
+        return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
     }
     match asked.terms.keys().find(|id| !asked.granted().contains(id)) {
         Some(id) => Err(Failure::invalid("terms", format!("terms are for granted scopes; {id:?} is none"))),
         None => Ok(()),
     }
+}
+
+fn check_declared(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
+    let unknown = asked.granted().iter().chain(&asked.denied_scopes).find(|id| declared.scope(id).is_none());
+    let Some(id) = unknown else { return Ok(()) };
+    let message = format!("the agent's manifest declares no scope {id:?}");
+    Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()))
 }
 
 /// The person saw this manifest and no other.
@@ -146,6 +184,11 @@ fn check_seen(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
     Err(failure.detail("manifest_version", declared.version).detail("manifest_hash", declared.hash))
 }
 
+fn refusals(answers: &BTreeMap<String, Answer>) -> BTreeMap<String, Answer> {
+    let refused = answers.iter().filter(|(_, answer)| **answer == Answer::Denied);
+    refused.map(|(id, answer)| (id.clone(), answer.clone())).collect()
+}
+
 /// The answers after a consent: what is granted now, and every refusal of a scope that is still declared.
 fn answers(
     declared: Declared<'_>,
@@ -153,12 +196,18 @@ fn answers(
     asked: &Answers,
     now: Timestamp,
 ) -> Result<BTreeMap<String, Answer>, Failure> {
-    let refused = before.iter().filter(|(id, answer)| **answer == Answer::Denied && declared.scope(id).is_some());
-    let mut answers: BTreeMap<_, _> = refused.map(|(id, answer)| (id.clone(), answer.clone())).collect();
+    let mut answers = refusals(before);
+    answers.retain(|id, _| declared.scope(id).is_some());
     for id in asked.granted() {
         let sensitivity = declared.scope(id).expect("it was checked").sensitivity;
-        let Terms { once, expires_in_ms } = asked.terms.get(id).copied().unwrap_or_default();
-        let expires_at = expires_in_ms.map(|ms| end(now, ms)).transpose()?;
+        let (once, expires_at) = match (asked.terms.get(id), before.get(id)) {
+            (Some(Terms { once, expires_in_ms }), _) => (*once, expires_in_ms.map(|ms| end(now, ms)).transpose()?),
+            // Whoever says nothing about the limits of a grant that is there leaves them as they are.
+            (None, Some(Answer::Granted { once, expires_at, .. })) if expires_at.is_none_or(|end| now < end) => {
+                (*once, *expires_at)
+            }
+            (None, _) => (false, None),
+        };
         answers.insert(id.clone(), Answer::Granted { sensitivity, once, expires_at });
     }
     answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));

@@ -124,11 +124,23 @@ impl Standing<'_> {
         let of = |state| ids(scopes.iter().filter(|scope| scope.state == state));
         let reauth_required = self.is_pending();
         let asked = if reauth_required { self.changed.scopes_requiring_reauth.clone() } else { vec![] };
-        let Relation { relation_id, agent_id, user_id, consented, created_at, updated_at, revoked_at, .. } =
-            self.relation.clone();
+        let Relation {
+            relation_id,
+            agent_id,
+            agent_name,
+            agent_owner_id,
+            user_id,
+            consented,
+            created_at,
+            updated_at,
+            revoked_at,
+            ..
+        } = self.relation.clone();
         RelationView {
             id: relation_id,
             agent_id,
+            agent_name,
+            agent_owner_id,
             user_id,
             granted_scopes: of(ScopeState::Granted),
             suspended_scopes: of(ScopeState::Suspended),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    answering::{answer, establish, revoke, use_scope},
+    answering::{Between, answer, establish, narrow, revoke, use_scope},
     standing::{Declared, DeclaredSince, Standing, declared_since},
     *,
 };
@@ -50,8 +50,7 @@ impl World {
         let since = declared_since(&DeclaredSince::new(), &checked.manifest, 1);
         let declared =
             Declared { version: 1, hash: &checked.canonical.hash, manifest: &checked.manifest, since: &since };
-        let (relation_id, agent_id) = (RelationId::new(Uuid::nil()), AgentId::new(Uuid::nil()));
-        let relation = establish(relation_id, agent_id, "local".into(), declared, &grants(granted), at(0)).unwrap();
+        let relation = establish(between(), declared, &BTreeMap::new(), &grants(granted), at(0)).unwrap();
         Self { versions: vec![(checked, since)], relation, now: at(1) }
     }
 
@@ -84,7 +83,10 @@ impl World {
     }
 
     fn answer(&mut self, asked: &Answers) -> Result<Act, Failure> {
-        let (next, act) = self.with(|standing| answer(standing, asked))?;
+        let (next, act) = match narrow(&self.relation, asked, self.now)? {
+            Some(next) => (next, Act::Narrowed),
+            None => self.with(|standing| answer(standing, asked))?,
+        };
         self.relation = next;
         Ok(act)
     }
@@ -93,6 +95,16 @@ impl World {
     fn consent(&mut self, granted: &[&str]) {
         let seen = Some(self.declared().hash.to_owned());
         self.answer(&Answers { manifest_hash: seen, ..grants(granted) }).unwrap();
+    }
+}
+
+fn between() -> Between {
+    Between {
+        relation_id: RelationId::new(Uuid::nil()),
+        agent_id: AgentId::new(Uuid::nil()),
+        agent_name: "helper".into(),
+        agent_owner_id: "local".into(),
+        user_id: "local".into(),
     }
 }
 
@@ -241,6 +253,53 @@ fn a_refusal_is_remembered_until_the_scope_is_granted() {
     assert_eq!(rule(world.answer(&both)).1, "scope-twice");
     world.consent(&["shell:exec"]);
     assert!(world.view().denied_scopes.is_empty());
+}
+
+#[test]
+fn a_refusal_outlives_the_relation() {
+    let two = manifest(&[("notes:read", Low), ("shell:exec", High)], vec![]);
+    let mut world = World::start(two, &["notes:read"]);
+    world.answer(&Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:read"]) }).unwrap();
+    let ended = revoke(&world.relation, world.now).unwrap();
+    let again = |asked: &Answers| establish(between(), world.declared(), &ended.answers, asked, at(2)).unwrap();
+    assert_eq!(again(&grants(&[])).answers, BTreeMap::from([("shell:exec".to_owned(), Answer::Denied)]));
+    let changed_mind = again(&grants(&["shell:exec"]));
+    assert!(matches!(changed_mind.answers["shell:exec"], Answer::Granted { .. }));
+}
+
+#[test]
+fn grants_are_taken_back_beside_one_that_is_suspended_and_whatever_the_manifest_is() {
+    let scopes = [("notes:read", Low), ("notes:write", Medium), ("shell:exec", High)];
+    let mut world = World::start(manifest(&scopes, vec![tool("write", "notes:write", &[])]), &SCOPES[..3]);
+    world.patch(manifest(&scopes[..2], vec![tool("write", "notes:write", &["a"])]));
+    assert_eq!(world.view().suspended_scopes, ["notes:write"]);
+    // One is suspended, one is not declared any more.
+    assert_eq!(world.answer(&grants(&["notes:write", "shell:exec"])).unwrap(), Act::Narrowed);
+    assert_eq!((world.view().granted_scopes.len(), world.view().suspended_scopes), (0, vec!["notes:write".into()]));
+    let denied = Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:write"]) };
+    assert_eq!(world.answer(&denied).unwrap(), Act::Narrowed);
+    assert_eq!(world.relation.answers["shell:exec"], Answer::Denied);
+}
+
+#[test]
+fn a_grant_that_is_given_again_keeps_its_limits_unless_they_are_lifted() {
+    let mut world = World::start(manifest(&[("notes:read", Low), ("notes:write", Low)], vec![]), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let limited = |once, expires_in_ms| Terms { once, expires_in_ms };
+    let terms =
+        [("notes:read".to_owned(), limited(true, None)), ("notes:write".to_owned(), limited(false, Some(5_000)))];
+    let both = Answers { manifest_hash: seen, ..grants(&["notes:read", "notes:write"]) };
+    world.answer(&Answers { terms: terms.into(), ..both.clone() }).unwrap();
+    world.now = at(3);
+    assert_eq!(world.answer(&both).unwrap(), Act::Consented);
+    let scopes = world.view().scopes;
+    assert_eq!((scopes[0].once, scopes[1].expires_at), (true, Some(at(6))), "nothing was said about them");
+    let lifted = BTreeMap::from([("notes:read".to_owned(), Terms::default())]);
+    world.answer(&Answers { terms: lifted, ..both.clone() }).unwrap();
+    assert!(!world.view().scopes[0].once);
+    world.now = at(6);
+    world.answer(&both).unwrap();
+    assert_eq!(world.view().scopes[1].expires_at, None, "that one was over");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     body::{Body as AxumBody, Bytes},
@@ -34,6 +34,17 @@ impl FromRequestParts<App> for Caller {
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
         let principal = parts.extensions.get::<Principal>().cloned();
         principal.map(Self).ok_or_else(|| Refusal(unauthenticated("this needs a token: Authorization: Bearer …")))
+    }
+}
+
+/// Who calls, where anybody may.
+pub struct MaybeCaller(pub Option<Principal>);
+
+impl FromRequestParts<App> for MaybeCaller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().cloned()))
     }
 }
 

@@ -278,7 +278,7 @@ fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
 fn share(headers: &mut HeaderMap, origin: HeaderValue) {
     let list = HeaderValue::from_static;
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(header::VARY, list("origin"));
+    headers.append(header::VARY, list("origin"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
     let asked = list("authorization, content-type, idempotency-key, last-event-id");
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);

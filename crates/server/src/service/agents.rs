@@ -60,13 +60,27 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     Ok(SavedAgent { agent, warnings })
 }
 
-/// Anybody may read what an agent says of itself.
-pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+/// An agent as this caller may see it: anybody may read what it says of itself.
+pub async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> Result<Agent, Failure> {
+    Ok(seen_by(caller, get(app, id).await?))
+}
+
+/// What runs an agent is nothing that people consent to, and nobody's business but its owner's and the platform's.
+fn seen_by(caller: Option<&Principal>, agent: Agent) -> Agent {
+    let may_see = match caller {
+        Some(Principal::Operator | Principal::Service { .. }) => true,
+        Some(caller) => caller.owner().is_ok_and(|owner| owner == agent.owner_id),
+        None => false,
+    };
+    Agent { backend_profile: agent.backend_profile.filter(|_| may_see), ..agent }
+}
+
+pub(super) async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
     let found = store::agents::get(&app.db, id).await.map_err(store_failure)?;
     found.ok_or_else(|| Failure::not_found("agent"))
 }
 
-pub async fn list(app: &App, asked: ListAgents) -> Result<AgentPage, Failure> {
+pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> Result<AgentPage, Failure> {
     let limit = cursors::limit(asked.limit)?;
     let name = asked.name.map(|name| name.to_lowercase());
     let fingerprint = cursors::fingerprint("agents", &name);
@@ -78,6 +92,7 @@ pub async fn list(app: &App, asked: ListAgents) -> Result<AgentPage, Failure> {
     let next_cursor = agents.last().filter(|_| more).map(|agent| {
         Cursor { created_at_us: agent.created_at.as_microsecond(), id: agent.id.to_string() }.encode(&fingerprint)
     });
+    let agents = agents.into_iter().map(|agent| seen_by(caller, agent)).collect();
     Ok(AgentPage { agents, next_cursor })
 }
 
@@ -91,10 +106,11 @@ pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAge
 }
 
 async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
-    if let Some(name) = &asked.name {
-        app.name("name", name)?;
+    let known = owned(app, caller, id).await?;
+    if asked.name.is_some_and(|name| name != known.name) {
+        let message = "an agent keeps its name: people have granted it something under this one; make another agent";
+        return Err(Failure::rule(FailureKind::StateConflict, "name-fixed", message));
     }
-    owned(app, caller, id).await?;
     let checked = match &asked.capability_manifest {
         Some(text) => Some(read(app, text).await?),
         None => None,
@@ -103,10 +119,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
     let _turn = app.publishing.lock().await;
     for _ in 0..RACES_MAX {
         let known = owned(app, caller, id).await?;
-        let mut agent = Agent { updated_at: app.now(), revision: known.revision + 1, ..known.clone() };
-        if let Some(name) = &asked.name {
-            agent.name.clone_from(name);
-        }
+        let mut agent = Agent { revision: known.revision + 1, ..known.clone() };
         if let Some(profile) = &asked.backend_profile {
             agent.backend_profile.clone_from(profile);
         }
@@ -118,6 +131,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
                     0 => DeclaredSince::default(),
                     version => app.manifests.get(&app.db, id, version).await?.declared().since.clone(),
                 };
+                agent.updated_at = app.now();
                 Some((declare(&mut agent, checked, &before), diff))
             }
             _ => None,

@@ -5,7 +5,10 @@ use ostler_protocol::{
     ids::RelationId,
     receipts::{ListReceipts, ReceiptPage},
 };
-use ostler_store as store;
+use ostler_store::{
+    self as store,
+    receipts::{Of, Page},
+};
 
 use super::relations::own;
 use crate::{
@@ -24,19 +27,22 @@ pub async fn list(
 ) -> Result<ReceiptPage, Failure> {
     own(app, caller, relation_id).await?;
     let (after_seq, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
-    let found = store::receipts::list_by_relation(&app.db, relation_id, after_seq, limit + 1).await;
-    let mut receipts = found.map_err(store_failure)?;
-    let more = receipts.len() > limit as usize;
-    receipts.truncate(limit as usize);
-    let next_after_seq = receipts.last().filter(|_| more).map(|last| last.seq);
+    let page = read(app, Of::Relation(relation_id), after_seq, limit).await?;
+    let receipts = page.receipts.iter().map(|(_, text)| serde_json::from_str(text)).collect::<Result<Vec<_>, _>>();
+    let receipts = receipts.map_err(Failure::internal)?;
+    let next_after_seq = page.receipts.last().filter(|_| page.has_more).map(|(seq, _)| *seq);
     Ok(ReceiptPage { receipts, next_after_seq })
 }
 
 /// The next lines of the caller's ledger, and the number of the last of them. `None`: that was all.
 pub async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i64, String)>, Failure> {
-    let found = store::receipts::list(&app.db, user_id, after_seq, EXPORTED_AT_ONCE).await.map_err(store_failure)?;
-    Ok(found.last().map(|(last, _)| *last).map(|last| {
-        let text: String = found.iter().flat_map(|(_, line)| [line.as_str(), "\n"]).collect();
+    let page = read(app, Of::Person(user_id), after_seq, EXPORTED_AT_ONCE).await?;
+    Ok(page.receipts.last().map(|(last, _)| *last).map(|last| {
+        let text: String = page.receipts.iter().flat_map(|(_, line)| [line.as_str(), "\n"]).collect();
         (last, text)
     }))
+}
+
+async fn read(app: &App, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, Failure> {
+    store::receipts::list(&app.db, of, after_seq, limit).await.map_err(store_failure)
 }

@@ -9,16 +9,17 @@ use ostler_protocol::{
     i18n::Language,
     ids::{AgentId, ReceiptId, RelationId, name},
     manifest::ManifestDiff,
-    receipts::{Act, Note, Receipt},
+    receipts::{Act, Note, Receipt, Words},
     relations::{
         Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
         RelationChanges, RelationPage, RelationView, UseScope,
-        answering::{self, establish},
+        answering::{self, Between, establish},
         standing::Standing,
     },
 };
 use ostler_store as store;
 
+use super::agents;
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -47,7 +48,11 @@ impl Held {
 
     async fn against(app: &App, relation: Relation, current: Arc<Version>) -> Result<Self, Failure> {
         let consented = relation.consented.version;
-        let changed = app.manifests.changed(&app.db, relation.agent_id, consented, &current).await?;
+        let changed = match relation.revoked_at {
+            None => app.manifests.changed(&app.db, relation.agent_id, consented, &current).await?,
+            // Nothing is asked any more.
+            Some(_) => Arc::default(),
+        };
         Ok(Self { relation, current, changed })
     }
 
@@ -56,10 +61,36 @@ impl Held {
     }
 }
 
+/// What a person did, decided and not yet written.
+struct Decided {
+    next: Relation,
+    act: Act,
+    used: Option<UseScope>,
+    /// The manifest that it was decided under. `None`: it was decided from the relation alone.
+    current: Option<Arc<Version>>,
+    /// In which the manifest's texts were shown, where the person answers to it.
+    language: Language,
+}
+
+impl Decided {
+    /// From the relation alone: no manifest stands in the way of taking something back.
+    fn alone(next: Relation, act: Act) -> Self {
+        Self { next, act, used: None, current: None, language: Language::default() }
+    }
+
+    /// The version that must still be the agent's of now when it is written.
+    fn must_be_current(&self) -> Option<i64> {
+        match self.act {
+            Act::Established | Act::Consented | Act::Used => self.current.as_ref().map(|current| current.version),
+            Act::Narrowed | Act::Revoked | Act::Ended => None,
+        }
+    }
+}
+
 /// Establishes a relation. The same again answers with the relation there is.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Result<(RelationView, bool), Failure> {
     let user_id = caller.owner()?;
-    let CreateRelation { agent_id, answers } = asked;
+    let (agent_id, answers) = asked.into_answers();
     for _ in 0..ATTEMPTS_MAX {
         if let Some(known) = store::relations::find_active(&app.db, &user_id, agent_id).await.map_err(store_failure)? {
             return Ok((same(app, known, &answers).await?, false));
@@ -71,11 +102,21 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
             return Err(Failure::rule(FailureKind::StateConflict, "relations-limit", message));
         }
+        let agent = agents::get(app, agent_id).await?;
+        let ended = store::relations::find_ended(&app.db, &user_id, agent_id).await.map_err(store_failure)?;
+        let refused = ended.map(|ended| ended.answers).unwrap_or_default();
         let current = app.manifests.current(&app.db, agent_id).await?;
-        let (id, now) = (RelationId::new(app.ids.body()), app.now());
-        let relation = establish(id, agent_id, user_id.clone(), current.declared(), &answers, now)?;
-        let note = note(app, Act::Established, answers.language, None);
-        let receipt = Receipt::write(&head, note, &relation, &current.checked.manifest);
+        let between = Between {
+            relation_id: RelationId::new(app.ids.body()),
+            agent_id,
+            agent_name: agent.name,
+            agent_owner_id: agent.owner_id,
+            user_id: user_id.clone(),
+        };
+        let now = app.now();
+        let relation = establish(between, current.declared(), &refused, &answers, now)?;
+        let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
+        let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
         if store::relations::insert(&app.db, &relation, &receipt).await.map_err(store_failure)? {
             return Ok((Held::of(app, relation).await?.standing(now).view(), true));
         }
@@ -86,21 +127,16 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
 /// Somebody who has a relation asks for it once more.
 async fn same(app: &App, known: Relation, asked: &Answers) -> Result<RelationView, Failure> {
     let held = Held::of(app, known).await?;
-    let now = app.now();
-    let again = establish(
-        held.relation.relation_id,
-        held.relation.agent_id,
-        held.relation.user_id.clone(),
-        held.current.declared(),
-        asked,
-        held.relation.created_at,
-    )?;
+    let Relation { relation_id, agent_id, agent_name, agent_owner_id, user_id, answers, created_at, .. } =
+        held.relation.clone();
+    let between = Between { relation_id, agent_id, agent_name, agent_owner_id, user_id };
+    let again = establish(between, held.current.declared(), &answers, asked, created_at)?;
     if again.answers == held.relation.answers && again.consented == held.relation.consented {
-        return Ok(held.standing(now).view());
+        return Ok(held.standing(app.now()).view());
     }
     let message = "there is a relation with this agent already; change that one";
     let failure = Failure::rule(FailureKind::StateConflict, "relation-exists", message);
-    Err(failure.detail("relation_id", held.relation.relation_id.to_string()))
+    Err(failure.detail("relation_id", relation_id.to_string()))
 }
 
 pub async fn get(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
@@ -135,14 +171,25 @@ pub async fn update(
     relation_id: RelationId,
     asked: Answers,
 ) -> Result<RelationView, Failure> {
-    change(app, caller, relation_id, |standing| {
-        let (next, act) = answering::answer(standing, &asked)?;
-        Ok(Some((next, note(app, act, asked.language, None))))
-    })
-    .await
+    for _ in 0..ATTEMPTS_MAX {
+        let relation = own(app, caller, relation_id).await?;
+        let decided = match answering::narrow(&relation, &asked, app.now())? {
+            Some(next) => Decided::alone(next, Act::Narrowed),
+            None => {
+                let held = Held::of(app, relation).await?;
+                let (next, act) = answering::answer(held.standing(app.now()), &asked)?;
+                Decided { next, act, used: None, current: Some(held.current), language: asked.language }
+            }
+        };
+        if let Some(view) = write(app, decided).await? {
+            return Ok(view);
+        }
+    }
+    Err(contended())
 }
 
-/// A person's client lets a call happen under a grant; one that is good for a single call is used up by it.
+/// A person's client lets a call happen under a grant; one that is good for a single call is used up by it. The same call
+/// again is answered again, and uses nothing.
 pub async fn use_scope(
     app: &App,
     caller: &Principal,
@@ -150,21 +197,41 @@ pub async fn use_scope(
     asked: UseScope,
 ) -> Result<RelationView, Failure> {
     name("call_id", &asked.call_id)?;
-    change(app, caller, relation_id, |standing| {
-        let next = answering::use_scope(standing, &asked.scope)?;
-        let note = note(app, Act::Used, Language::default(), Some(asked.call_id.clone()));
-        Ok(next.map(|next| (next, note)))
-    })
-    .await
+    for _ in 0..ATTEMPTS_MAX {
+        let held = Held::of(app, own(app, caller, relation_id).await?).await?;
+        let now = app.now();
+        let used = store::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await.map_err(store_failure)?;
+        if let Some(used) = used {
+            if used.used_scope.as_ref() == Some(&asked.scope) {
+                return Ok(held.standing(now).view());
+            }
+            let message = "this call has used another scope";
+            return Err(Failure::rule(FailureKind::StateConflict, "call-id-taken", message));
+        }
+        let Some(next) = answering::use_scope(held.standing(now), &asked.scope)? else {
+            return Ok(held.standing(now).view());
+        };
+        let (used, current) = (Some(asked.clone()), Some(held.current));
+        let decided = Decided { next, act: Act::Used, used, current, language: Language::default() };
+        if let Some(view) = write(app, decided).await? {
+            return Ok(view);
+        }
+    }
+    Err(contended())
 }
 
 /// Ends a relation; a second time changes nothing.
 pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
-    change(app, caller, relation_id, |standing| {
-        let next = answering::revoke(standing.relation, standing.now);
-        Ok(next.map(|next| (next, note(app, Act::Revoked, Language::default(), None))))
-    })
-    .await
+    for _ in 0..ATTEMPTS_MAX {
+        let relation = own(app, caller, relation_id).await?;
+        let Some(next) = answering::revoke(&relation, app.now()) else {
+            return Ok(Held::of(app, relation).await?.standing(app.now()).view());
+        };
+        if let Some(view) = write(app, Decided::alone(next, Act::Revoked)).await? {
+            return Ok(view);
+        }
+    }
+    Err(contended())
 }
 
 /// What has changed since the caller last consented.
@@ -239,25 +306,26 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
     }))
 }
 
-/// Decides and writes a change, anew as long as something else is written in between. `None` changes nothing.
-async fn change(
-    app: &App,
-    caller: &Principal,
-    relation_id: RelationId,
-    decide: impl Fn(Standing<'_>) -> Result<Option<(Relation, Note)>, Failure>,
-) -> Result<RelationView, Failure> {
-    for _ in 0..ATTEMPTS_MAX {
-        let held = Held::of(app, own(app, caller, relation_id).await?).await?;
-        let now = app.now();
-        let Some((next, note)) = decide(held.standing(now))? else { return Ok(held.standing(now).view()) };
-        let seen = app.manifests.get(&app.db, next.agent_id, next.consented.version).await?;
-        let head = store::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
-        let receipt = Receipt::write(&head, note, &next, &seen.checked.manifest);
-        if store::relations::update(&app.db, &next, &receipt, held.current.version).await.map_err(store_failure)? {
-            return Ok(Held::of(app, next).await?.standing(now).view());
-        }
+/// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.
+async fn write(app: &App, decided: Decided) -> Result<Option<RelationView>, Failure> {
+    let manifest_version = decided.must_be_current();
+    let Decided { next, act, used, current, language } = decided;
+    let head = store::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
+    let manifest = current.as_ref().map(|current| &current.checked.manifest);
+    let before = match act {
+        Act::Established | Act::Consented => None,
+        _ => store::receipts::find_last(&app.db, next.relation_id).await.map_err(store_failure)?,
+    };
+    let words = match (&before, manifest) {
+        (Some(before), manifest) => Words::Kept { before, manifest },
+        (None, Some(manifest)) => Words::Shown { manifest, language },
+        (None, None) => return Err(Failure::internal(format!("{} began without a receipt", next.relation_id))),
+    };
+    let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
+    if store::relations::update(&app.db, &next, &receipt, manifest_version).await.map_err(store_failure)? {
+        return Ok(Some(Held::of(app, next).await?.standing(app.now()).view()));
     }
-    Err(contended())
+    Ok(None)
 }
 
 /// A relation of the caller's. Somebody else's is not even there.
@@ -267,8 +335,8 @@ pub(super) async fn own(app: &App, caller: &Principal, relation_id: RelationId) 
     found.filter(|relation| relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
 }
 
-fn note(app: &App, act: Act, language: Language, call_id: Option<String>) -> Note {
-    Note { id: ReceiptId::new(app.ids.body()), act, language, call_id }
+fn note(app: &App, act: Act, used: Option<UseScope>) -> Note {
+    Note { id: ReceiptId::new(app.ids.body()), act, used }
 }
 
 fn contended() -> Failure {

@@ -13,7 +13,7 @@ use ostler_protocol::{
     json::hex,
     webhooks::{
         self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryStatus, Next, Outcome, SIGNATURE_HEADER,
-        TIMESTAMP_HEADER, next, retry_after_s,
+        TIMESTAMP_HEADER, Webhook, next, retry_after_s,
     },
 };
 use ostler_store::{
@@ -86,7 +86,16 @@ async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Fai
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
-    let (outcome, last_error) = match tell(app, sender, &delivery).await {
+    let webhook = store::webhooks::get(&app.db, delivery.agent_id).await;
+    let webhook = webhook.inspect_err(|error| tracing::warn!(%error, "a webhook could not be read"));
+    let told = webhook.map_err(|_| "the webhook could not be read".to_owned());
+    let told = told.map(|known| known.filter(|sealed| sealed.webhook.disabled_at.is_none()));
+    let told = told.and_then(|known| known.ok_or_else(|| "there is no webhook".to_owned()));
+    let answered = match &told {
+        Ok(webhook) => tell(app, sender, webhook, &delivery).await,
+        Err(why) => Err(why.clone()),
+    };
+    let (outcome, last_error) = match answered {
         Ok(answer) => {
             let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.now()));
             let error = (!(200..300).contains(&answer.status)).then(|| format!("answered {}", answer.status));
@@ -98,19 +107,15 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     fill(&mut random);
     let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
     app.metrics.webhook_attempt(next);
-    if let Err(error) = write_down(app, owner, &delivery, outcome, next, last_error).await {
+    let attempt = Attempt { owner, delivery: &delivery, told: told.ok(), outcome, last_error };
+    if let Err(error) = write_down(app, attempt, next).await {
         // It is due again when our time is over, and comes once more under the same id.
         tracing::warn!(%error, delivery_id = %delivery.delivery_id, "how a delivery went could not be written down");
     }
 }
 
-async fn tell(app: &App, sender: &Sender, delivery: &Delivery) -> Result<Answer, String> {
-    let webhook = store::webhooks::get(&app.db, delivery.agent_id).await.map_err(|error| {
-        tracing::warn!(%error, "a webhook could not be read");
-        "the webhook could not be read".to_owned()
-    })?;
-    let webhook = webhook.filter(|sealed| sealed.webhook.disabled_at.is_none()).ok_or("there is no webhook")?;
-    let headers = signed(app, &webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
+async fn tell(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery) -> Result<Answer, String> {
+    let headers = signed(app, webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
     sender.post(&webhook.webhook.url, headers, delivery.body.as_str().to_owned()).await
 }
 
@@ -133,15 +138,24 @@ fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
     named.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
 }
 
-async fn write_down(
-    app: &App,
-    owner: &str,
-    delivery: &Delivery,
+/// An attempt that has ended.
+struct Attempt<'a> {
+    owner: &'a str,
+    delivery: &'a Delivery,
+    /// Whom it was made to.
+    told: Option<Sealed>,
     outcome: Outcome,
-    next: Next,
     last_error: Option<String>,
-) -> Result<(), store::StoreError> {
+}
+
+async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), store::StoreError> {
+    let Attempt { owner, delivery: Delivery { delivery_id, agent_id, .. }, told, outcome, last_error } = attempt;
     let now = app.now();
+    let next = match (next, &told) {
+        // A receiver that was replaced meanwhile says nothing about the new one.
+        (Next::Disable, Some(told)) if !is_set(app, told).await? => Next::Again { after_ms: 0 },
+        (next, _) => next,
+    };
     let (status, due_at) = match next {
         Next::Delivered => (DeliveryStatus::Delivered, None),
         Next::Again { after_ms } => {
@@ -153,20 +167,24 @@ async fn write_down(
         Outcome::Answered { status, .. } => Some(status),
         Outcome::Unanswered => None,
     };
-    let delivery_id = delivery.delivery_id;
-    let ended = Ended { delivery_id, owner, status, due_at, last_status, last_error };
+    let ended = Ended { delivery_id: *delivery_id, owner, status, due_at, last_status, last_error };
     store::webhooks::update_ended(&app.db, ended, now).await?;
-    if next == Next::Disable && store::webhooks::update_disabled(&app.db, delivery.agent_id, now).await? {
-        tracing::info!(agent_id = %delivery.agent_id, "a webhook was disabled: its receiver is gone");
-        let (webhook, agent) = tokio::try_join!(
-            store::webhooks::get(&app.db, delivery.agent_id),
-            store::agents::get(&app.db, delivery.agent_id)
-        )?;
-        if let (Some(Sealed { webhook, .. }), Some(agent)) = (webhook, agent) {
+    if let (Next::Disable, Some(told)) = (next, told)
+        && store::webhooks::update_disabled(&app.db, &told, now).await?
+    {
+        tracing::info!(%agent_id, "a webhook was disabled: its receiver is gone");
+        if let Some(agent) = store::agents::get(&app.db, *agent_id).await? {
             let owner = Listener::Human(agent.owner_id.into());
+            let webhook = Webhook { disabled_at: Some(now), ..told.webhook };
             let news = service::live::webhook_disabled(&webhook);
             news.iter().for_each(|news| service::live::tell(app, &owner, news));
         }
     }
     Ok(())
+}
+
+/// Whether this is still the agent's webhook: each has its own secret.
+async fn is_set(app: &App, told: &Sealed) -> Result<bool, store::StoreError> {
+    let known = store::webhooks::get(&app.db, told.webhook.agent_id).await?;
+    Ok(known.is_some_and(|known| known.secret == told.secret))
 }

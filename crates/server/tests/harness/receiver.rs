@@ -13,6 +13,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::Notify,
 };
 
 use super::eventually;
@@ -22,6 +23,8 @@ use super::eventually;
 pub enum Behaviour {
     /// Answers with this status and these header lines.
     Answer(u16, String),
+    /// Answers with this status once it is let go on.
+    Held(u16),
     /// Takes the request and says nothing, for as long as the sender waits.
     Silence,
     /// Answers 200, promises a body, and drops the connection.
@@ -43,6 +46,7 @@ struct Shared {
     behaviours: Mutex<VecDeque<Behaviour>>,
     requests: Mutex<Vec<Request>>,
     connections: AtomicUsize,
+    go_on: Notify,
     endless_bytes: AtomicUsize,
 }
 
@@ -79,6 +83,11 @@ impl HookReceiver {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// Lets one that is held answer.
+    pub fn go_on(&self) {
+        self.shared.go_on.notify_one();
+    }
+
     /// What was written of bodies without an end.
     pub fn endless_bytes(&self) -> usize {
         self.shared.endless_bytes.load(Ordering::SeqCst)
@@ -103,6 +112,10 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
         Behaviour::Answer(code, lines) => {
             let head = status(code, &format!("content-length: 0\r\n{lines}"));
             let _ = stream.write_all(head.as_bytes()).await;
+        }
+        Behaviour::Held(code) => {
+            shared.go_on.notified().await;
+            let _ = stream.write_all(status(code, "content-length: 0\r\n").as_bytes()).await;
         }
         // Until the other side gives up.
         Behaviour::Silence => drop(stream.read(&mut [0]).await),

@@ -28,8 +28,19 @@ pub struct Scene {
     pub peer: Agent,
 }
 
-/// Method, path and a body that would be accepted.
-pub type Write = (&'static str, String, Value);
+/// What becomes of a field that nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// It is left for a later version.
+    Open,
+    /// It is refused: a body that grants something is taken as it was meant, or not at all.
+    Closed,
+}
+
+use Form::{Closed, Open};
+
+/// Method, path and a body that would be accepted, and its form.
+pub type Write = (Form, &'static str, String, Value);
 
 impl Scene {
     pub async fn set(engine: Engine) -> Self {
@@ -73,94 +84,116 @@ impl Scene {
         let key = self.peer.key.public_key().to_base64();
         let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
         vec![
-            ("POST", "/api/v1/runs".into(), whole_run),
-            ("POST", format!("/api/v1/runs/{run}/cancel"), json!({"reason": "r"})),
-            ("PATCH", format!("/api/v1/runs/{run}/status"), signed(json!({"status": "failed", "message": "m"}))),
-            ("POST", format!("/api/v1/runs/{run}/events"), signed(json!({"batchNo": 1, "events": [event]}))),
-            ("POST", format!("/api/v1/runs/{run}/commands"), turn),
-            ("POST", format!("/api/v1/commands/{command}/cancel"), json!({"reason": "r"})),
-            ("POST", format!("/api/v1/commands/{command}/ack"), signed(json!({"attemptId": self.runner.attempt_id}))),
-            ("PATCH", format!("/api/v1/commands/{command}/status"), signed(json!({"status": "completed"}))),
-            ("POST", format!("/api/v1/runs/{run}/runner-jobs"), json!({"commandId": command, "standing": false})),
+            (Open, "POST", "/api/v1/runs".into(), whole_run),
+            (Open, "POST", format!("/api/v1/runs/{run}/cancel"), json!({"reason": "r"})),
+            (Open, "PATCH", format!("/api/v1/runs/{run}/status"), signed(json!({"status": "failed", "message": "m"}))),
+            (Open, "POST", format!("/api/v1/runs/{run}/events"), signed(json!({"batchNo": 1, "events": [event]}))),
+            (Open, "POST", format!("/api/v1/runs/{run}/commands"), turn),
+            (Open, "POST", format!("/api/v1/commands/{command}/cancel"), json!({"reason": "r"})),
             (
+                Open,
+                "POST",
+                format!("/api/v1/commands/{command}/ack"),
+                signed(json!({"attemptId": self.runner.attempt_id})),
+            ),
+            (Open, "PATCH", format!("/api/v1/commands/{command}/status"), signed(json!({"status": "completed"}))),
+            (Open, "POST", format!("/api/v1/runs/{run}/runner-jobs"), json!({"commandId": command, "standing": false})),
+            (
+                Open,
                 "POST",
                 format!("/api/v1/runs/{run}/permissions/{PERMISSION_ID}/answer"),
                 json!({"optionId": "yes", "digest": DIGEST}),
             ),
-            ("POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
-            ("PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
-            ("POST", "/api/v1/runners/register".into(), register),
+            (Open, "POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
+            (Open, "PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
+            (Open, "POST", "/api/v1/runners/register".into(), register),
             (
+                Open,
                 "POST",
                 "/api/v1/sessions".into(),
                 json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
                     "idempotencyKey": "k"}),
             ),
-            ("PATCH", format!("/api/v1/sessions/{session}"), json!({"title": "t", "tenantId": "hwlab"})),
+            (Open, "PATCH", format!("/api/v1/sessions/{session}"), json!({"title": "t", "tenantId": "hwlab"})),
             (
+                Open,
                 "POST",
                 format!("/api/v1/sessions/{session}/read"),
                 json!({"readerId": "r", "version": 0, "tenantId": "hwlab"}),
             ),
             (
+                Open,
                 "POST",
                 format!("/api/v1/sessions/{session}/control"),
                 json!({"action": "cancel", "reason": "r", "tenantId": "hwlab"}),
             ),
             (
+                Open,
                 "POST",
                 format!("/api/v1/sessions/{session}/storage/refresh"),
                 json!({"runId": run, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
             ),
-            ("POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
-            ("POST", "/api/v1/identities".into(), json!({"aid": "wren.localhost.test", "publicKey": key})),
-            ("POST", "/api/v1/identities/invites".into(), json!({"aid": "wren.localhost.test", "expiresInMs": 1_000})),
-            ("POST", format!("/api/v1/identities/{}/revoke", self.peer.aid), json!({"reason": "superseded"})),
+            (Open, "POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
+            (Open, "POST", "/api/v1/identities".into(), json!({"aid": "wren.localhost.test", "publicKey": key})),
             (
+                Open,
+                "POST",
+                "/api/v1/identities/invites".into(),
+                json!({"aid": "wren.localhost.test", "expiresInMs": 1_000}),
+            ),
+            (Open, "POST", format!("/api/v1/identities/{}/revoke", self.peer.aid), json!({"reason": "superseded"})),
+            (
+                Closed,
                 "POST",
                 "/api/v1/tokens".into(),
                 json!({"name": "ci", "role": "client", "tenants": ["hwlab"], "expiresInMs": 1_000}),
             ),
             (
+                Closed,
                 "POST",
                 "/h2a/relations".into(),
                 json!({"agent_id": self.asking_id, "granted_scopes": ["notes:read"], "denied_scopes": [],
                     "terms": {"notes:read": {"once": true}}, "manifest_hash": self.manifest_hash, "language": "zh"}),
             ),
             (
+                Closed,
                 "PATCH",
                 format!("/h2a/relations/{}", self.relation_id),
                 json!({"granted_scopes": ["notes:read"], "denied_scopes": [], "terms": {"notes:read": {"once": true}},
                     "manifest_hash": self.manifest_hash, "language": "zh"}),
             ),
             (
+                Closed,
                 "POST",
                 format!("/h2a/relations/{}/uses", self.relation_id),
                 json!({"scope": "notes:read", "call_id": "call_1"}),
             ),
-            ("POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
-            ("POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
-            ("POST", "/agents".into(), whole_agent.clone()),
-            ("PATCH", format!("/agents/{agent}"), whole_agent.clone()),
-            ("POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
-            ("POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
-            ("PUT", format!("/agents/{agent}/webhook"), json!({"url": "https://localhost:9/hook"})),
+            (Open, "POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
+            (Closed, "POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
+            (Open, "POST", "/agents".into(), whole_agent.clone()),
+            (Open, "PATCH", format!("/agents/{agent}"), whole_agent.clone()),
+            (Open, "POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
+            (Closed, "POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
+            (Closed, "PUT", format!("/agents/{agent}/webhook"), json!({"url": "https://localhost:9/hook"})),
             (
+                Open,
                 "PUT",
                 format!("/api/v1/provider-profiles/{PROFILE}/credential"),
                 json!({"files": {"auth.json": "{}", "config.toml": ""}, "resourceVersion": "v"}),
             ),
             (
+                Open,
                 "PUT",
                 format!("/api/v1/provider-profiles/{PROFILE}/config"),
                 json!({"config": "a = 1", "resourceVersion": "v"}),
             ),
             (
+                Open,
                 "POST",
                 format!("/api/v1/provider-profiles/{PROFILE}/validate"),
                 json!({"tenantId": "hwlab", "projectId": "p", "providerId": "p", "idempotencyKey": "k"}),
             ),
-            ("POST", "/api/v1/agent/runs".into(), agent_run(&uuid(run), "run-1")),
+            (Open, "POST", "/api/v1/agent/runs".into(), agent_run(&uuid(run), "run-1")),
         ]
     }
 

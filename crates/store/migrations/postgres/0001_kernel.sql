@@ -444,6 +444,9 @@ CREATE TABLE manifests (
 CREATE TABLE relations (
     relation_id TEXT PRIMARY KEY,
     agent_id TEXT NOT NULL,
+    -- As they were when it began; neither ever changes.
+    agent_name TEXT NOT NULL,
+    agent_owner_id TEXT NOT NULL,
     user_id TEXT NOT NULL,
     consented_version BIGINT NOT NULL,
     consented_hash TEXT NOT NULL,
@@ -462,11 +465,14 @@ CREATE TABLE receipts (
     user_id TEXT NOT NULL,
     seq BIGINT NOT NULL,
     relation_id TEXT NOT NULL,
+    -- The call that used a grant up, if that is what it says: the same call uses nothing twice.
+    call_id TEXT,
     hash TEXT NOT NULL,
     receipt TEXT NOT NULL,
     PRIMARY KEY (user_id, seq)
 );
 CREATE INDEX receipts_relation ON receipts (relation_id, seq);
+CREATE UNIQUE INDEX receipts_call ON receipts (relation_id, call_id) WHERE call_id IS NOT NULL;
 
 -- Everything that was ever done to certificates of the mesh, in order and without gap. A name's certificate is the newest
 -- that it was given. A row that revokes ends every certificate that the name was given before it.

@@ -6,11 +6,12 @@ use ostler_protocol::{
     Timestamp,
     i18n::Language,
     ids::{AgentId, ReceiptId, RelationId},
+    limits::PAGE_BYTES_MAX,
     manifest::{Checked, Sensitivity},
-    receipts::{Act, Head, Note, Receipt, Verifier},
+    receipts::{Act, Head, Note, Receipt, Verifier, Words},
     relations::{Answer, Consented, Relation},
 };
-use ostler_store::{Db, receipts, relations};
+use ostler_store::{Db, receipts, receipts::Of, relations};
 use uuid::Uuid;
 
 use crate::{
@@ -21,6 +22,7 @@ use crate::{
 on_both_engines!(
     an_answer_and_its_receipt_are_written_together_or_not_at_all,
     of_answers_at_once_each_number_is_given_once,
+    a_page_of_receipts_is_bounded_in_bytes,
     relations_that_are_behind_are_found_by_person_and_by_agent,
 );
 
@@ -36,6 +38,8 @@ fn relation(number: u128, user_id: &str) -> Relation {
     Relation {
         relation_id: RelationId::new(Uuid::from_u128(number)),
         agent_id: agent(),
+        agent_name: "helper".into(),
+        agent_owner_id: "local".into(),
         user_id: user_id.into(),
         consented: Consented { version: 1, hash: "h1".into() },
         answers: BTreeMap::from([("location:read".to_owned(), granted)]),
@@ -48,8 +52,9 @@ fn relation(number: u128, user_id: &str) -> Relation {
 
 fn receipt(head: &Head, relation: &Relation) -> Receipt {
     let id = ReceiptId::new(Uuid::from_u128(head.seq as u128 + 1));
-    let note = Note { id, act: Act::Consented, language: Language::En, call_id: None };
-    Receipt::write(head, note, relation, &Checked::stored(MANIFEST).unwrap().manifest)
+    let note = Note { id, act: Act::Consented, used: None };
+    let manifest = Checked::stored(MANIFEST).unwrap().manifest;
+    Receipt::write(head, note, relation, &Words::Shown { manifest: &manifest, language: Language::En })
 }
 
 async fn open(place: &Place) -> Db {
@@ -63,7 +68,15 @@ async fn publish(place: &Place, version: i64) {
          VALUES ('{}', {version}, 'h{version}', '{MANIFEST}', '{{\"location:read\":1}}', 0)",
         agent()
     );
-    Witness::of(place).await.execute(&sql).await;
+    let current = format!(
+        "INSERT INTO agents (agent_id, name, owner_id, capability_manifest_version, created_at, updated_at, revision)
+         VALUES ('{}', 'helper', 'local', {version}, 0, 0, {version})
+         ON CONFLICT (agent_id) DO UPDATE SET capability_manifest_version = {version}",
+        agent()
+    );
+    let mut witness = Witness::of(place).await;
+    witness.execute(&sql).await;
+    witness.execute(&current).await;
 }
 
 /// Opens a store whose agent has these versions.
@@ -89,16 +102,48 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
     let next = Relation { revision: 2, answers: BTreeMap::new(), ..first.clone() };
     let good = receipt(&written.head(), &next);
     let taken = receipt(&Head::default(), &next);
-    assert!(!relations::update(&db, &next, &taken, 1).await.unwrap(), "the number is given");
-    assert!(!relations::update(&db, &next, &good, 2).await.unwrap(), "it was decided under another manifest");
+    assert!(!relations::update(&db, &next, &taken, Some(1)).await.unwrap(), "the number is given");
+    assert!(!relations::update(&db, &next, &good, Some(2)).await.unwrap(), "it was decided under another manifest");
     let skipped = Relation { revision: 3, ..next.clone() };
-    assert!(!relations::update(&db, &skipped, &good, 1).await.unwrap(), "it was decided from another revision");
+    assert!(!relations::update(&db, &skipped, &good, Some(1)).await.unwrap(), "it was decided from another revision");
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
     assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head(), "no receipt of what was not written");
 
-    assert!(relations::update(&db, &next, &good, 1).await.unwrap());
+    assert!(relations::update(&db, &next, &good, Some(1)).await.unwrap());
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), next);
-    assert_eq!(receipts::list_by_relation(&db, first.relation_id, 0, 10).await.unwrap(), [written, good]);
+    let page = receipts::list(&db, Of::Relation(first.relation_id), 0, 10).await.unwrap();
+    let read: Vec<Receipt> = page.receipts.iter().map(|(_, text)| serde_json::from_str(text).unwrap()).collect();
+    assert_eq!((read, page.has_more), (vec![written, good], false));
+    db.close().await;
+}
+
+async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
+    let db = with_versions(&place, 1).await;
+    let mut known = relation(1, "local");
+    // Each receipt is of some 100 kB.
+    let long = |number: usize| (format!("{}{number}", "x".repeat(100_000)), Answer::Denied);
+    known.answers = BTreeMap::from([long(0)]);
+    assert!(relations::insert(&db, &known, &receipt(&Head::default(), &known)).await.unwrap());
+    for number in 1..100 {
+        let head = receipts::head(&db, "local").await.unwrap();
+        known = Relation { revision: known.revision + 1, answers: BTreeMap::from([long(number)]), ..known };
+        assert!(relations::update(&db, &known, &receipt(&head, &known), None).await.unwrap());
+    }
+    for of in [Of::Person("local"), Of::Relation(known.relation_id)] {
+        let (mut seen, mut pages) = (vec![], 0);
+        loop {
+            let page = receipts::list(&db, of, seen.len() as i64, 1_000).await.unwrap();
+            let bytes: usize = page.receipts.iter().map(|(_, text)| text.len()).sum();
+            assert!(bytes <= PAGE_BYTES_MAX, "{bytes}");
+            seen.extend(page.receipts.iter().map(|(seq, _)| *seq));
+            pages += 1;
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!((seen, pages), ((1..=100).collect(), 2));
+    }
+    assert!(receipts::list(&db, Of::Person("local"), 0, 3).await.unwrap().has_more);
     db.close().await;
 }
 
@@ -113,7 +158,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
                 let known = relations::get(&db, relation_id).await.unwrap().unwrap();
                 let head = receipts::head(&db, "local").await.unwrap();
                 let next = Relation { revision: known.revision + 1, ..known };
-                if relations::update(&db, &next, &receipt(&head, &next), 1).await.unwrap() {
+                if relations::update(&db, &next, &receipt(&head, &next), Some(1)).await.unwrap() {
                     return;
                 }
             }
@@ -122,7 +167,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
     for one in answering.collect::<Vec<_>>() {
         one.await.unwrap();
     }
-    let lines = receipts::list(&db, "local", 0, 100).await.unwrap();
+    let lines = receipts::list(&db, Of::Person("local"), 0, 100).await.unwrap().receipts;
     let mut verifier = Verifier::default();
     lines.iter().for_each(|(_, line)| verifier.take(line).unwrap());
     assert_eq!(verifier.receipts, 21);
@@ -144,10 +189,10 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
     let answered =
         Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
     let head = receipts::head(&db, "usr_2").await.unwrap();
-    assert!(relations::update(&db, &answered, &receipt(&head, &answered), 2).await.unwrap());
+    assert!(relations::update(&db, &answered, &receipt(&head, &answered), Some(2)).await.unwrap());
     let ended = Relation { revision: 2, revoked_at: Some(Timestamp::UNIX_EPOCH), ..relation(3, "usr_3") };
     let head = receipts::head(&db, "usr_3").await.unwrap();
-    assert!(relations::update(&db, &ended, &receipt(&head, &ended), 2).await.unwrap());
+    assert!(relations::update(&db, &ended, &receipt(&head, &ended), Some(2)).await.unwrap());
     let (mut found, mut after) = (vec![], None);
     loop {
         let page = relations::list_behind_version(&db, agent(), 2, after.as_ref(), 2).await.unwrap();

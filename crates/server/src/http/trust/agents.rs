@@ -18,7 +18,7 @@ use ostler_protocol::{
 use crate::{
     app::App,
     http::{
-        extract::{At, Body, Caller, Params},
+        extract::{At, Body, Caller, MaybeCaller, Params},
         problem::Refusal,
     },
     service,
@@ -38,17 +38,26 @@ pub async fn create(
 /// List agents, newest first, without their manifests; or those whose name holds a word.
 #[utoipa::path(get, path = "/agents", tag = "agents", security(()), params(ListAgents),
     responses((status = 200, body = AgentPage), (status = "4XX", body = Problem)))]
-pub async fn list(State(app): State<App>, Params(asked): Params<ListAgents>) -> Result<Json<AgentPage>, Refusal> {
-    Ok(Json(service::agents::list(&app, asked).await?))
+pub async fn list(
+    State(app): State<App>,
+    MaybeCaller(caller): MaybeCaller,
+    Params(asked): Params<ListAgents>,
+) -> Result<Json<AgentPage>, Refusal> {
+    Ok(Json(service::agents::list(&app, caller.as_ref(), asked).await?))
 }
 
-/// An agent with its manifest. The entity tag is the manifest's hash: name it in `If-None-Match`, and nothing is sent that
-/// is known.
+/// An agent with its manifest. The entity tag is the manifest's hash, for nothing else that everybody can see of an agent ever
+/// changes: name it in `If-None-Match`, and nothing is sent that is known.
 #[utoipa::path(get, path = "/agents/{agentId}", tag = "agents", security(()), params(("agentId" = AgentId, Path)),
     responses((status = 200, body = Agent), (status = 304, description = "the manifest is the one that was named"),
         (status = "4XX", body = Problem)))]
-pub async fn get(State(app): State<App>, At(id): At<AgentId>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let agent = service::agents::get(&app, id).await?;
+pub async fn get(
+    State(app): State<App>,
+    MaybeCaller(caller): MaybeCaller,
+    At(id): At<AgentId>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let agent = service::agents::show(&app, caller.as_ref(), id).await?;
     let Some(tag) = agent.capability_manifest_hash.as_ref().map(|hash| format!("\"{hash}\"")) else {
         return Ok(Json(agent).into_response());
     };
@@ -61,10 +70,11 @@ pub async fn get(State(app): State<App>, At(id): At<AgentId>, headers: HeaderMap
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         answer.headers_mut().insert(header::ETAG, tag);
     }
+    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("authorization"));
     Ok(answer)
 }
 
-/// Change an agent: its name, what runs it, its manifest. For its owner alone.
+/// Change an agent: what runs it, its manifest. For its owner alone. Its name stays.
 #[utoipa::path(patch, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = UpdateAgent,
     responses((status = 200, body = SavedAgent), (status = "4XX", body = Problem)))]

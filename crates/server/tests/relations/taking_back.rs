@@ -1,0 +1,97 @@
+//! Taking something back never depends on what the agent's owner does meanwhile, and leaves behind what was refused.
+
+use ostler_protocol::FailureKind::*;
+use serde_json::json;
+use sqlx::{Connection, Executor, PgConnection};
+
+use super::{Scene, answer, ledger, manifest, relation};
+use crate::{
+    harness::{Engine, eventually, id},
+    on_both_engines,
+};
+
+on_both_engines!(
+    a_refusal_outlives_the_relation,
+    a_grant_keeps_its_limits_when_it_is_given_again,
+    a_refusal_of_something_new_has_the_words_of_now,
+);
+
+async fn a_refusal_outlives_the_relation(engine: Engine) {
+    let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("shell:exec", "high")])).await;
+    let one = scene.grant(&scene.server, &["notes:read"]).await;
+    let never = json!({"granted_scopes": ["notes:read"], "denied_scopes": ["shell:exec"]});
+    answer(&scene.server, &one, &never).await.with_status(200);
+    scene.server.send(scene.server.request("DELETE", &format!("/h2a/relations/{one}"))).await.with_status(200);
+    let receipt = ledger(&scene.server).await.pop().unwrap();
+    assert_eq!((&receipt["act"], &receipt["scopes"][0]["granted"]), (&json!("revoked"), &json!(false)));
+    assert_eq!(receipt["scopes"][0]["label"], "May shell:exec");
+    let next = scene.grant(&scene.server, &["notes:read"]).await;
+    assert_eq!(relation(&scene.server, &next).await["denied_scopes"], json!(["shell:exec"]));
+    // The same again is the same.
+    let body = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"]});
+    assert_eq!(id(&scene.server.post("/h2a/relations", &body).await.with_status(200), "id"), next);
+}
+
+async fn a_grant_keeps_its_limits_when_it_is_given_again(engine: Engine) {
+    let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
+    let body = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"],
+        "terms": {"notes:read": {"once": true}}});
+    let one = id(&scene.server.post("/h2a/relations", &body).await.with_status(201), "id");
+    let again = json!({"granted_scopes": ["notes:read"], "manifest_hash": scene.hash().await});
+    assert_eq!(answer(&scene.server, &one, &again).await.with_status(200)["scopes"][0]["once"], true);
+    let misspelt = json!({"granted_scopes": ["notes:read"], "manifest_hash": scene.hash().await,
+        "term": {"notes:read": {"once": true}}});
+    answer(&scene.server, &one, &misspelt).await.refused_by(SchemaInvalid, "body-shape");
+    let lifted = json!({"granted_scopes": ["notes:read"], "manifest_hash": scene.hash().await,
+        "terms": {"notes:read": {}}});
+    assert_eq!(answer(&scene.server, &one, &lifted).await.with_status(200)["scopes"][0]["once"], false);
+}
+
+async fn a_refusal_of_something_new_has_the_words_of_now(engine: Engine) {
+    let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
+    let one = scene.grant(&scene.server, &["notes:read"]).await;
+    scene.publish(&manifest(&[("notes:read", "low"), ("shell:exec", "high")])).await;
+    let never = json!({"granted_scopes": ["notes:read"], "denied_scopes": ["shell:exec"]});
+    let answered = answer(&scene.server, &one, &never).await.with_status(200);
+    assert_eq!(
+        (&answered["consented_manifest_version"], &answered["denied_scopes"]),
+        (&json!(1), &json!(["shell:exec"]))
+    );
+    let receipt = ledger(&scene.server).await.pop().unwrap();
+    assert_eq!((&receipt["act"], &receipt["manifest_version"]), (&json!("narrowed"), &json!(1)));
+    assert_eq!(receipt["scopes"][1]["label"], "May shell:exec");
+    let undeclared = json!({"granted_scopes": ["notes:read"], "denied_scopes": ["nothing:known"]});
+    answer(&scene.server, &one, &undeclared).await.refused_by(SchemaInvalid, "scope-unknown");
+}
+
+/// Only Postgres lets a test hold up everybody who looks at a manifest.
+#[test]
+fn no_manifest_stands_in_the_way_of_taking_back() {
+    crate::harness::run(async {
+        let both = manifest(&[("notes:read", "low"), ("notes:write", "low")]);
+        let scene = Scene::set(Engine::Postgres, &both).await;
+        let ada = scene.person("ada").await;
+        let narrowed = scene.grant(&scene.server, &["notes:read", "notes:write"]).await;
+        let ended = scene.grant(&ada, &["notes:read"]).await;
+        scene.publish(&manifest(&[("notes:read", "low"), ("notes:write", "high")])).await;
+        let url = scene.server.config.store.database_url.clone().unwrap();
+        let mut holder = PgConnection::connect(secrecy::ExposeSecret::expose_secret(&url)).await.unwrap();
+        holder.execute("BEGIN; LOCK TABLE manifests, agents IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        let less = json!({"granted_scopes": ["notes:read"]});
+        let written = async {
+            for (what, condition) in [
+                ("the grant is taken back", format!("relation_id = '{narrowed}' AND revision = 2")),
+                ("the relation has ended", format!("relation_id = '{ended}' AND revoked_at IS NOT NULL")),
+            ] {
+                let sql = format!("SELECT relation_id FROM relations WHERE {condition}");
+                eventually(what, async || scene.server.store(&sql).await.pop()).await;
+            }
+            holder.execute("COMMIT").await.unwrap();
+        };
+        let path = format!("/h2a/relations/{ended}");
+        let (narrowed, ended, ()) =
+            tokio::join!(answer(&scene.server, &narrowed, &less), ada.send(ada.request("DELETE", &path)), written);
+        assert_eq!(narrowed.with_status(200)["granted_scopes"], json!(["notes:read"]));
+        assert!(ended.with_status(200)["revoked_at"].is_string());
+    });
+}
