@@ -162,7 +162,7 @@ impl Bare {
         let client = json!({"clientInfo": {"name": "bench", "title": "bench", "version": "0"}, "capabilities": null});
         bare.call("initialize", client)?;
         writeln!(bare.input, r#"{{"method":"initialized"}}"#)?;
-        let settings = json!({"cwd": workspace, "approvalPolicy": "never", "sandbox": "workspace-write"});
+        let settings = json!({"cwd": workspace, "approvalPolicy": "on-request", "sandbox": "workspace-write"});
         let thread = bare.call("thread/start", settings)?;
         bare.thread_id = thread["thread"]["id"].as_str().ok_or("a thread without an id")?.to_owned();
         Ok(bare)

@@ -2,6 +2,8 @@
 //! of roots. They are made at the first start, or supplied; private halves lie sealed, certificates beside them in the
 //! clear. Whom to certify is the services' question.
 
+use std::sync::{Arc, RwLock};
+
 use jiff::SignedDuration;
 use ostler_crypto::{
     certificates::{Authority, Certificate, Chain, Kind, Serial},
@@ -37,16 +39,23 @@ const TRUST_LIST_HOURS: i64 = 24;
 pub struct Pki {
     domain: Domain,
     issuer: Authority,
-    auth: Holder,
+    auth: RwLock<Arc<Holder>>,
     chain: Chain,
     authority: PrivateKey,
     tickets: SealingKey,
 }
 
 /// A certificate with its key.
-struct Holder {
-    certificate: Certificate,
+pub struct Holder {
+    pub certificate: Certificate,
     key: PrivateKey,
+}
+
+impl Holder {
+    /// Proves to whoever logs in that they talk to this one.
+    pub fn sign(&self, text: &str) -> String {
+        self.key.sign_base64(text.as_bytes())
+    }
 }
 
 /// An authority that somebody else has made, as PEM.
@@ -71,7 +80,7 @@ impl Pki {
         let authorities = [issuer.certificate(), registry.certificate(), root.certificate()].map(Clone::clone);
         let chain = Chain::verify(authorities.to_vec(), std::slice::from_ref(root.certificate()), now)
             .map_err(|fault| unfit(&fault.to_string()))?;
-        let auth = maker.auth(&domain, &issuer)?;
+        let auth = RwLock::new(Arc::new(maker.auth(&domain, &issuer)?));
         let authority = maker.key(AUTHORITY, Curve::P384)?;
         let tickets = maker.random(TICKETS)?;
         Ok(Self { domain, issuer, auth, chain, authority, tickets })
@@ -130,13 +139,23 @@ impl Pki {
         &self.chain
     }
 
-    pub fn auth_certificate(&self) -> &Certificate {
-        &self.auth.certificate
+    /// The auth service.
+    pub fn auth(&self) -> Arc<Holder> {
+        self.auth.read().expect("never poisoned").clone()
     }
 
-    /// Proves to whoever logs in that they talk to the auth service.
-    pub fn sign_as_auth(&self, text: &str) -> String {
-        self.auth.key.sign_base64(text.as_bytes())
+    /// The auth service with its next certificate, once the present one is past half its life.
+    pub fn next_auth(&self, config: &Config, now: Timestamp) -> Result<Option<Holder>, Failure> {
+        if !self.auth().certificate.is_due_for_renewal(now) {
+            return Ok(None);
+        }
+        let files = SealedFiles::open(config.pki_directory()?, sealing_key(config)?)?;
+        let _lock = files.lock()?;
+        Maker { files: &files, now }.auth(&self.domain, &self.issuer).map(Some)
+    }
+
+    pub fn put_auth(&self, auth: Holder) {
+        *self.auth.write().expect("never poisoned") = Arc::new(auth);
     }
 
     /// A certificate for a name of this domain. `None`: the key or the name is not for one.
@@ -248,7 +267,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The auth service's certificate is renewed by whoever starts in its second half.
+    /// The auth service's certificate is renewed in its second half, by whoever comes first.
     fn auth(&self, domain: &Domain, issuer: &Authority) -> Result<Holder, Failure> {
         let name = format!("auth-{domain}");
         let key = self.key(&name, Curve::P384)?;

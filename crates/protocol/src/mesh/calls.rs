@@ -68,10 +68,22 @@ fn refused(id: Option<RpcId>, error: RpcError) -> NotACall {
     NotACall::Refused(Box::new(Frame::Error { id, error }))
 }
 
+#[derive(serde::Deserialize)]
+struct Skimmed {
+    id: Option<RpcId>,
+}
+
 /// Tells text that is not JSON from JSON that is no request; only then is it read again.
 fn diagnose(text: &[u8], fault: &NotAFrame) -> NotACall {
     let Ok(value) = serde_json::from_slice::<Value>(text) else {
-        return refused(None, RpcError::new(PARSE_ERROR, "Parse error"));
+        // What can be skimmed but not read is JSON of a kind, and its sender waits for an answer to it.
+        return match serde_json::from_slice::<Skimmed>(text) {
+            Ok(Skimmed { id: Some(id) }) => {
+                let message = "Invalid Request: nested too deeply, or with a text or number that cannot be";
+                refused(Some(id), RpcError::new(INVALID_REQUEST, message))
+            }
+            _ => refused(None, RpcError::new(PARSE_ERROR, "Parse error")),
+        };
     };
     let why = match (&value, fault) {
         (Value::Array(_), _) => "batches are not taken".to_owned(),
@@ -108,6 +120,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn who_nests_too_deeply_is_answered() {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"x","params":{{"a":{}1{}}}}}"#,
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        let answer = answered(&text);
+        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &json!(7)));
+    }
 
     #[test]
     fn what_passes_by_itself_has_a_code_that_the_published_client_tries_again_on() {

@@ -2,7 +2,7 @@
 //! the page that people read is printed from it.
 
 use serde_json::Value;
-use utoipa::{PartialSchema, openapi::RefOr, openapi::schema::Schema};
+use utoipa::{PartialSchema, ToSchema, openapi::RefOr, openapi::schema::Schema};
 
 use super::{auth::*, connections::*, messages::*, meta::*, prekeys::*};
 
@@ -26,7 +26,11 @@ pub struct MethodRow {
     pub meaning: &'static str,
     params: fn() -> RefOr<Schema>,
     result: fn() -> RefOr<Schema>,
+    /// The types that they speak of.
+    types: fn(&mut Types),
 }
+
+type Types = Vec<(String, RefOr<Schema>)>;
 
 macro_rules! methods {
     ($($method:ident $name:literal $stage:ident $calls:literal $bytes:expr, $params:ty => $result:ty, $meaning:literal;)*) => {
@@ -45,6 +49,10 @@ macro_rules! methods {
                 meaning: $meaning,
                 params: <$params as PartialSchema>::schema,
                 result: <$result as PartialSchema>::schema,
+                types: |types| {
+                    <$params as ToSchema>::schemas(types);
+                    <$result as ToSchema>::schemas(types);
+                },
             },)*];
 
             /// `None`: nobody knows it.
@@ -115,11 +123,47 @@ pub fn page() -> String {
         page += &fields("parameter", &(row.params)());
         page += &fields("result", &(row.result)());
     }
+    page += "\n# What the gateway says by itself\n\nNotifications: they have no `id`, and are not answered.\n";
+    let mut types = Types::new();
+    for (name, meaning, schema, of) in events() {
+        page += &format!("\n## {name}\n\n{meaning}\n{}", fields("parameter", &schema));
+        of(&mut types);
+    }
+    Method::ALL.iter().for_each(|row| (row.types)(&mut types));
+    types.sort_by(|one, other| one.0.cmp(&other.0));
+    types.dedup_by(|one, other| one.0 == other.0);
+    page += "\n# Types\n";
+    for (name, schema) in types {
+        let told = fields("field", &schema);
+        let told = if told.is_empty() { format!("\n{}\n", kind(&shown(&schema))) } else { told };
+        page += &format!("\n## {name}\n{told}");
+    }
     page
 }
 
+type Event = (&'static str, &'static str, RefOr<Schema>, fn(&mut Types));
+
+fn events() -> [Event; 5] {
+    [
+        (CHALLENGE, "The first frame of every connection.", Challenge::schema(), Challenge::schemas),
+        (RECEIVED_EVENT, "A message for this agent.", Message::schema(), Message::schemas),
+        (ACK_EVENT, "Messages of this agent's were received.", AckEvent::schema(), AckEvent::schemas),
+        (RECALLED_EVENT, "Messages for this agent were taken back.", RecalledEvent::schema(), RecalledEvent::schemas),
+        (
+            DISCONNECT_EVENT,
+            "The gateway ends the connection; do not come back.",
+            Disconnect::schema(),
+            Disconnect::schemas,
+        ),
+    ]
+}
+
+fn shown(schema: &RefOr<Schema>) -> Value {
+    serde_json::to_value(schema).expect("a schema serialises")
+}
+
 fn fields(title: &str, schema: &RefOr<Schema>) -> String {
-    let schema = serde_json::to_value(schema).expect("a schema serialises");
+    let schema = shown(schema);
     let Some(properties) = schema["properties"].as_object().filter(|properties| !properties.is_empty()) else {
         return String::new();
     };
@@ -139,6 +183,13 @@ fn kind(property: &Value) -> String {
     let any = ["oneOf", "anyOf", "allOf"].iter().find_map(|of| property[of].as_array());
     if let Some(name) = referred(property).or_else(|| any?.iter().find_map(referred)) {
         return name;
+    }
+    if let Some(words) = property["enum"].as_array() {
+        return words
+            .iter()
+            .map(|word| format!("`{}`", word.as_str().unwrap_or_default()))
+            .collect::<Vec<_>>()
+            .join(", ");
     }
     let plain = match &property["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).find(|one| *one != "null").unwrap_or_default(),
@@ -176,6 +227,8 @@ mod tests {
             "| `aids`* | list of string | At most 100. |",
             "| `auth`* | Token |",
             "| `messages` | list of Message |",
+            "\n## DeliveryMode\n",
+            "\n## event/message.received\n",
         ] {
             assert!(page.contains(line), "{line} in {page}");
         }

@@ -26,6 +26,7 @@ pub async fn run(app: App) {
         told("clearing evicted storage", session_storage::clear_leftovers(&app).await);
         told("clearing unused attachments", attachments::sweep(&app).await);
         told("forgetting logins of the mesh", mesh::sweep(&app).await);
+        told("renewing the auth service's certificate", mesh::identities::renew_auth(&app).await);
         told("clearing expired messages", mesh_messages::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
         told("forgetting deliveries", webhooks::forget_ended(&app).await);

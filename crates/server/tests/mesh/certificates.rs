@@ -208,7 +208,16 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
     assert_eq!((pki.root(), pki.issuer().certificate()), (root.certificate(), issuer.certificate()));
     assert_eq!(rule(Pki::import(&config, &supplied(issuer.key()), now)), "pki-there");
     let again = Pki::open(&config, now).unwrap();
-    assert_eq!(again.auth_certificate(), pki.auth_certificate());
+    assert_eq!(again.auth().certificate, pki.auth().certificate);
+    let later = |days: i64| jiff::SignedDuration::from_hours(24 * days);
+    assert!(again.next_auth(&config, now.checked_add(later(364)).unwrap()).unwrap().is_none());
+    let past_half = now.checked_add(later(366)).unwrap();
+    let next = again.next_auth(&config, past_half).unwrap().unwrap();
+    assert!(next.certificate.not_after() > pki.auth().certificate.not_after());
+    // Another server of the same keys finds what was made.
+    assert_eq!(pki.next_auth(&config, past_half).unwrap().unwrap().certificate, next.certificate);
+    again.put_auth(next);
+    assert!(again.next_auth(&config, past_half).unwrap().is_none());
     config.mesh.issuer = "other.test".into();
     assert_eq!(rule(Pki::open(&config, now)), "pki", "nobody here can certify another domain");
 }

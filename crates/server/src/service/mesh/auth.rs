@@ -80,13 +80,14 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
     let nonce = hex(&nonce);
     let begun =
         Begun { aid, fingerprint: certificate.fingerprint(), nonce: nonce.clone(), until: later(now, LOGIN_MS_MAX)? };
+    let auth = pki.auth();
     Ok(Login1Result {
         request_id: pki.ticket(LOGIN, &begun),
         nonce,
-        auth_cert: pki.auth_certificate().to_pem(),
-        client_nonce_signature: pki.sign_as_auth(&client_nonce),
+        auth_cert: auth.certificate.to_pem(),
+        client_nonce_signature: auth.sign(&client_nonce),
         server_time: now.as_millisecond(),
-        auth_curve: pki.auth_certificate().public_key().curve().name().to_owned(),
+        auth_curve: auth.certificate.public_key().curve().name().to_owned(),
     })
 }
 

@@ -119,14 +119,28 @@ pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), Str
         let message = "another authority certifies this store's domain; servers of one store share mesh.pki_directory";
         return Ok(Err(format!("{message} (domain {domain})")));
     }
-    let auth = pki.auth_certificate();
+    record_auth(db, &pki.auth().certificate, now).await?;
+    Ok(Ok(()))
+}
+
+async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), store::StoreError> {
     if store::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
         let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
         let known = store::identities::get(db, &aid).await?.is_some();
         let operation = if known { Operation::Renew } else { Operation::Issue };
         store::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
     }
-    Ok(Ok(()))
+    Ok(())
+}
+
+/// Gives the auth service its next certificate in time. It is written down before anybody sees it.
+pub async fn renew_auth(app: &App) -> Result<(), Failure> {
+    let (Ok(pki), now) = (app.mesh.pki(), app.now()) else { return Ok(()) };
+    let Some(next) = pki.next_auth(&app.config, now)? else { return Ok(()) };
+    record_auth(&app.db, &next.certificate, now).await.map_err(store_failure)?;
+    tracing::info!(until = %next.certificate.not_after(), "the auth service has its next certificate");
+    pki.put_auth(next);
+    Ok(())
 }
 
 /// Gives a name its first certificate, or one for another key, whatever the policy says.
