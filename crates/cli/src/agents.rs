@@ -11,6 +11,7 @@ use ostler_protocol::{
 };
 
 use crate::{
+    confirm::Confirm,
     connect::Connection,
     errors, exit_codes,
     output::{self, Output, line},
@@ -18,7 +19,7 @@ use crate::{
     times::{Times, now},
 };
 
-/// Make, show and change agents, and see what a change of a manifest would do
+/// Make, show, change and retire agents, and see what a change of a manifest would do
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler agents create reader --manifest manifest.json\n  ostler agents list\n  \
     ostler agents diff AGENT --manifest new.json")]
@@ -34,6 +35,7 @@ enum Verb {
     List(ListArgs),
     Diff(DiffArgs),
     Update(UpdateArgs),
+    Retire(RetireArgs),
 }
 
 /// Make an agent; it belongs to you
@@ -107,6 +109,17 @@ struct UpdateArgs {
     output: Output,
 }
 
+/// End an agent for good, and every relation with it
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler agents retire AGENT --yes")]
+struct RetireArgs {
+    agent: String,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
 pub async fn agents(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     match &args.verb {
         Verb::Create(args) => create(connection, args).await,
@@ -114,6 +127,7 @@ pub async fn agents(connection: &Connection, args: &Args) -> Result<u8, Failure>
         Verb::List(args) => list(connection, args).await,
         Verb::Diff(args) => diff(connection, args).await,
         Verb::Update(args) => update(connection, args).await,
+        Verb::Retire(args) => retire(connection, args).await,
     }
 }
 
@@ -163,6 +177,18 @@ async fn update(connection: &Connection, args: &UpdateArgs) -> Result<u8, Failur
     warn(&saved.warnings);
     let (id, version) = (saved.agent.id, saved.agent.capability_manifest_version);
     args.output.one(&saved, || format!("{id} manifest version {version}\n"));
+    Ok(exit_codes::OK)
+}
+
+async fn retire(connection: &Connection, args: &RetireArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let agent = client.get_agent(&args.agent).await.map_err(missing)?;
+    let question = format!("Retire {} for good, with every relation that people have with it?", line(&agent.name, 200));
+    if !args.confirm.ask(&question)? {
+        return Ok(exit_codes::OK);
+    }
+    let retired = client.retire_agent(&args.agent).await.map_err(missing)?;
+    args.output.one(&retired, || format!("{} retired\n", retired.id));
     Ok(exit_codes::OK)
 }
 

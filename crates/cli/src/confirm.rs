@@ -26,7 +26,7 @@ impl Confirm {
     /// The same, in words of its own for a no.
     pub fn ask_or_say(self, question: &str, nothing_done: &str) -> Result<bool, Failure> {
         if self.dry_run {
-            output::words(&format!("--dry-run: {nothing_done}\n"));
+            output::words(&format!("dry run; {nothing_done}\n"));
             return Ok(false);
         }
         if self.yes {

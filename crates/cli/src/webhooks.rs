@@ -215,9 +215,19 @@ async fn replay(connection: &Connection, args: &ReplayArgs) -> Result<u8, Failur
     let ids = if args.dead { dead(&client, args.agent_id).await? } else { args.delivery_ids.clone() };
     let mut replayed = vec![];
     for delivery_id in ids {
-        let hint = "`ostler webhooks list AGENT --status dead` shows those that can be replayed";
-        let begun = client.replay_delivery(args.agent_id, delivery_id).await;
-        replayed.push(begun.map_err(|failure| errors::with_hint(failure, hint))?);
+        match client.replay_delivery(args.agent_id, delivery_id).await {
+            Ok(begun) => replayed.push(begun),
+            // So many wait by now that the rest has to wait for another time.
+            Err(full) if args.dead && full.rule_name() == Some("deliveries-waiting") => {
+                output::words(&format!("{}\n", full.message));
+                break;
+            }
+            Err(failure) if failure.rule_name() == Some("delivery-not-dead") => {
+                let hint = "`ostler webhooks list AGENT --status dead` shows those that can be replayed";
+                return Err(errors::with_hint(failure, hint));
+            }
+            Err(failure) => return Err(failure),
+        }
     }
     let lines = || replayed.iter().map(|delivery| format!("{} waits\n", delivery.delivery_id)).collect();
     args.output.many(&replayed, lines);

@@ -1,5 +1,7 @@
-//! Agents: make, read, find, change, and try a manifest first.
+//! Agents: make, read, find, change, retire, and try a manifest first.
 
+use bytes::Bytes;
+use http::Method;
 use ostler_protocol::{
     Failure,
     agents::{
@@ -8,7 +10,7 @@ use ostler_protocol::{
     },
 };
 
-use crate::{Client, path::Path};
+use crate::{Client, answer, path::Path};
 
 impl Client {
     pub async fn create_agent(&self, agent: &CreateAgent) -> Result<SavedAgent, Failure> {
@@ -25,6 +27,10 @@ impl Client {
 
     pub async fn update_agent(&self, id: &str, change: &UpdateAgent) -> Result<SavedAgent, Failure> {
         self.patch(Path::of(&["agents", id]), change).await
+    }
+
+    pub async fn retire_agent(&self, id: &str) -> Result<Agent, Failure> {
+        answer::parse(&self.call(Method::DELETE, Path::of(&["agents", id]), Bytes::new()).await?)
     }
 
     /// What an update with this manifest would do.

@@ -1,4 +1,6 @@
-//! A webhook's receiver: what it may believe of what comes. It needs no server and makes no calls.
+//! A webhook's receiver: what it may believe of what comes. It needs no server and makes no calls. It remembers what it has taken
+//! in memory alone: whoever must not do a thing twice, even after a restart or when a dead delivery is replayed, keeps the
+//! delivery's id together with what they do.
 
 use std::{
     collections::HashMap,
@@ -12,10 +14,13 @@ use ostler_protocol::{
     Timestamp,
     ids::AgentId,
     json::{hex, unhex},
-    webhooks::{self, AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, WINDOW_S},
+    webhooks::{
+        self, AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, TRIED_S_MAX, WINDOW_S,
+    },
 };
 
-/// Deliveries remembered at once. Within one window no agent is told this much.
+/// Deliveries remembered at once. Within one window no agent is told this much; beyond that, those give way that nobody but the
+/// server itself could send again.
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Why a request is not to be believed. Answer it with 401 ([`Refused::Busy`] with 503) and do nothing else.
@@ -57,8 +62,16 @@ pub struct Received {
 /// The receiver of one webhook: it believes what is signed with its secret, fresh, and not taken before.
 pub struct Receiver {
     key: MacKey,
-    /// Deliveries taken, each with the second from which nobody can repeat it any more.
-    taken: Mutex<HashMap<DeliveryId, i64>>,
+    taken: Mutex<HashMap<DeliveryId, Taken>>,
+}
+
+/// Until when a delivery is remembered.
+#[derive(Clone, Copy)]
+struct Taken {
+    /// From this second on nobody can repeat it with the signature it had.
+    fresh_until_s: i64,
+    /// From this second on the server does not try it any more, with a new signature.
+    tried_until_s: i64,
 }
 
 impl Receiver {
@@ -94,22 +107,25 @@ impl Receiver {
         self.taken().remove(&received.delivery_id);
     }
 
-    fn take(&self, delivery_id: DeliveryId, now_s: i64, until_s: i64) -> Result<(), Refused> {
+    fn take(&self, delivery_id: DeliveryId, now_s: i64, fresh_until_s: i64) -> Result<(), Refused> {
         let mut taken = self.taken();
-        if taken.get(&delivery_id).is_some_and(|until_s| now_s < *until_s) {
+        if taken.get(&delivery_id).is_some_and(|known| now_s < known.tried_until_s) {
             return Err(Refused::Repeated);
         }
         if taken.len() >= REMEMBERED_MAX {
-            taken.retain(|_, until_s| now_s < *until_s);
+            taken.retain(|_, known| now_s < known.tried_until_s);
+        }
+        if taken.len() >= REMEMBERED_MAX {
+            taken.retain(|_, known| now_s < known.fresh_until_s);
         }
         if taken.len() >= REMEMBERED_MAX {
             return Err(Refused::Busy);
         }
-        taken.insert(delivery_id, until_s);
+        taken.insert(delivery_id, Taken { fresh_until_s, tried_until_s: now_s + TRIED_S_MAX });
         Ok(())
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<DeliveryId, i64>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<DeliveryId, Taken>> {
         self.taken.lock().expect("never poisoned")
     }
 }
@@ -208,6 +224,15 @@ mod tests {
             assert_eq!(verify(&receiver, &headers, BODY, seconds), Err(Refused::Repeated));
         }
         assert_eq!(verify(&receiver, &headers, BODY, 301), Err(Refused::Stale));
+    }
+
+    /// As the server does when it did not hear the answer: the same id under a new signature.
+    #[test]
+    fn a_delivery_that_is_tried_again_days_later_was_taken_before() {
+        let (receiver, days) = (receiver(), 3 * 86_400);
+        assert_eq!(verify(&receiver, &signed(&SENT_S.to_string(), DELIVERY, BODY), BODY, 0), Ok(()));
+        let again = signed(&(SENT_S + days).to_string(), DELIVERY, BODY);
+        assert_eq!(verify(&receiver, &again, BODY, days), Err(Refused::Repeated));
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct Agent {
     /// When what everybody can see of it last changed.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+    /// It has ended for good.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub retired_at: Option<Timestamp>,
     /// Raised by every change, whatever it is.
     #[serde(skip)]
     pub revision: i64,
@@ -232,6 +235,7 @@ mod tests {
             capability_manifest_hash: Some("h".into()),
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
+            retired_at: None,
             revision: 0,
         };
         let saved = SavedAgent { agent, warnings: vec![warning] };

@@ -126,9 +126,10 @@ pub const REGISTRY: &[Capability] = &[
             "GET /agents",
             "GET /agents/{agentId}",
             "PATCH /agents/{agentId}",
+            "DELETE /agents/{agentId}",
             "POST /agents/{agentId}/manifest/diff",
         ],
-        "Agents with manifests: make, find, read (by entity tag), change; what a change would break, before it is made.",
+        "Agents with manifests: make, find, read (by entity tag), change, retire; what a change would break, before it is made.",
     ),
     tag(
         "ostler_agent_tokens",

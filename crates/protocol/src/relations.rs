@@ -17,6 +17,7 @@ use crate::{
     i18n::Language,
     ids::{AgentId, RelationId},
     manifest::{Change, Sensitivity},
+    receipts::Act,
 };
 
 /// Agents that one person can have relations with at a time.
@@ -230,6 +231,45 @@ pub struct ReauthAnnounced {
     pub new_manifest_version: i64,
     pub new_manifest_hash: String,
     pub scopes_requiring_reauth: Vec<String>,
+}
+
+pub const ESTABLISHED: &str = "relation.established";
+pub const REVOKED: &str = "relation.revoked";
+pub const CAPABILITY_CHANGED: &str = "agent.capability_changed";
+
+/// What the agent's own side is told of a person's act, by WebSocket and by webhook.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RelationTold {
+    pub agent_id: AgentId,
+    pub relation_id: RelationId,
+    pub user_id: String,
+    /// What the person has granted; what waits for their answer is among it.
+    pub granted_scopes: Vec<String>,
+    /// What they last consented to.
+    pub manifest_version: i64,
+    pub manifest_hash: String,
+}
+
+impl RelationTold {
+    /// What is told of this act, by its name. `None`: it concerns the person's side alone.
+    pub fn of(act: Act, relation: &Relation) -> Option<(&'static str, Self)> {
+        let event_type = match act {
+            Act::Established => ESTABLISHED,
+            Act::Consented | Act::Narrowed => CAPABILITY_CHANGED,
+            Act::Revoked | Act::Ended => REVOKED,
+            Act::Used => return None,
+        };
+        let granted = relation.answers.iter().filter(|(_, answer)| matches!(answer, Answer::Granted { .. }));
+        let told = Self {
+            agent_id: relation.agent_id,
+            relation_id: relation.relation_id,
+            user_id: relation.user_id.clone(),
+            granted_scopes: granted.map(|(id, _)| id.clone()).collect(),
+            manifest_version: relation.consented.version,
+            manifest_hash: relation.consented.hash.clone(),
+        };
+        Some((event_type, told))
+    }
 }
 
 /// What waits for a person's answer, one for each agent: the frames that a WebSocket brings, for whoever has none open.

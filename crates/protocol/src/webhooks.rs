@@ -27,6 +27,8 @@ pub const ATTEMPT_AFTER_S: [i64; 10] = [0, 5, 300, 1_800, 7_200, 18_000, 36_000,
 pub const JITTER_PERCENT: i64 = 20;
 /// A receiver may ask for more patience, up to this.
 pub const RETRY_AFTER_S_MAX: i64 = 86_400;
+/// The longest that a delivery is tried for, however patient its receiver asks to be: nine waits of a day, each with its share.
+pub const TRIED_S_MAX: i64 = (ATTEMPT_AFTER_S.len() as i64 - 1) * RETRY_AFTER_S_MAX * (100 + JITTER_PERCENT) / 100;
 pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
 /// Deliveries of one agent that wait at once; what comes beyond is dead at once, and can be replayed.
 pub const DELIVERIES_WAITING_MAX: i64 = 10_000;

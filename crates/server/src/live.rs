@@ -13,7 +13,7 @@ use ostler_protocol::{Failure, FailureKind, ids::AgentId};
 use tokio::sync::Notify;
 
 use crate::config::LimitsSection;
-use connection::Frame;
+use connection::{Frame, Outbox};
 
 /// Somebody who was refused may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
@@ -104,6 +104,7 @@ struct Seats {
 struct Taken {
     number: u64,
     place: Arc<Place>,
+    outbox: Outbox,
 }
 
 /// What reaches a connection.
@@ -158,7 +159,7 @@ impl Live {
         self.seats().all
     }
 
-    pub fn join(self: &Arc<Self>, listener: Listener, limits: &LimitsSection) -> Result<Seat, Failure> {
+    pub fn join(self: &Arc<Self>, listener: Listener, outbox: Outbox, limits: &LimitsSection) -> Result<Seat, Failure> {
         let mut seats = self.seats();
         if seats.all >= limits.sockets_max {
             return Err(refused("sockets", "too many WebSockets are open", limits.sockets_max));
@@ -170,7 +171,7 @@ impl Live {
             return Err(refused("sockets-per-caller", "this caller has too many WebSockets open", max));
         }
         let place = Arc::<Place>::default();
-        own.push(Taken { number, place: place.clone() });
+        own.push(Taken { number, place: place.clone(), outbox });
         seats.all += 1;
         seats.next += 1;
         Ok(Seat { live: self.clone(), listener, number, place })
@@ -183,6 +184,13 @@ impl Live {
             place.board().put(news);
             place.some.notify_one();
         }
+    }
+
+    /// Says something that waits for nobody: whoever is not connected here never hears it. Never waits.
+    pub fn say(&self, listener: &Listener, frame: &Frame) {
+        let seats = self.seats();
+        let own = seats.by_listener.get(listener).into_iter().flatten();
+        own.for_each(|taken| taken.outbox.put(frame.clone()));
     }
 
     /// Has this listener's connections here look again at what is pending.
@@ -254,7 +262,7 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{connection::queue, *};
 
     fn human(name: &str) -> Listener {
         Listener::Human(name.into())
@@ -309,7 +317,7 @@ mod tests {
     fn nobody_takes_all_the_seats_and_who_leaves_gives_theirs_back() {
         let live = Arc::<Live>::default();
         let limits = LimitsSection { sockets_max: 3, sockets_per_caller_max: 2, ..LimitsSection::default() };
-        let join = |name: &str| live.join(human(name), &limits);
+        let join = |name: &str| live.join(human(name), queue().0, &limits);
         let ada = [join("ada").unwrap(), join("ada").unwrap()];
         assert_eq!(join("ada").err().unwrap().rule_name(), Some("sockets-per-caller"));
         let _bob = join("bob").unwrap();

@@ -18,6 +18,7 @@ on_both_engines!(
     an_agent_keeps_its_name,
     what_runs_an_agent_is_its_owners_business,
     only_its_owner_changes_an_agent,
+    a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it,
     a_diff_tells_what_a_change_would_do_and_does_nothing,
     the_same_manifest_again_is_no_new_version,
     a_refused_manifest_takes_no_version,
@@ -141,6 +142,37 @@ async fn only_its_owner_changes_an_agent(engine: Engine) {
     itself.post("/agents", &json!({"name": "another"})).await.refused_by(Forbidden, "role");
     assert_eq!(itself.get(&path).await.with_status(200)["capability_manifest_version"], 1);
     ada.call("PATCH", &path, &change).await.with_status(200);
+}
+
+async fn a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
+    let agent = agent(&ada).await;
+    let path = format!("/agents/{agent}");
+    let made = ada.post(&format!("{path}/tokens"), &json!({"name": "own"})).await.with_status(201);
+    let itself = server.with_token(Some(&id(&made, "token")));
+    ada.call("PUT", &format!("{path}/webhook"), &json!({"url": "http://127.0.0.1:9/"})).await.with_status(200);
+    let grant = json!({"agent_id": agent, "granted_scopes": ["filesystem:read"]});
+    let relation = id(&bob.post("/h2a/relations", &grant).await.with_status(201), "id");
+    let retire = async |caller: &Caller| caller.send(caller.request("DELETE", &path)).await;
+    retire(&bob).await.refused_by(Forbidden, "not-owner");
+    let retired = retire(&ada).await.with_status(200);
+    assert!(retired["retired_at"].is_string(), "{retired}");
+    server.clock.advance_ms(1);
+    assert_eq!(retire(&ada).await.with_status(200), retired, "the first time stands");
+    for gone in ["", "/tokens", "/webhook"] {
+        ada.get(&format!("{path}{gone}")).await.refused_by(Gone, "agent-retired");
+    }
+    let change = json!({"capability_manifest": taking(json!(["b"]))});
+    ada.call("PATCH", &path, &change).await.refused_by(Gone, "agent-retired");
+    bob.post("/h2a/relations", &grant).await.refused_by(Gone, "agent-retired");
+    assert_eq!(server.get("/agents").await.ok()["agents"], json!([]));
+    itself.get("/agents").await.refused(Unauthenticated);
+    let ended = bob.get(&format!("/h2a/relations/{relation}")).await.ok();
+    assert!(ended["revoked_at"].is_string() && ended["granted_scopes"] == json!([]), "{ended}");
+    let receipts = bob.get(&format!("/h2a/relations/{relation}/receipts")).await.ok();
+    let last = receipts["receipts"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["act"], &last["agent_name"]), (&json!("ended"), &json!("Reader")));
 }
 
 async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {

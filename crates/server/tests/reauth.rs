@@ -18,6 +18,7 @@ on_both_engines!(
     somebody_who_was_away_is_asked_once_for_all_that_changed,
     the_agent_hears_of_it_until_everybody_has_answered,
     the_agents_webhook_is_told_of_every_break_and_of_nothing_else,
+    the_agents_side_hears_what_people_answer,
     a_store_that_fails_for_a_while_keeps_nobody_from_being_asked,
     whoever_missed_every_wake_up_is_asked_all_the_same,
 );
@@ -173,6 +174,43 @@ async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: E
     assert_eq!(body["payload"], payload);
 }
 
+async fn the_agents_side_hears_what_people_answer(engine: Engine) {
+    let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
+    let (user_id, ada) = user(&scene.server, "ada").await;
+    let webhook = format!("/agents/{}/webhook", scene.agent_id);
+    scene.server.call("PUT", &webhook, &json!({"url": hook.url()})).await.with_status(200);
+    let (mut socket, _) = Socket::introduce(&scene.server, "/ws/agent", &scene.agent().await).await;
+    let relation_id = scene.grant(&ada).await;
+    let path = format!("/h2a/relations/{relation_id}");
+    let hash = scene.server.get(&format!("/agents/{}", scene.agent_id)).await.ok()["capability_manifest_hash"].clone();
+    ada.patch(&path, &json!({"granted_scopes": []})).await.with_status(200);
+    let again = json!({"granted_scopes": ["notes:read"], "manifest_hash": hash});
+    ada.patch(&path, &again).await.with_status(200);
+    ada.send(ada.request("DELETE", &path)).await.with_status(200);
+    let told = |event_type: &str, granted: Value| {
+        let payload = json!({"agent_id": scene.agent_id, "relation_id": relation_id, "user_id": user_id,
+            "granted_scopes": granted, "manifest_version": 1, "manifest_hash": hash});
+        (json!(event_type), payload)
+    };
+    let expected = [
+        told("relation.established", json!(["notes:read"])),
+        told("agent.capability_changed", json!([])),
+        told("agent.capability_changed", json!(["notes:read"])),
+        told("relation.revoked", json!([])),
+    ];
+    for (event_type, payload) in &expected {
+        let frame = socket.hear().await;
+        assert_eq!((&frame["type"], &frame["payload"]), (event_type, payload));
+    }
+    // To the receiver they come in any order.
+    let received = hook.received(expected.len()).await;
+    let mut bodies: Vec<Value> = received.iter().map(|one| serde_json::from_slice(&one.body).unwrap()).collect();
+    for (event_type, payload) in &expected {
+        let found = bodies.iter().position(|body| body["type"] == *event_type && body["payload"] == *payload);
+        bodies.remove(found.unwrap_or_else(|| panic!("{event_type} {payload}")));
+    }
+}
+
 async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -245,6 +283,10 @@ fn whoever_is_connected_to_another_server_is_asked_too() {
         let there = scene.server.beside(|_| ()).await;
         scene.grant(&scene.server).await;
         let mut socket = connect(&there, &there).await;
+        let (mut agents, _) = Socket::introduce(&there, "/ws/agent", &scene.agent().await).await;
+        let (_, ada) = user(&scene.server, "ada").await;
+        scene.grant(&ada).await;
+        assert_eq!(agents.hear().await["type"], "relation.established");
         scene.publish(&second()).await;
         assert_eq!(socket.hear().await["type"], REAUTH_REQUIRED);
     });

@@ -15,6 +15,7 @@ on_both_engines!(
     a_bad_token_and_a_wrong_caller_are_refused_and_told_why,
     a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the_connection,
     a_removed_user_is_cut_off,
+    a_token_is_renewed_so_often_and_no_more,
     a_connection_cannot_become_somebody_elses,
     foreign_pages_and_foreign_names_do_not_get_a_socket,
     a_caller_has_so_many_sockets_and_no_more,
@@ -114,6 +115,19 @@ async fn a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the
     assert_eq!(idle.hear().await["reason"], "invalid_token");
     assert_eq!(idle.closed().await, REFUSED);
     is_open(&mut renewing).await;
+}
+
+async fn a_token_is_renewed_so_often_and_no_more(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (_, ada) = user(&server, "ada").await;
+    let (mut socket, _) = Socket::introduce(&server, HUMAN, &ada).await;
+    for _ in 0..10 {
+        socket.say(&renewal(&ada)).await;
+        assert_eq!(socket.hear().await["type"], "auth.ok");
+    }
+    socket.say(&renewal(&ada)).await;
+    assert_eq!(socket.hear().await["code"], "too_many_renewals");
+    is_open(&mut socket).await;
 }
 
 async fn a_removed_user_is_cut_off(engine: Engine) {

@@ -211,6 +211,7 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/agents/{agentId}/webhook/deliveries/{deliveryId}/replay", none),
     ("POST", "/agents/{agentId}/webhook/test", none),
     ("DELETE", "/agents/{agentId}/webhook", none),
+    ("DELETE", "/agents/{agentId}", none),
     ("GET", "/.well-known/aun-gateway", none),
     ("GET", "/pki/chain", none),
     ("GET", "/pki/root.crt", none),

@@ -21,6 +21,7 @@ on_both_engines!(
     a_users_marks_are_their_own,
     a_users_token_ends_by_itself,
     a_removed_users_token_stops_working_at_once,
+    nothing_stays_granted_by_a_removed_user_or_to_their_agents,
     the_private_key_stays_in_its_file,
 );
 
@@ -55,6 +56,25 @@ async fn a_user_is_added_once_listed_and_removed(engine: Engine) {
     // The name is free again, and the newcomer is somebody else.
     let again = server.post("/api/v1/users", &other).await.with_status(201);
     assert_ne!(again["userId"], made["userId"]);
+}
+
+async fn nothing_stays_granted_by_a_removed_user_or_to_their_agents(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
+    let (others, _) = server.agent().await;
+    let manifest = server.get(&format!("/agents/{others}")).await.ok()["capability_manifest"].clone();
+    let owned =
+        id(&ada.post("/agents", &json!({"name": "a", "capability_manifest": manifest})).await.with_status(201), "id");
+    let grant = |agent: &str| json!({"agent_id": agent, "granted_scopes": ["notes:read"]});
+    let given = id(&ada.post("/h2a/relations", &grant(&others)).await.with_status(201), "id");
+    let taken = id(&bob.post("/h2a/relations", &grant(&owned)).await.with_status(201), "id");
+    let kept = id(&bob.post("/h2a/relations", &grant(&others)).await.with_status(201), "id");
+    server.send(server.request("DELETE", "/api/v1/users/ada")).await.with_status(200);
+    let active = server.store("SELECT relation_id FROM relations WHERE revoked_at IS NULL").await;
+    assert_eq!(active, [kept], "neither {given} nor {taken}");
+    server.get(&format!("/agents/{owned}")).await.refused_by(Gone, "agent-retired");
+    let ended = server.store("SELECT receipt FROM receipts WHERE receipt LIKE '%\"ended\"%' ORDER BY user_id").await;
+    assert_eq!(ended.len(), 2, "each with a receipt: {ended:?}");
 }
 
 async fn users_that_make_no_sense_are_refused(engine: Engine) {

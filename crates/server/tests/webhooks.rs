@@ -4,7 +4,7 @@
 use ostler_client::receiver::{Receiver, Refused};
 use ostler_protocol::{
     FailureKind::*,
-    webhooks::{ATTEMPT_AFTER_S, JITTER_PERCENT},
+    webhooks::{ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, JITTER_PERCENT},
 };
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
@@ -23,10 +23,10 @@ on_both_engines!(
     an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one,
     a_receiver_that_answers_and_drops_the_connection_was_told,
     an_answer_without_an_end_is_not_read,
-    a_name_that_resolves_to_this_machine_is_never_connected_to,
     addresses_that_are_not_public_are_refused,
     a_webhook_is_its_agents_owners_alone,
     what_fails_for_days_is_dead_and_can_be_replayed,
+    no_more_is_replayed_than_may_wait,
     a_receiver_is_left_alone_for_as_long_as_it_asks,
     one_receiver_that_hangs_holds_up_no_other,
     what_waits_outlives_the_server,
@@ -206,6 +206,26 @@ async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(eng
     assert_eq!(server.get(&path(&agent, "")).await.ok()["disabled_at"], Value::Null);
 }
 
+async fn no_more_is_replayed_than_may_wait(engine: Engine) {
+    let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
+    let (agent, _) = hooked(&server, &hook.url()).await;
+    let told = tell(&server, &agent).await;
+    attempted(&server, &agent, &told, 1).await;
+    set(&server, &agent, &hook.url()).await;
+    let never = i64::MAX;
+    let fill = format!(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {DELIVERIES_WAITING_MAX})
+         INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, created_at,
+             updated_at)
+         SELECT 'waits-' || i, '{agent}', 'webhook.test', '{{}}', 'pending', 0, {never}, 0, 0 FROM n"
+    );
+    server.store(&fill).await;
+    let replay = || server.send(server.request("POST", &path(&agent, &format!("/deliveries/{told}/replay"))));
+    replay().await.refused_by(RateLimited, "deliveries-waiting");
+    server.store("DELETE FROM webhook_deliveries WHERE delivery_id = 'waits-1'").await;
+    replay().await.with_status(202);
+}
+
 async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Drop]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -230,24 +250,18 @@ async fn an_answer_without_an_end_is_not_read(engine: Engine) {
     assert!(hook.endless_bytes() < 64 * 1024 * 1024, "{}", hook.endless_bytes());
 }
 
-async fn a_name_that_resolves_to_this_machine_is_never_connected_to(engine: Engine) {
-    let choose = |setup: &mut Setup| {
-        quick(setup);
-        setup.config.webhooks.allow_loopback = false;
-    };
-    let (server, hook) = (TestServer::with(engine, choose).await, HookReceiver::start([]).await);
-    let (agent, _) = hooked(&server, &format!("https://localhost:{}/hook", hook.address.port())).await;
-    let told = tell(&server, &agent).await;
-    let waiting = attempted(&server, &agent, &told, 1).await;
-    assert_eq!(waiting["last_error"], "its address is not a public one");
-    assert_eq!(hook.connections(), 0);
-}
-
 async fn addresses_that_are_not_public_are_refused(engine: Engine) {
-    let server = TestServer::start(engine).await;
+    let server = TestServer::with(engine, |setup| setup.config.webhooks.allow_loopback = false).await;
     let agent = new_agent(&server).await;
-    for url in ["http://agent.example/", "https://10.0.0.1/", "https://[::1]/", "https://169.254.169.254/", "nonsense"]
-    {
+    for url in [
+        "http://agent.example/",
+        "https://10.0.0.1/",
+        "https://localhost/",
+        "https://hook.localhost/",
+        "https://[::1]/",
+        "https://169.254.169.254/",
+        "nonsense",
+    ] {
         let answer = server.call("PUT", &path(&agent, ""), &json!({"url": url})).await;
         answer.refused_by(SchemaInvalid, "webhook-url");
     }

@@ -15,10 +15,10 @@ use crate::{
 };
 
 const COLUMNS: &str = "agent_id, name, owner_id, backend_profile, capability_manifest, capability_manifest_version, \
-    capability_manifest_hash, created_at, updated_at, revision";
+    capability_manifest_hash, created_at, updated_at, retired_at, revision";
 /// The same, without what may be 128 KiB long.
 const BRIEF: &str = "agent_id, name, owner_id, backend_profile, CAST(NULL AS TEXT), capability_manifest_version, \
-    capability_manifest_hash, created_at, updated_at, revision";
+    capability_manifest_hash, created_at, updated_at, retired_at, revision";
 const TOKEN_COLUMNS: &str = "token_id, agent_id, name, created_at, expires_at, revoked_at";
 
 fn decode(row: &mut Reader<'_>) -> Result<Agent, StoreError> {
@@ -32,6 +32,7 @@ fn decode(row: &mut Reader<'_>) -> Result<Agent, StoreError> {
         capability_manifest_hash: row.opt_text()?,
         created_at: row.time()?,
         updated_at: row.time()?,
+        retired_at: row.opt_time()?,
         revision: row.int()?,
     })
 }
@@ -53,7 +54,7 @@ fn manifest(agent: &Agent) -> Value {
 
 /// Together with its first manifest, if it has one.
 pub async fn insert(db: &Db, agent: &Agent, first: Option<&KeptManifest>) -> Result<(), StoreError> {
-    let sql = format!("INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+    let sql = format!("INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
     let args = vec![
         text(agent.id),
         agent.name.as_str().into(),
@@ -64,6 +65,7 @@ pub async fn insert(db: &Db, agent: &Agent, first: Option<&KeptManifest>) -> Res
         agent.capability_manifest_hash.clone().into(),
         agent.created_at.into(),
         agent.updated_at.into(),
+        agent.retired_at.into(),
         agent.revision.into(),
     ];
     db.write_together(with_manifest(Statement::new(sql, args), first)).await.map(drop)
@@ -73,9 +75,10 @@ fn with_manifest(statement: Statement, published: Option<&KeptManifest>) -> Vec<
     [statement].into_iter().chain(published.map(manifests::inserted)).collect()
 }
 
-/// How many agents an owner has, counted up to a limit.
+/// How many agents an owner has that were not retired, counted up to a limit.
 pub async fn count(db: &Db, owner_id: &str, limit: u32) -> Result<i64, StoreError> {
-    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM agents WHERE owner_id = $1 LIMIT $2) AS counted";
+    let sql =
+        "SELECT COUNT(*) FROM (SELECT 1 FROM agents WHERE owner_id = $1 AND retired_at IS NULL LIMIT $2) AS counted";
     let counted = db.read_one(sql, vec![owner_id.into(), i64::from(limit).into()], |row| row.int()).await?;
     Ok(counted.unwrap_or_default())
 }
@@ -84,9 +87,10 @@ pub async fn get(db: &Db, id: AgentId) -> Result<Option<Agent>, StoreError> {
     db.read_one(format!("SELECT {COLUMNS} FROM agents WHERE agent_id = $1"), vec![text(id)], decode).await
 }
 
-/// Newest first, without their manifests. `name`: in lower case, what the name must hold.
+/// Newest first, without their manifests and without those that were retired. `name`: in lower case, what the name must
+/// hold.
 pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u32) -> Result<Vec<Agent>, StoreError> {
-    let (mut args, mut filters): (Vec<Value>, Vec<String>) = (vec![], vec![]);
+    let (mut args, mut filters): (Vec<Value>, _) = (vec![], vec!["retired_at IS NULL".to_owned()]);
     let order = db.byte_order();
     if let Some(name) = name {
         let escaped = name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
@@ -98,10 +102,10 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
         filters.push(format!("(created_at, agent_id{order}) < (${}, ${})", args.len() - 1, args.len()));
     }
     args.push(i64::from(limit).into());
-    let filter = if filters.is_empty() { String::new() } else { format!("WHERE {}", filters.join(" AND ")) };
-    let last = args.len();
-    let sql =
-        format!("SELECT {BRIEF} FROM agents {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}");
+    let (filter, last) = (filters.join(" AND "), args.len());
+    let sql = format!(
+        "SELECT {BRIEF} FROM agents WHERE {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}"
+    );
     db.read(sql, args, decode).await
 }
 
@@ -130,6 +134,28 @@ pub async fn update(
     let mut statements = with_manifest(Statement::guard(sql, args), published);
     statements.extend(told.map(webhooks::delivery));
     db.write_together(statements).await
+}
+
+/// Ends an agent for good, with its tokens and its webhook. False: it had ended before, or is unknown.
+pub async fn update_retired(db: &Db, id: AgentId, now: Timestamp) -> Result<bool, StoreError> {
+    let retired = "UPDATE agents SET retired_at = $1, updated_at = $1, revision = revision + 1
+         WHERE agent_id = $2 AND retired_at IS NULL RETURNING 1";
+    let tokens = "UPDATE agent_tokens SET revoked_at = $1 WHERE agent_id = $2 AND revoked_at IS NULL";
+    let webhook = "DELETE FROM webhooks WHERE agent_id = $1";
+    let statements = vec![
+        Statement::guard(retired, vec![now.into(), text(id)]),
+        Statement::new(tokens, vec![now.into(), text(id)]),
+        Statement::new(webhook, vec![text(id)]),
+        webhooks::given_up(id, "the agent was retired", now),
+    ];
+    db.write_together(statements).await
+}
+
+/// Agents whose owner was removed, and which were not retired yet.
+pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<AgentId>, StoreError> {
+    let sql = "SELECT agent_id FROM agents WHERE retired_at IS NULL
+         AND owner_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) LIMIT $1";
+    db.read(sql, vec![i64::from(limit).into()], |row| row.id()).await
 }
 
 pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<(), StoreError> {

@@ -46,14 +46,16 @@ pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
     Statement::new(sql, args)
 }
 
-/// A guard: this is still the agent's manifest of now, and stays it until the transaction has ended.
+/// A guard: the agent is there, and this is its manifest of now; so it stays until the transaction has ended.
 pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement {
     // Whoever publishes changes this row; SQLite's writes follow each other in any case.
     let lock = match db.engine {
         Engine::Sqlite(_) => "",
         Engine::Postgres(_) => "FOR SHARE",
     };
-    let sql = format!("SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 {lock}");
+    let sql = format!(
+        "SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 AND retired_at IS NULL {lock}"
+    );
     Statement::guard(sql, vec![text(agent_id), version.into()])
 }
 

@@ -1,5 +1,5 @@
-//! Relations between people and agents. Every change is written together with its receipt, against the revision it was
-//! decided from and the manifest it was decided under.
+//! Relations between people and agents. Every change is written together with its receipt and what the agent's webhook is told
+//! of it, against the revision it was decided from and the manifest it was decided under.
 
 use ostler_protocol::{
     cursors::Cursor,
@@ -12,6 +12,7 @@ use crate::{
     db::{Db, Statement, StoreError},
     manifests, receipts,
     record::{Reader, Value, json, text},
+    webhooks::{self, NewDelivery},
 };
 
 const COLUMNS: &str = "relation_id, agent_id, agent_name, agent_owner_id, user_id, created_at, consented_version, \
@@ -46,7 +47,12 @@ fn state(relation: &Relation) -> [Value; 6] {
 }
 
 /// False: there is such a relation, the ledger has grown, or the manifest is another one by now. Nothing was written.
-pub async fn insert(db: &Db, relation: &Relation, receipt: &Receipt) -> Result<bool, StoreError> {
+pub async fn insert(
+    db: &Db,
+    relation: &Relation,
+    receipt: &Receipt,
+    told: Option<&NewDelivery>,
+) -> Result<bool, StoreError> {
     let sql = format!("INSERT INTO relations ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
     let mut args = vec![
         text(relation.relation_id),
@@ -58,7 +64,8 @@ pub async fn insert(db: &Db, relation: &Relation, receipt: &Receipt) -> Result<b
     ];
     args.extend(state(relation));
     let current = manifests::is_current(db, relation.agent_id, relation.consented.version);
-    write(db, vec![current, Statement::new(sql, args), receipts::appended(receipt)]).await
+    let written = [current, Statement::new(sql, args), receipts::appended(receipt)];
+    write(db, written.into_iter().chain(told.map(webhooks::delivery)).collect()).await
 }
 
 /// Replaces the revision before this one, if the agent's manifest is still the one named, where one is. False: nothing was
@@ -68,6 +75,7 @@ pub async fn update(
     relation: &Relation,
     receipt: &Receipt,
     manifest_version: Option<i64>,
+    told: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
     let sql = "UPDATE relations SET consented_version = $1, consented_hash = $2, answers = $3, revision = $4,
         updated_at = $5, revoked_at = $6 WHERE relation_id = $7 AND revision = $8 RETURNING 1";
@@ -75,7 +83,7 @@ pub async fn update(
     args.extend([text(relation.relation_id), (relation.revision - 1).into()]);
     let current = manifest_version.map(|version| manifests::is_current(db, relation.agent_id, version));
     let written = [Statement::guard(sql, args), receipts::appended(receipt)];
-    write(db, current.into_iter().chain(written).collect()).await
+    write(db, current.into_iter().chain(written).chain(told.map(webhooks::delivery)).collect()).await
 }
 
 async fn write(db: &Db, statements: Vec<Statement>) -> Result<bool, StoreError> {
@@ -103,6 +111,17 @@ pub async fn find_ended(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Opt
          ORDER BY revoked_at DESC, created_at DESC LIMIT 1"
     );
     db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
+}
+
+/// Active ones whose person was removed, or whose agent was retired.
+pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<Relation>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM relations WHERE revoked_at IS NULL
+             AND agent_id IN (SELECT agent_id FROM agents WHERE retired_at IS NOT NULL)
+         UNION ALL SELECT {COLUMNS} FROM relations WHERE revoked_at IS NULL
+             AND user_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) LIMIT $1"
+    );
+    db.read(sql, vec![i64::from(limit).into()], decode).await
 }
 
 pub async fn count_active(db: &Db, user_id: &str) -> Result<i64, StoreError> {

@@ -75,7 +75,7 @@ pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<(
 /// Removes an agent's webhook and what waits for it. False: there was none.
 pub async fn delete(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, StoreError> {
     let gone = Statement::guard("DELETE FROM webhooks WHERE agent_id = $1 RETURNING 1", vec![text(agent_id)]);
-    db.write_together(vec![gone, give_up(agent_id, "the webhook was removed", now)]).await
+    db.write_together(vec![gone, given_up(agent_id, "the webhook was removed", now)]).await
 }
 
 /// The receiver wants no more: what waits for it is given up, and can be replayed once the webhook is set anew. False: it was,
@@ -85,10 +85,10 @@ pub async fn update_disabled(db: &Db, told: &Sealed, now: Timestamp) -> Result<b
     let sql = "UPDATE webhooks SET disabled_at = $1
          WHERE agent_id = $2 AND sealed_secret = $3 AND disabled_at IS NULL RETURNING 1";
     let disabled = Statement::guard(sql, vec![now.into(), text(agent_id), told.secret.as_str().into()]);
-    db.write_together(vec![disabled, give_up(agent_id, "the receiver is gone (410)", now)]).await
+    db.write_together(vec![disabled, given_up(agent_id, "the receiver is gone (410)", now)]).await
 }
 
-fn give_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statement {
+pub(crate) fn given_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statement {
     let sql = "UPDATE webhook_deliveries SET status = 'dead', due_at = NULL, owner = NULL, last_error = $1,
          updated_at = $2 WHERE agent_id = $3 AND status = 'pending'";
     Statement::new(sql, vec![why.into(), now.into(), text(agent_id)])
@@ -231,7 +231,7 @@ pub async fn update_ended(db: &Db, ended: Ended<'_>, now: Timestamp) -> Result<b
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
-/// Begins again with what was given up. `None`: there is no such dead delivery.
+/// Begins again with what was given up. `None`: there is no such dead delivery, or too many wait already.
 pub async fn update_replayed(
     db: &Db,
     agent_id: AgentId,
@@ -241,6 +241,8 @@ pub async fn update_replayed(
     let sql = format!(
         "UPDATE webhook_deliveries SET status = 'pending', attempts = 0, due_at = $1, last_error = NULL,
              last_status = NULL, updated_at = $1 WHERE delivery_id = $2 AND agent_id = $3 AND status = 'dead'
+             AND (SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = $3
+                 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) < {DELIVERIES_WAITING_MAX}
          RETURNING {DELIVERY_COLUMNS}"
     );
     Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], decode_delivery).await?.pop())

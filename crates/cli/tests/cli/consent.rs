@@ -132,7 +132,9 @@ fn a_person_reviews_what_changed_in_chinese() {
     terminal.types("\n");
     terminal.shows("向 notes-helper 授予 3 项权限中的 2 项？ [y/N]");
     terminal.types("y\n");
-    good(terminal.ends());
+    let screen = good(terminal.ends());
+    assert!(screen.contains("已授予 filesystem:read, notes:read"), "it ends in the language it began in:\n{screen}");
+    assert!(screen.contains(&format!("{}，所有者 local", scene.agent_id)), "{screen}");
     let relation = scene.relation();
     assert_eq!((&relation["reauth_required"], &relation["consented_manifest_version"]), (&json!(false), &json!(2)));
     assert_eq!(relation["granted_scopes"], json!(["filesystem:read", "notes:read"]));
@@ -221,4 +223,11 @@ fn nobody_pushes_an_agent_out_of_sight() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("2 agents have this name"), "{said}");
     assert!(said.contains(&scene.agent_id), "{said}");
+    // Among one's own relations there is one of this name.
+    let granted = scene.cli(&["consent", "grant", &scene.agent_id, "--grant", "notes:read=once", "--yes"]);
+    assert!(granted.status.success(), "{granted:?}");
+    let listed = String::from_utf8(scene.cli(&["consent", "list"]).stdout).unwrap();
+    assert!(listed.contains("notes-helper") && listed.contains("notes:read (once)"), "{listed}");
+    let revoked = scene.cli(&["consent", "revoke", "notes-helper", "--yes"]);
+    assert!(revoked.status.success(), "{revoked:?}");
 }

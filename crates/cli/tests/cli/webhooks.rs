@@ -9,11 +9,12 @@ use crate::{
 
 on_both_engines!(a_webhook_is_set_tried_removed_and_replayed, a_webhook_that_may_not_be_reached_is_refused);
 
-/// A name of this machine's: it may be set, and is never connected to.
+/// A port of this machine where nobody listens. It may be set on a server for development.
 const UNREACHABLE: &str = "https://localhost:9/hook";
 
 fn a_webhook_is_set_tried_removed_and_replayed(engine: Engine) {
-    let home = Home::new(engine);
+    let mut home = Home::new(engine);
+    home.set("OSTLER_WEBHOOKS__ALLOW_LOOPBACK", "true");
     let server = home.serve();
     let ostler = |args: &[&str]| home.cli(Some(&server), args);
     let json =
@@ -46,7 +47,7 @@ fn a_webhook_that_may_not_be_reached_is_refused(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
     let made = printed(home.cli(Some(&server), &["agents", "create", "told"]));
-    for url in ["http://agent.example/hook", "https://10.0.0.1/hook"] {
+    for url in ["http://agent.example/hook", "https://10.0.0.1/hook", UNREACHABLE] {
         let refused = home.cli(Some(&server), &["webhooks", "set", made.trim(), url]);
         let words = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");

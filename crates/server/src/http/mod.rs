@@ -123,7 +123,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(agent::history::get))
         .routes(routes!(agent::sessions::erase))
         .routes(routes!(trust::agents::create, trust::agents::list))
-        .routes(routes!(trust::agents::get, trust::agents::update))
+        .routes(routes!(trust::agents::get, trust::agents::update, trust::agents::retire))
         .routes(routes!(trust::agents::diff))
         .routes(routes!(trust::agents::create_token, trust::agents::list_tokens))
         .routes(routes!(trust::agents::revoke_token))

@@ -19,12 +19,14 @@ use ostler_protocol::{
 use ostler_store::{self as store, manifests::KeptManifest, webhooks::NewDelivery};
 use secrecy::ExposeSecret;
 
-use super::{live, tokens::later, webhooks};
+use super::{live, relations, tokens::later, webhooks};
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, forbidden, mint, token_hash},
 };
 
+/// Agents of removed owners that are retired at a time.
+const RETIRED_AT_ONCE: u32 = 100;
 /// How often an update is decided anew because another server's came first.
 const RACES_MAX: usize = 16;
 
@@ -51,6 +53,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
         capability_manifest_hash: None,
         created_at: now,
         updated_at: now,
+        retired_at: None,
         revision: 1,
     };
     let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
@@ -75,9 +78,51 @@ fn seen_by(caller: Option<&Principal>, agent: Agent) -> Agent {
     Agent { backend_profile: agent.backend_profile.filter(|_| may_see), ..agent }
 }
 
+/// An agent that is there.
 pub(super) async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let agent = find(app, id).await?;
+    match agent.retired_at {
+        None => Ok(agent),
+        Some(_) => Err(Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")),
+    }
+}
+
+/// An agent, also one that was retired.
+async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
     let found = store::agents::get(&app.db, id).await.map_err(store_failure)?;
     found.ok_or_else(|| Failure::not_found("agent"))
+}
+
+/// Ends an agent for good: its tokens and its webhook are gone, and every relation with it ends. The first time stands.
+pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+    Access::Own.admit(caller)?;
+    check_owner(caller, &find(app, id).await?)?;
+    tracing::info!(agent_id = %id, by = caller.name(), "an agent is retired");
+    app.to_the_end(|app| async move {
+        end(&app, &[id]).await?;
+        relations::end_orphaned(&app).await?;
+        find(&app, id).await
+    })
+    .await
+}
+
+/// Nobody answers any more for agents whose owner was removed: they are retired.
+pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
+    loop {
+        let orphaned = store::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await.map_err(store_failure)?;
+        if orphaned.is_empty() {
+            return Ok(());
+        }
+        end(app, &orphaned).await?;
+    }
+}
+
+async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
+    for id in ids {
+        store::agents::update_retired(&app.db, *id, app.now()).await.map_err(store_failure)?;
+    }
+    app.auth.forget_callers();
+    Ok(())
 }
 
 pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> Result<AgentPage, Failure> {
@@ -253,8 +298,13 @@ fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
 /// The agent, if the caller owns it. That it exists is no secret.
 pub(super) async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
     let agent = get(app, id).await?;
+    check_owner(caller, &agent)?;
+    Ok(agent)
+}
+
+fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
     if agent.owner_id == caller.owner()? {
-        return Ok(agent);
+        return Ok(());
     }
     Err(forbidden("not-owner", "only the agent's owner may do this"))
 }

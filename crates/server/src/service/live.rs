@@ -97,6 +97,16 @@ pub fn tell(app: &App, listener: &Listener, news: &News) {
     }
 }
 
+/// Says something to an agent's connections, here and on other servers. It waits for nobody: what must not be missed is told to
+/// the agent's webhook as well.
+pub fn say(app: &App, agent_id: AgentId, frame: &Frame) {
+    let listener = Listener::Agent(agent_id);
+    app.live.say(&listener, frame);
+    if let Some(told) = &app.told {
+        told.put_frame(&listener, frame);
+    }
+}
+
 /// Has a listener's connections look at what is pending, here and on other servers.
 fn wake(app: &App, listener: &Listener) {
     app.live.reread(listener);

@@ -12,14 +12,14 @@ use ostler_protocol::{
     receipts::{Act, Note, Receipt, Words},
     relations::{
         Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
-        RelationChanges, RelationPage, RelationView, UseScope,
+        RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
         answering::{self, Between, establish},
         standing::Standing,
     },
 };
-use ostler_store as store;
+use ostler_store::{self as store, webhooks::NewDelivery};
 
-use super::agents;
+use super::{agents, live, webhooks};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -30,6 +30,8 @@ use crate::{
 const ATTEMPTS_MAX: usize = 20;
 /// Relations read at a time while an agent's people are told.
 const TOLD_AT_ONCE: u32 = 1_000;
+/// Relations read at a time while they are ended.
+const ENDED_AT_ONCE: u32 = 500;
 /// Versions that people of one agent may have consented to, of which its own side is told; the newest ones.
 const VERSIONS_MAX: u32 = 100;
 
@@ -117,7 +119,10 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
         let relation = establish(between, current.declared(), &refused, &answers, now)?;
         let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
         let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
-        if store::relations::insert(&app.db, &relation, &receipt).await.map_err(store_failure)? {
+        let told = told(app, Act::Established, &relation);
+        let inserted = store::relations::insert(&app.db, &relation, &receipt, told.as_ref()).await;
+        if inserted.map_err(store_failure)? {
+            announce(app, told);
             return Ok((Held::of(app, relation).await?.standing(now).view(), true));
         }
     }
@@ -181,8 +186,8 @@ pub async fn update(
                 Decided { next, act, used: None, current: Some(held.current), language: asked.language }
             }
         };
-        if let Some(view) = write(app, decided).await? {
-            return Ok(view);
+        if let Some(written) = write(app, decided).await? {
+            return Ok(Held::of(app, written).await?.standing(app.now()).view());
         }
     }
     Err(contended())
@@ -213,8 +218,8 @@ pub async fn use_scope(
         };
         let (used, current) = (Some(asked.clone()), Some(held.current));
         let decided = Decided { next, act: Act::Used, used, current, language: Language::default() };
-        if let Some(view) = write(app, decided).await? {
-            return Ok(view);
+        if let Some(written) = write(app, decided).await? {
+            return Ok(Held::of(app, written).await?.standing(app.now()).view());
         }
     }
     Err(contended())
@@ -227,8 +232,8 @@ pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> R
         let Some(next) = answering::revoke(&relation, app.now()) else {
             return Ok(Held::of(app, relation).await?.standing(app.now()).view());
         };
-        if let Some(view) = write(app, Decided::alone(next, Act::Revoked)).await? {
-            return Ok(view);
+        if let Some(written) = write(app, Decided::alone(next, Act::Revoked)).await? {
+            return Ok(Held::of(app, written).await?.standing(app.now()).view());
         }
     }
     Err(contended())
@@ -307,7 +312,7 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
 }
 
 /// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.
-async fn write(app: &App, decided: Decided) -> Result<Option<RelationView>, Failure> {
+async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure> {
     let manifest_version = decided.must_be_current();
     let Decided { next, act, used, current, language } = decided;
     let head = store::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
@@ -322,10 +327,51 @@ async fn write(app: &App, decided: Decided) -> Result<Option<RelationView>, Fail
         (None, None) => return Err(Failure::internal(format!("{} began without a receipt", next.relation_id))),
     };
     let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
-    if store::relations::update(&app.db, &next, &receipt, manifest_version).await.map_err(store_failure)? {
-        return Ok(Some(Held::of(app, next).await?.standing(app.now()).view()));
+    let told = told(app, act, &next);
+    let updated = store::relations::update(&app.db, &next, &receipt, manifest_version, told.as_ref()).await;
+    if !updated.map_err(store_failure)? {
+        return Ok(None);
     }
-    Ok(None)
+    announce(app, told);
+    Ok(Some(next))
+}
+
+/// What the agent's own side is told of this.
+fn told(app: &App, act: Act, relation: &Relation) -> Option<NewDelivery> {
+    let (event_type, told) = RelationTold::of(act, relation)?;
+    Some(webhooks::new_delivery(app, relation.agent_id, event_type, &told))
+}
+
+/// It is durable by now: the webhook's turn has come, and whoever is connected hears the same.
+fn announce(app: &App, told: Option<NewDelivery>) {
+    let Some(told) = told else { return };
+    app.hub.deliveries.notify_one();
+    live::say(app, told.agent_id, &told.body.as_str().into());
+}
+
+/// Ends relations whose person or agent is there no longer. Can be done twice, so two servers do no harm.
+pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
+    loop {
+        let orphaned = store::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await.map_err(store_failure)?;
+        if orphaned.is_empty() {
+            return Ok(());
+        }
+        for relation in orphaned {
+            end(app, relation).await?;
+        }
+    }
+}
+
+async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
+    for _ in 0..ATTEMPTS_MAX {
+        let Some(next) = answering::revoke(&relation, app.now()) else { return Ok(()) };
+        if write(app, Decided::alone(next, Act::Ended)).await?.is_some() {
+            return Ok(());
+        }
+        let known = store::relations::get(&app.db, relation.relation_id).await.map_err(store_failure)?;
+        relation = known.ok_or_else(|| Failure::not_found("relation"))?;
+    }
+    Err(contended())
 }
 
 /// A relation of the caller's. Somebody else's is not even there.

@@ -7,7 +7,10 @@ use ostler_protocol::{
     cursors::{self, Cursor},
     ids::AgentId,
     json::{hex, unhex},
-    webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook, body},
+    webhooks::{
+        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ListDeliveries, NewWebhook,
+        PutWebhook, Webhook, body,
+    },
 };
 use ostler_store::{
     self as store,
@@ -134,6 +137,10 @@ pub async fn replay(
     listening(app, caller, agent_id).await?;
     let replayed = store::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
     let replayed = replayed.map_err(store_failure)?.ok_or_else(|| {
+        if known.status == DeliveryStatus::Dead {
+            let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
+            return Failure::rule(FailureKind::RateLimited, "deliveries-waiting", message);
+        }
         let message = format!("only a dead delivery can be replayed; this one is {}", known.status.as_str());
         Failure::rule(FailureKind::StateConflict, "delivery-not-dead", message)
     })?;

@@ -1,6 +1,6 @@
 //! Clears away what nobody needs any more, every few minutes: storage that has expired, threads whose erasing was cut off,
-//! pictures that no message shows, workspaces of runs that have ended, what was told to webhooks long ago. Each step can be
-//! done twice, so two servers do no harm.
+//! pictures that no message shows, workspaces of runs that have ended, what removed users left, what was told to webhooks
+//! long ago. Each step can be done twice, so two servers do no harm.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ostler_protocol::{Failure, session_storage::SWEEP_DEFAULT};
 use crate::{
     app::App,
     launcher::workspaces,
-    service::{attachments, mesh, mesh_messages, session_storage, threads, webhooks},
+    service::{attachments, mesh, mesh_messages, session_storage, threads, users, webhooks},
 };
 
 pub async fn run(app: App) {
@@ -29,6 +29,7 @@ pub async fn run(app: App) {
         told("renewing the auth service's certificate", mesh::identities::renew_auth(&app).await);
         told("clearing expired messages", mesh_messages::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
+        told("ending what removed users left", users::clear_orphaned(&app).await);
         told("forgetting deliveries", webhooks::forget_ended(&app).await);
     }
 }

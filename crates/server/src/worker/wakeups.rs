@@ -70,9 +70,9 @@ impl Tray {
         self.some.notify_one();
     }
 
-    /// A frame for an agent's connections to other servers.
-    pub fn put_frame(&self, aid: &Aid, frame: &str) {
-        self.lock().say(aid.to_string(), BASE64.encode(frame));
+    /// A frame for somebody's connections to other servers.
+    pub fn put_frame(&self, name: &impl ToString, frame: &str) {
+        self.lock().say(name.to_string(), BASE64.encode(frame));
         self.some.notify_one();
     }
 
@@ -186,8 +186,10 @@ async fn pass_on(app: &App, heard: &Tray) {
         }
         for (name, frame) in &news.said {
             let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            if let (Ok(aid), Some(frame)) = (name.parse::<Aid>(), frame) {
-                app.mesh.connections.push(&aid, |_| true, &frame.into());
+            let Some(frame) = frame.map(Into::into) else { continue };
+            match name.parse::<Aid>() {
+                Ok(aid) => drop(app.mesh.connections.push(&aid, |_| true, &frame)),
+                Err(_) => app.live.say(&live::Listener::named(name), &frame),
             }
         }
         let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));

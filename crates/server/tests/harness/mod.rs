@@ -166,6 +166,7 @@ impl TestServer {
         setup.config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
         setup.config.runner.slots = 0;
         setup.config.runner.sweep_interval_ms = 20;
+        setup.config.webhooks.allow_loopback = true;
         choose(&mut setup);
         let clock = Arc::new(TestClock::default());
         let Setup { config, tokens } = setup;

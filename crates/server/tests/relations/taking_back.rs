@@ -1,8 +1,9 @@
 //! Taking something back never depends on what the agent's owner does meanwhile, and leaves behind what was refused.
 
 use ostler_protocol::FailureKind::*;
+use secrecy::ExposeSecret;
 use serde_json::json;
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::{Scene, answer, ledger, manifest, relation};
 use crate::{
@@ -74,8 +75,7 @@ fn no_manifest_stands_in_the_way_of_taking_back() {
         let narrowed = scene.grant(&scene.server, &["notes:read", "notes:write"]).await;
         let ended = scene.grant(&ada, &["notes:read"]).await;
         scene.publish(&manifest(&[("notes:read", "low"), ("notes:write", "high")])).await;
-        let url = scene.server.config.store.database_url.clone().unwrap();
-        let mut holder = PgConnection::connect(secrecy::ExposeSecret::expose_secret(&url)).await.unwrap();
+        let mut holder = holder(&scene).await;
         holder.execute("BEGIN; LOCK TABLE manifests, agents IN ACCESS EXCLUSIVE MODE").await.unwrap();
         let less = json!({"granted_scopes": ["notes:read"]});
         let written = async {
@@ -94,4 +94,38 @@ fn no_manifest_stands_in_the_way_of_taking_back() {
         assert_eq!(narrowed.with_status(200)["granted_scopes"], json!(["notes:read"]));
         assert!(ended.with_status(200)["revoked_at"].is_string());
     });
+}
+
+/// An answer is written under a manifest that stays the agent's of now until it is written.
+#[test]
+fn an_answer_waits_for_a_manifest_that_is_being_published() {
+    crate::harness::run(async {
+        let scene = Scene::set(Engine::Postgres, &manifest(&[("notes:read", "low")])).await;
+        let (relation_id, seen) = (scene.grant(&scene.server, &[]).await, scene.hash().await);
+        let body = json!({"name": "another", "capability_manifest": manifest(&[("notes:read", "high")])});
+        let another = id(&scene.server.post("/agents", &body).await.with_status(201), "id");
+        let mut owner = holder(&scene).await;
+        let agent = &scene.agent_id;
+        let published = format!(
+            "BEGIN; UPDATE agents SET capability_manifest_version = 2 WHERE agent_id = '{agent}';
+             INSERT INTO manifests (agent_id, version, hash, manifest, declared_since, created_at)
+             SELECT '{agent}', 2, hash, manifest, declared_since, created_at FROM manifests WHERE agent_id = '{another}'"
+        );
+        owner.execute(AssertSqlSafe(published)).await.unwrap();
+        let waits = "SELECT 'waits' FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let committed = async {
+            eventually("the answer waits", async || scene.server.store(waits).await.pop()).await;
+            owner.execute("COMMIT").await.unwrap();
+        };
+        let asked = json!({"granted_scopes": ["notes:read"], "manifest_hash": seen});
+        let (answered, ()) = tokio::join!(answer(&scene.server, &relation_id, &asked), committed);
+        answered.refused_by(StateConflict, "version-conflict");
+    });
+}
+
+/// A connection beside the server's own.
+async fn holder(scene: &Scene) -> PgConnection {
+    let url = scene.server.config.store.database_url.clone().unwrap();
+    PgConnection::connect(url.expose_secret()).await.unwrap()
 }

@@ -284,6 +284,7 @@ CREATE TABLE users (
     removed_at BIGINT
 );
 CREATE UNIQUE INDEX users_name ON users (name) WHERE removed_at IS NULL;
+CREATE INDEX users_removed ON users (user_id) WHERE removed_at IS NOT NULL;
 CREATE UNIQUE INDEX users_subject ON users (issuer, subject) WHERE removed_at IS NULL;
 
 -- Public halves of the keys that servers of this store sign users' tokens with; the private ones stay with their servers.
@@ -331,8 +332,11 @@ CREATE TABLE agents (
     capability_manifest_hash TEXT,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
+    -- Its owner, or the owner's going, has ended it for good.
+    retired_at BIGINT,
     revision BIGINT NOT NULL
 );
+CREATE INDEX agents_retired ON agents (agent_id) WHERE retired_at IS NOT NULL;
 CREATE INDEX agents_created ON agents (created_at, agent_id);
 CREATE INDEX agents_owner ON agents (owner_id);
 

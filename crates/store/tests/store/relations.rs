@@ -92,24 +92,30 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
     let db = with_versions(&place, 1).await;
     let first = relation(1, "local");
     let written = receipt(&Head::default(), &first);
-    assert!(relations::insert(&db, &first, &written).await.unwrap());
+    assert!(relations::insert(&db, &first, &written, None).await.unwrap());
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
     assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head());
 
     let second = relation(2, "local");
     let again = receipt(&written.head(), &second);
-    assert!(!relations::insert(&db, &second, &again).await.unwrap(), "they have a relation already");
+    assert!(!relations::insert(&db, &second, &again, None).await.unwrap(), "they have a relation already");
     let next = Relation { revision: 2, answers: BTreeMap::new(), ..first.clone() };
     let good = receipt(&written.head(), &next);
     let taken = receipt(&Head::default(), &next);
-    assert!(!relations::update(&db, &next, &taken, Some(1)).await.unwrap(), "the number is given");
-    assert!(!relations::update(&db, &next, &good, Some(2)).await.unwrap(), "it was decided under another manifest");
+    assert!(!relations::update(&db, &next, &taken, Some(1), None).await.unwrap(), "the number is given");
+    assert!(
+        !relations::update(&db, &next, &good, Some(2), None).await.unwrap(),
+        "it was decided under another manifest"
+    );
     let skipped = Relation { revision: 3, ..next.clone() };
-    assert!(!relations::update(&db, &skipped, &good, Some(1)).await.unwrap(), "it was decided from another revision");
+    assert!(
+        !relations::update(&db, &skipped, &good, Some(1), None).await.unwrap(),
+        "it was decided from another revision"
+    );
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
     assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head(), "no receipt of what was not written");
 
-    assert!(relations::update(&db, &next, &good, Some(1)).await.unwrap());
+    assert!(relations::update(&db, &next, &good, Some(1), None).await.unwrap());
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), next);
     let page = receipts::list(&db, Of::Relation(first.relation_id), 0, 10).await.unwrap();
     let read: Vec<Receipt> = page.receipts.iter().map(|(_, text)| serde_json::from_str(text).unwrap()).collect();
@@ -123,11 +129,11 @@ async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
     // Each receipt is of some 100 kB.
     let long = |number: usize| (format!("{}{number}", "x".repeat(100_000)), Answer::Denied);
     known.answers = BTreeMap::from([long(0)]);
-    assert!(relations::insert(&db, &known, &receipt(&Head::default(), &known)).await.unwrap());
+    assert!(relations::insert(&db, &known, &receipt(&Head::default(), &known), None).await.unwrap());
     for number in 1..100 {
         let head = receipts::head(&db, "local").await.unwrap();
         known = Relation { revision: known.revision + 1, answers: BTreeMap::from([long(number)]), ..known };
-        assert!(relations::update(&db, &known, &receipt(&head, &known), None).await.unwrap());
+        assert!(relations::update(&db, &known, &receipt(&head, &known), None, None).await.unwrap());
     }
     for of in [Of::Person("local"), Of::Relation(known.relation_id)] {
         let (mut seen, mut pages) = (vec![], 0);
@@ -150,7 +156,7 @@ async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
 async fn of_answers_at_once_each_number_is_given_once(place: Place) {
     let db = with_versions(&place, 1).await;
     let first = relation(1, "local");
-    assert!(relations::insert(&db, &first, &receipt(&Head::default(), &first)).await.unwrap());
+    assert!(relations::insert(&db, &first, &receipt(&Head::default(), &first), None).await.unwrap());
     let answering = (0..20).map(|_| {
         let (db, relation_id) = (db.clone(), first.relation_id);
         tokio::spawn(async move {
@@ -158,7 +164,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
                 let known = relations::get(&db, relation_id).await.unwrap().unwrap();
                 let head = receipts::head(&db, "local").await.unwrap();
                 let next = Relation { revision: known.revision + 1, ..known };
-                if relations::update(&db, &next, &receipt(&head, &next), Some(1)).await.unwrap() {
+                if relations::update(&db, &next, &receipt(&head, &next), Some(1), None).await.unwrap() {
                     return;
                 }
             }
@@ -179,7 +185,7 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
     let db = with_versions(&place, 1).await;
     for number in 1..=5 {
         let one = relation(number, &format!("usr_{number}"));
-        assert!(relations::insert(&db, &one, &receipt(&Head::default(), &one)).await.unwrap());
+        assert!(relations::insert(&db, &one, &receipt(&Head::default(), &one), None).await.unwrap());
     }
     assert!(relations::list_behind(&db, "usr_1", 10).await.unwrap().is_empty());
     db.close().await;
@@ -189,10 +195,10 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
     let answered =
         Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
     let head = receipts::head(&db, "usr_2").await.unwrap();
-    assert!(relations::update(&db, &answered, &receipt(&head, &answered), Some(2)).await.unwrap());
+    assert!(relations::update(&db, &answered, &receipt(&head, &answered), Some(2), None).await.unwrap());
     let ended = Relation { revision: 2, revoked_at: Some(Timestamp::UNIX_EPOCH), ..relation(3, "usr_3") };
     let head = receipts::head(&db, "usr_3").await.unwrap();
-    assert!(relations::update(&db, &ended, &receipt(&head, &ended), Some(2)).await.unwrap());
+    assert!(relations::update(&db, &ended, &receipt(&head, &ended), Some(2), None).await.unwrap());
     let (mut found, mut after) = (vec![], None);
     loop {
         let page = relations::list_behind_version(&db, agent(), 2, after.as_ref(), 2).await.unwrap();

@@ -87,6 +87,17 @@ pub async fn update(
     Ok(Json(service::agents::update(&app, &caller, id, asked).await?))
 }
 
+/// Retire an agent for good: its tokens and its webhook are gone, and every relation with it ends. From then on it is 410.
+#[utoipa::path(delete, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
+    params(("agentId" = AgentId, Path)), responses((status = 200, body = Agent), (status = "4XX", body = Problem)))]
+pub async fn retire(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(id): At<AgentId>,
+) -> Result<Json<Agent>, Refusal> {
+    Ok(Json(service::agents::retire(&app, &caller, id).await?))
+}
+
 /// What a change of the manifest would do, before it is done.
 #[utoipa::path(post, path = "/agents/{agentId}/manifest/diff", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = DiffManifest,

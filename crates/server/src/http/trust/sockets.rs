@@ -22,13 +22,17 @@ use crate::{
     http::{extract::Params, problem::Refusal},
     live::{
         Listener, Seat,
-        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Patience, Step, converse, queue},
+        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, queue},
     },
     service,
 };
 
 pub const HUMAN_PATH: &str = "/ws/human";
 pub const AGENT_PATH: &str = "/ws/agent";
+
+/// Renewals over one connection within [`RENEWALS_PERIOD`]. Each is a token that is looked up; one an hour is plenty.
+const RENEWALS_MAX: u32 = 10;
+const RENEWALS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Connects as a person. The first frame must come within 5 s: `{"type": "auth", "token": …}`. The answer is `auth.ok`,
 /// followed by whatever waits for this person; or `auth.error` and the end. `{"type": "auth.renew", "access_token": …}` goes
@@ -98,9 +102,9 @@ async fn serve(app: App, socket: WebSocket, face: Face) {
         dead: Duration::from_millis(limits.socket_dead_ms),
         write: Duration::from_millis(limits.slow_reader_ms),
     };
-    let (_, inbox) = queue();
+    let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
-    let conversation = Conversation { app: app.clone(), face, until, known: None };
+    let conversation = Conversation { app: app.clone(), face, outbox, until, known: None };
     let close = converse(socket, inbox, conversation, patience).await;
     app.metrics.socket_closed(close);
 }
@@ -172,6 +176,7 @@ fn frame(value: &Value) -> Frame {
 struct Conversation {
     app: App,
     face: Face,
+    outbox: Outbox,
     /// When the peer must have said who it is.
     until: Instant,
     known: Option<Known>,
@@ -185,9 +190,26 @@ struct Known {
     readmit: Interval,
     /// A wake-up may be lost; what is pending is not.
     reread: Interval,
+    renewals: Renewals,
     /// What was begun is kept here, so that a peer that talks all the time cannot put it off.
     must_check: bool,
     must_reread: bool,
+}
+
+/// How often a peer has renewed its token since when.
+struct Renewals {
+    since: Instant,
+    count: u32,
+}
+
+impl Renewals {
+    fn admit(&mut self) -> bool {
+        if self.since.elapsed() >= RENEWALS_PERIOD {
+            *self = Self { since: Instant::now(), count: 0 };
+        }
+        self.count += 1;
+        self.count <= RENEWALS_MAX
+    }
 }
 
 impl Conversation {
@@ -204,18 +226,23 @@ impl Conversation {
         let listener = self.authenticate(&token, named).await?;
         let (live, limits) = (&self.app.live, &self.app.config.limits);
         // First the seat, then what is pending: what happens in between is told twice rather than never.
-        let seat = live.join(listener.clone(), limits).map_err(|failure| {
+        let seat = live.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
             self.app.metrics.refused(&failure);
             Refused::TooMany
         })?;
         let (readmit, reread) = (every(limits.socket_readmit_ms), every(limits.socket_reread_ms));
         let mut told = vec![welcome(&listener)];
-        self.known = Some(Known { token, listener, seat, readmit, reread, must_check: false, must_reread: true });
+        let renewals = Renewals { since: Instant::now(), count: 0 };
+        let (must_check, must_reread) = (false, true);
+        self.known = Some(Known { token, listener, seat, readmit, reread, renewals, must_check, must_reread });
         told.extend(self.pending().await.say);
         Ok(told)
     }
 
     async fn renew(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
+        if !self.known.as_mut().is_some_and(|known| known.renewals.admit()) {
+            return Ok(vec![error("too_many_renewals", "this token was renewed too often; wait a minute")]);
+        }
         let listener = self.authenticate(&token, &Named::default()).await?;
         let known = self.known.as_mut().filter(|known| known.listener == listener).ok_or(Refused::Caller)?;
         known.token = token;
@@ -261,6 +288,10 @@ fn every(ms: u64) -> Interval {
     ticks
 }
 
+fn error(code: &str, message: &str) -> Frame {
+    frame(&json!({"type": "error", "code": code, "message": message}))
+}
+
 fn welcome(listener: &Listener) -> Frame {
     frame(&match listener {
         Listener::Human(user_id) => json!({"type": "auth.ok", "user_id": &**user_id}),
@@ -283,10 +314,7 @@ impl Dialect for Conversation {
             (Ok(Heard::Auth { token, named }), false) => self.admit(token, &named).await,
             (Ok(Heard::Renew { access_token }), true) => self.renew(access_token).await,
             (_, false) => Err(Refused::Malformed),
-            (_, true) => {
-                let message = "no such frame, or not of its form";
-                Ok(vec![frame(&json!({"type": "error", "code": "unknown_frame", "message": message}))])
-            }
+            (_, true) => Ok(vec![error("unknown_frame", "no such frame, or not of its form")]),
         };
         done.map_or_else(Step::from, Step::from)
     }

@@ -2,8 +2,15 @@
 //! are resolved once, checked, and connected to as checked; no redirect is followed, no proxy asked, and of the answer
 //! nothing is read but its head.
 
-use std::{error::Error, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::future::BoxFuture;
 use ostler_protocol::{Failure, addresses, webhooks::WEBHOOK_URL_BYTES_MAX};
 use reqwest::{
     Client, Url,
@@ -28,17 +35,10 @@ pub struct Answer {
 
 impl Sender {
     pub fn new(reach: Reach, patience: Duration) -> Result<Self, Failure> {
-        // The process may have chosen a provider already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = Client::builder()
-            .no_proxy()
-            .redirect(Policy::none())
-            .dns_resolver(Arc::new(Checked(reach)))
-            .pool_max_idle_per_host(0)
-            .connect_timeout(CONNECT_MAX.min(patience))
-            .timeout(patience)
-            .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
-        Ok(Self { http: http.build().map_err(Failure::internal)?, reach, patience })
+        let lookup: Lookup =
+            Arc::new(|name| Box::pin(async move { tokio::net::lookup_host((name, 0)).await.map(Iterator::collect) }));
+        let resolver = Checked { admits: Arc::new(move |address| reach.admits(address)), lookup };
+        Ok(Self { http: client(resolver, patience)?, reach, patience })
     }
 
     /// `Err` says why there was no answer, for the webhook's owner.
@@ -67,6 +67,20 @@ impl Sender {
     }
 }
 
+fn client(resolver: Checked, patience: Duration) -> Result<Client, Failure> {
+    // The process may have chosen a provider already; then that one stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let http = Client::builder()
+        .no_proxy()
+        .redirect(Policy::none())
+        .dns_resolver(Arc::new(resolver))
+        .pool_max_idle_per_host(0)
+        .connect_timeout(CONNECT_MAX.min(patience))
+        .timeout(patience)
+        .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
+    http.build().map_err(Failure::internal)
+}
+
 /// How far webhooks may reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reach {
@@ -90,7 +104,7 @@ impl Reach {
         }
         let Ok(url) = Url::parse(text) else { return refused("not a URL") };
         let address = url.host_str().map(|host| host.trim_matches(['[', ']'])).and_then(|host| host.parse().ok());
-        let is_loopback = address.map_or(url.host_str() == Some("localhost"), |address: IpAddr| address.is_loopback());
+        let is_loopback = address.map_or_else(|| is_own_name(&url), |address: IpAddr| address.is_loopback());
         match url.scheme() {
             "https" => {}
             "http" if self == Self::Loopback && is_loopback => {}
@@ -99,11 +113,17 @@ impl Reach {
         if url.host_str().is_none_or(str::is_empty) || !url.username().is_empty() || url.password().is_some() {
             return refused("it must have a host, and no user");
         }
-        if address.is_some_and(|address| !self.admits(address)) {
+        if address.is_some_and(|address| !self.admits(address)) || is_loopback && self == Self::Public {
             return refused(&AddressRefused.to_string());
         }
         Ok(url)
     }
+}
+
+/// `localhost` and what is below it is this machine, whoever resolves it (RFC 6761).
+fn is_own_name(url: &Url) -> bool {
+    let name = url.host_str().unwrap_or_default().trim_end_matches('.');
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 #[derive(Debug)]
@@ -119,14 +139,19 @@ impl Error for AddressRefused {}
 
 /// Resolves a name to the addresses that may be reached. The connection is made to these and no others, so that a name that
 /// means something else a moment later changes nothing.
-struct Checked(Reach);
+struct Checked {
+    admits: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    lookup: Lookup,
+}
+
+/// Who says which addresses a name has.
+type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
 impl Resolve for Checked {
     fn resolve(&self, name: Name) -> Resolving {
-        let reach = self.0;
+        let (admits, found) = (self.admits.clone(), (self.lookup)(name.as_str().to_owned()));
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let admitted: Vec<_> = found.filter(|address| reach.admits(address.ip())).collect();
+            let admitted: Vec<_> = found.await?.into_iter().filter(|address| admits(address.ip())).collect();
             if admitted.is_empty() {
                 return Err(AddressRefused.into());
             }
@@ -137,6 +162,19 @@ impl Resolve for Checked {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::VecDeque,
+        sync::{
+            Mutex,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
 
     fn allows(reach: Reach, url: &str) -> bool {
@@ -160,6 +198,9 @@ mod tests {
             "https://10.0.0.1/",
             "https://169.254.169.254/latest/meta-data",
             "https://[::1]/",
+            "https://localhost/",
+            "https://localhost.:8443/",
+            "https://agent.localhost/",
             "https://[::ffff:8.8.8.8]/",
             "https://[fd00::1]/",
             // Other ways to write 127.0.0.1.
@@ -191,10 +232,49 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_resolves_to_this_machine_is_refused_after_it_is_resolved() {
-        let resolved = |reach| Checked(reach).resolve("localhost".parse().unwrap());
+        let resolved = |reach: Reach| {
+            let lookup: Lookup = Arc::new(|_| Box::pin(async { Ok(vec!["127.0.0.1:0".parse().unwrap()]) }));
+            let resolver = Checked { admits: Arc::new(move |address| reach.admits(address)), lookup };
+            resolver.resolve("agent.example".parse().unwrap())
+        };
         let refused = resolved(Reach::Public).await.err().unwrap();
         assert!(refused.is::<AddressRefused>(), "{refused}");
         let mut found = resolved(Reach::Loopback).await.unwrap();
         assert!(found.all(|address| address.ip().is_loopback()));
+    }
+
+    /// Answers every connection with 204, and counts them.
+    async fn listening(address: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+        let counted = count.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 204 -\r\n\r\n").await;
+            }
+        });
+        (address, count)
+    }
+
+    /// The first address stands for a public one, the second for one inside.
+    #[tokio::test]
+    async fn a_name_that_means_something_else_a_moment_later_leads_nowhere_else() {
+        let (outside, told) = listening("127.0.0.1:0").await;
+        let (inside, reached) = listening(&format!("127.0.0.2:{}", outside.port())).await;
+        let answers = Mutex::new(VecDeque::from([vec![outside], vec![inside, outside], vec![inside]]));
+        let lookup: Lookup = Arc::new(move |_| {
+            let answer = answers.lock().unwrap().pop_front().expect("it is asked once for each connection");
+            Box::pin(async move { Ok(answer) })
+        });
+        let resolver = Checked { admits: Arc::new(move |address| address == outside.ip()), lookup };
+        let http = client(resolver, Duration::from_secs(5)).unwrap();
+        let post = || http.post(format!("http://agent.example:{}/hook", outside.port())).body("{}").send();
+        for _ in 0..2 {
+            assert_eq!(post().await.unwrap().status(), 204);
+        }
+        assert!(post().await.is_err(), "it means the one inside by now, and nothing else");
+        assert_eq!((told.load(Ordering::SeqCst), reached.load(Ordering::SeqCst)), (2, 0));
     }
 }
