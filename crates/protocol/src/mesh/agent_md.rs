@@ -64,6 +64,9 @@ impl AgentMd {
         if text.len() > AGENT_MD_BYTES_MAX {
             return Err(Failure::too_large("agent-md-size", "agent.md", text.len(), AGENT_MD_BYTES_MAX));
         }
+        if text.contains('\0') {
+            return Err(Failure::invalid("agent-md-nul", "agent.md is text, and text has no NUL in it"));
+        }
         let front = front_matter(text)?;
         let fields = Fields(read_front(front)?);
         let aid: Aid = fields.text("aid", 253)?.parse().map_err(|fault| wrong("aid", format!("{fault}")))?;
@@ -346,6 +349,7 @@ mod tests {
         assert_eq!(rule(&sized(AGENT_MD_BYTES_MAX + 1)), "agent-md-size");
         let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49\n-----END PRIVATE KEY-----";
         assert_eq!(rule(&format!("{GOOD}{key}\n")), "agent-md-secret");
+        assert_eq!(rule(&format!("{GOOD}\0")), "agent-md-nul");
     }
 
     proptest! {

@@ -126,6 +126,12 @@ pub struct Place {
     pub slot_id: String,
 }
 
+/// Whether a device or a slot may be called so; one that is called nothing is the only one.
+pub fn is_place_id(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    id.len() <= DEVICE_BYTES_MAX && id.bytes().all(plain)
+}
+
 impl Place {
     /// The place that a call speaks of. It may name its own, in part or whole, and no other.
     pub fn of_call(&self, device_id: Option<&str>, slot_id: Option<&str>) -> Result<&Self, Failure> {
@@ -184,15 +190,11 @@ impl Refused {
 impl ConnectParams {
     /// What can be told from the parameters alone.
     pub fn check(&self) -> Result<Live, Refused> {
-        let well_formed = |id: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            id.len() <= DEVICE_BYTES_MAX && id.bytes().all(plain)
-        };
         let (device_id, slot_id) = (self.device.id.clone(), self.client.slot_id.clone());
         if !self.protocol.include_ours() {
             return Err(Refused::Version);
         }
-        if !well_formed(&device_id) || !well_formed(&slot_id) {
+        if !is_place_id(&device_id) || !is_place_id(&slot_id) {
             return Err(Refused::Params("device and slot ids are up to 128 of A-Z, a-z, 0-9, ., _ and -"));
         }
         if self.auth.method != "kite_token" || self.auth.token.is_empty() {

@@ -5,7 +5,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Aid, connections::Mode};
+use super::{
+    Aid,
+    connections::{Mode, is_place_id},
+};
 use crate::{Failure, RawJson};
 
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
@@ -95,12 +98,11 @@ impl SendParams {
         if self.to.name() == "group" {
             return Err(Failure::invalid("to-a-service", "to: messages go to agents; groups have their own methods"));
         }
-        let printable = |text: &str, max: usize| (1..=max).contains(&text.len()) && !text.chars().any(char::is_control);
-        if self.message_id.as_deref().is_some_and(|id| !printable(id, MESSAGE_ID_BYTES_MAX)) {
+        if self.message_id.as_deref().is_some_and(|id| !is_printable(id, MESSAGE_ID_BYTES_MAX)) {
             let message = format!("message_id: 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters");
             return Err(Failure::invalid("message-id", message).detail("field", "message_id"));
         }
-        if self.kind.as_deref().is_some_and(|kind| !printable(kind, TYPE_BYTES_MAX)) {
+        if self.kind.as_deref().is_some_and(|kind| !is_printable(kind, TYPE_BYTES_MAX)) {
             let message = format!("type: 1 to {TYPE_BYTES_MAX} bytes without control characters");
             return Err(Failure::invalid("message-type", message).detail("field", "type"));
         }
@@ -140,6 +142,9 @@ impl SendParams {
         if recipient.is_empty() || recipient.len() > COPIES_MAX || own.len() > COPIES_MAX {
             return Err(wrong("1 to 32 copies for the recipient, at most 32 for the sender's own devices"));
         }
+        if !recipient.iter().chain(&own).all(|copy| is_place_id(&copy.device_id)) {
+            return Err(wrong("device_id: up to 128 of A-Z, a-z, 0-9, ., _ and -"));
+        }
         for copies in [&recipient, &own] {
             let mut devices: Vec<&str> = copies.iter().map(|copy| copy.device_id.as_str()).collect();
             devices.sort_unstable();
@@ -151,6 +156,11 @@ impl SendParams {
         }
         Ok(Parcel::Copies { recipient, own })
     }
+}
+
+/// Whether a text is neither empty nor too long, and has nothing in it that nobody can see.
+pub(super) fn is_printable(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 fn kind_of(payload: &RawJson) -> Option<String> {
@@ -277,8 +287,12 @@ pub struct RecallParams {
 impl RecallParams {
     pub fn check(&self) -> Result<(), Failure> {
         let fits = (1..=RECALL_IDS_MAX).contains(&self.message_ids.len())
-            && self.message_ids.iter().all(|id| (1..=MESSAGE_ID_BYTES_MAX).contains(&id.len()));
-        let message = || format!("message_ids: 1 to {RECALL_IDS_MAX} ids of 1 to {MESSAGE_ID_BYTES_MAX} bytes");
+            && self.message_ids.iter().all(|id| is_printable(id, MESSAGE_ID_BYTES_MAX));
+        let message = || {
+            format!(
+                "message_ids: 1 to {RECALL_IDS_MAX} ids of 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters"
+            )
+        };
         if fits { Ok(()) } else { Err(Failure::invalid("recall-ids", message()).detail("field", "message_ids")) }
     }
 }

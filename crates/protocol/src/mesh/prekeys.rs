@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Aid;
+use super::{Aid, messages::is_printable};
 use crate::Failure;
 
 pub const PREKEY_FIELD_BYTES_MAX: usize = 512;
@@ -28,7 +28,7 @@ pub struct Prekey {
 }
 
 impl Prekey {
-    /// Sizes; the signature is for whoever has the certificate.
+    /// Sizes and characters; the signature is for whoever has the certificate.
     pub fn check(&self) -> Result<(), Failure> {
         for (name, field) in [
             ("prekey_id", &self.prekey_id),
@@ -36,8 +36,8 @@ impl Prekey {
             ("signature", &self.signature),
             ("cert_fingerprint", &self.cert_fingerprint),
         ] {
-            if !(1..=PREKEY_FIELD_BYTES_MAX).contains(&field.len()) {
-                let message = format!("{name}: 1 to {PREKEY_FIELD_BYTES_MAX} bytes");
+            if !is_printable(field, PREKEY_FIELD_BYTES_MAX) {
+                let message = format!("{name}: 1 to {PREKEY_FIELD_BYTES_MAX} bytes without control characters");
                 return Err(Failure::invalid("prekey-field", message).detail("field", name));
             }
         }

@@ -65,6 +65,10 @@ fn a_container_is_taken_apart_by_devices() {
         changed("/payload/self_copies", json!([{"device_id": "d", "envelope": {"type": "text"}}])),
         "envelope-copies"
     );
+    for device in ["\0".to_owned(), "a/b".into(), "x".repeat(129)] {
+        assert_eq!(changed("/payload/recipient_copies/0/device_id", json!(device)), "envelope-copies");
+        assert_eq!(changed("/payload/self_copies/0/device_id", json!(device)), "envelope-copies");
+    }
     assert_eq!(changed("/payload/logical_message_id", json!("other")), "envelope-copies");
     assert_eq!(changed("/encrypted", json!(false)), "envelope");
     assert_eq!(changed("/type", json!("e2ee.encrypted")), "envelope");
@@ -106,6 +110,7 @@ fn pages_acks_and_questions_keep_to_their_limits() {
     }
     let recall = |count: usize| RecallParams { message_ids: vec!["m".into(); count] }.check().is_ok();
     assert!(recall(1) && recall(100) && !recall(0) && !recall(101));
+    assert!(RecallParams { message_ids: vec!["a\0".into()] }.check().is_err());
     let query = |count: usize| QueryOnlineParams { aids: vec![aid("alice.probe.test"); count] }.check().is_ok();
     assert!(query(1) && query(100) && !query(0) && !query(101));
 }
