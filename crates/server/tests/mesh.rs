@@ -3,6 +3,7 @@
 mod agent_md;
 mod certificates;
 mod connecting;
+mod delivery;
 mod frames;
 mod logins;
 mod messages;

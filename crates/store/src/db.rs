@@ -149,6 +149,14 @@ impl Db {
         }
     }
 
+    /// The texts of a JSON list, as a table of `one`.
+    pub(crate) fn list(&self, parameter: &str) -> String {
+        match self.engine {
+            Engine::Sqlite(_) => format!("(SELECT value AS one FROM json_each({parameter})) AS listed"),
+            Engine::Postgres(_) => format!("jsonb_array_elements_text({parameter}::jsonb) AS listed (one)"),
+        }
+    }
+
     pub async fn durability(&self) -> Result<Durability, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => Ok(sqlite.durability.clone()),

@@ -2,6 +2,8 @@
 //! number of its mailbox, whether it is kept until it expires or waits in the queue for one consumer. Sending and
 //! acknowledging go through the [`lane`](crate::lane)s; whose numbers are whose is decided where the mailbox is locked.
 
+use std::collections::HashMap;
+
 use jiff::SignedDuration;
 use ostler_protocol::{
     RawJson, Timestamp,
@@ -17,7 +19,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, StoreError},
-    record::{Reader, Value, text},
+    record::{Reader, Value, json, text},
 };
 
 /// The queue of an agent holds no more than this, however few messages that are.
@@ -180,6 +182,8 @@ pub enum Posted {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
+    /// Whom it was sent to: where its sender has used its id before, that need not be whom this one is for.
+    pub to: Aid,
     pub seq: i64,
     pub sent_at: Timestamp,
     pub mode: Mode,
@@ -233,12 +237,30 @@ pub struct Mailbox {
     pub queued_at: Option<Timestamp>,
 }
 
+impl Mailbox {
+    /// Whether there can be something in its queue.
+    pub fn may_hold(&self, now: Timestamp) -> bool {
+        self.queued_at.is_some_and(|at| at > queued_since(now))
+    }
+}
+
+fn decode_mailbox(row: &mut Reader<'_>) -> Result<Mailbox, StoreError> {
+    Ok(Mailbox { last_seq: row.int()?, mode: row.named(mode)?, dropped: row.int()?, queued_at: row.opt_time()? })
+}
+
 pub async fn get_mailbox(db: &Db, aid: &Aid) -> Result<Option<Mailbox>, StoreError> {
     let sql = "SELECT last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid = $1";
-    let decode = |row: &mut Reader<'_>| {
-        Ok(Mailbox { last_seq: row.int()?, mode: row.named(mode)?, dropped: row.int()?, queued_at: row.opt_time()? })
-    };
-    db.read_one(sql, vec![text(aid)], decode).await
+    db.read_one(sql, vec![text(aid)], decode_mailbox).await
+}
+
+/// Of those of these agents that have one.
+pub async fn list_mailboxes(db: &Db, aids: &[&Aid]) -> Result<HashMap<Aid, Mailbox>, StoreError> {
+    let sql = format!(
+        "SELECT aid, last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid IN (SELECT one FROM {})",
+        db.list("$1")
+    );
+    let found = db.read(sql, vec![json(&aids)], |row| Ok((row.id()?, decode_mailbox(row)?)));
+    Ok(found.await?.into_iter().collect())
 }
 
 /// How the agent takes messages from now on.
@@ -284,6 +306,14 @@ fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
     })
 }
 
+/// Some of what is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub messages: Vec<Message>,
+    /// There was nothing after them.
+    pub is_all: bool,
+}
+
 /// What is kept for a device after a number, in order: as many as fit, and at least one.
 pub async fn list(
     db: &Db,
@@ -293,25 +323,25 @@ pub async fn list(
     limit: u32,
     bytes_max: usize,
     now: Timestamp,
-) -> Result<Vec<Message>, StoreError> {
-    let (mut found, mut bytes, mut after): (Vec<Message>, usize, i64) = (vec![], 0, after);
-    while found.len() < limit as usize && bytes < bytes_max {
-        let page = PAGE.min(limit - found.len() as u32);
+) -> Result<Kept, StoreError> {
+    let (mut messages, mut bytes, mut after): (Vec<Message>, usize, i64) = (vec![], 0, after);
+    while messages.len() < limit as usize {
+        let page = PAGE.min(limit - messages.len() as u32);
         let read = db.read(LIST, list_args(owner, device_id, after, now, page), decode).await?;
-        let all = read.len() < page as usize;
+        let is_all = read.len() < page as usize;
         for message in read {
             bytes += message.payload.as_str().len();
-            if bytes > bytes_max && !found.is_empty() {
-                return Ok(found);
+            if bytes > bytes_max && !messages.is_empty() {
+                return Ok(Kept { messages, is_all: false });
             }
             after = message.seq;
-            found.push(message);
+            messages.push(message);
         }
-        if all {
-            break;
+        if is_all {
+            return Ok(Kept { messages, is_all });
         }
     }
-    Ok(found)
+    Ok(Kept { messages, is_all: false })
 }
 
 const LIST_LETTERS: &str =
@@ -366,8 +396,8 @@ fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
 /// What the queue of an agent holds, without the contents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// The numbers that a place may have: those nobody took, and its own.
-    pub open: Vec<i64>,
+    /// The messages that a place may have, those nobody took and its own: their numbers and sizes.
+    pub open: Vec<(i64, usize)>,
     pub earliest_seq: Option<i64>,
     pub dropped: i64,
 }
@@ -396,16 +426,17 @@ pub async fn get_queue(
     if mailbox.queued_at.is_none() {
         return Ok(queue);
     }
-    let sql = "SELECT seq, sent_at, taken_by FROM mesh_queue WHERE owner = $1 AND received = 0 ORDER BY seq";
-    let decode = |row: &mut Reader<'_>| Ok((row.int()?, row.time()?, row.opt_text()?));
+    let sql = "SELECT seq, CAST(LENGTH(payload) AS BIGINT), sent_at, taken_by FROM mesh_queue
+        WHERE owner = $1 AND received = 0 ORDER BY seq";
+    let decode = |row: &mut Reader<'_>| Ok(((row.int()?, row.int()? as usize), row.time()?, row.opt_text()?));
     let (since, name) = (queued_since(now), place_name(place));
-    for (seq, sent_at, taken_by) in read_queue(db, sql, vec![text(owner)], decode).await? {
+    for ((seq, size), sent_at, taken_by) in read_queue(db, sql, vec![text(owner)], decode).await? {
         if sent_at <= since {
             queue.dropped += 1;
             continue;
         }
         queue.earliest_seq.get_or_insert(seq);
-        queue.open.extend(taken_by.is_none_or(|taken_by| taken_by == name).then_some(seq));
+        queue.open.extend(taken_by.is_none_or(|taken_by| taken_by == name).then_some((seq, size)));
     }
     Ok(queue)
 }
@@ -418,11 +449,11 @@ pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>
     Ok(found.map(|letter| Letter { mode: Mode::Queue, ..letter }))
 }
 
-/// Messages of the queue after a number that nobody has taken.
-pub async fn list_untaken(db: &Db, owner: &Aid, after: i64, now: Timestamp) -> Result<Vec<i64>, StoreError> {
+/// Messages of the queue that nobody has taken.
+pub async fn list_untaken(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<i64>, StoreError> {
     let sql = "SELECT seq FROM mesh_queue
-        WHERE owner = $1 AND seq > $2 AND sent_at > $3 AND taken_by IS NULL AND received = 0 ORDER BY seq";
-    read_queue(db, sql, vec![text(owner), after.into(), queued_since(now).into()], |row| row.int()).await
+        WHERE owner = $1 AND sent_at > $2 AND taken_by IS NULL AND received = 0 ORDER BY seq";
+    read_queue(db, sql, vec![text(owner), queued_since(now).into()], |row| row.int()).await
 }
 
 /// Takes a message of the queue for one place. False: another has it.
@@ -431,6 +462,37 @@ pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool
         WHERE owner = $2 AND seq = $3 AND taken_by IS NULL AND received = 0 RETURNING seq";
     let args = vec![place_name(place).into(), text(owner), seq.into()];
     Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
+}
+
+/// Takes what a place may have of the queue between two numbers, and what it has taken before.
+pub async fn claim_open(
+    db: &Db,
+    owner: &Aid,
+    place: &Place,
+    after: i64,
+    upto: i64,
+    now: Timestamp,
+) -> Result<Vec<Letter>, StoreError> {
+    let lock = match &db.engine {
+        Engine::Sqlite(_) => "",
+        // In one order everywhere, so that nobody waits in a circle.
+        Engine::Postgres(_) => "FOR UPDATE",
+    };
+    let sql = format!(
+        "UPDATE mesh_queue SET taken_by = $1 WHERE owner = $2 AND seq IN
+            (SELECT seq FROM mesh_queue WHERE owner = $2 AND seq > $3 AND seq <= $4 AND sent_at > $5 AND received = 0
+                AND (taken_by IS NULL OR taken_by = $1) ORDER BY seq {lock})
+        RETURNING owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload"
+    );
+    let args = vec![place_name(place).into(), text(owner), after.into(), upto.into(), queued_since(now).into()];
+    let claimed = db.write(sql, args, decode_letter).await?;
+    Ok(claimed.into_iter().map(|letter| Letter { mode: Mode::Queue, ..letter }).collect())
+}
+
+/// Gives a message of the queue back that could not be handed to whom it was taken for.
+pub async fn release(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<(), StoreError> {
+    let sql = "UPDATE mesh_queue SET taken_by = NULL WHERE owner = $1 AND seq = $2 AND taken_by = $3 AND received = 0";
+    db.execute(sql, vec![text(owner), seq.into(), place_name(place).into()]).await
 }
 
 const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mesh_messages

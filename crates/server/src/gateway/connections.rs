@@ -40,6 +40,17 @@ struct Taken {
     connected: Connected,
     outbox: Outbox,
     doubted: Arc<Notify>,
+    /// It was told what is for it of its agent's mailbox, up to this number.
+    told: i64,
+}
+
+/// What became of a letter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passed {
+    /// Connections that have it.
+    pub given: usize,
+    /// Some connection could have it, and lacks what comes before.
+    pub is_behind: bool,
 }
 
 /// A connection's place, given back when it is dropped.
@@ -52,25 +63,20 @@ pub struct Seat {
 }
 
 impl Connections {
-    /// Takes a place beside the live connections of the same agent, if it may stand there.
-    pub fn join(self: &Arc<Self>, aid: &Aid, live: Live, outbox: Outbox) -> Result<Seat, Refused> {
+    /// Takes a place beside the live connections of the same agent, if it may stand there. What its agent's mailbox had up to
+    /// `last_seq` came before it, and is not told.
+    pub fn join(self: &Arc<Self>, aid: &Aid, live: Live, outbox: Outbox, last_seq: i64) -> Result<Seat, Refused> {
         let mut seats = self.seats();
         let own = seats.by_aid.get(aid).map(Vec::as_slice).unwrap_or_default();
         let beside: Vec<Live> = own.iter().map(|taken| taken.connected.live.clone()).collect();
         admit(&live, &beside)?;
         let id = seats.next;
         let doubted = Arc::<Notify>::default();
-        let taken = Taken { connected: Connected { id, live }, outbox, doubted: doubted.clone() };
+        let taken = Taken { connected: Connected { id, live }, outbox, doubted: doubted.clone(), told: last_seq };
         seats.by_aid.entry(aid.clone()).or_default().push(taken);
         seats.count += 1;
         seats.next += 1;
         Ok(Seat { connections: self.clone(), aid: aid.clone(), id, doubted })
-    }
-
-    /// The live connections of an agent here, the oldest first.
-    pub fn of(&self, aid: &Aid) -> Vec<Connected> {
-        let seats = self.seats();
-        seats.by_aid.get(aid).into_iter().flatten().map(|taken| taken.connected.clone()).collect()
     }
 
     pub fn is_online(&self, aid: &Aid) -> bool {
@@ -81,13 +87,55 @@ impl Connections {
         self.seats().count
     }
 
-    /// Tells those connections of an agent that are meant, and says how many. Never waits: one whose queue is full is cut
-    /// off.
-    pub fn push(&self, aid: &Aid, is_meant: impl Fn(&Connected) -> bool, frame: &Frame) -> usize {
+    /// Tells every connection of an agent. Never waits: one whose queue is full is cut off.
+    pub fn push(&self, aid: &Aid, frame: &Frame) {
+        self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.outbox.put(frame.clone()));
+    }
+
+    /// The connections of an agent that can be told more now, the oldest first.
+    pub fn ready(&self, aid: &Aid) -> Vec<Connected> {
         let seats = self.seats();
         let own = seats.by_aid.get(aid).into_iter().flatten();
-        let meant = own.filter(|taken| is_meant(&taken.connected));
-        meant.map(|taken| taken.outbox.put(frame.clone())).count()
+        own.filter(|taken| taken.outbox.has_room()).map(|taken| taken.connected.clone()).collect()
+    }
+
+    /// Tells one connection. False: it has left, or cannot be told more now.
+    pub fn offer(&self, aid: &Aid, id: ConnectionId, frame: &Frame) -> bool {
+        let seats = self.seats();
+        let mut own = seats.by_aid.get(aid).into_iter().flatten();
+        own.any(|taken| taken.connected.id == id && taken.outbox.offer(frame))
+    }
+
+    /// Up to which number all connections of an agent that can be told more now were told; `None`: there is none.
+    pub fn told(&self, aid: &Aid) -> Option<i64> {
+        told(self.seats().by_aid.get(aid)?)
+    }
+
+    /// The same of every agent that is connected.
+    pub fn all_told(&self) -> Vec<(Aid, i64)> {
+        self.seats().by_aid.iter().filter_map(|(aid, own)| Some((aid.clone(), told(own)?))).collect()
+    }
+
+    /// Gives what has this number to those connections of an agent that were told everything up to `after`, which is the last
+    /// thing before it. One that can be told nothing now stays where it is; it is told from there when it can.
+    pub fn pass_on<'a>(
+        &self,
+        aid: &Aid,
+        after: i64,
+        seq: i64,
+        frame: impl Fn(&Connected) -> Option<&'a Frame>,
+    ) -> Passed {
+        let mut passed = Passed::default();
+        for taken in self.seats().by_aid.get_mut(aid).into_iter().flatten() {
+            let frame = frame(&taken.connected);
+            if taken.told < after {
+                passed.is_behind |= taken.outbox.has_room();
+            } else if taken.told >= seq || frame.is_none_or(|frame| taken.outbox.offer(frame)) {
+                taken.told = taken.told.max(seq);
+                passed.given += usize::from(frame.is_some());
+            }
+        }
+        passed
     }
 
     /// Has every connection of an agent look whether its login still stands.
@@ -113,6 +161,10 @@ impl Drop for Seat {
     }
 }
 
+fn told(own: &[Taken]) -> Option<i64> {
+    own.iter().filter(|taken| taken.outbox.has_room()).map(|taken| taken.told).min()
+}
+
 #[cfg(test)]
 mod tests {
     use ostler_protocol::mesh::connections::{DeliveryMode, Place};
@@ -129,11 +181,13 @@ mod tests {
     fn a_place_is_taken_once_and_given_back() {
         let connections = Arc::<Connections>::default();
         let aid: Aid = "alice.probe.test".parse().unwrap();
-        let join = |device: &str| connections.join(&aid, live(device), queue().0);
+        let queues: Vec<_> = (0..4).map(|_| queue()).collect();
+        let mut outboxes = queues.iter().map(|(outbox, _)| outbox.clone());
+        let mut join = |device: &str| connections.join(&aid, live(device), outboxes.next().unwrap(), 0);
         let first = join("a").unwrap();
         assert_eq!(join("a").err(), Some(Refused::DeviceSingletonConflict));
         let second = join("b").unwrap();
-        assert_eq!(connections.of(&aid).iter().map(|one| one.id).collect::<Vec<_>>(), [first.id, second.id]);
+        assert_eq!(connections.ready(&aid).iter().map(|one| one.id).collect::<Vec<_>>(), [first.id, second.id]);
         drop(first);
         let again = join("a").unwrap();
         assert_ne!(again.id, second.id);
@@ -143,14 +197,32 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_are_meant_are_told() {
+    fn a_letter_goes_to_those_who_had_the_ones_before_it() {
         let connections = Arc::<Connections>::default();
         let aid: Aid = "alice.probe.test".parse().unwrap();
-        let _seats = ["a", "b"].map(|device| connections.join(&aid, live(device), queue().0).unwrap());
-        let on = |device: &'static str| move |one: &Connected| one.live.place.device_id == device;
-        assert_eq!(connections.push(&aid, on("a"), &"x".into()), 1);
-        assert_eq!(connections.push(&aid, |_| true, &"x".into()), 2);
-        assert_eq!(connections.push(&aid, on("c"), &"x".into()), 0);
-        assert_eq!(connections.push(&"bobby.probe.test".parse().unwrap(), |_| true, &"x".into()), 0);
+        let frame = Frame::from("x");
+        let join = |device: &str, last_seq| {
+            let (outbox, inbox) = queue();
+            (connections.join(&aid, live(device), outbox, last_seq).unwrap(), inbox)
+        };
+        let pass_on = |after, seq| {
+            let Passed { given, is_behind } = connections.pass_on(&aid, after, seq, |_| Some(&frame));
+            (given, is_behind)
+        };
+        assert_eq!((pass_on(0, 1), connections.told(&aid)), ((0, false), None), "nobody is there");
+        let desk = join("a", 4);
+        assert_eq!(pass_on(4, 5), (1, false));
+        let phone = join("b", 7);
+        assert_eq!(pass_on(7, 8), (1, true), "the first lacks the two before it");
+        assert_eq!(connections.told(&aid), Some(5));
+        assert_eq!(pass_on(5, 6), (2, false), "the second does not want what came before it");
+        assert_eq!(connections.pass_on(&aid, 6, 8, |_| None).given, 0, "there is nothing to tell of the others");
+        assert_eq!(connections.told(&aid), Some(8));
+        let only_a = |one: &Connected| (one.live.place.device_id == "a").then_some(&frame);
+        assert_eq!(connections.pass_on(&aid, 8, 9, only_a), Passed { given: 1, is_behind: false });
+        assert!(connections.offer(&aid, phone.0.id, &frame));
+        drop(phone.1);
+        assert!(!connections.offer(&aid, phone.0.id, &frame), "nobody takes it any more");
+        assert_eq!(connections.ready(&aid).iter().map(|one| one.id).collect::<Vec<_>>(), [desk.0.id]);
     }
 }

@@ -126,7 +126,12 @@ impl Conversation {
             return Err(refuse(Refused::Token));
         };
         let (place, delivery_mode) = (live.place.clone(), live.delivery_mode);
-        let seat = self.app.mesh.connections.join(&aid, live, self.outbox.clone()).map_err(refuse)?;
+        // First where the mailbox stands, then the seat: what comes in between is told, and what comes twice is told once.
+        let mailbox = service::mesh_messages::mailbox(&self.app, &aid).await?;
+        let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
+        // Nothing is told before it is settled that it may be.
+        self.outbox.hold();
+        let seat = self.app.mesh.connections.join(&aid, live, self.outbox.clone(), last_seq).map_err(refuse)?;
         // A login that ended before there was a seat to be doubted.
         if !mesh::is_live(&self.app, &login_id).await? {
             return Err(refuse(Refused::Token));
@@ -145,9 +150,10 @@ impl Conversation {
             },
         };
         let caller = MeshCaller { aid, login_id, place, delivery_mode, connected_at: now };
-        service::mesh_messages::connected(&self.app, &caller).await?;
+        service::mesh_messages::connected(&self.app, &caller, mailbox).await?;
         self.fresh = None;
         self.session = Some(Session { caller, seat, doubt_at: Instant::now() + DOUBT_INTERVAL });
+        self.outbox.open();
         Ok(RawJson::of(&result))
     }
 
@@ -204,6 +210,10 @@ impl Dialect for Conversation {
         vec![notification(CHALLENGE, &challenge)].into()
     }
 
+    fn is_introduced(&self) -> bool {
+        self.session.is_some()
+    }
+
     async fn hear(&mut self, text: &str) -> Step {
         // One that is never silent would not be woken for it.
         if self.session.as_ref().is_some_and(|session| session.doubt_at <= Instant::now()) {
@@ -237,6 +247,10 @@ impl Dialect for Conversation {
         tokio::select! {
             () = session.seat.doubted.notified() => {}
             () = sleep_until(session.doubt_at) => {}
+            () = self.outbox.emptied() => {
+                app.mesh.delivery.look_again(&session.caller.aid);
+                return Step::default();
+            }
             () = app.drained() => return Close::GOING.into(),
         }
         self.doubt().await

@@ -1,5 +1,5 @@
-//! Gives letters to their owners' connections on this server, in the order of the mailbox. The next letter goes out as it was
-//! committed; one that is not the next, because another server gave out the numbers between, has the mailbox read again.
+//! Gives letters to their owners' connections on this server, to each in the order of the mailbox. The next letter goes out as
+//! it was committed; a connection that lacks one before it, or could not be told more, has the mailbox read from where it is.
 //! Nothing here is the only copy: what is missed is pulled.
 
 use std::{
@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use ostler_protocol::{
     Failure,
     mesh::{
@@ -25,11 +26,16 @@ use super::{
 };
 use crate::{
     app::{App, store_failure},
+    live::connection::Frame,
     service::mesh_messages,
 };
 
 /// Letters read at once; each may be large.
-const LETTERS_MAX: u32 = 50;
+const LETTERS_MAX: u32 = 20;
+/// Mailboxes read from at once.
+const READERS: usize = 4;
+/// Mailboxes that are asked at once how far they are.
+const MAILBOXES_MAX: usize = 500;
 /// Agents that left are forgotten when there are this many more than connections.
 const FORGOTTEN_AT: usize = 1_024;
 /// Senders whose connection is remembered per agent.
@@ -38,37 +44,59 @@ const PRESENT_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Delivery {
     connections: Arc<Connections>,
-    progress: Mutex<HashMap<Aid, Progress>>,
+    turns: Mutex<HashMap<Aid, Turns>>,
     /// Mailboxes to be read again.
     behind: Mutex<BTreeSet<Aid>>,
     some: Notify,
+    /// Nobody knows which.
+    all: Notify,
 }
 
-/// How far the connections of an agent here were told.
+/// Which connection of an agent is next to get a message of the queue.
 #[derive(Default)]
-struct Progress {
-    seq: i64,
-    /// The mailbox is being read; meanwhile nothing goes past it.
-    is_reading: bool,
-    /// The connection that last got a message of the queue.
+struct Turns {
+    /// The one that last got one.
     last: Option<ConnectionId>,
     /// Which connection got this sender's last message, and when.
     by_sender: HashMap<Aid, (ConnectionId, i64)>,
 }
 
-impl Delivery {
-    pub fn new(connections: Arc<Connections>) -> Self {
-        Self { connections, progress: Mutex::default(), behind: Mutex::default(), some: Notify::new() }
+/// A letter as it goes over the wire.
+enum Frames {
+    /// A message of the queue is taken first, which its sender's call or the worker does.
+    Queued,
+    Whole(Frame),
+    /// For each device its own.
+    Copies(HashMap<String, Frame>),
+}
+
+impl Frames {
+    fn of(letter: &Letter) -> Self {
+        let frame = |message: Message| notification(RECEIVED_EVENT, &message);
+        match &letter.contents {
+            _ if letter.mode == Mode::Queue => Self::Queued,
+            Contents::Whole(_) => letter.for_device("").map_or(Self::Queued, |message| Self::Whole(frame(message))),
+            Contents::Copies(copies) => {
+                let devices = copies.iter().map(|copy| &copy.device_id);
+                let each = devices.filter_map(|device| Some((device.clone(), frame(letter.for_device(device)?))));
+                Self::Copies(each.collect())
+            }
+        }
     }
 
-    /// What comes after this number is for the connections that an agent has now.
-    pub fn begin(&self, aid: &Aid, last_seq: i64) {
-        let mut progress = self.progress();
-        if progress.len() > self.connections.count() + FORGOTTEN_AT {
-            progress.retain(|aid, _| self.connections.is_online(aid));
+    fn to(&self, one: &Connected) -> Option<&Frame> {
+        match self {
+            Self::Queued => None,
+            Self::Whole(frame) => Some(frame),
+            Self::Copies(each) => each.get(&one.live.place.device_id),
         }
-        let own = progress.entry(aid.clone()).or_default();
-        own.seq = own.seq.max(last_seq);
+    }
+}
+
+impl Delivery {
+    pub fn new(connections: Arc<Connections>) -> Self {
+        let (turns, behind) = Default::default();
+        Self { connections, turns, behind, some: Notify::new(), all: Notify::new() }
     }
 
     /// A letter was made durable here. Whether somebody connected is given it, now or in a moment.
@@ -76,24 +104,15 @@ impl Delivery {
         if !self.connections.is_online(&letter.owner) {
             return false;
         }
-        let mut progress = self.progress();
-        let own = progress
-            .entry(letter.owner.clone())
-            .or_insert_with(|| Progress { seq: letter.seq - 1, ..Progress::default() });
-        if letter.seq <= own.seq {
-            return true;
-        }
-        if own.is_reading || letter.seq > own.seq + 1 {
-            drop(progress);
+        let frames = Frames::of(letter);
+        let passed = self.connections.pass_on(&letter.owner, letter.seq - 1, letter.seq, |one| frames.to(one));
+        if passed.is_behind {
             self.look_again(&letter.owner);
-            return true;
         }
-        own.seq = letter.seq;
-        // A message of the queue is taken first, which its sender's call or the worker does.
-        letter.mode == Mode::Fanout && self.push(letter) > 0
+        passed.given > 0 || (passed.is_behind && letter.mode == Mode::Fanout)
     }
 
-    /// Another server may have put something into this mailbox.
+    /// There may be something in this mailbox that its connections here were not told.
     pub fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
             self.behind.lock().expect("never poisoned").insert(aid.clone());
@@ -103,45 +122,39 @@ impl Delivery {
 
     /// Nobody knows what was missed.
     pub fn look_at_all(&self) {
-        let all: Vec<Aid> = self.progress().keys().cloned().collect();
-        all.iter().for_each(|aid| self.look_again(aid));
+        self.all.notify_one();
     }
 
-    /// Tells every device what is for it, and says how many.
-    fn push(&self, letter: &Letter) -> usize {
-        match &letter.contents {
-            Contents::Whole(_) => letter.for_device("").map_or(0, |message| self.tell(letter, &message, |_| true)),
-            Contents::Copies(copies) => {
-                let devices = copies.iter().filter_map(|copy| letter.for_device(&copy.device_id));
-                devices
-                    .map(|message| {
-                        let device_id = message.device_id.clone().unwrap_or_default();
-                        self.tell(letter, &message, |one| one.live.place.device_id == device_id)
-                    })
-                    .sum()
+    /// Gives a message of the queue to one connection, if one here can have it and nobody else has taken it.
+    pub async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
+        while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
+            let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
+            let frame = notification(RECEIVED_EVENT, &message);
+            if !store::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
+                return Ok(false);
+            }
+            if self.connections.offer(&letter.owner, chosen, &frame) {
+                return Ok(true);
+            }
+            // It left meanwhile: whoever is next has it, here or elsewhere.
+            store::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
+            if let Some(told) = &app.told {
+                told.put_mailbox(&letter.owner);
             }
         }
-    }
-
-    fn tell(&self, letter: &Letter, message: &Message, is_meant: impl Fn(&Connected) -> bool) -> usize {
-        self.connections.push(&letter.owner, is_meant, &notification(RECEIVED_EVENT, message))
-    }
-
-    /// Gives a message of the queue to one connection, if there is one here and nobody else has taken it.
-    pub async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
-        let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) else { return Ok(false) };
-        let claimed = store::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
-        let message = letter.for_device(&place.device_id).filter(|_| claimed);
-        Ok(message.is_some_and(|message| self.tell(letter, &message, |one| one.id == chosen) > 0))
+        Ok(false)
     }
 
     /// One consumer: the sender's last one for as long as it is bound to it, else the next in turn.
     fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, Place)> {
-        let consumers = self.connections.of(&letter.owner);
+        let consumers = self.connections.ready(&letter.owner);
         let first = consumers.first()?;
         let mode = first.live.delivery_mode;
-        let mut progress = self.progress();
-        let own = progress.entry(letter.owner.clone()).or_default();
+        let mut turns = self.turns();
+        if turns.len() > self.connections.count() + FORGOTTEN_AT {
+            turns.retain(|aid, _| self.connections.is_online(aid));
+        }
+        let own = turns.entry(letter.owner.clone()).or_default();
         let bound = own.by_sender.get(&letter.from).filter(|(_, at)| {
             mode.routing == Routing::SenderAffinity && (mode.affinity_ttl_ms == 0 || now_ms - at < mode.affinity_ttl_ms)
         });
@@ -167,45 +180,35 @@ impl Delivery {
         }
     }
 
-    /// Reads a mailbox from where its connections here are, and tells them.
+    /// Reads a mailbox from where its connections here are, and tells them as much as they can be told now.
     async fn catch_up(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
-        let Some(mut after) = self.progress().get_mut(aid).map(|own| {
-            own.is_reading = true;
-            own.seq
-        }) else {
-            return Ok(());
-        };
-        let read = self.read_on(app, aid, &mut after).await;
-        if let Some(own) = self.progress().get_mut(aid) {
-            own.is_reading = false;
-            own.seq = own.seq.max(after);
-        }
-        read
-    }
-
-    async fn read_on(&self, app: &App, aid: &Aid, after: &mut i64) -> Result<(), Failure> {
-        let began_after = *after;
         let Some(mailbox) = store::get_mailbox(&app.db, aid).await.map_err(store_failure)? else { return Ok(()) };
-        while *after < mailbox.last_seq {
-            let read = store::list_letters(&app.db, aid, *after, LETTERS_MAX, app.now());
-            let letters = read.await.map_err(store_failure)?;
-            let known = letters.iter().filter(|letter| letter.seq <= mailbox.last_seq);
-            for letter in known {
-                self.push(letter);
-            }
-            let last = letters.last().filter(|_| letters.len() == LETTERS_MAX as usize);
-            // What is not there was recalled, has expired or is in the queue.
-            *after = last.map_or(mailbox.last_seq, |last| last.seq.min(mailbox.last_seq));
-        }
         if mailbox.mode == Mode::Queue {
-            self.hand_out_untaken(app, aid, began_after).await?;
+            self.hand_out_untaken(app, aid).await?;
+        }
+        while let Some(mut after) = self.connections.told(aid).filter(|told| *told < mailbox.last_seq) {
+            let read = store::list_letters(&app.db, aid, after, LETTERS_MAX, app.now());
+            let letters = read.await.map_err(store_failure)?;
+            for letter in letters.iter().take_while(|letter| letter.seq <= mailbox.last_seq) {
+                let frames = Frames::of(letter);
+                self.connections.pass_on(aid, after, letter.seq, |one| frames.to(one));
+                after = letter.seq;
+            }
+            let is_all = letters.len() < LETTERS_MAX as usize;
+            if is_all || letters.last().is_some_and(|last| last.seq > mailbox.last_seq) {
+                // What is not there was recalled, has expired or is in the queue.
+                self.connections.pass_on(aid, after, mailbox.last_seq, |_| None);
+            }
         }
         Ok(())
     }
 
-    /// Hands out what waits in the queue of an agent.
-    pub async fn hand_out_untaken(&self, app: &App, aid: &Aid, after: i64) -> Result<(), Failure> {
-        for seq in store::list_untaken(&app.db, aid, after, app.now()).await.map_err(store_failure)? {
+    /// Hands out what waits in the queue of an agent, as far as there is somebody to take it.
+    async fn hand_out_untaken(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
+        for seq in store::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
+            if self.connections.ready(aid).is_empty() {
+                break;
+            }
             if let Some(letter) = store::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
                 self.hand_out(app, &letter).await?;
             }
@@ -213,34 +216,65 @@ impl Delivery {
         Ok(())
     }
 
-    fn progress(&self) -> MutexGuard<'_, HashMap<Aid, Progress>> {
-        self.progress.lock().expect("never poisoned")
+    /// Has those mailboxes read that hold more than was told here, whoever failed to say so. One into whose queue something
+    /// was put lately is read in any case: what was handed out may have come back.
+    async fn look_for_missed(&self, app: &App) -> Result<(), Failure> {
+        for some in self.connections.all_told().chunks(MAILBOXES_MAX) {
+            let aids: Vec<&Aid> = some.iter().map(|(aid, _)| aid).collect();
+            let mailboxes = store::list_mailboxes(&app.db, &aids).await.map_err(store_failure)?;
+            for (aid, told) in some {
+                if mailboxes.get(aid).is_some_and(|mailbox| mailbox.last_seq > *told || mailbox.may_hold(app.now())) {
+                    self.look_again(aid);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn turns(&self) -> MutexGuard<'_, HashMap<Aid, Turns>> {
+        self.turns.lock().expect("never poisoned")
     }
 }
 
 /// Reads again what must be read again, and keeps the other servers informed of who is here, until the server stops.
 pub async fn run(app: App) {
-    let read = async {
+    let recheck = async {
         loop {
-            let aid = app.mesh.delivery.next_behind().await;
-            if let Err(failure) = app.mesh.delivery.catch_up(&app, &aid).await {
-                let cause = failure.cause.as_deref();
-                tracing::warn!(%failure, cause, "a mailbox could not be read; its agent pulls it");
+            let _ = tokio::time::timeout(app.recheck(), app.mesh.delivery.all.notified()).await;
+            if let Err(failure) = app.mesh.delivery.look_for_missed(&app).await {
+                warn(&failure, "whether somebody missed a message could not be read; it is tried again");
             }
         }
     };
     let present = async {
         while app.db.multi_replica() {
             if let Err(failure) = mesh_messages::keep_present(&app).await {
-                tracing::warn!(%failure, cause = failure.cause.as_deref(), "the other servers do not know who is here");
+                warn(&failure, "the other servers do not know who is here");
             }
             tokio::time::sleep(PRESENT_EVERY).await;
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = read => {}
+        _ = join_all((0..READERS).map(|_| read(&app))) => {}
+        () = recheck => {}
         () = present => {}
         () = app.stopped() => {}
     }
 }
+
+async fn read(app: &App) {
+    loop {
+        let aid = app.mesh.delivery.next_behind().await;
+        if let Err(failure) = app.mesh.delivery.catch_up(app, &aid).await {
+            warn(&failure, "a mailbox could not be read; it is tried again");
+        }
+    }
+}
+
+fn warn(failure: &Failure, what: &str) {
+    tracing::warn!(%failure, cause = failure.cause.as_deref(), "{what}");
+}
+
+#[cfg(test)]
+mod tests;

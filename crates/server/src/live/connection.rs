@@ -1,12 +1,18 @@
 //! One WebSocket, whatever is spoken over it: a bounded queue towards the peer, pings, and an end for whoever is dead, too
 //! slow or unwelcome. It knows nothing of what the frames mean; that is its dialect's.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -15,8 +21,11 @@ pub type Frame = Utf8Bytes;
 
 /// The longest frame that is heard; the sender of a longer one is cut off.
 pub const HEARD_BYTES_MAX: usize = 64 * 1024;
-/// Frames on their way to one peer. A peer that lets more gather is dropped, and told everything again when it is back.
-pub const QUEUE_FRAMES_MAX: usize = 64;
+/// Frames on their way to one peer, …
+pub const QUEUE_FRAMES_MAX: usize = 256;
+/// … and about how much they may weigh; one frame always fits. A peer that lets more gather is dropped, and told everything
+/// again when it is back.
+pub const QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -71,6 +80,9 @@ pub trait Dialect: Send {
     /// Whoever speaks first does it here.
     fn open(&mut self) -> impl Future<Output = Step> + Send;
 
+    /// Until the peer has said who it is, nothing comes between what it says and the answer.
+    fn is_introduced(&self) -> bool;
+
     /// A text frame has come.
     fn hear(&mut self, text: &str) -> impl Future<Output = Step> + Send;
 
@@ -81,43 +93,144 @@ pub trait Dialect: Send {
 
 /// The way to one peer.
 #[derive(Clone)]
-pub struct Outbox {
-    frames: mpsc::Sender<Frame>,
-    overflow: Arc<Notify>,
+pub struct Outbox(Arc<Queue>);
+
+/// What waits to be said. Without it nothing more is taken.
+pub struct Inbox(Arc<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    some: Notify,
+    emptied: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    /// Too much gathered, or nobody takes it any more.
+    is_over: bool,
+    /// Somebody has more, and waits until this is said.
+    is_awaited: bool,
+    /// Nothing is for this peer yet.
+    is_held: bool,
+}
+
+impl Waiting {
+    fn fits(&self, frame: &Frame) -> bool {
+        let is_light = self.frames.is_empty() || self.bytes + frame.len() <= QUEUE_BYTES_MAX;
+        is_light && self.frames.len() < QUEUE_FRAMES_MAX
+    }
+
+    /// Less than half of it is used; else whoever asked waits.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.frames.len() * 2 < QUEUE_FRAMES_MAX && self.bytes * 2 < QUEUE_BYTES_MAX;
+        let has_room = has_room && !self.is_held;
+        self.is_awaited |= !has_room;
+        has_room && !self.is_over
+    }
+
+    fn add(&mut self, frame: Frame) {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+    }
+
+    fn take(&mut self) -> Option<Frame> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.len();
+        Some(frame)
+    }
+
+    fn end(&mut self) {
+        *self = Self { is_over: true, ..Self::default() };
+    }
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("never poisoned")
+    }
 }
 
 impl Outbox {
     /// Never waits: a peer whose queue is full is cut off instead.
     pub fn put(&self, frame: Frame) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.frames.try_send(frame) {
-            self.overflow.notify_one();
+        let mut waiting = self.0.waiting();
+        match waiting.fits(&frame) {
+            _ if waiting.is_over || waiting.is_held => return,
+            true => waiting.add(frame),
+            false => waiting.end(),
+        }
+        self.0.some.notify_one();
+    }
+
+    /// As [`Outbox::put`], of what can come later: it is taken only while there is room, and nobody is cut off for it.
+    pub fn offer(&self, frame: &Frame) -> bool {
+        let mut waiting = self.0.waiting();
+        let has_room = waiting.has_room();
+        if has_room {
+            waiting.add(frame.clone());
+            self.0.some.notify_one();
+        }
+        has_room
+    }
+
+    /// Whether what is offered now is taken.
+    pub fn has_room(&self) -> bool {
+        self.0.waiting().has_room()
+    }
+
+    /// Takes nothing, until it is opened: who the peer is may not be settled.
+    pub fn hold(&self) {
+        self.0.waiting().is_held = true;
+    }
+
+    pub fn open(&self) {
+        let mut waiting = self.0.waiting();
+        waiting.is_held = false;
+        if std::mem::take(&mut waiting.is_awaited) {
+            self.0.emptied.notify_one();
         }
     }
-}
 
-/// What waits to be said.
-pub struct Inbox {
-    frames: mpsc::Receiver<Frame>,
-    overflow: Arc<Notify>,
+    /// Resolves when everything was taken after something was not.
+    pub async fn emptied(&self) {
+        self.0.emptied.notified().await;
+    }
 }
 
 impl Inbox {
     /// The next frame; `None`: too many gathered.
-    async fn next(&mut self) -> Option<Frame> {
-        tokio::select! {
-            biased;
-            () = self.overflow.notified() => None,
-            Some(frame) = self.frames.recv() => Some(frame),
-            // Nobody can put anything any more.
-            else => std::future::pending().await,
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            {
+                let mut waiting = self.0.waiting();
+                if waiting.is_over {
+                    return None;
+                }
+                let next = waiting.take();
+                if waiting.frames.is_empty() && std::mem::take(&mut waiting.is_awaited) {
+                    self.0.emptied.notify_one();
+                }
+                if next.is_some() {
+                    return next;
+                }
+            }
+            self.0.some.notified().await;
         }
     }
 }
 
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.0.waiting().end();
+    }
+}
+
 pub fn queue() -> (Outbox, Inbox) {
-    let (sender, frames) = mpsc::channel(QUEUE_FRAMES_MAX);
-    let overflow = Arc::<Notify>::default();
-    (Outbox { frames: sender, overflow: overflow.clone() }, Inbox { frames, overflow })
+    let queue = Arc::<Queue>::default();
+    (Outbox(queue.clone()), Inbox(queue))
 }
 
 /// Speaks until somebody ends it; answers who and why.
@@ -153,7 +266,7 @@ where
             heard = socket.next() => {
                 dead_at = Instant::now() + patience.dead;
                 match heard {
-                    Some(Ok(Message::Text(text))) => dialect.hear(&text).await,
+                    Some(Ok(Message::Text(text))) => answer(socket, inbox, &mut dialect, &text, patience).await,
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library answers pings by itself.
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
@@ -169,6 +282,33 @@ where
             }
             () = sleep_until(dead_at) => Close::DEAD.into(),
         };
+    }
+}
+
+/// Has the dialect answer. However long that takes, what waits for the peer does not gather meanwhile.
+async fn answer<S, E>(
+    socket: &mut S,
+    inbox: &mut Inbox,
+    dialect: &mut impl Dialect,
+    text: &str,
+    patience: Patience,
+) -> Step
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+{
+    let is_introduced = dialect.is_introduced();
+    let mut answer = pin!(dialect.hear(text));
+    let mut end: Option<Close> = None;
+    loop {
+        tokio::select! {
+            biased;
+            // What was begun is finished, even if nobody hears the answer.
+            step = &mut answer => return end.map_or(step, Step::from),
+            frame = inbox.next(), if is_introduced && end.is_none() => end = match frame {
+                Some(frame) => say(socket, Message::Text(frame), patience).await.err(),
+                None => Some(Close::SLOW),
+            },
+        }
     }
 }
 
@@ -190,6 +330,9 @@ mod tests {
         pin::Pin,
         task::{Context, Poll, ready},
     };
+
+    use futures_util::FutureExt;
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -236,15 +379,26 @@ mod tests {
         }
     }
 
-    /// Says hello, and everything back; nothing wakes it.
-    struct Echo;
+    /// Says hello, and everything back, as soon as it may; nothing wakes it.
+    #[derive(Default)]
+    struct Echo {
+        is_stranger: bool,
+        may_answer: Option<Arc<Notify>>,
+    }
 
     impl Dialect for Echo {
         async fn open(&mut self) -> Step {
             vec!["hello".into()].into()
         }
 
+        fn is_introduced(&self) -> bool {
+            !self.is_stranger
+        }
+
         async fn hear(&mut self, text: &str) -> Step {
+            if let Some(may_answer) = &self.may_answer {
+                may_answer.notified().await;
+            }
             vec![text.into()].into()
         }
 
@@ -261,11 +415,15 @@ mod tests {
     }
 
     fn connect() -> Peer {
+        speaking(Echo::default())
+    }
+
+    fn speaking(echo: Echo) -> Peer {
         let (to, heard) = mpsc::unbounded_channel();
         let (said, from) = mpsc::channel(1);
         let (outbox, inbox) = queue();
         let socket = Socket { heard, said, sending: None };
-        let ended = tokio::spawn(async move { converse(socket, inbox, Echo, PATIENCE).await });
+        let ended = tokio::spawn(async move { converse(socket, inbox, echo, PATIENCE).await });
         Peer { to, from, outbox, ended }
     }
 
@@ -342,6 +500,73 @@ mod tests {
         };
         assert_eq!(close, Close::SLOW.code);
         assert!(told <= QUEUE_FRAMES_MAX + 1, "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_is_told_news_while_its_call_is_answered() {
+        let may_answer = Arc::<Notify>::default();
+        let mut peer = speaking(Echo { may_answer: Some(may_answer.clone()), ..Echo::default() });
+        assert_eq!(peer.text().await, "hello");
+        peer.to.send(Message::Text("call".into())).unwrap();
+        for number in 0..2 * QUEUE_FRAMES_MAX {
+            peer.outbox.put(number.to_string().into());
+            let told = timeout(PATIENCE.dead, peer.text()).await.expect("nobody waits for the answer");
+            assert_eq!(told, number.to_string());
+        }
+        may_answer.notify_one();
+        assert_eq!(peer.text().await, "call");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_hears_nothing_before_its_answer() {
+        let may_answer = Arc::<Notify>::default();
+        let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()) });
+        assert_eq!(peer.text().await, "hello");
+        peer.to.send(Message::Text("call".into())).unwrap();
+        peer.outbox.put("news".into());
+        tokio::task::yield_now().await;
+        may_answer.notify_one();
+        assert_eq!((peer.text().await, peer.text().await), ("call".into(), "news".into()));
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_bounded_in_bytes_and_takes_one_frame_of_any_size() {
+        let large = || Frame::from("x".repeat(QUEUE_BYTES_MAX / 4));
+        let (outbox, mut inbox) = queue();
+        outbox.put("x".repeat(2 * QUEUE_BYTES_MAX).into());
+        assert_eq!(inbox.next().await.unwrap().len(), 2 * QUEUE_BYTES_MAX);
+        (0..4).for_each(|_| outbox.put(large()));
+        assert!(inbox.next().await.is_some(), "as much as it may be");
+        (0..2).for_each(|_| outbox.put(large()));
+        assert!(inbox.next().await.is_none(), "too much is nothing at all");
+        assert!(!outbox.offer(&"more".into()));
+    }
+
+    #[tokio::test]
+    async fn what_can_come_later_is_not_taken_until_the_queue_is_empty_again() {
+        let (outbox, mut inbox) = queue();
+        let taken = (0..10 * QUEUE_FRAMES_MAX).take_while(|_| outbox.offer(&"x".into())).count();
+        assert_eq!(taken, QUEUE_FRAMES_MAX / 2, "there is room left for what cannot");
+        for _ in 0..taken {
+            assert!(outbox.emptied().now_or_never().is_none());
+            inbox.next().await.unwrap();
+        }
+        outbox.emptied().now_or_never().expect("whoever had more is told");
+        assert!(outbox.offer(&"x".into()));
+        drop(inbox);
+        assert!(!outbox.offer(&"x".into()), "nobody takes it");
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_held_takes_nothing() {
+        let (outbox, mut inbox) = queue();
+        outbox.hold();
+        outbox.put("word".into());
+        assert!(!outbox.offer(&"letter".into()));
+        outbox.open();
+        outbox.emptied().now_or_never().expect("whoever had something is told");
+        outbox.put("next".into());
+        assert_eq!(inbox.next().await.unwrap().as_str(), "next");
     }
 
     #[tokio::test(start_paused = true)]

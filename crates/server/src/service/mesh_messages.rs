@@ -25,7 +25,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     lane::LaneError,
-    mesh_messages::{self as store, Ack, Acked, Outgoing, Post, Posted, Sent},
+    mesh_messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Queue, Sent},
     mesh_prekeys, mesh_presence,
 };
 use serde::Serialize;
@@ -42,20 +42,22 @@ const PULL_BYTES_MAX: usize = 768 * 1024;
 /// Marks that have not moved for this long are forgotten: nothing they are about is kept any more.
 const MARKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// A connection has introduced itself: how its agent takes messages is remembered, and what waits in its queue handed out.
-pub async fn connected(app: &App, caller: &MeshCaller) -> Result<(), Failure> {
+/// Where an agent's mailbox stands.
+pub async fn mailbox(app: &App, aid: &Aid) -> Result<Option<Mailbox>, Failure> {
+    store::get_mailbox(&app.db, aid).await.map_err(store_failure)
+}
+
+/// A connection has introduced itself, when the mailbox stood so: how its agent takes messages is remembered, and what waits
+/// in its queue or came meanwhile is on its way.
+pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>) -> Result<(), Failure> {
     let mode = caller.delivery_mode.mode;
-    let mailbox = store::get_mailbox(&app.db, &caller.aid).await.map_err(store_failure)?;
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
         store::update_mode(&app.db, &caller.aid, mode).await.map_err(store_failure)?;
     }
-    app.mesh.delivery.begin(&caller.aid, mailbox.map_or(0, |mailbox| mailbox.last_seq));
     if app.db.multi_replica() {
         mesh_presence::insert(&app.db, &caller.aid, &app.mesh.server).await.map_err(store_failure)?;
     }
-    if mode == Mode::Queue {
-        app.mesh.delivery.hand_out_untaken(app, &caller.aid, 0).await?;
-    }
+    app.mesh.delivery.look_again(&caller.aid);
     Ok(())
 }
 
@@ -77,8 +79,18 @@ pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<S
     let Posted::Sent(sent) = post(app, Post::Send(Box::new(outgoing))).await? else {
         return Err(Failure::internal("a send was answered with something else"));
     };
-    let delivered =
-        sent.delivered || (sent.mode == Mode::Queue && !sent.duplicate && hand_out(app, &asked.to, &sent).await?);
+    if sent.duplicate {
+        if sent.to != asked.to {
+            let message = "message_id: it is that of a message to somebody else";
+            return Err(Failure::rule(FailureKind::IdempotencyConflict, "message-id-taken", message));
+        }
+        // Whoever kept it then may have stopped before it told anybody.
+        for aid in [&asked.to, &caller.aid] {
+            app.mesh.delivery.look_again(aid);
+            app.told.iter().for_each(|told| told.put_mailbox(aid));
+        }
+    }
+    let delivered = sent.delivered || hand_out(app, &asked.to, &sent).await;
     let status = match (sent.duplicate, delivered) {
         (true, _) => SendStatus::Duplicate,
         (false, true) => SendStatus::Delivered,
@@ -101,13 +113,22 @@ async fn check_registered(app: &App, aid: &Aid) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A message of the queue goes to one connection, here if there is one.
-async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> Result<bool, Failure> {
-    if !app.mesh.connections.is_online(to) {
-        return Ok(false);
+/// A message of the queue goes to one connection, here if there is one. It is sent in any case: what fails is tried again
+/// later.
+async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
+    if sent.mode != Mode::Queue || sent.duplicate || !app.mesh.connections.is_online(to) {
+        return false;
     }
-    let Some(letter) = store::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? else { return Ok(false) };
-    app.mesh.delivery.hand_out(app, &letter).await
+    let handed_out = async {
+        match store::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
+            Some(letter) => app.mesh.delivery.hand_out(app, &letter).await,
+            None => Ok(false),
+        }
+    };
+    handed_out.await.unwrap_or_else(|failure| {
+        tracing::warn!(%failure, cause = failure.cause.as_deref(), "a message of the queue could not be handed out");
+        false
+    })
 }
 
 async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
@@ -135,29 +156,18 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
         return Ok(nothing);
     };
     let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
-    let mut messages = kept.await.map_err(store_failure)?;
+    let kept = kept.await.map_err(store_failure)?;
     let queue = store::get_queue(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
-    // Beyond the last one of a full page, the queue waits for the next.
-    let bytes = |messages: &[ostler_protocol::mesh::messages::Message]| -> usize {
-        messages.iter().map(|message| message.payload.as_str().len()).sum()
-    };
-    let full = messages.len() == limit as usize || bytes(&messages) * 2 > PULL_BYTES_MAX;
-    let horizon = messages.last().filter(|_| full).map_or(i64::MAX, |last| last.seq);
-    for seq in queue.open.iter().filter(|seq| **seq > after && **seq < horizon).take(limit as usize) {
-        let letter = store::get_queued(&app.db, &caller.aid, *seq).await.map_err(store_failure)?;
-        messages.extend(letter.and_then(|letter| letter.for_device(&place.device_id)));
-        if bytes(&messages) > PULL_BYTES_MAX {
-            break;
-        }
+    let end = page_end(&kept, &queue, after, limit);
+    let mut messages = kept.messages;
+    messages.retain(|message| message.seq <= end);
+    if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
+        // What another has taken meanwhile is the other's.
+        let claimed = store::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
+        messages.extend(claimed.iter().filter_map(|letter| letter.for_device(&place.device_id)));
+        messages.sort_by_key(|message| message.seq);
+        messages.truncate(limit as usize);
     }
-    messages.sort_by_key(|message| message.seq);
-    messages.truncate(limit as usize);
-    let mut total = 0;
-    messages.retain(|message| {
-        let first = total == 0;
-        total += message.payload.as_str().len();
-        first || total <= PULL_BYTES_MAX
-    });
     Ok(PullResult {
         count: messages.len(),
         latest_seq: messages.last().map_or(0, |last| last.seq),
@@ -166,6 +176,25 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
         ephemeral_dropped_count: queue.dropped,
         ..nothing
     })
+}
+
+/// The last number of a page that starts after one: as many of both kinds as fit, and at least one. Nothing of the queue goes
+/// past a kept message that was not read.
+fn page_end(kept: &Kept, queue: &Queue, after: i64, limit: u32) -> i64 {
+    let horizon = kept.messages.last().filter(|_| !kept.is_all).map_or(i64::MAX, |last| last.seq);
+    let open = queue.open.iter().copied().filter(|(seq, _)| *seq > after && *seq < horizon);
+    let sized = kept.messages.iter().map(|message| (message.seq, message.payload.as_str().len()));
+    let mut all: Vec<(i64, usize)> = sized.chain(open).collect();
+    all.sort_unstable();
+    let (mut end, mut bytes) = (after, 0);
+    for (seq, size) in all.into_iter().take(limit as usize) {
+        bytes += size;
+        if bytes > PULL_BYTES_MAX && end > after {
+            break;
+        }
+        end = seq;
+    }
+    end
 }
 
 /// Moves the mark of this place, and tells those whose messages it has passed.
@@ -192,7 +221,7 @@ pub async fn ack(app: &App, caller: &MeshCaller, asked: AckParams) -> Result<Ack
 /// Tells every connection of an agent, here and elsewhere.
 fn tell(app: &App, aid: &Aid, event: &str, params: &impl Serialize) {
     let frame = notification(event, params);
-    app.mesh.connections.push(aid, |_| true, &frame);
+    app.mesh.connections.push(aid, &frame);
     if let Some(told) = &app.told {
         told.put_frame(aid, &frame);
     }

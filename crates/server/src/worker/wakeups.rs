@@ -188,7 +188,7 @@ async fn pass_on(app: &App, heard: &Tray) {
             let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let Some(frame) = frame.map(Into::into) else { continue };
             match name.parse::<Aid>() {
-                Ok(aid) => drop(app.mesh.connections.push(&aid, |_| true, &frame)),
+                Ok(aid) => app.mesh.connections.push(&aid, &frame),
                 Err(_) => app.live.say(&live::Listener::named(name), &frame),
             }
         }

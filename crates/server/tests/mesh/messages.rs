@@ -23,19 +23,19 @@ on_both_engines!(
     servers_deliver_to_each_others_connections,
 );
 
-const ALICE: &str = "alice.localhost.test";
-const BOBBY: &str = "bobby.localhost.test";
+pub const ALICE: &str = "alice.localhost.test";
+pub const BOBBY: &str = "bobby.localhost.test";
 
-async fn people(server: &TestServer) -> (Agent, Agent) {
+pub async fn people(server: &TestServer) -> (Agent, Agent) {
     (Agent::register(server, "alice").await, Agent::register(server, "bobby").await)
 }
 
-fn text(to: &str, id: &str) -> Value {
+pub fn text(to: &str, id: &str) -> Value {
     json!({"to": to, "payload": {"type": "text", "text": id}, "message_id": id})
 }
 
 /// The next event of this kind.
-async fn event(wire: &mut Wire, name: &str) -> Value {
+pub async fn event(wire: &mut Wire, name: &str) -> Value {
     loop {
         let heard = wire.socket.hear().await;
         assert!(heard.get("id").is_none(), "an event has no id: {heard}");
@@ -45,7 +45,7 @@ async fn event(wire: &mut Wire, name: &str) -> Value {
     }
 }
 
-async fn connect_as(agent: &Agent, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
+pub async fn connect_as(agent: &Agent, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
     let tokens = agent.login(server).await;
     let mut wire = Wire::open(server).await;
     let mut params = introduction(&wire, &tokens, device, "", "fanout");
@@ -54,7 +54,7 @@ async fn connect_as(agent: &Agent, server: &TestServer, device: &str, delivery_m
     wire
 }
 
-fn numbers(pulled: &Value) -> Vec<i64> {
+pub fn numbers(pulled: &Value) -> Vec<i64> {
     pulled["messages"].as_array().unwrap().iter().map(|message| message["seq"].as_i64().unwrap()).collect()
 }
 
@@ -108,6 +108,8 @@ async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
     }
     let again = wire.call("message.send", text(BOBBY, "m-2")).await;
     assert_eq!((&again["seq"], &again["status"]), (&json!(2), &json!("duplicate")));
+    let (code, message) = wire.refused("message.send", text(ALICE, "m-2")).await;
+    assert_eq!(code, -32009, "{message}");
     server.restart().await;
     let mut bobby = bobby.connect(&server, "phone").await;
     assert_eq!(numbers(&bobby.call("message.pull", json!({"after_seq": 0, "limit": 2})).await), [1, 2]);
@@ -216,7 +218,7 @@ async fn each_device_gets_its_own_copy(engine: Engine) {
     assert_eq!(late.call("message.pull", json!({})).await["count"], 0);
 }
 
-fn queue(routing: &str) -> Value {
+pub fn queue(routing: &str) -> Value {
     json!({"mode": "queue", "routing": routing, "affinity_ttl_ms": 0})
 }
 

@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use ostler_protocol::{
     Timestamp,
     mesh::{
+        Aid,
         connections::{Mode, Place},
         messages::{Direction, QUEUED_MAX},
     },
@@ -34,9 +35,9 @@ const SEND: &str = "WITH given AS (
         $9::text[], $10::bigint[], $11::bigint[])
     AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at)
 ), known AS (
-    SELECT g.n, m.seq, m.sent_at, 0::bigint AS queued FROM given g JOIN mesh_messages m
+    SELECT g.n, m.recipient, m.seq, m.sent_at, 0::bigint AS queued FROM given g JOIN mesh_messages m
         ON m.message_id = g.message_id AND m.sender = g.sender AND m.direction = 'inbound' WHERE g.direction = 'inbound'
-    UNION ALL SELECT g.n, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
+    UNION ALL SELECT g.n, q.recipient, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
         ON q.message_id = g.message_id AND q.sender = g.sender WHERE g.direction = 'inbound'
 ), fresh AS (
     SELECT * FROM given g WHERE NOT EXISTS (SELECT 1 FROM known k WHERE k.n = g.n)
@@ -64,8 +65,8 @@ const SEND: &str = "WITH given AS (
     INSERT INTO mesh_queue (owner, seq, message_id, sender, recipient, type, encrypted, payload, sent_at)
     SELECT owner, seq, message_id, sender, recipient, type, encrypted, payload, $12 FROM numbered WHERE queued = 1
 )
-SELECT n, direction, seq, $12 AS sent_at, queued, 0::bigint AS known FROM numbered
-UNION ALL SELECT n, 'inbound', seq, sent_at, queued, 1 FROM known";
+SELECT n, direction, recipient, seq, $12 AS sent_at, queued, 0::bigint AS known FROM numbered
+UNION ALL SELECT n, 'inbound', recipient, seq, sent_at, queued, 1 FROM known";
 
 const ACKNOWLEDGE: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS g (aid, device_id, slot_id, seq, place)
@@ -82,10 +83,12 @@ const ACKNOWLEDGE: &str = "WITH given AS (
 ), covered AS (
     SELECT p.aid, p.device_id, p.slot_id, p.place, p.before, m.ack_seq
     FROM moved m JOIN prior p ON p.aid = m.aid AND p.device_id = m.device_id AND p.slot_id = m.slot_id
+), taken AS (
+    SELECT m.aid, m.place, q.seq FROM covered m JOIN mesh_queue q ON q.owner = m.aid AND q.taken_by = m.place
+    WHERE q.seq <= m.ack_seq AND q.received = 0 ORDER BY q.owner, q.seq FOR UPDATE OF q
 ), consumed AS (
-    UPDATE mesh_queue q SET received = 1, payload = '{}' FROM covered m
-    WHERE q.owner = m.aid AND q.seq <= m.ack_seq AND q.received = 0 AND COALESCE(q.taken_by, m.place) = m.place
-    RETURNING m.aid, m.place, q.sender
+    UPDATE mesh_queue q SET received = 1, payload = '{}' FROM taken t WHERE q.owner = t.aid AND q.seq = t.seq
+    RETURNING t.aid, t.place, q.sender
 )
 SELECT m.aid, m.device_id, m.slot_id, m.before, m.ack_seq, ARRAY(
     SELECT DISTINCT s.sender FROM (SELECT sender FROM mesh_messages
@@ -93,14 +96,20 @@ SELECT m.aid, m.device_id, m.slot_id, m.before, m.ack_seq, ARRAY(
     UNION SELECT c.sender FROM consumed c WHERE c.aid = m.aid AND c.place = m.place)
 FROM covered m";
 
-const TRIM: &str = "WITH gone AS (
-    DELETE FROM mesh_queue q USING (
-        SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
-        FROM mesh_queue WHERE owner = ANY($1) WINDOW w AS (PARTITION BY owner, received ORDER BY seq DESC)) r
-    WHERE q.owner = r.owner AND q.seq = r.seq AND (r.place > $2 OR r.bytes > $3 OR r.sent_at <= $4)
-    RETURNING q.owner, q.received
-), counted AS (SELECT owner, COUNT(*) AS dropped FROM gone WHERE received = 0 GROUP BY owner ORDER BY owner)
-UPDATE mesh_mailboxes b SET dropped = b.dropped + c.dropped FROM counted c WHERE b.aid = c.owner";
+/// What somebody else is busy with is left to the next time.
+const TRIM: &str = "WITH ranked AS (
+    SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
+    FROM mesh_queue WHERE owner = ANY($1) WINDOW w AS (PARTITION BY owner, received ORDER BY seq DESC)
+), doomed AS (
+    SELECT q.owner, q.seq FROM ranked r JOIN mesh_queue q ON q.owner = r.owner AND q.seq = r.seq
+    WHERE r.place > $2 OR r.bytes > $3 OR r.sent_at <= $4 FOR UPDATE OF q SKIP LOCKED
+), gone AS (
+    DELETE FROM mesh_queue q USING doomed d WHERE q.owner = d.owner AND q.seq = d.seq RETURNING q.owner, q.received
+), counted AS (SELECT owner, COUNT(*) AS dropped FROM gone WHERE received = 0 GROUP BY owner
+), locked AS (
+    SELECT b.aid, c.dropped FROM counted c JOIN mesh_mailboxes b ON b.aid = c.owner ORDER BY b.aid FOR UPDATE OF b
+)
+UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE b.aid = l.aid";
 
 pub struct PostLane {
     options: PgConnectOptions,
@@ -127,7 +136,17 @@ impl PostLane {
         }
     }
 
+    /// What is durable is delivered and answered before anything else is tried, whatever becomes of that.
     async fn flush(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
+        let (sends, acks): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.post, Post::Send(_)));
+        for alike in [sends, acks] {
+            if !alike.is_empty() {
+                self.flush_alike(alike, host).await;
+            }
+        }
+    }
+
+    async fn flush_alike(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
         let (posts, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.post, job.answer)).unzip();
         let answer =
             |outcome: Result<Done, LaneError>| outcome.map(|(posted, letters)| lane::delivered(host, posted, &letters));
@@ -154,19 +173,44 @@ impl PostLane {
 
     /// Does it all, and answers in the order of the posts.
     async fn carry_out(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
+        let mut connection = self.connection().await?;
+        let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
+        self.keep(connection, &outcome);
+        let done = outcome?;
+        let letters = done.iter().flat_map(|(_, letters)| letters);
+        let owners: Vec<_> =
+            letters.filter(|letter| letter.mode == Mode::Queue).map(|letter| letter.owner.to_string()).collect();
+        // What was sent is sent: a queue that stays too long is for the next one to trim.
+        if !owners.is_empty()
+            && let Err(error) = self.trim(owners, now).await
+        {
+            tracing::warn!(%error, "queues could not be trimmed");
+        }
+        Ok(done)
+    }
+
+    async fn trim(&mut self, owners: Vec<String>, now: Timestamp) -> Result<(), StoreError> {
+        let mut connection = self.connection().await?;
+        let outcome = within(ANSWER_MAX, "no answer", trim(&mut connection, owners, now)).await;
+        self.keep(connection, &outcome);
+        Ok(outcome?)
+    }
+
+    async fn connection(&mut self) -> Result<PgConnection, StoreError> {
         let kept = match self.connection.take() {
             Some(kept) => kept.take_up().await,
             None => None,
         };
-        let mut connection = match kept {
-            Some(connection) => connection,
-            None => connect(&self.options).await?,
-        };
-        let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
+        match kept {
+            Some(connection) => Ok(connection),
+            None => Ok(connect(&self.options).await?),
+        }
+    }
+
+    fn keep<T>(&mut self, connection: PgConnection, outcome: &Result<T, sqlx::Error>) {
         if outcome.as_ref().err().is_none_or(is_refusal) {
             self.connection = Some(Kept::new(connection));
         }
-        Ok(outcome?)
     }
 }
 
@@ -240,24 +284,22 @@ async fn send(
         .bind(copies.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.device_id.as_str()).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.envelope.as_str()).collect::<Vec<_>>())
-        .fetch_all(&mut *connection)
+        .fetch_all(connection)
         .await?;
-    let mut queued_owners: Vec<String> = vec![];
     for row in &found {
-        let (n, direction): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
-        let (seq, sent_at_us): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
-        let (queued, known) = (row.try_get::<i64, _>(4)? == 1, row.try_get::<i64, _>(5)? == 1);
+        let (n, direction, to): (i64, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let (seq, sent_at_us): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
+        let (queued, known) = (row.try_get::<i64, _>(5)? == 1, row.try_get::<i64, _>(6)? == 1);
+        let to: Aid = to.parse().map_err(|_| sqlx::Error::Decode("a recipient that is no name".into()))?;
         let sent_at = Timestamp::from_microsecond(sent_at_us).map_err(|error| sqlx::Error::Decode(error.into()))?;
         let mode = if queued { Mode::Queue } else { Mode::Fanout };
         let index = n as usize;
-        let (posted, to_deliver) = done[index].get_or_insert_with(|| {
-            (Posted::Sent(Sent { seq, sent_at, mode, duplicate: known, delivered: false }), vec![])
-        });
+        let sent = Posted::Sent(Sent { to, seq, sent_at, mode, duplicate: known, delivered: false });
+        let (posted, to_deliver) = done[index].get_or_insert_with(|| (sent.clone(), vec![]));
         if direction == direction_name(Direction::Inbound) {
-            *posted = Posted::Sent(Sent { seq, sent_at, mode, duplicate: known, delivered: false });
+            *posted = sent;
         }
         if let Some(letter) = letters.remove(&(index, direction)).filter(|_| !known) {
-            queued_owners.extend(queued.then(|| letter.owner.to_string()));
             to_deliver.push(Letter { seq, mode, ..letter });
         }
     }
@@ -267,9 +309,6 @@ async fn send(
             sent.duplicate = true;
         }
         done[index] = Some((posted, vec![]));
-    }
-    if !queued_owners.is_empty() {
-        trim(connection, queued_owners, now).await?;
     }
     Ok(())
 }

@@ -67,7 +67,8 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
     }
     let (mut letter, own) = outgoing.letters(now);
     put(tx, &mut letter, outgoing.expires_at(now))?;
-    let sent = Sent { seq: letter.seq, sent_at: now, mode: letter.mode, duplicate: false, delivered: false };
+    let to = letter.owner.clone();
+    let sent = Sent { to, seq: letter.seq, sent_at: now, mode: letter.mode, duplicate: false, delivered: false };
     let mut letters = vec![letter];
     if let Some(mut own) = own {
         put(tx, &mut own, outgoing.expires_at(now))?;
@@ -78,11 +79,12 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
 
 /// The same message, sent before.
 fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError> {
-    let sql = "SELECT seq, sent_at, 'fanout' FROM mesh_messages WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
-        UNION ALL SELECT seq, sent_at, 'queue' FROM mesh_queue WHERE message_id = ?1 AND sender = ?2";
+    let sql = "SELECT recipient, seq, sent_at, 'fanout' FROM mesh_messages
+            WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
+        UNION ALL SELECT recipient, seq, sent_at, 'queue' FROM mesh_queue WHERE message_id = ?1 AND sender = ?2";
     let found = query(tx, sql, &[outgoing.message_id.as_str().into(), text(&outgoing.from)], |row| {
-        let (seq, sent_at, mode) = (row.int()?, row.time()?, row.named(mode)?);
-        Ok(Sent { seq, sent_at, mode, duplicate: true, delivered: false })
+        let (to, seq, sent_at, mode) = (row.id()?, row.int()?, row.time()?, row.named(mode)?);
+        Ok(Sent { to, seq, sent_at, mode, duplicate: true, delivered: false })
     })?;
     Ok(found.into_iter().next())
 }
@@ -202,7 +204,7 @@ fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, Stor
         acked.senders = query(tx, sql, &args, |row| row.id())?;
     }
     let sql = "UPDATE mesh_queue SET received = 1, payload = '{}' WHERE owner = ?1 AND seq <= ?2 AND received = 0
-        AND (taken_by IS NULL OR taken_by = ?3) RETURNING sender";
+        AND taken_by = ?3 RETURNING sender";
     acked
         .senders
         .extend(query(tx, sql, &[text(&ack.aid), ack_seq.into(), place_name(&ack.place).into()], |row| row.id())?);

@@ -89,6 +89,16 @@ impl TestHost {
         assert!(!met, "the fault that was asked for");
     }
 
+    fn hold(&self) {
+        if *self.shut.lock().unwrap() {
+            match tokio::runtime::Handle::try_current() {
+                // A Postgres lane is a task: the runtime must know that its thread is gone for a while.
+                Ok(_) => tokio::task::block_in_place(|| self.wait()),
+                Err(_) => self.wait(),
+            }
+        }
+    }
+
     fn wait(&self) {
         let mut shut = self.shut.lock().unwrap();
         while *shut {
@@ -110,6 +120,7 @@ impl Host for TestHost {
 
     fn deliver(&self, letter: &Letter) -> bool {
         self.letters.lock().unwrap().push(letter.clone());
+        self.hold();
         false
     }
 
@@ -121,12 +132,6 @@ impl Host for TestHost {
         }
         drop(published);
         self.meet(Fault::AfterTheCommit);
-        if *self.shut.lock().unwrap() {
-            match tokio::runtime::Handle::try_current() {
-                // A Postgres lane is a task: the runtime must know that its thread is gone for a while.
-                Ok(_) => tokio::task::block_in_place(|| self.wait()),
-                Err(_) => self.wait(),
-            }
-        }
+        self.hold();
     }
 }

@@ -12,6 +12,7 @@ mod interleavings;
 mod invariants;
 mod ledger;
 mod mesh_messages;
+mod mesh_queue;
 mod model;
 mod place;
 mod player;

@@ -1,5 +1,5 @@
 //! Mailboxes of the mesh, on both engines: random operations against a model that fits in the head, and the promises one by
-//! one: numbers without gaps whoever sends, one message per id, marks that only go forward, a ring that counts what it drops.
+//! one: numbers without gaps whoever sends, one message per id, marks that only go forward.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,8 +10,8 @@ use ostler_protocol::{
         Aid,
         connections::{Mode, Place as Spot},
         messages::{
-            DeviceCopy, Direction, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MAX, QUEUED_MS_MAX, RECALL_MS_MAX,
-            RecallError, SEALED,
+            DeviceCopy, Direction, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MS_MAX, RECALL_MS_MAX, RecallError,
+            SEALED,
         },
         prekeys::{PREKEY_DEVICES_MAX, Prekey},
     },
@@ -33,8 +33,8 @@ on_both_engines!(
     numbers_have_no_gap_whoever_sends,
     letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered,
     a_pull_gives_as_many_as_fit_and_at_least_one,
-    a_full_queue_drops_its_oldest_and_counts_them,
-    a_queued_message_is_taken_by_one_place,
+    an_id_is_that_of_one_message_to_one_recipient,
+    what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it,
     a_mark_goes_forward_only_and_no_further_than_there_is,
     a_message_is_found_by_an_index,
     a_device_has_one_prekey_and_an_agent_so_many_devices,
@@ -42,13 +42,13 @@ on_both_engines!(
 
 const BYTES_MAX: usize = 1024 * 1024;
 const DEVICES: [&str; 3] = ["", "desk", "phone"];
-const AIDS: [&str; 3] = ["alice.probe.test", "bobby.probe.test", "carol.probe.test"];
+pub const AIDS: [&str; 3] = ["alice.probe.test", "bobby.probe.test", "carol.probe.test"];
 
-fn aid(name: &str) -> Aid {
+pub fn aid(name: &str) -> Aid {
     name.parse().unwrap()
 }
 
-fn spot(device_id: &str) -> Spot {
+pub fn spot(device_id: &str) -> Spot {
     Spot { device_id: device_id.into(), slot_id: String::new() }
 }
 
@@ -62,7 +62,7 @@ fn copies(devices: &[&str], text: &str) -> Vec<DeviceCopy> {
     devices.iter().map(copy).collect()
 }
 
-fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing {
+pub fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing {
     Outgoing {
         message_id: message_id.into(),
         from: aid(from),
@@ -75,26 +75,29 @@ fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing {
     }
 }
 
-async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
+pub async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
     match workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap() {
         Posted::Sent(sent) => sent,
         other => panic!("a send was answered with {other:?}"),
     }
 }
 
-async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Acked {
+pub async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Acked {
     match workshop.lanes.post(Post::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
         Posted::Acked(acked) => acked,
         other => panic!("an acknowledgement was answered with {other:?}"),
     }
 }
 
-async fn mailbox(workshop: &Workshop, owner: &str) -> Mailbox {
+pub async fn mailbox(workshop: &Workshop, owner: &str) -> Mailbox {
     mesh_messages::get_mailbox(&workshop.db, &aid(owner)).await.unwrap().unwrap()
 }
 
-async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) -> Vec<Message> {
-    mesh_messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap()
+pub async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) -> Vec<Message> {
+    let kept =
+        mesh_messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap();
+    assert!(kept.is_all || kept.messages.len() == 200);
+    kept.messages
 }
 
 /// Numbers by a fixed rule, so that a failure can be had again.
@@ -231,6 +234,7 @@ impl Play {
             Some((seq, kept)) => {
                 let mode = if kept.queued { Mode::Queue } else { Mode::Fanout };
                 assert_eq!((sent.seq, sent.mode, sent.duplicate), (seq, mode, true), "{id}");
+                assert_eq!(sent.to.as_str(), kept.to, "{id}");
             }
             None => {
                 let sent_ms = self.model.now_ms;
@@ -271,7 +275,7 @@ impl Play {
         assert_eq!((acked.before, acked.ack_seq), (before, after));
         let mut senders: Vec<Aid> = vec![];
         for (number, kept) in self.model.boxes.get_mut(owner).into_iter().flatten() {
-            let mine = kept.taken_by.is_none_or(|taken_by| taken_by == device);
+            let mine = kept.taken_by == Some(device);
             if kept.queued && !kept.received && mine && *number <= after {
                 kept.received = true;
                 senders.push(aid(kept.from));
@@ -318,6 +322,17 @@ impl Play {
         let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
         let open = self.model.open(owner, device);
         let Some(seq) = open.first().copied() else { return };
+        if self.dice.roll(3) == 0 {
+            let (db, now) = (&self.workshop.db, self.workshop.now());
+            let upto = open[self.dice.roll(open.len())];
+            let claimed = mesh_messages::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
+            let mut numbers: Vec<i64> = claimed.iter().map(|letter| letter.seq).collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, open.into_iter().filter(|open| *open <= upto).collect::<Vec<_>>());
+            let kept = self.model.boxes.get_mut(owner).unwrap();
+            numbers.iter().for_each(|number| kept.get_mut(number).unwrap().taken_by = Some(device));
+            return;
+        }
         let claimed = mesh_messages::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
         let kept = self.model.boxes.get_mut(owner).unwrap().get_mut(&seq).unwrap();
         assert_eq!(claimed, kept.taken_by.is_none());
@@ -347,7 +362,8 @@ impl Play {
             assert_eq!(mailbox.last_seq, self.model.last.get(owner).copied().unwrap_or(0));
             let place = spot(device);
             let queue = mesh_messages::get_queue(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
-            assert_eq!(queue.open, self.model.open(owner, device), "{owner} {device}");
+            let open: Vec<i64> = queue.open.iter().map(|(seq, _)| *seq).collect();
+            assert_eq!(open, self.model.open(owner, device), "{owner} {device}");
         }
         let acked = mesh_messages::get_ack(&self.workshop.db, &aid(owner), &spot(device)).await.unwrap();
         assert_eq!(acked, self.model.acks.get(&(owner, device)).copied().unwrap_or(0));
@@ -419,72 +435,72 @@ async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
         let owner = aid(AIDS[1]);
         let found =
             mesh_messages::list(&workshop.db, &owner, "desk", 0, limit, bytes_max, workshop.now()).await.unwrap();
-        found.iter().map(|message| message.seq).collect::<Vec<_>>()
+        (found.messages.iter().map(|message| message.seq).collect::<Vec<_>>(), found.is_all)
     };
-    assert_eq!(list(200, BYTES_MAX).await, (1..=50).collect::<Vec<_>>());
-    assert_eq!(list(33, BYTES_MAX).await, (1..=33).collect::<Vec<_>>());
-    assert_eq!(list(200, 10_500).await, (1..=10).collect::<Vec<_>>());
-    assert_eq!(list(200, 10).await, [1]);
+    assert_eq!(list(200, BYTES_MAX).await, ((1..=50).collect(), true));
+    assert_eq!(list(33, BYTES_MAX).await, ((1..=33).collect(), false));
+    assert_eq!(list(200, 10_500).await, ((1..=10).collect(), false));
+    assert_eq!(list(200, 10).await, (vec![1], false));
 }
 
-async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
+async fn an_id_is_that_of_one_message_to_one_recipient(place: Place) {
     let workshop = Workshop::open(&place).await;
-    let (owner, desk) = (aid(AIDS[1]), spot("desk"));
-    mesh_messages::update_mode(&workshop.db, &owner, Mode::Queue).await.unwrap();
-    let most = QUEUED_MAX as i64;
-    for number in 0..most + 3 {
-        assert_eq!(send(&workshop, outgoing(AIDS[0], AIDS[1], &format!("m-{number}"), "x")).await.mode, Mode::Queue);
+    mesh_messages::update_mode(&workshop.db, &aid(AIDS[2]), Mode::Queue).await.unwrap();
+    for (id, first, second) in [("kept", AIDS[1], AIDS[2]), ("queued", AIDS[2], AIDS[1])] {
+        let sent = send(&workshop, outgoing(AIDS[0], first, id, "x")).await;
+        let again = send(&workshop, outgoing(AIDS[0], second, id, "x")).await;
+        assert_eq!((again.to, again.seq, again.duplicate), (aid(first), sent.seq, true), "{id}");
+        assert!(!send(&workshop, outgoing(AIDS[1], second, id, "x")).await.duplicate, "each sender has its own ids");
     }
-    let queue = async || {
-        let mailbox = mailbox(&workshop, AIDS[1]).await;
-        mesh_messages::get_queue(&workshop.db, &owner, &mailbox, &desk, workshop.now()).await.unwrap()
-    };
-    let full = queue().await;
-    assert_eq!((full.open.len() as i64, full.earliest_seq, full.dropped), (most, Some(4), 3));
-    assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await, [], "nothing of it is kept");
-    // What was received is no loss.
-    ack(&workshop, AIDS[1], "desk", 103).await;
-    assert_eq!((queue().await.open.len() as i64, queue().await.dropped), (most - 100, 3));
-    assert!(send(&workshop, outgoing(AIDS[0], AIDS[1], "m-50", "x")).await.duplicate, "its id is still known");
-    workshop.host.advance_ms(QUEUED_MS_MAX);
-    let late = queue().await;
-    assert_eq!((late.open.as_slice(), late.earliest_seq, late.dropped), (&[][..], None, 103));
-    mesh_messages::delete_expired(&workshop.db, workshop.now(), jiff::Timestamp::MIN).await.unwrap();
-    assert_eq!(queue().await.dropped, 103, "counted once");
-    // Eight messages of a mebibyte are too much for it, however few they are.
-    for number in 0..9 {
-        let large = outgoing(AIDS[0], AIDS[1], &format!("l-{number}"), &"x".repeat(1024 * 1024));
-        assert_eq!(send(&workshop, large).await.seq, most + 4 + number);
-    }
-    assert_eq!((queue().await.open.len(), queue().await.dropped), (7, 105));
+    // Both at once.
+    let both = AIDS.map(|to| send(&workshop, outgoing(AIDS[0], to, "at once", "x")));
+    let sent = futures_util::future::join_all(both).await;
+    let first = sent.iter().find(|sent| !sent.duplicate).unwrap().to.clone();
+    assert!(sent.iter().all(|sent| sent.to == first), "{sent:?}");
+    assert_eq!(sent.iter().filter(|sent| sent.duplicate).count(), 2);
 }
 
-async fn a_queued_message_is_taken_by_one_place(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let (owner, desk, phone) = (aid(AIDS[1]), spot("desk"), spot("phone"));
-    mesh_messages::update_mode(&workshop.db, &owner, Mode::Queue).await.unwrap();
-    for id in ["a", "b", "c"] {
-        send(&workshop, outgoing(AIDS[0], AIDS[1], id, id)).await;
+/// From now on no mark can be moved for the first time.
+async fn refuse_marks(place: &Place) {
+    match place.engine() {
+        Engine::Sqlite => rusqlite::Connection::open(place.file())
+            .unwrap()
+            .execute_batch("CREATE TRIGGER no BEFORE INSERT ON mesh_cursors BEGIN SELECT RAISE(ABORT, 'no'); END")
+            .unwrap(),
+        Engine::Postgres => {
+            let sql = "CREATE FUNCTION no() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no'; END $$ LANGUAGE plpgsql;
+                CREATE TRIGGER no BEFORE INSERT ON mesh_cursors FOR EACH ROW EXECUTE FUNCTION no()";
+            PgConnection::connect(&place.url()).await.unwrap().execute(sqlx::raw_sql(sql)).await.unwrap();
+        }
     }
-    let claims = [&desk, &phone, &desk, &phone].map(|place| mesh_messages::claim(&workshop.db, &owner, 1, place));
-    let claimed = futures_util::future::join_all(claims).await;
-    assert_eq!(claimed.iter().filter(|claimed| *claimed.as_ref().unwrap()).count(), 1);
-    assert!(mesh_messages::claim(&workshop.db, &owner, 2, &desk).await.unwrap());
-    assert_eq!(mesh_messages::list_untaken(&workshop.db, &owner, 0, workshop.now()).await.unwrap(), [3]);
-    let queued = mesh_messages::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
-    let message = queued.for_device("whatever").unwrap();
-    assert_eq!(
-        (message.seq, message.delivery_mode, message.payload.to_value()["text"].as_str()),
-        (3, Mode::Queue, Some("c"))
-    );
-    // The phone acknowledges everything: what the desk took is still the desk's.
-    let acked = ack(&workshop, AIDS[1], "phone", 3).await;
-    assert_eq!(acked.senders, [aid(AIDS[0])]);
-    let mailbox = mailbox(&workshop, AIDS[1]).await;
-    let left = mesh_messages::get_queue(&workshop.db, &owner, &mailbox, &desk, workshop.now()).await.unwrap().open;
-    assert!(left.contains(&2) && !left.contains(&3), "{left:?}");
-    let recalled = mesh_messages::recall(&workshop.db, &aid(AIDS[0]), "b", workshop.now()).await.unwrap();
-    assert_eq!(recalled, Err(RecallError::NotFound), "the queue has no history");
+}
+
+async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    refuse_marks(&place).await;
+    workshop.host.shut();
+    let is_held = || workshop.host.letters.lock().unwrap().iter().any(|letter| letter.message_id == "held");
+    let until = async |holds: &dyn Fn() -> bool| {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let beside = async {
+        until(&is_held).await;
+        let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
+        tokio::join!(send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x")), workshop.lanes.post(mark))
+    };
+    let open = async {
+        until(&is_held).await;
+        until(&|| workshop.lanes.waiting().0 == 3).await;
+        workshop.host.open();
+    };
+    let held = send(&workshop, outgoing(AIDS[0], AIDS[1], "held", "x"));
+    let (held, (sent, marked), ()) = tokio::join!(held, beside, open);
+    assert!(marked.is_err());
+    assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
+    let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
+    assert_eq!(delivered, [1, 2]);
 }
 
 async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {

@@ -305,6 +305,10 @@ impl Dialect for Conversation {
         Step::default()
     }
 
+    fn is_introduced(&self) -> bool {
+        self.known.is_some()
+    }
+
     async fn hear(&mut self, text: &str) -> Step {
         let checked = self.check().await;
         if checked.close.is_some() {
