@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 
 use clap::ValueEnum;
-use ostler_protocol::events::clip;
+use ostler_protocol::{events::clip, text::turns};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -144,7 +144,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control() || turns(c)
 }
 
 /// `3 runs`, `1 run`.

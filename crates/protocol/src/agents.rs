@@ -5,10 +5,11 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Timestamp,
     ids::{AgentId, TokenId, name, slug},
     json::present,
     manifest::{Checked, ManifestDiff, Warning},
+    text::is_plain,
     tokens::check_life,
 };
 
@@ -67,9 +68,19 @@ pub struct CreateAgent {
 
 impl CreateAgent {
     pub fn check(&self) -> Result<(), Failure> {
-        name("name", &self.name)?;
+        shown_name(&self.name)?;
         self.backend_profile.as_deref().map(|profile| slug("backend_profile", profile)).transpose().map(drop)
     }
+}
+
+/// A name that people tell one thing from another by.
+fn shown_name(text: &str) -> Result<(), Failure> {
+    name("name", text)?;
+    if is_plain(text) {
+        return Ok(());
+    }
+    let message = "name must be text that can be seen, and nothing that cannot";
+    Err(Failure::rule(FailureKind::SchemaInvalid, "name-shape", message).detail("field", "name"))
 }
 
 /// What is left out stays as it is.
@@ -93,7 +104,7 @@ impl UpdateAgent {
         if self.name.is_none() && self.backend_profile.is_none() && self.capability_manifest.is_none() {
             return Err(Failure::invalid("update-empty", "name, backend_profile or capability_manifest must be given"));
         }
-        self.name.as_deref().map(|text| name("name", text)).transpose()?;
+        self.name.as_deref().map(shown_name).transpose()?;
         let profile = self.backend_profile.as_ref().and_then(Option::as_deref);
         profile.map(|profile| slug("backend_profile", profile)).transpose().map(drop)
     }
@@ -198,7 +209,7 @@ pub struct CreateAgentToken {
 
 impl CreateAgentToken {
     pub fn check(&self) -> Result<(), Failure> {
-        name("name", &self.name)?;
+        shown_name(&self.name)?;
         self.expires_in_ms.map(check_life).transpose().map(drop)
     }
 }
@@ -221,6 +232,18 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn people_see_all_there_is_in_a_name() {
+        let named = |name: &str| CreateAgent { name: name.into(), backend_profile: None, capability_manifest: None };
+        named("Lecteur d’état 读者").check().unwrap();
+        for hidden in ["read\u{200b}er", "\u{2800}", "re\u{202e}daer", "reader\u{fe0f}", "\u{3164}\u{3164}"] {
+            let failure = named(hidden).check().unwrap_err();
+            assert_eq!(failure.rule_name(), Some("name-shape"), "{hidden:?}");
+            let renamed = UpdateAgent { name: Some(hidden.into()), ..UpdateAgent::default() };
+            assert!(renamed.check().is_err(), "{hidden:?}");
+        }
+    }
 
     #[test]
     fn an_answer_is_read_as_it_was_written() {

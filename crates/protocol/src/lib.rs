@@ -45,6 +45,7 @@ pub mod runners;
 pub mod runs;
 pub mod session_storage;
 pub mod sessions;
+pub mod text;
 pub mod tokens;
 pub mod ui;
 pub mod users;
