@@ -52,7 +52,7 @@ pub struct Agent {
 impl Agent {
     /// The manifest as it was checked when it was stored.
     pub fn manifest(&self) -> Result<Option<Checked>, Failure> {
-        self.capability_manifest.as_ref().map(|text| Checked::stored(text.as_str())).transpose()
+        self.capability_manifest.as_ref().map(|text| Checked::shown(text.as_str())).transpose()
     }
 }
 

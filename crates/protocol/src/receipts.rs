@@ -178,7 +178,7 @@ fn hash_of(mut receipt: Value) -> String {
     if let Value::Object(fields) = &mut receipt {
         fields.remove("hash");
     }
-    Canonical::of(receipt).hash
+    Canonical::of(&receipt).hash
 }
 
 /// The first receipt that does not fit.
@@ -230,7 +230,7 @@ fn read(line: &str) -> Result<(Receipt, String), Failure> {
     if line.len() > RECEIPT_BYTES_MAX {
         return Err(Failure::too_large("receipt-size", "a receipt", line.len(), RECEIPT_BYTES_MAX));
     }
-    let value = Canonical::read("receipt", line)?.value;
+    let (value, _) = Canonical::read("receipt", line)?;
     let receipt = crate::json::read_shape("receipt", "receipt", line)?;
     Ok((receipt, hash_of(value)))
 }

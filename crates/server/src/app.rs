@@ -67,8 +67,6 @@ pub struct Inner {
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
     pub codex: tokio::sync::OnceCell<CodexProgram>,
-    /// Held by whoever publishes a manifest, so that versions are given out in turn.
-    pub publishing: tokio::sync::Mutex<()>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -213,7 +211,6 @@ impl App {
             metrics,
             traces,
             codex: tokio::sync::OnceCell::new(),
-            publishing: tokio::sync::Mutex::default(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

@@ -17,36 +17,33 @@ use crate::{Failure, json::hex};
 /// The largest whole number that every JSON reader keeps: 2^53 - 1.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
 
-/// A JSON value, its canonical text and the hash of that.
+/// The canonical text of a JSON value, and the hash of that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Canonical {
-    pub value: Value,
     pub text: String,
     /// SHA-256 of the text, in lower-case hex.
     pub hash: String,
 }
 
 impl Canonical {
-    /// Reads what a caller sent. `name` is what it is called in a failure.
-    pub fn read(name: &str, text: &str) -> Result<Self, Failure> {
+    /// Reads what a caller sent: the value, and its canonical form. `name` is what it is called in a failure.
+    pub fn read(name: &str, text: &str) -> Result<(Value, Self), Failure> {
         let Strict(value) = serde_json::from_str(text)
             .map_err(|error| Failure::invalid("manifest-invalid", format!("{name}: {error}")))?;
-        Ok(Self::of(value))
+        let canonical = Self::of(&value);
+        Ok((value, canonical))
     }
 
     /// The canonical form of a value that has been read strictly before.
-    pub fn of(value: Value) -> Self {
-        let text = canonical_text(&value);
+    pub fn of(value: &Value) -> Self {
+        let text = serde_json_canonicalizer::to_string(value).expect("a JSON value has a canonical form");
         let hash = hex(&Sha256::digest(text.as_bytes()));
-        Self { value, text, hash }
+        Self { text, hash }
     }
 }
 
-pub(super) fn canonical_text(value: &Value) -> String {
-    serde_json_canonicalizer::to_string(value).expect("a JSON value has a canonical form")
-}
-
-/// A value without equal keys and without numbers that a reader may round.
+/// A value without equal keys and without numbers that a reader may round. A number is written in one way, so that equal
+/// values mean the same and others do not.
 struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {
@@ -83,6 +80,9 @@ impl<'de> Visitor<'de> for StrictVisitor {
     fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
         if number.fract() == 0.0 && number.abs() > SAFE_INTEGER_MAX as f64 {
             return Err(unsafe_integer());
+        }
+        if number.fract() == 0.0 {
+            return Ok((number as i64).into());
         }
         Number::from_f64(number).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
     }

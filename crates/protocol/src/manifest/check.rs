@@ -9,12 +9,14 @@ use utoipa::ToSchema;
 
 use super::{
     Canonical, DESCRIPTION_BYTES_MAX, LABEL_BYTES_MAX, MANIFEST_BYTES_MAX, MANIFEST_BYTES_WARN, Manifest,
-    SCHEMA_VERSION, SCOPE_ID_BYTES_MAX, Scope, TEXT_KEY_BYTES_MAX, TOOL_TIMEOUT_MS_MAX, Tool,
+    SCHEMA_VERSION, SCOPE_ID_BYTES_MAX, SCOPES_MAX, Scope, TEXT_KEY_BYTES_MAX, TOOL_TIMEOUT_MS_MAX, TOOLS_MAX, Tool,
+    extensions::Extensions,
+    outline::weight,
     pointer::Pointer,
     schema,
     scopes::{is_reserved, preset},
 };
-use crate::{Failure, json::read_shape};
+use crate::{Failure, json::read_shape, text::is_plain};
 
 const INVALID: &str = "manifest-invalid";
 const NAME: &str = "capability_manifest";
@@ -24,6 +26,7 @@ const NAME: &str = "capability_manifest";
 pub struct Checked {
     pub manifest: Manifest,
     pub canonical: Canonical,
+    pub(super) extensions: Extensions,
     pub warnings: Vec<Warning>,
 }
 
@@ -36,103 +39,149 @@ pub struct Warning {
     pub message: String,
 }
 
+impl Warning {
+    fn new(rule: &str, pointer: &str, message: impl Into<String>) -> Self {
+        Self { rule: rule.into(), pointer: pointer.into(), message: message.into() }
+    }
+}
+
 impl Checked {
     /// Reads and checks what a caller submits.
     pub fn read(text: &str) -> Result<Self, Failure> {
-        let canonical = Canonical::read(NAME, text)?;
+        let (value, canonical) = Canonical::read(NAME, text)?;
         let bytes = canonical.text.len();
         if bytes > MANIFEST_BYTES_MAX {
             return Err(Failure::too_large("manifest-too-large", NAME, bytes, MANIFEST_BYTES_MAX));
         }
-        let mut checked = Self::of(canonical)?;
-        if checked.is_large() {
+        let (manifest, rest) = shape(value, &canonical.text)?;
+        let mut warnings = vec![];
+        if bytes >= MANIFEST_BYTES_WARN {
             let message = format!("{bytes} bytes; the limit is {MANIFEST_BYTES_MAX}");
-            checked.warn("manifest-large", "", message);
+            warnings.push(Warning::new("manifest-large", "", message));
         }
-        checked.check()?;
-        checked.warn_of_unknown_fields();
-        Ok(checked)
+        check(&manifest, &mut warnings)?;
+        let extensions = Extensions::of(&rest);
+        let unknown = |pointer| Warning::new("field-unknown", pointer, "this format has no such field");
+        warnings.extend(extensions.pointers().map(unknown));
+        Ok(Self { manifest, canonical, extensions, warnings })
     }
 
-    /// Reads a manifest that was checked when it was stored.
-    pub fn stored(text: &str) -> Result<Self, Failure> {
-        Self::of(Canonical::of(serde_json::from_str(text).map_err(Failure::internal)?))
+    /// Reads a manifest as a server shows it, which checked it. It may have been written anew on its way.
+    pub fn shown(text: &str) -> Result<Self, Failure> {
+        let value: Value = serde_json::from_str(text).map_err(Failure::internal)?;
+        let canonical = Canonical::of(&value);
+        Self::stored(canonical)
     }
 
-    fn of(canonical: Canonical) -> Result<Self, Failure> {
-        let manifest = read_shape(INVALID, NAME, &canonical.text)?;
-        Ok(Self { manifest, canonical, warnings: vec![] })
+    /// Reads a manifest that was checked when it was stored, in its canonical form.
+    pub fn stored(canonical: Canonical) -> Result<Self, Failure> {
+        let value = serde_json::from_str(&canonical.text).map_err(Failure::internal)?;
+        let (manifest, rest) = shape(value, &canonical.text)?;
+        Ok(Self { manifest, canonical, extensions: Extensions::of(&rest), warnings: vec![] })
+    }
+
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        let schemas = self.manifest.tools.iter().map(|tool| weight(&tool.input_schema));
+        // The text is there once as it is, and once in parts.
+        2 * self.canonical.text.len() + schemas.sum::<usize>() + size_of::<Self>()
     }
 
     /// Whether it is near the limit.
     pub fn is_large(&self) -> bool {
         self.canonical.text.len() >= MANIFEST_BYTES_WARN
     }
+}
 
-    fn warn(&mut self, rule: &str, pointer: &str, message: impl Into<String>) {
-        self.warnings.push(Warning { rule: rule.into(), pointer: pointer.into(), message: message.into() });
+/// Gives a manifest its type, and hands back what was read, without the schemas: they are most of it, and are moved.
+fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
+    if !has_objects(&value) {
+        read_shape::<Manifest>(INVALID, NAME, text)?;
+        return Err(invalid("", "tools, permission_scopes and capability_flags are made of objects"));
     }
+    let tools = value.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten();
+    let schemas: Vec<_> = tools.map(|tool| tool.get_mut("input_schema").map(Value::take)).collect();
+    // What does not fit is read again, to say where.
+    let Ok(mut manifest) = Manifest::deserialize(&value) else {
+        return read_shape(INVALID, NAME, text).map(|manifest| (manifest, value));
+    };
+    for (tool, schema) in manifest.tools.iter_mut().zip(schemas) {
+        tool.input_schema = schema.unwrap_or_default();
+    }
+    Ok((manifest, value))
+}
 
-    fn check(&mut self) -> Result<(), Failure> {
-        let manifest = self.manifest.clone();
-        if manifest.schema_version != SCHEMA_VERSION {
-            return Err(invalid("/schema_version", format!("must be {SCHEMA_VERSION:?}")));
-        }
-        if semver::Version::parse(&manifest.agent_version).is_err() {
-            return Err(invalid("/agent_version", "must be a semantic version such as 1.0.0"));
-        }
-        let mut ids = HashSet::new();
-        for (index, scope) in manifest.permission_scopes.iter().enumerate() {
-            let at = format!("/permission_scopes/{index}");
-            check_scope(scope, &at)?;
-            if !ids.insert(scope.id.as_str()) {
-                return Err(invalid(&format!("{at}/id"), format!("{:?} is declared twice", scope.id)));
-            }
-            if !scope.id.contains(':') {
-                self.warn("scope-form", &format!("{at}/id"), "a scope is better named <domain>:<action>");
-            }
-        }
-        let mut patterns_left = schema::PATTERNS_MAX;
-        let mut tool_names = HashSet::new();
-        for (index, tool) in manifest.tools.iter().enumerate() {
-            let at = format!("/tools/{index}");
-            check_tool(tool, &at)?;
-            if !tool_names.insert(tool.name.as_str()) {
-                return Err(invalid(&format!("{at}/name"), format!("{:?} is declared twice", tool.name)));
-            }
-            if !ids.contains(tool.permission_scope.as_str()) {
-                let message = format!("{:?} is not among permission_scopes", tool.permission_scope);
-                return Err(refused("scope-unknown", &format!("{at}/permission_scope"), message));
-            }
-            self.check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut patterns_left)?;
-            if preset(&tool.permission_scope).is_none() && tool.description_fallback.is_none() {
-                let message = "no text of ours describes this tool; give it a description_fallback";
-                self.warn("tool-fallback", &format!("{at}/description_fallback"), message);
-            }
-        }
-        Ok(())
-    }
+/// An array would be taken for an object's fields in their order.
+fn has_objects(manifest: &Value) -> bool {
+    let items = |list: &str| manifest[list].as_array().into_iter().flatten();
+    let own = [manifest].into_iter().chain(manifest.get("capability_flags"));
+    own.chain(items("tools")).chain(items("permission_scopes")).all(Value::is_object)
+}
 
-    fn check_schema(&mut self, input: &Value, at: &str, patterns_left: &mut usize) -> Result<(), Failure> {
-        schema::check(input, &Pointer::from(at), patterns_left)
-            .map_err(|fault| refused("schema-invalid", &fault.pointer, fault.message))?;
-        if input.get("type") != Some(&Value::from("object")) {
-            return Err(refused("schema-invalid", at, "arguments are an object: `type` must be \"object\""));
-        }
-        if input.get("additionalProperties") != Some(&Value::Bool(false)) {
-            self.warn("schema-open", at, "additionalProperties is not false: any argument is accepted");
-        }
-        Ok(())
+fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure> {
+    if manifest.schema_version != SCHEMA_VERSION {
+        return Err(invalid("/schema_version", format!("must be {SCHEMA_VERSION:?}")));
     }
+    if semver::Version::parse(&manifest.agent_version).is_err() {
+        return Err(invalid("/agent_version", "must be a semantic version such as 1.0.0"));
+    }
+    for (list, count, max) in [
+        ("permission_scopes", manifest.permission_scopes.len(), SCOPES_MAX),
+        ("tools", manifest.tools.len(), TOOLS_MAX),
+    ] {
+        if count > max {
+            return Err(invalid(&format!("/{list}"), format!("there are {count}; at most {max} may be declared")));
+        }
+    }
+    let mut ids = HashSet::new();
+    for (index, scope) in manifest.permission_scopes.iter().enumerate() {
+        let at = format!("/permission_scopes/{index}");
+        check_scope(scope, &at)?;
+        if !ids.insert(scope.id.as_str()) {
+            return Err(invalid(&format!("{at}/id"), format!("{:?} is declared twice", scope.id)));
+        }
+        if !scope.id.contains(':') {
+            let message = "a scope is better named <domain>:<action>";
+            warnings.push(Warning::new("scope-form", &format!("{at}/id"), message));
+        }
+    }
+    let mut left = schema::Allowance::default();
+    let mut tool_names = HashSet::new();
+    for (index, tool) in manifest.tools.iter().enumerate() {
+        let at = format!("/tools/{index}");
+        check_tool(tool, &at)?;
+        if !tool_names.insert(tool.name.as_str()) {
+            return Err(invalid(&format!("{at}/name"), format!("{:?} is declared twice", tool.name)));
+        }
+        if !ids.contains(tool.permission_scope.as_str()) {
+            let message = format!("{:?} is not among permission_scopes", tool.permission_scope);
+            return Err(refused("scope-unknown", &format!("{at}/permission_scope"), message));
+        }
+        check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings)?;
+        if preset(&tool.permission_scope).is_none() && tool.description_fallback.is_none() {
+            let message = "no text of ours describes this tool; give it a description_fallback";
+            warnings.push(Warning::new("tool-fallback", &format!("{at}/description_fallback"), message));
+        }
+    }
+    Ok(())
+}
 
-    fn warn_of_unknown_fields(&mut self) {
-        let mut unknown = vec![];
-        super::diff::each_object(&self.canonical.value, &mut |object, fields, at| {
-            unknown
-                .extend(object.keys().filter(|key| !fields.contains(&key.as_str())).map(|key| at.key(key).to_string()));
-        });
-        unknown.iter().for_each(|pointer| self.warn("field-unknown", pointer, "this format has no such field"));
+fn check_schema(
+    input: &Value,
+    at: &str,
+    left: &mut schema::Allowance,
+    warnings: &mut Vec<Warning>,
+) -> Result<(), Failure> {
+    schema::check(input, &Pointer::from(at), left)
+        .map_err(|fault| refused("schema-invalid", &fault.pointer, fault.message))?;
+    if input.get("type") != Some(&Value::from("object")) {
+        return Err(refused("schema-invalid", at, "arguments are an object: `type` must be \"object\""));
     }
+    if input.get("additionalProperties") != Some(&Value::Bool(false)) {
+        let message = "additionalProperties is not false: any argument is accepted";
+        warnings.push(Warning::new("schema-open", at, message));
+    }
+    Ok(())
 }
 
 fn check_scope(scope: &Scope, at: &str) -> Result<(), Failure> {
@@ -198,10 +247,9 @@ fn check_fallback(text: Option<&str>, bytes_max: usize, is_needed: bool, at: &st
         let message = "the scope is not one of the preset ones, so the manifest has to bring its text";
         return if is_needed { Err(invalid(at, message)) } else { Ok(()) };
     };
-    let turns =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if text.trim().is_empty() || text.len() > bytes_max || text.chars().any(|c| c.is_control() || turns(c)) {
-        return Err(invalid(at, format!("plain text of 1 to {bytes_max} bytes, without control characters")));
+    if text.len() > bytes_max || !is_plain(text) {
+        let message = format!("1 to {bytes_max} bytes of text that can be seen, and nothing that cannot");
+        return Err(invalid(at, message));
     }
     Ok(())
 }

@@ -18,15 +18,49 @@ use serde_json::{Map, Value};
 
 use super::{
     diff::Change,
+    outline::{Outline, Part},
     pointer::Pointer,
     rules::{Effect, Rule},
-    schema::{REFERENCES, References},
+    schema::REFERENCES,
 };
 
-/// Pairs of subschemas that one manifest's comparison looks at.
-pub const COMPARED_PAIRS_MAX: usize = 200_000;
+/// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in it,
+/// each time it is held against another one.
+pub const COMPARED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// What holding two subschemas against each other counts, whatever they say.
+const PAIR_BYTES: usize = 256;
+/// What the comparison of two manifests' schemas may have to tell.
+pub const REPORT_BYTES_MAX: usize = 1024 * 1024;
 /// How deep the comparison goes, references followed.
 pub const COMPARED_DEPTH_MAX: usize = 96;
+
+/// What the comparison of two manifests may still cost. Who is refused goes without an answer, and that breaks.
+pub(super) struct Budget {
+    compared_bytes_left: usize,
+    report_bytes_left: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { compared_bytes_left: COMPARED_BYTES_MAX, report_bytes_left: REPORT_BYTES_MAX }
+    }
+}
+
+impl Budget {
+    fn looks_at(&mut self, bytes: usize) -> bool {
+        spend(&mut self.compared_bytes_left, bytes)
+    }
+
+    fn tells(&mut self, bytes: usize) -> bool {
+        spend(&mut self.report_bytes_left, bytes)
+    }
+}
+
+fn spend(left: &mut usize, bytes: usize) -> bool {
+    let rest = left.checked_sub(bytes);
+    *left = rest.unwrap_or(*left);
+    rest.is_some()
+}
 
 /// Accepts everything: what a keyword means that is not there.
 static ANYTHING: Value = Value::Bool(true);
@@ -76,6 +110,11 @@ impl Spot<'_> {
     fn indices(&self, old: usize, new: usize) -> Spot<'_> {
         Spot { old: self.old.index(old), new: self.new.index(new) }
     }
+
+    /// In the new manifest, or in the old one if there is nothing now.
+    fn place(&self, now: Option<&Value>) -> &Pointer<'_> {
+        if now.is_some() { &self.new } else { &self.old }
+    }
 }
 
 /// Two schemas that are objects, side by side.
@@ -99,22 +138,22 @@ impl<'a> Pair<'a, '_> {
     }
 
     /// A keyword's place: in the new manifest, or in the old one if it is gone.
-    fn place(&self, keyword: &str) -> String {
+    fn place<'b>(&'b self, keyword: &'b str) -> Pointer<'b> {
         let is_gone = !self.new.contains_key(keyword);
-        if is_gone { self.spot.old.key(keyword).to_string() } else { self.spot.new.key(keyword).to_string() }
+        if is_gone { self.spot.old.key(keyword) } else { self.spot.new.key(keyword) }
     }
 }
 
 pub(super) struct Comparison<'a, 'c> {
-    old: References<'a>,
-    new: References<'a>,
+    old: Outline<'a>,
+    new: Outline<'a>,
     /// The scope that the tool needs.
     scope: &'a str,
     seen: HashSet<(*const Value, *const Value, Position)>,
     depth: usize,
     /// The budget is used up, and that has been said.
     gave_up: bool,
-    pairs_left: &'c mut usize,
+    budget: &'c mut Budget,
     changes: &'c mut Vec<Change>,
 }
 
@@ -126,20 +165,18 @@ pub(super) struct ToolSchema<'a> {
 }
 
 /// Adds what changed from one schema to the other.
-pub(super) fn compare<'a>(
-    old: &ToolSchema<'a>,
-    new: &ToolSchema<'a>,
-    pairs_left: &mut usize,
-    changes: &mut Vec<Change>,
-) {
+pub(super) fn compare<'a>(old: &ToolSchema<'a>, new: &ToolSchema<'a>, budget: &mut Budget, changes: &mut Vec<Change>) {
+    if old.root == new.root {
+        return;
+    }
     let mut comparison = Comparison {
-        old: References::of(old.root, old.at.clone()),
-        new: References::of(new.root, new.at.clone()),
+        old: Outline::of(old.root, old.at.clone()),
+        new: Outline::of(new.root, new.at.clone()),
         scope: new.scope,
         seen: HashSet::new(),
         depth: 0,
         gave_up: false,
-        pairs_left,
+        budget,
         changes,
     };
     let spot = Spot { old: Pointer::from(&old.at), new: Pointer::from(&new.at) };
@@ -148,15 +185,15 @@ pub(super) fn compare<'a>(
 
 impl<'a> Comparison<'a, '_> {
     fn schemas(&mut self, old: &'a Value, new: &'a Value, spot: &Spot<'_>, position: Position) {
-        if self.depth == COMPARED_DEPTH_MAX || *self.pairs_left == 0 {
-            if !std::mem::replace(&mut self.gave_up, true) {
-                self.report(Rule::Undecided, position, spot.new.to_string(), None, None);
-            }
+        if self.gave_up {
             return;
         }
+        if self.depth == COMPARED_DEPTH_MAX || !self.budget.looks_at(PAIR_BYTES) {
+            return self.give_up(&spot.new);
+        }
+        let (before, now) = (self.old.part(old), self.new.part(new));
         // A schema that only refers to another is that other one, whichever side does so.
-        let (from, to) = (only_reference(old), only_reference(new));
-        let (found_old, found_new) = match (from, to) {
+        let (found_old, found_new) = match (before.only_reference, now.only_reference) {
             (Some(from), None) => (self.old.find(from), None),
             (None, Some(to)) => (None, self.new.find(to)),
             _ => (None, None),
@@ -171,40 +208,65 @@ impl<'a> Comparison<'a, '_> {
             }
             // A pair that leads back to itself was asked of a smaller value, so it holds if the rest does.
             (None, None) if self.seen.insert((old, new, position)) => {
-                *self.pairs_left -= 1;
-                self.resolved(old, new, spot, position);
+                if self.budget.looks_at(before.weight + now.weight) {
+                    self.resolved((old, before), (new, now), spot, position);
+                } else {
+                    self.give_up(&spot.new);
+                }
             }
             (None, None) => {}
         }
         self.depth -= 1;
     }
 
-    fn resolved(&mut self, old: &'a Value, new: &'a Value, spot: &Spot<'_>, position: Position) {
+    fn resolved(
+        &mut self,
+        (old, before): (&'a Value, Part<'a>),
+        (new, now): (&'a Value, Part<'a>),
+        spot: &Spot<'_>,
+        position: Position,
+    ) {
         static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
-        let refuses_all = |schema: &Value| *schema == Value::Bool(false);
+        if !before.refers && !now.refers && old == new {
+            return;
+        }
         match (refuses_all(old), refuses_all(new)) {
             (true, true) => {}
-            (true, false) => self.report(Rule::SchemaOpened, position, spot.new.to_string(), Some(old), Some(new)),
-            (false, true) => self.report(Rule::SchemaClosed, position, spot.new.to_string(), Some(old), Some(new)),
+            (true, false) => self.report(Rule::SchemaOpened, position, &spot.new, Some(old), Some(new)),
+            (false, true) => self.report(Rule::SchemaClosed, position, &spot.new, Some(old), Some(new)),
             (false, false) => {
                 let (old, new) = (old.as_object().unwrap_or(&EMPTY), new.as_object().unwrap_or(&EMPTY));
-                self.keywords(Pair { old, new, spot, position });
+                let speaks_of = |group| before.speaks_of(group) || now.speaks_of(group);
+                self.keywords(Pair { old, new, spot, position }, speaks_of);
             }
         }
     }
 
-    fn keywords(&mut self, whole: Pair<'a, '_>) {
-        let looks_around = UNEVALUATED.iter().any(|k| whole.old.contains_key(*k) || whole.new.contains_key(*k));
+    fn keywords(&mut self, whole: Pair<'a, '_>, speaks_of: impl Fn(Group) -> bool) {
         // What is left unevaluated depends on everything that stands beside it.
-        let position = if looks_around { Position::Fixed } else { whole.position };
+        let position = if speaks_of(Group::Unevaluated) { Position::Fixed } else { whole.position };
         let pair = Pair { position, ..whole };
-        self.values(pair);
-        self.objects(pair);
-        self.arrays(pair);
-        self.branches(pair);
-        self.references(pair);
-        self.unevaluated(whole);
-        self.annotations(pair);
+        if speaks_of(Group::Values) {
+            self.values(pair);
+        }
+        if speaks_of(Group::Objects) {
+            self.objects(pair);
+        }
+        if speaks_of(Group::Arrays) {
+            self.arrays(pair);
+        }
+        if speaks_of(Group::Branches) {
+            self.branches(pair);
+        }
+        if speaks_of(Group::References) {
+            self.references(pair);
+        }
+        if speaks_of(Group::Unevaluated) {
+            self.unevaluated(whole);
+        }
+        if speaks_of(Group::Annotations) {
+            self.annotations(pair);
+        }
     }
 
     fn references(&mut self, pair: Pair<'a, '_>) {
@@ -215,7 +277,7 @@ impl<'a> Comparison<'a, '_> {
                 continue;
             };
             let (Some((old, at_old)), Some((new, at_new))) = (self.old.find(from), self.new.find(to)) else {
-                self.report(Rule::Undecided, pair.position, pair.place(keyword), old, new);
+                self.report(Rule::Undecided, pair.position, &pair.place(keyword), old, new);
                 continue;
             };
             let spot = Spot { old: Pointer::from(&at_old), new: Pointer::from(&at_new) };
@@ -234,12 +296,10 @@ impl<'a> Comparison<'a, '_> {
 
     fn annotations(&mut self, pair: Pair<'a, '_>) {
         let keywords: BTreeSet<_> = pair.old.keys().chain(pair.new.keys()).collect();
-        for keyword in
-            keywords.into_iter().filter(|keyword| !refuses(keyword) && !DEFINITIONS.contains(&keyword.as_str()))
-        {
+        for keyword in keywords.into_iter().filter(|keyword| group(keyword) == Group::Annotations) {
             let (old, new) = pair.get(keyword);
             if old != new {
-                self.report(Rule::AnnotationChanged, pair.position, pair.place(keyword), old, new);
+                self.report(Rule::AnnotationChanged, pair.position, &pair.place(keyword), old, new);
             }
         }
     }
@@ -252,42 +312,103 @@ impl<'a> Comparison<'a, '_> {
             _ => return,
         };
         let (old, new) = pair.get(keyword);
-        self.report(rule, pair.position, pair.place(keyword), old, new);
+        self.report(rule, pair.position, &pair.place(keyword), old, new);
     }
 
-    fn report(&mut self, rule: Rule, position: Position, pointer: String, old: Option<&Value>, new: Option<&Value>) {
-        let breaking = position.breaks(rule.row().effect);
-        let (old, new) = (old.cloned().unwrap_or_default(), new.cloned().unwrap_or_default());
-        self.changes.push(Change { rule, pointer, old, new, breaking, scope: Some(self.scope.to_owned()) });
+    fn report(
+        &mut self,
+        rule: Rule,
+        position: Position,
+        place: &Pointer<'_>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) {
+        if self.gave_up {
+            return;
+        }
+        let change = Change {
+            rule,
+            pointer: place.to_string(),
+            old: old.cloned().unwrap_or_default(),
+            new: new.cloned().unwrap_or_default(),
+            breaking: position.breaks(rule.row().effect),
+            scope: Some(self.scope.to_owned()),
+        };
+        if self.budget.tells(change.bytes()) {
+            self.changes.push(change);
+        } else {
+            self.give_up(place);
+        }
+    }
+
+    /// The last thing said of a tool.
+    fn give_up(&mut self, place: &Pointer<'_>) {
+        if std::mem::replace(&mut self.gave_up, true) {
+            return;
+        }
+        let (old, new, scope) = (Value::Null, Value::Null, Some(self.scope.to_owned()));
+        self.changes.push(Change {
+            rule: Rule::Undecided,
+            pointer: place.to_string(),
+            old,
+            new,
+            breaking: true,
+            scope,
+        });
     }
 }
 
 const UNEVALUATED: [&str; 2] = ["unevaluatedProperties", "unevaluatedItems"];
-/// Looked at only where something refers to them.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The reference of a schema that says nothing else about values.
-fn only_reference(schema: &Value) -> Option<&str> {
-    let object = schema.as_object()?;
-    let mut refusing = object.iter().filter(|(keyword, _)| refuses(keyword));
-    match (refusing.next(), refusing.next()) {
-        (Some((keyword, Value::String(reference))), None) if REFERENCES.contains(&keyword.as_str()) => Some(reference),
-        _ => None,
+fn refuses_all(schema: &Value) -> bool {
+    *schema == Value::Bool(false)
+}
+
+/// Keywords that are compared together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    Values,
+    Objects,
+    Arrays,
+    Branches,
+    References,
+    Unevaluated,
+    /// They refuse nothing.
+    Annotations,
+    /// Looked at only where something refers to them.
+    Definitions,
+}
+
+impl Group {
+    pub fn refuses(self) -> bool {
+        !matches!(self, Self::Annotations | Self::Definitions)
     }
 }
 
-/// The keywords that can make a schema refuse a value. Each is compared by its own rule; all others are annotations.
-#[rustfmt::skip]
-pub(super) const REFUSING: &[&str] = &[
-    "type", "enum", "const", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-    "minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType", "contentSchema",
-    "minItems", "maxItems", "uniqueItems", "prefixItems", "items", "unevaluatedItems",
-    "contains", "minContains", "maxContains",
-    "minProperties", "maxProperties", "required", "dependentRequired", "dependentSchemas",
-    "properties", "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties",
-    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef",
-];
+macro_rules! keywords {
+    ($($group:ident: $($keyword:literal)*;)*) => {
+        pub(super) fn group(keyword: &str) -> Group {
+            match keyword {
+                $($($keyword)|* => Group::$group,)*
+                _ => Group::Annotations,
+            }
+        }
 
-fn refuses(keyword: &str) -> bool {
-    REFUSING.contains(&keyword)
+        /// Every keyword that is not an annotation.
+        #[cfg(test)]
+        pub(super) const KEYWORDS: &[&str] = &[$($($keyword,)*)*];
+    };
+}
+
+keywords! {
+    Values: "type" "enum" "const" "multipleOf" "minimum" "maximum" "exclusiveMinimum" "exclusiveMaximum"
+        "minLength" "maxLength" "pattern" "format" "contentEncoding" "contentMediaType" "contentSchema"
+        "minItems" "maxItems" "uniqueItems" "minProperties" "maxProperties";
+    Objects: "required" "dependentRequired" "dependentSchemas" "properties" "patternProperties"
+        "additionalProperties" "propertyNames";
+    Arrays: "prefixItems" "items" "contains" "minContains" "maxContains";
+    Branches: "allOf" "anyOf" "oneOf" "not" "if" "then" "else";
+    References: "$ref" "$dynamicRef";
+    Unevaluated: "unevaluatedProperties" "unevaluatedItems";
+    Definitions: "$defs" "definitions";
 }

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
     Checked, Manifest, Scope, Sensitivity, Tool,
-    compare::{self, ToolSchema},
-    pointer::Pointer,
+    compare::{self, Budget, ToolSchema},
+    extensions::FLAGS,
+    outline::weight,
     rules::{Effect, Rule},
 };
 
@@ -43,7 +44,19 @@ pub struct ManifestDiff {
     pub scopes_requiring_reauth: Vec<String>,
 }
 
+impl Change {
+    /// About how much memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.pointer.len() + weight(&self.old) + weight(&self.new)
+    }
+}
+
 impl ManifestDiff {
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.changes.iter().map(Change::bytes).sum::<usize>()
+    }
+
     fn of(changes: Vec<Change>) -> Self {
         let breaking = || changes.iter().filter(|change| change.breaking);
         let scopes: BTreeSet<_> = breaking().filter_map(|change| change.scope.clone()).collect();
@@ -59,7 +72,7 @@ pub fn diff(old: Option<&Checked>, new: &Checked) -> ManifestDiff {
     walk.tools();
     if let Some(old) = old {
         walk.flags();
-        walk.extensions(&old.canonical.value, &new.canonical.value);
+        walk.changes.extend(old.extensions.changes(&new.extensions));
     }
     ManifestDiff::of(walk.changes)
 }
@@ -130,7 +143,7 @@ impl<'a> Walk<'a> {
     fn tools(&mut self) {
         let name = |tool: &'a Tool| tool.name.as_str();
         let (old, new) = (by_name(&self.old.tools, name), by_name(&self.new.tools, name));
-        let mut pairs_left = compare::COMPARED_PAIRS_MAX;
+        let mut budget = Budget::default();
         for (name, (index, tool)) in &new {
             let at = format!("/tools/{index}");
             match old.get(name) {
@@ -142,7 +155,7 @@ impl<'a> Walk<'a> {
                         at: format!("/tools/{index}/input_schema"),
                         scope: &tool.permission_scope,
                     };
-                    compare::compare(&schema(*before), &schema((*index, tool)), &mut pairs_left, &mut self.changes);
+                    compare::compare(&schema(*before), &schema((*index, tool)), &mut budget, &mut self.changes);
                 }
             }
         }
@@ -192,31 +205,6 @@ impl<'a> Walk<'a> {
             );
         }
     }
-
-    /// Fields that the format does not know, of objects that both manifests have.
-    fn extensions(&mut self, old: &Value, new: &Value) {
-        let collect = |manifest: &Value| {
-            let mut found = BTreeMap::new();
-            each_object(manifest, &mut |object, fields, at| {
-                let owner = object.get("name").or(object.get("id")).and_then(Value::as_str).unwrap_or_default();
-                for (key, value) in object.iter().filter(|(key, _)| !fields.contains(&key.as_str())) {
-                    let kind = fields.len();
-                    found.insert((kind, owner.to_owned(), key.clone()), (at.key(key).to_string(), value.clone()));
-                }
-            });
-            found
-        };
-        let (mut old, new) = (collect(old), collect(new));
-        for (key, (pointer, now)) in new {
-            let before = old.remove(&key).map(|(_, before)| before).unwrap_or_default();
-            if before != now {
-                self.report(Rule::ExtensionChanged, pointer, before, now, None);
-            }
-        }
-        for (pointer, before) in old.into_values() {
-            self.report(Rule::ExtensionChanged, pointer, before, Value::Null, None);
-        }
-    }
 }
 
 fn sensitivity(manifest: &Manifest, id: &str) -> Option<Sensitivity> {
@@ -225,38 +213,4 @@ fn sensitivity(manifest: &Manifest, id: &str) -> Option<Sensitivity> {
 
 fn value(thing: &impl Serialize) -> Value {
     serde_json::to_value(thing).expect("our own types serialise")
-}
-
-const MANIFEST_FIELDS: [&str; 5] =
-    ["schema_version", "agent_version", "tools", "permission_scopes", "capability_flags"];
-const TOOL_FIELDS: [&str; 7] = [
-    "name",
-    "description_i18n_key",
-    "description_fallback",
-    "input_schema",
-    "permission_scope",
-    "required",
-    "timeout_ms",
-];
-const SCOPE_FIELDS: [&str; 6] =
-    ["id", "label_i18n_key", "label_fallback", "description_i18n_key", "description_fallback", "sensitivity"];
-const FLAGS: [&str; 4] = ["supports_streaming", "supports_artifacts", "supports_voice", "supports_group_chat"];
-
-/// What is done with an object of a manifest: itself, the fields its format knows, and where it stands.
-type Visit<'v> = dyn FnMut(&Map<String, Value>, &[&str], &Pointer<'_>) + 'v;
-
-/// Every object of a manifest whose fields the format names.
-pub(super) fn each_object(manifest: &Value, visit: &mut Visit<'_>) {
-    let root = Pointer::from("");
-    let Value::Object(object) = manifest else { return };
-    visit(object, &MANIFEST_FIELDS, &root);
-    for (list, fields) in [("tools", &TOOL_FIELDS[..]), ("permission_scopes", &SCOPE_FIELDS)] {
-        let at = root.key(list);
-        for (index, item) in object.get(list).and_then(Value::as_array).into_iter().flatten().enumerate() {
-            item.as_object().into_iter().for_each(|item| visit(item, fields, &at.index(index)));
-        }
-    }
-    if let Some(Value::Object(flags)) = object.get("capability_flags") {
-        visit(flags, &FLAGS, &root.key("capability_flags"));
-    }
 }

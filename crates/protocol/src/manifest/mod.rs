@@ -7,6 +7,8 @@ mod canonical;
 mod check;
 mod compare;
 pub mod diff;
+mod extensions;
+mod outline;
 mod pointer;
 mod rules;
 mod schema;
@@ -28,6 +30,10 @@ pub const MANIFEST_BYTES_MAX: usize = 128 * 1024;
 pub const MANIFEST_BYTES_WARN: usize = 64 * 1024;
 /// The only format there is. It says which parser reads the rest.
 pub const SCHEMA_VERSION: &str = "1.0";
+/// Tools in a manifest. A person is shown every one of them.
+pub const TOOLS_MAX: usize = 256;
+/// Scopes in a manifest. Each receipt of a consent holds the texts of all of them.
+pub const SCOPES_MAX: usize = 100;
 pub const TOOL_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 pub const TOOL_TIMEOUT_MS_MAX: u64 = 600_000;
 pub const TEXT_KEY_BYTES_MAX: usize = 128;

@@ -31,6 +31,18 @@ impl<'a> Pointer<'a> {
     }
 }
 
+impl Pointer<'_> {
+    /// About how many bytes it has, written out.
+    pub fn len(&self) -> usize {
+        let step = match self.step {
+            Step::From(pointer) => pointer.len(),
+            Step::Key(key) => 1 + key.len(),
+            Step::Index(_) => 4,
+        };
+        step + self.up.map_or(0, Pointer::len)
+    }
+}
+
 impl fmt::Display for Pointer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(up) = self.up {
@@ -38,7 +50,10 @@ impl fmt::Display for Pointer<'_> {
         }
         match self.step {
             Step::From(pointer) => f.write_str(pointer),
-            Step::Key(key) => write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")),
+            Step::Key(key) if key.contains(['~', '/']) => {
+                write!(f, "/{}", key.replace('~', "~0").replace('/', "~1"))
+            }
+            Step::Key(key) => write!(f, "/{key}"),
             Step::Index(index) => write!(f, "/{index}"),
         }
     }

@@ -92,9 +92,10 @@ rules! {
     ConstAdded "const-added" Narrows Completed "There is a `const` now.";
     ConstChanged "const-changed" Breaks Completed "`const` is another value.";
     ConstDropped "const-dropped" Widens Completed "There is no `const` any more.";
+    Respelled "respelled" Notes Completed "The same is said in another way: by a `const` for an `enum` of one value, or by other bounds.";
     BoundTightened "bound-tightened" Narrows Completed "A bound is new or tighter: of numbers, lengths, items, properties, `contains`, `uniqueItems`, `multipleOf`.";
     BoundLoosened "bound-loosened" Widens Completed "A bound is gone or looser.";
-    BoundChanged "bound-changed" Breaks Completed "`multipleOf` is neither a multiple nor a part of what it was.";
+    BoundChanged "bound-changed" Breaks Completed "`multipleOf` is not known to be a multiple or a part of what it was.";
     TextRuleAdded "text-rule-added" Narrows Completed "`pattern`, `format` or a `content…` keyword is new.";
     TextRuleChanged "text-rule-changed" Breaks Completed "`pattern`, `format` or a `content…` keyword changed. How, nobody can tell.";
     TextRuleDropped "text-rule-dropped" Widens Completed "`pattern`, `format` or a `content…` keyword is gone.";
@@ -102,8 +103,8 @@ rules! {
     PropertyRemoved "property-removed" Widens Completed "A property is listed no longer, and accepted like any other.";
     PropertyForbidden "property-forbidden" Breaks Completed "A property is listed no longer, and others are refused.";
     PatternPropertyAdded "pattern-property-added" Breaks Completed "`patternProperties` has a new pattern.";
-    PatternPropertyRemoved "pattern-property-removed" Widens Completed "`patternProperties` lost a pattern, and others are free.";
-    PatternPropertyClosed "pattern-property-closed" Breaks Completed "`patternProperties` lost a pattern, and others are not free.";
+    PatternPropertyRemoved "pattern-property-removed" Widens Completed "`patternProperties` lost a pattern. What it held falls under `additionalProperties`, and what that refuses is a change of its own.";
+    PatternPropertyClosed "pattern-property-closed" Breaks Completed "`patternProperties` lost a pattern, and others are refused.";
     DependencyAdded "dependency-added" Narrows Completed "A property asks for another, or for a schema, that it did not ask for.";
     DependencyRemoved "dependency-removed" Widens Completed "A property asks for less than it did.";
     TupleLengthChanged "tuple-length-changed" Breaks Completed "`prefixItems` is longer or shorter.";

@@ -1,13 +1,12 @@
 //! The schemas of tools' arguments: valid JSON Schema 2020-12 that refers to nothing outside itself, and that cannot cost
 //! a reader more than a named budget. A manifest comes from a stranger, and so does every schema and pattern in it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jsonschema::{Draft, PatternOptions};
-use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::pointer::Pointer;
+use super::{outline::Outline, pointer::Pointer};
 
 /// How deep subschemas stand in each other.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
@@ -19,14 +18,18 @@ pub const PATTERNS_MAX: usize = 256;
 /// A pattern's program, once compiled; what it costs to make grows with it.
 pub const PATTERN_PROGRAM_BYTES_MAX: usize = 64 * 1024;
 
+/// The places of all subschemas of a manifest, written out. Readers do, so a long name costs once for each schema inside.
+pub const PLACES_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// Keywords that 2020-12 replaced and that some readers still obey.
 const OUTDATED: [&str; 4] = ["dependencies", "additionalItems", "$recursiveRef", "$recursiveAnchor"];
 pub(super) const REFERENCES: [&str; 2] = ["$ref", "$dynamicRef"];
+pub(super) const ANCHORS: [&str; 2] = ["$anchor", "$dynamicAnchor"];
 
 /// What a keyword's value holds.
 #[derive(Clone, Copy)]
-enum Holds {
+pub(super) enum Holds {
     Schema,
     List,
     Map,
@@ -34,36 +37,32 @@ enum Holds {
 
 /// Whether a subschema is about the same value as the schema it stands in.
 #[derive(Clone, Copy, PartialEq)]
-enum About {
+pub(super) enum About {
     Same,
     Part,
     /// It is only kept for others to refer to.
     Nothing,
 }
 
-/// Every keyword with subschemas.
-const APPLICATORS: [(&str, Holds, About); 20] = [
-    ("allOf", Holds::List, About::Same),
-    ("anyOf", Holds::List, About::Same),
-    ("oneOf", Holds::List, About::Same),
-    ("not", Holds::Schema, About::Same),
-    ("if", Holds::Schema, About::Same),
-    ("then", Holds::Schema, About::Same),
-    ("else", Holds::Schema, About::Same),
-    ("dependentSchemas", Holds::Map, About::Same),
-    ("properties", Holds::Map, About::Part),
-    ("patternProperties", Holds::Map, About::Part),
-    ("additionalProperties", Holds::Schema, About::Part),
-    ("unevaluatedProperties", Holds::Schema, About::Part),
-    ("propertyNames", Holds::Schema, About::Part),
-    ("prefixItems", Holds::List, About::Part),
-    ("items", Holds::Schema, About::Part),
-    ("unevaluatedItems", Holds::Schema, About::Part),
-    ("contains", Holds::Schema, About::Part),
-    ("contentSchema", Holds::Schema, About::Part),
-    ("$defs", Holds::Map, About::Nothing),
-    ("definitions", Holds::Map, About::Nothing),
-];
+/// What a keyword with subschemas holds, and how they relate to the schema it stands in.
+pub(super) fn applicator(keyword: &str) -> Option<(Holds, About)> {
+    Some(match keyword {
+        "allOf" | "anyOf" | "oneOf" => (Holds::List, About::Same),
+        "not" | "if" | "then" | "else" => (Holds::Schema, About::Same),
+        "dependentSchemas" => (Holds::Map, About::Same),
+        "properties" | "patternProperties" => (Holds::Map, About::Part),
+        "prefixItems" => (Holds::List, About::Part),
+        "additionalProperties"
+        | "unevaluatedProperties"
+        | "propertyNames"
+        | "items"
+        | "unevaluatedItems"
+        | "contains"
+        | "contentSchema" => (Holds::Schema, About::Part),
+        "$defs" | "definitions" => (Holds::Map, About::Nothing),
+        _ => return None,
+    })
+}
 
 /// What is wrong with a schema, and where.
 #[derive(Debug)]
@@ -78,9 +77,22 @@ impl Fault {
     }
 }
 
-/// Checks one schema. `patterns_left` is what the manifest may still spend on patterns.
-pub(super) fn check(root: &Value, at: &Pointer<'_>, patterns_left: &mut usize) -> Result<(), Fault> {
-    let mut survey = Survey { patterns_left, places: vec![], by_address: HashMap::new(), references: vec![] };
+/// What the schemas of a manifest may have together.
+pub(super) struct Allowance {
+    patterns: usize,
+    place_bytes: usize,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { patterns: PATTERNS_MAX, place_bytes: PLACES_BYTES_MAX }
+    }
+}
+
+/// Checks one schema. `left` is what the manifest may still have.
+pub(super) fn check(root: &Value, at: &Pointer<'_>, left: &mut Allowance) -> Result<(), Fault> {
+    let mut survey =
+        Survey { left, places: vec![], by_address: HashMap::new(), anchors: HashSet::new(), references: vec![] };
     survey.visit(root, at, 0)?;
     survey.follow_references(root, at)?;
     survey.check_cost(at)?;
@@ -97,10 +109,11 @@ pub(super) fn check(root: &Value, at: &Pointer<'_>, patterns_left: &mut usize) -
 
 /// Every subschema of a schema, and what each hands its value on to.
 struct Survey<'a, 'b> {
-    patterns_left: &'b mut usize,
+    left: &'b mut Allowance,
     /// For each subschema, the others that look at the same value.
     places: Vec<Vec<usize>>,
     by_address: HashMap<*const Value, usize>,
+    anchors: HashSet<&'a str>,
     references: Vec<(usize, &'a str)>,
 }
 
@@ -109,6 +122,8 @@ impl<'a> Survey<'a, '_> {
         if depth > SCHEMA_DEPTH_MAX {
             return Err(Fault::at(at, format!("schemas stand at most {SCHEMA_DEPTH_MAX} deep in each other")));
         }
+        take(&mut self.left.place_bytes, at.len())
+            .ok_or_else(|| Fault::at(at, format!("the places of schemas have at most {PLACES_BYTES_MAX} bytes")))?;
         let place = self.places.len();
         self.places.push(vec![]);
         self.by_address.insert(schema, place);
@@ -118,6 +133,7 @@ impl<'a> Survey<'a, '_> {
             _ => return Err(Fault::at(at, "a schema is an object or a boolean")),
         };
         self.check_keywords(object, at, depth == 0)?;
+        self.check_anchors(object, at)?;
         for keyword in REFERENCES {
             match object.get(keyword) {
                 Some(Value::String(reference)) if reference.starts_with('#') => {
@@ -146,11 +162,12 @@ impl<'a> Survey<'a, '_> {
                 return Err(Fault::at(&at.key(keyword), "a schema has no schemas of their own inside"));
             }
         }
-        if object
-            .get("$schema")
-            .is_some_and(|dialect| dialect.as_str().map(|d| d.trim_end_matches('#')) != Some(DIALECT))
-        {
+        let text = |keyword: &str| object.get(keyword).map(|value| value.as_str().unwrap_or_default());
+        if text("$schema").is_some_and(|dialect| dialect.strip_suffix('#').unwrap_or(dialect) != DIALECT) {
             return Err(Fault::at(&at.key("$schema"), format!("the dialect is {DIALECT}")));
+        }
+        if text("$id").is_some_and(is_anothers) {
+            return Err(Fault::at(&at.key("$id"), "this name is another schema's"));
         }
         let named = object
             .get("patternProperties")
@@ -162,16 +179,25 @@ impl<'a> Survey<'a, '_> {
             if pattern.len() > PATTERN_BYTES_MAX {
                 return Err(Fault::at(at, format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
             }
-            *self.patterns_left = self
-                .patterns_left
-                .checked_sub(1)
+            take(&mut self.left.patterns, 1)
                 .ok_or_else(|| Fault::at(at, format!("a manifest has at most {PATTERNS_MAX} patterns")))?;
         }
         Ok(())
     }
 
+    /// Of two anchors with one name, one reader takes the first and another the last.
+    fn check_anchors(&mut self, object: &'a Map<String, Value>, at: &Pointer<'_>) -> Result<(), Fault> {
+        for keyword in ANCHORS {
+            let Some(name) = object.get(keyword).and_then(Value::as_str) else { continue };
+            if !self.anchors.insert(name) {
+                return Err(Fault::at(&at.key(keyword), "an anchor of this name stands in the schema already"));
+            }
+        }
+        Ok(())
+    }
+
     fn follow_references(&mut self, root: &'a Value, at: &Pointer<'_>) -> Result<(), Fault> {
-        let targets = References::of(root, at.to_string());
+        let targets = Outline::of(root, at.to_string());
         for (place, reference) in &self.references {
             let found = targets.find(reference).and_then(|(target, _)| self.by_address.get(&(target as *const Value)));
             let target = *found.ok_or_else(|| Fault::at(at, format!("{reference:?} leads to no schema")))?;
@@ -226,8 +252,8 @@ fn each_subschema<'a>(
     at: &Pointer<'_>,
     visit: &mut Visit<'a, '_>,
 ) -> Result<(), Fault> {
-    for (keyword, holds, about) in APPLICATORS {
-        let Some(value) = object.get(keyword) else { continue };
+    for (keyword, value) in object {
+        let Some((holds, about)) = applicator(keyword) else { continue };
         let at = at.key(keyword);
         match (holds, value) {
             (Holds::Schema, schema) => visit(about, schema, &at)?,
@@ -244,40 +270,13 @@ fn each_subschema<'a>(
     Ok(())
 }
 
-/// What the references of a schema lead to. Within one schema a dynamic reference is an ordinary one.
-pub(super) struct References<'a> {
-    root: &'a Value,
-    /// Where the schema stands in its manifest.
-    at: String,
-    anchors: HashMap<&'a str, (&'a Value, String)>,
+fn take(left: &mut usize, taken: usize) -> Option<()> {
+    *left = left.checked_sub(taken)?;
+    Some(())
 }
 
-impl<'a> References<'a> {
-    pub fn of(root: &'a Value, at: String) -> Self {
-        let mut anchors = HashMap::new();
-        collect_anchors(root, &Pointer::from(&at), &mut anchors);
-        Self { root, at, anchors }
-    }
-
-    /// The schema a reference leads to, and where that stands in the manifest.
-    pub fn find(&self, reference: &str) -> Option<(&'a Value, String)> {
-        let fragment = percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
-        if fragment.is_empty() || fragment.starts_with('/') {
-            return Some((self.root.pointer(&fragment)?, format!("{}{fragment}", self.at)));
-        }
-        self.anchors.get(&*fragment).cloned()
-    }
-}
-
-fn collect_anchors<'a>(schema: &'a Value, at: &Pointer<'_>, anchors: &mut HashMap<&'a str, (&'a Value, String)>) {
-    let Value::Object(object) = schema else { return };
-    for keyword in ["$anchor", "$dynamicAnchor"] {
-        if let Some(name) = object.get(keyword).and_then(Value::as_str) {
-            anchors.entry(name).or_insert_with(|| (schema, at.to_string()));
-        }
-    }
-    let _ = each_subschema(object, at, &mut |_, child, at| {
-        collect_anchors(child, at, anchors);
-        Ok(())
-    });
+/// Names of schemas that every reader has in store. A reference inside a schema of such a name may lead there. Whether two
+/// spellings are one name is for the reader to say, so those that could be are refused as well.
+fn is_anothers(id: &str) -> bool {
+    id.contains('%') || id.to_ascii_lowercase().contains("json-schema.org")
 }

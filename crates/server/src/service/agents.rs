@@ -1,5 +1,7 @@
 //! Agents: create, read, list, change, and try a manifest before it is published. Only an agent's owner changes it.
 
+use std::sync::Arc;
+
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     agents::{
@@ -23,6 +25,7 @@ use super::{live, relations, tokens::later, webhooks};
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, forbidden, mint, token_hash},
+    manifests::{Version, aside},
 };
 
 /// Agents of removed owners that are retired at a time.
@@ -157,11 +160,11 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         return Err(Failure::rule(FailureKind::StateConflict, "name-fixed", message));
     }
     let checked = match &asked.capability_manifest {
-        Some(text) => Some(read(app, text).await?),
+        Some(text) => Some(Arc::new(read(app, text).await?)),
         None => None,
     };
-    // Within this server updates take turns; only those of another one can come in between.
-    let _turn = app.publishing.lock().await;
+    // Within this server an agent's updates take turns; only those of another one can come in between.
+    let _turn = app.manifests.turn(id).await;
     for _ in 0..RACES_MAX {
         let known = owned(app, caller, id).await?;
         let mut agent = Agent { revision: known.revision + 1, ..known.clone() };
@@ -171,13 +174,11 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         let warnings = checked.as_ref().map(|checked| checked.warnings.clone()).unwrap_or_default();
         let published = match &checked {
             Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
-                let diff = compared(&known, checked.clone()).await?;
-                let before = match known.capability_manifest_version {
-                    0 => DeclaredSince::default(),
-                    version => app.manifests.get(&app.db, id, version).await?.declared().since.clone(),
-                };
+                let before = published_before(app, &known).await?;
+                let diff = compared(before.clone(), checked.clone()).await?;
+                let since = before.map(|before| before.declared().since.clone()).unwrap_or_default();
                 agent.updated_at = app.now();
-                Some((declare(&mut agent, checked, &before), diff))
+                Some((declare(&mut agent, checked, &since), diff))
             }
             _ => None,
         };
@@ -206,7 +207,11 @@ pub async fn try_manifest(
     let checked = read(app, &asked.capability_manifest).await?;
     let (hash, warnings) = (checked.canonical.hash.clone(), checked.warnings.clone());
     let is_same = known.capability_manifest_hash.as_ref() == Some(&hash);
-    let diff = if is_same { ManifestDiff::default() } else { compared(&known, checked).await? };
+    let diff = if is_same {
+        ManifestDiff::default()
+    } else {
+        compared(published_before(app, &known).await?, Arc::new(checked)).await?
+    };
     let capability_manifest_version = known.capability_manifest_version + i64::from(!is_same);
     Ok(TriedManifest { diff, capability_manifest_hash: hash, capability_manifest_version, warnings })
 }
@@ -312,22 +317,27 @@ fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
 /// Reads a manifest. It may take tens of milliseconds, which nobody else should wait for.
 async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
     let text = manifest.as_str().to_owned();
-    let checked = tokio::task::spawn_blocking(move || Checked::read(&text)).await.map_err(Failure::internal)??;
+    let checked = aside(move || Checked::read(&text)).await??;
     if checked.is_large() {
         app.metrics.large_manifest();
     }
     Ok(checked)
 }
 
-async fn compared(known: &Agent, checked: Checked) -> Result<ManifestDiff, Failure> {
-    let known = known.clone();
-    let compared = tokio::task::spawn_blocking(move || Ok(diff(known.manifest()?.as_ref(), &checked)));
-    compared.await.map_err(Failure::internal)?
+async fn published_before(app: &App, known: &Agent) -> Result<Option<Arc<Version>>, Failure> {
+    match known.capability_manifest_version {
+        0 => Ok(None),
+        version => app.manifests.get(&app.db, known.id, version).await.map(Some),
+    }
+}
+
+async fn compared(before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
+    aside(move || diff(before.as_ref().map(|before| &before.checked), &checked)).await
 }
 
 /// Gives the agent its next manifest, and says how it is kept for those who consent to it.
 fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> KeptManifest {
-    let Canonical { text, hash, .. } = checked.canonical.clone();
+    let Canonical { text, hash } = checked.canonical.clone();
     let version = agent.capability_manifest_version + 1;
     agent.capability_manifest = RawJson::parse(text.clone()).ok();
     agent.capability_manifest_hash = Some(hash.clone());

@@ -53,7 +53,7 @@ fn relation(number: u128, user_id: &str) -> Relation {
 fn receipt(head: &Head, relation: &Relation) -> Receipt {
     let id = ReceiptId::new(Uuid::from_u128(head.seq as u128 + 1));
     let note = Note { id, act: Act::Consented, used: None };
-    let manifest = Checked::stored(MANIFEST).unwrap().manifest;
+    let manifest = Checked::shown(MANIFEST).unwrap().manifest;
     Receipt::write(head, note, relation, &Words::Shown { manifest: &manifest, language: Language::En })
 }
 

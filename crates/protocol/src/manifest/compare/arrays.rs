@@ -11,7 +11,7 @@ impl<'a> Comparison<'a, '_> {
         let (old, new) = pair.get("prefixItems");
         let (first_old, first_new) = (list(old), list(new));
         if first_old.len() != first_new.len() {
-            self.report(Rule::TupleLengthChanged, pair.position, pair.place("prefixItems"), old, new);
+            self.report(Rule::TupleLengthChanged, pair.position, &pair.place("prefixItems"), old, new);
         }
         for (index, (old, new)) in first_old.iter().zip(first_new).enumerate() {
             let spot = pair.spot.key("prefixItems");

@@ -1,17 +1,17 @@
 //! Schemas that are put together from others: all of them, any, exactly one, none, or one upon a condition.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
 use super::{
-    Comparison, Pair, Position,
+    Budget, Comparison, PAIR_BYTES, Pair, Position,
     arrays::list,
-    objects::{names, refuses_all},
-    only_reference,
-    values::{by_meaning, types},
+    objects::{accepts_all, names},
+    refuses_all,
+    values::{listed, types},
 };
-use crate::manifest::{canonical::canonical_text, rules::Rule};
+use crate::manifest::rules::Rule;
 
 /// How deep a proof goes that two branches share no value.
 const PROOF_DEPTH_MAX: usize = 4;
@@ -56,13 +56,27 @@ impl<'a> Comparison<'a, '_> {
     }
 
     fn condition(&mut self, pair: Pair<'a, '_>) {
-        let (Some(old), Some(new)) = pair.get("if") else {
-            return self.report_presence(pair, "if", Rule::ConditionAdded, Rule::ConditionDropped);
+        // A condition that nothing hangs on refuses nothing. What it looked at, `unevaluated…` still sees.
+        let is_idle = |schema: &Map<String, Value>| {
+            let follows = |keyword: &str| schema.get(keyword).is_some_and(|schema| !accepts_all(schema));
+            pair.position != Position::Fixed && !follows("then") && !follows("else")
         };
-        self.schemas(old, new, &pair.spot.key("if"), Position::Fixed);
-        for keyword in ["then", "else"] {
-            let (old, new) = pair.schemas(keyword);
-            self.schemas(old, new, &pair.spot.key(keyword), pair.position);
+        let [old, new] = [pair.old, pair.new].map(|schema| schema.get("if").filter(|_| !is_idle(schema)));
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                self.schemas(old, new, &pair.spot.key("if"), Position::Fixed);
+                for keyword in ["then", "else"] {
+                    let (old, new) = pair.schemas(keyword);
+                    self.schemas(old, new, &pair.spot.key(keyword), pair.position);
+                }
+            }
+            (None, Some(_)) => self.report(Rule::ConditionAdded, pair.position, &pair.place("if"), None, new),
+            (Some(_), None) => self.report(Rule::ConditionDropped, pair.position, &pair.place("if"), old, None),
+            (None, None) if pair.old.get("if") != pair.new.get("if") => {
+                let (old, new) = pair.get("if");
+                self.report(Rule::AnnotationChanged, pair.position, &pair.place("if"), old, new);
+            }
+            (None, None) => {}
         }
     }
 
@@ -88,26 +102,27 @@ impl<'a> Comparison<'a, '_> {
     ) {
         let spot = pair.spot.key(keyword);
         for &index in gone {
-            let place = spot.old.index(index).to_string();
-            self.report(lost, pair.position, place, list(pair.old.get(keyword)).get(index), None);
+            let place = spot.old.index(index);
+            self.report(lost, pair.position, &place, list(pair.old.get(keyword)).get(index), None);
         }
         for &index in fresh {
-            let place = spot.new.index(index).to_string();
-            self.report(won, pair.position, place, None, list(pair.new.get(keyword)).get(index));
+            let place = spot.new.index(index);
+            self.report(won, pair.position, &place, None, list(pair.new.get(keyword)).get(index));
         }
     }
 
     /// Whether it can be shown, without trying hard, that no value fits both schemas of the new manifest.
-    fn are_disjoint(&mut self, one: &Value, other: &Value, depth: usize) -> bool {
-        if depth > PROOF_DEPTH_MAX || *self.pairs_left == 0 {
+    fn are_disjoint(&mut self, one: &'a Value, other: &'a Value, depth: usize) -> bool {
+        let (first, second) = (self.new.part(one), self.new.part(other));
+        let is_affordable = |budget: &mut Budget| budget.looks_at(PAIR_BYTES + first.weight + second.weight);
+        if depth > PROOF_DEPTH_MAX || !is_affordable(self.budget) {
             return false;
         }
-        *self.pairs_left -= 1;
         if refuses_all(one) || refuses_all(other) {
             return true;
         }
-        for (schema, rest) in [(one, other), (other, one)] {
-            if let Some((target, _)) = only_reference(schema).and_then(|reference| self.new.find(reference)) {
+        for (part, rest) in [(first, other), (second, one)] {
+            if let Some((target, _)) = part.only_reference.and_then(|reference| self.new.find(reference)) {
                 return self.are_disjoint(target, rest, depth + 1);
             }
         }
@@ -118,7 +133,12 @@ impl<'a> Comparison<'a, '_> {
     }
 
     /// Both ask for a property, and no value of it fits both.
-    fn have_different_tags(&mut self, one: &Map<String, Value>, other: &Map<String, Value>, depth: usize) -> bool {
+    fn have_different_tags(
+        &mut self,
+        one: &'a Map<String, Value>,
+        other: &'a Map<String, Value>,
+        depth: usize,
+    ) -> bool {
         let only_objects = |schema: &Map<String, Value>| schema.get("type").is_some_and(|t| t == "object");
         if !only_objects(one) && !only_objects(other) {
             return false;
@@ -142,14 +162,9 @@ fn have_no_type_in_common(one: &Map<String, Value>, other: &Map<String, Value>) 
 }
 
 fn have_no_value_in_common(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
-    let listed = |schema: &Map<String, Value>| match (schema.get("const"), schema.get("enum")) {
-        (Some(value), _) => Some(vec![value.clone()]),
-        (_, Some(Value::Array(values))) => Some(values.clone()),
-        _ => None,
-    };
     let (Some(one), Some(other)) = (listed(one), listed(other)) else { return false };
-    let (one, other) = (by_meaning(&one), by_meaning(&other));
-    !one.keys().any(|value| other.contains_key(value))
+    let one: HashSet<_> = one.iter().collect();
+    !other.iter().any(|value| one.contains(value))
 }
 
 fn has_both(pair: Pair<'_, '_>, keyword: &str) -> bool {
@@ -163,13 +178,13 @@ struct Fates {
 }
 
 fn pair_up(old: &[Value], new: &[Value]) -> (Vec<(usize, usize)>, Fates) {
-    let mut waiting: HashMap<String, Vec<usize>> = HashMap::new();
+    let mut waiting: HashMap<&Value, Vec<usize>> = HashMap::new();
     for (index, branch) in old.iter().enumerate().rev() {
-        waiting.entry(canonical_text(branch)).or_default().push(index);
+        waiting.entry(branch).or_default().push(index);
     }
     let (mut pairs, mut fresh) = (vec![], vec![]);
     for (index, branch) in new.iter().enumerate() {
-        match waiting.get_mut(&canonical_text(branch)).and_then(Vec::pop) {
+        match waiting.get_mut(branch).and_then(Vec::pop) {
             Some(partner) => pairs.push((partner, index)),
             None => fresh.push(index),
         }

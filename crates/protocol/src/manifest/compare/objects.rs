@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{ANYTHING, Comparison, Pair};
+use super::{ANYTHING, Comparison, Pair, Spot, refuses_all};
 use crate::manifest::rules::Rule;
 
 impl<'a> Comparison<'a, '_> {
@@ -24,116 +24,114 @@ impl<'a> Comparison<'a, '_> {
         let (old, new) = (names(old), names(new));
         let name = |name: &&str| Value::from(*name);
         for added in new.difference(&old).map(name) {
-            self.report(Rule::RequiredAdded, pair.position, pair.place("required"), None, Some(&added));
+            self.report(Rule::RequiredAdded, pair.position, &pair.place("required"), None, Some(&added));
         }
         for removed in old.difference(&new).map(name) {
-            self.report(Rule::RequiredRemoved, pair.position, pair.place("required"), Some(&removed), None);
+            self.report(Rule::RequiredRemoved, pair.position, &pair.place("required"), Some(&removed), None);
         }
     }
 
     fn dependencies(&mut self, pair: Pair<'a, '_>) {
+        let spot = pair.spot.key("dependentRequired");
         let (old, new) = (entries(pair.old, "dependentRequired"), entries(pair.new, "dependentRequired"));
         for (property, old, new) in both(old, new) {
             let (before, now) = (names(old), names(new));
-            let place = place_of(pair, "dependentRequired", property, new.is_none());
+            let spot = spot.key(property);
             if !now.is_subset(&before) {
-                self.report(Rule::DependencyAdded, pair.position, place.clone(), old, new);
+                self.report(Rule::DependencyAdded, pair.position, spot.place(new), old, new);
             }
             if !before.is_subset(&now) {
-                self.report(Rule::DependencyRemoved, pair.position, place, old, new);
+                self.report(Rule::DependencyRemoved, pair.position, spot.place(new), old, new);
             }
         }
+        let spot = pair.spot.key("dependentSchemas");
         let (old, new) = (entries(pair.old, "dependentSchemas"), entries(pair.new, "dependentSchemas"));
         for (property, old, new) in both(old, new) {
-            let place = place_of(pair, "dependentSchemas", property, new.is_none());
+            let spot = spot.key(property);
             match (old, new) {
-                (Some(old), Some(new)) => {
-                    let spot = pair.spot.key("dependentSchemas");
-                    self.schemas(old, new, &spot.key(property), pair.position);
-                }
-                (None, _) => self.report(Rule::DependencyAdded, pair.position, place, old, new),
-                (_, None) => self.report(Rule::DependencyRemoved, pair.position, place, old, new),
+                (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
+                (None, _) => self.report(Rule::DependencyAdded, pair.position, &spot.new, old, new),
+                (_, None) => self.report(Rule::DependencyRemoved, pair.position, &spot.old, old, new),
             }
         }
     }
 
     fn listed_properties(&mut self, pair: Pair<'a, '_>) {
         let spot = pair.spot.key("properties");
-        let (others_before, others_now) = pair.schemas("additionalProperties");
+        let (others_before, others_now) = pair.schemas(OTHERS);
         // A pattern may have held the property before, so nothing is known of what it accepted.
         let free = if entries(pair.old, "patternProperties").is_some() { &ANYTHING } else { others_before };
         for (name, old, new) in both(entries(pair.old, "properties"), entries(pair.new, "properties")) {
-            let place = place_of(pair, "properties", name, new.is_none());
+            let spot = spot.key(name);
             match (old, new) {
-                (Some(old), Some(new)) => self.schemas(old, new, &spot.key(name), pair.position),
+                (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
                 (None, Some(new)) => {
-                    self.report(Rule::PropertyAdded, pair.position, place, None, Some(new));
+                    self.report(Rule::PropertyAdded, pair.position, &spot.new, None, Some(new));
                     if !refuses_all(free) {
-                        self.schemas(free, new, &spot.key(name), pair.position);
+                        self.schemas(free, new, &spot, pair.position);
                     }
                 }
                 (Some(old), _) if refuses_all(others_now) => {
-                    self.report(Rule::PropertyForbidden, pair.position, place, Some(old), None);
+                    self.report(Rule::PropertyForbidden, pair.position, &spot.old, Some(old), None);
                 }
                 (Some(old), _) => {
-                    self.report(Rule::PropertyRemoved, pair.position, place, Some(old), None);
-                    if !accepts_all(others_now) {
-                        self.schemas(old, others_now, &spot.key(name), pair.position);
-                    }
+                    self.report(Rule::PropertyRemoved, pair.position, &spot.old, Some(old), None);
+                    self.left_to_others(pair, &spot, old);
                 }
                 (None, None) => {}
             }
         }
     }
 
+    /// What was spoken of by itself falls under `additionalProperties` now.
+    fn left_to_others(&mut self, pair: Pair<'a, '_>, spot: &Spot<'_>, old: &'a Value) {
+        let (_, others) = pair.schemas(OTHERS);
+        if !accepts_all(others) {
+            self.schemas(old, others, &Spot { old: spot.old, new: pair.spot.new.key(OTHERS) }, pair.position);
+        }
+    }
+
     fn patterns(&mut self, pair: Pair<'a, '_>) {
-        let others_are_free = accepts_all(pair.schemas("additionalProperties").1);
+        let spot = pair.spot.key("patternProperties");
+        let (_, others) = pair.schemas(OTHERS);
         for (pattern, old, new) in both(entries(pair.old, "patternProperties"), entries(pair.new, "patternProperties"))
         {
-            let rule = match (old, new) {
-                (Some(old), Some(new)) => {
-                    let spot = pair.spot.key("patternProperties");
-                    self.schemas(old, new, &spot.key(pattern), pair.position);
-                    continue;
+            let spot = spot.key(pattern);
+            match (old, new) {
+                (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
+                (Some(_), None) if refuses_all(others) => {
+                    self.report(Rule::PatternPropertyClosed, pair.position, &spot.old, old, new);
                 }
-                (None, _) => Rule::PatternPropertyAdded,
-                (_, None) if others_are_free => Rule::PatternPropertyRemoved,
-                (_, None) => Rule::PatternPropertyClosed,
-            };
-            let place = place_of(pair, "patternProperties", pattern, new.is_none());
-            self.report(rule, pair.position, place, old, new);
+                (Some(was), None) => {
+                    self.report(Rule::PatternPropertyRemoved, pair.position, &spot.old, old, new);
+                    self.left_to_others(pair, &spot, was);
+                }
+                (None, _) => self.report(Rule::PatternPropertyAdded, pair.position, &spot.new, old, new),
+            }
         }
     }
 
     fn other_properties(&mut self, pair: Pair<'a, '_>) {
-        const KEYWORD: &str = "additionalProperties";
-        let (old, new) = pair.schemas(KEYWORD);
+        let (old, new) = pair.schemas(OTHERS);
         let rule = match (refuses_all(old), refuses_all(new)) {
             (true, true) => return,
             (false, true) => Rule::AdditionalClosed,
             (true, false) => Rule::AdditionalOpened,
             (false, false) => {
-                self.report_presence(pair, KEYWORD, Rule::EvaluationChanged, Rule::EvaluationChanged);
-                return self.schemas(old, new, &pair.spot.key(KEYWORD), pair.position);
+                self.report_presence(pair, OTHERS, Rule::EvaluationChanged, Rule::EvaluationChanged);
+                return self.schemas(old, new, &pair.spot.key(OTHERS), pair.position);
             }
         };
-        let (old, new) = pair.get(KEYWORD);
-        self.report(rule, pair.position, pair.place(KEYWORD), old, new);
+        let (old, new) = pair.get(OTHERS);
+        self.report(rule, pair.position, &pair.place(OTHERS), old, new);
     }
 }
 
-pub(super) fn refuses_all(schema: &Value) -> bool {
-    *schema == Value::Bool(false)
-}
+/// Says what holds for properties that neither a name nor a pattern speaks of.
+const OTHERS: &str = "additionalProperties";
 
-fn accepts_all(schema: &Value) -> bool {
+pub(super) fn accepts_all(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(Map::is_empty)
-}
-
-fn place_of(pair: Pair<'_, '_>, keyword: &str, name: &str, is_gone: bool) -> String {
-    let spot = pair.spot.key(keyword);
-    let spot = spot.key(name);
-    if is_gone { spot.old.to_string() } else { spot.new.to_string() }
 }
 
 pub(super) fn names(value: Option<&Value>) -> BTreeSet<&str> {

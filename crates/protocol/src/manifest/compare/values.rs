@@ -1,11 +1,14 @@
 //! What a schema says about a value by itself: its type, the values listed, bounds, and rules for text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeSet, HashSet},
+};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Comparison, Pair};
-use crate::manifest::{canonical::canonical_text, rules::Rule};
+use crate::manifest::rules::Rule;
 
 /// A bound, and what it means to leave it out.
 struct Bound {
@@ -22,14 +25,10 @@ const fn at_most(keyword: &'static str) -> Bound {
     Bound { keyword, is_lower: false, absent: f64::INFINITY }
 }
 
-const BOUNDS: [Bound; 10] = [
-    at_least("minimum", f64::NEG_INFINITY),
-    at_least("exclusiveMinimum", f64::NEG_INFINITY),
+const BOUNDS: [Bound; 6] = [
     at_least("minLength", 0.0),
     at_least("minItems", 0.0),
     at_least("minProperties", 0.0),
-    at_most("maximum"),
-    at_most("exclusiveMaximum"),
     at_most("maxLength"),
     at_most("maxItems"),
     at_most("maxProperties"),
@@ -38,6 +37,13 @@ const BOUNDS: [Bound; 10] = [
 /// Bounds of `contains`, which mean nothing without it.
 const CONTAINS_BOUNDS: [Bound; 2] = [at_least("minContains", 1.0), at_most("maxContains")];
 
+/// Bounds of numbers: the one that still accepts its own value, and the one that does not. What they refuse is turned
+/// round for the upper ones, so that more is always tighter.
+const RANGES: [(&str, &str, f64); 2] = [("minimum", "exclusiveMinimum", 1.0), ("maximum", "exclusiveMaximum", -1.0)];
+
+/// The least step that is compared by its decimals.
+const DECIMALS_MAX: usize = 6;
+
 /// Rules about text that cannot be compared with each other.
 const TEXT_RULES: [&str; 5] = ["pattern", "format", "contentEncoding", "contentMediaType", "contentSchema"];
 
@@ -45,32 +51,45 @@ impl<'a> Comparison<'a, '_> {
     pub(super) fn values(&mut self, pair: Pair<'a, '_>) {
         let (old, new) = pair.get("type");
         if types(old) != types(new) {
-            self.report(Rule::TypeChanged, pair.position, pair.place("type"), old, new);
+            self.report(Rule::TypeChanged, pair.position, &pair.place("type"), old, new);
         }
         self.listed_values(pair);
+        RANGES.iter().for_each(|range| self.range(pair, *range));
         BOUNDS.iter().for_each(|bound| self.bound(pair, bound));
         self.multiples(pair);
         self.text_rules(pair);
     }
 
     fn listed_values(&mut self, pair: Pair<'a, '_>) {
+        let (before, now) = (spelling(pair.old), spelling(pair.new));
+        // A `const` is an `enum` of one value.
+        if let (Some((was, old)), Some((is, new))) = (before, now)
+            && was != is
+        {
+            return self.lists(pair, is, old, new);
+        }
         match pair.get("enum") {
-            (Some(Value::Array(old)), Some(Value::Array(new))) => {
-                let (old, new) = (by_meaning(old), by_meaning(new));
-                for (_, value) in old.iter().filter(|(text, _)| !new.contains_key(*text)) {
-                    self.report(Rule::EnumValueRemoved, pair.position, pair.place("enum"), Some(value), None);
-                }
-                for (_, value) in new.iter().filter(|(text, _)| !old.contains_key(*text)) {
-                    self.report(Rule::EnumValueAdded, pair.position, pair.place("enum"), None, Some(value));
-                }
-            }
+            (Some(Value::Array(old)), Some(Value::Array(new))) => self.lists(pair, "enum", old, new),
             _ => self.report_presence(pair, "enum", Rule::EnumAdded, Rule::EnumDropped),
         }
         match pair.get("const") {
-            (Some(old), Some(new)) if canonical_text(old) != canonical_text(new) => {
-                self.report(Rule::ConstChanged, pair.position, pair.place("const"), Some(old), Some(new));
+            (Some(old), Some(new)) if old != new => {
+                self.report(Rule::ConstChanged, pair.position, &pair.place("const"), Some(old), Some(new));
             }
             _ => self.report_presence(pair, "const", Rule::ConstAdded, Rule::ConstDropped),
+        }
+    }
+
+    fn lists(&mut self, pair: Pair<'a, '_>, keyword: &str, old: &'a [Value], new: &'a [Value]) {
+        let (known, kept): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
+        if known == kept && !pair.old.contains_key(keyword) {
+            self.report(Rule::Respelled, pair.position, &pair.place(keyword), None, pair.new.get(keyword));
+        }
+        for value in old.iter().filter(|value| !kept.contains(value)) {
+            self.report(Rule::EnumValueRemoved, pair.position, &pair.place(keyword), Some(value), None);
+        }
+        for value in new.iter().filter(|value| !known.contains(value)) {
+            self.report(Rule::EnumValueAdded, pair.position, &pair.place(keyword), None, Some(value));
         }
     }
 
@@ -84,8 +103,36 @@ impl<'a> Comparison<'a, '_> {
         let (before, now) = (number(old), number(new));
         if before != now {
             let rule = if (now > before) == bound.is_lower { Rule::BoundTightened } else { Rule::BoundLoosened };
-            self.report(rule, pair.position, pair.place(bound.keyword), old, new);
+            self.report(rule, pair.position, &pair.place(bound.keyword), old, new);
         }
+    }
+
+    /// Both bounds of numbers on one side count as one: whichever refuses more.
+    fn range(&mut self, pair: Pair<'a, '_>, (inclusive, exclusive, sign): (&str, &str, f64)) {
+        let keywords = [inclusive, exclusive];
+        if keywords.iter().all(|keyword| pair.old.get(*keyword) == pair.new.get(*keyword)) {
+            return;
+        }
+        // How much is refused, by the value and then by whether that is refused too; and the keyword that says so.
+        let tightest = |schema: &Map<String, Value>| {
+            let mut tightest = (f64::NEG_INFINITY, false, inclusive);
+            for (keyword, excludes) in [(inclusive, false), (exclusive, true)] {
+                let Some(number) = schema.get(keyword).and_then(Value::as_f64) else { continue };
+                if number * sign > tightest.0 || (number * sign == tightest.0 && excludes) {
+                    tightest = (number * sign, excludes, keyword);
+                }
+            }
+            tightest
+        };
+        let (before, now) = (tightest(pair.old), tightest(pair.new));
+        let rule = match (now.0, now.1).partial_cmp(&(before.0, before.1)) {
+            Some(Ordering::Greater) => Rule::BoundTightened,
+            Some(Ordering::Less) => Rule::BoundLoosened,
+            Some(Ordering::Equal) => Rule::Respelled,
+            None => Rule::BoundChanged,
+        };
+        let keyword = if now.0 == f64::NEG_INFINITY { before.2 } else { now.2 };
+        self.report(rule, pair.position, &pair.place(keyword), pair.old.get(before.2), pair.new.get(now.2));
     }
 
     /// `multipleOf`, and `uniqueItems`, which is a bound of one step.
@@ -101,13 +148,13 @@ impl<'a> Comparison<'a, '_> {
             (None, None) => None,
         };
         if let Some(rule) = rule {
-            self.report(rule, pair.position, pair.place("multipleOf"), old, new);
+            self.report(rule, pair.position, &pair.place("multipleOf"), old, new);
         }
         let (old, new) = pair.get("uniqueItems");
         let is_on = |value: Option<&Value>| value == Some(&Value::Bool(true));
         if is_on(old) != is_on(new) {
             let rule = if is_on(new) { Rule::BoundTightened } else { Rule::BoundLoosened };
-            self.report(rule, pair.position, pair.place("uniqueItems"), old, new);
+            self.report(rule, pair.position, &pair.place("uniqueItems"), old, new);
         }
     }
 
@@ -115,7 +162,7 @@ impl<'a> Comparison<'a, '_> {
         for keyword in TEXT_RULES {
             match pair.get(keyword) {
                 (Some(old), Some(new)) if old != new => {
-                    self.report(Rule::TextRuleChanged, pair.position, pair.place(keyword), Some(old), Some(new));
+                    self.report(Rule::TextRuleChanged, pair.position, &pair.place(keyword), Some(old), Some(new));
                 }
                 _ => self.report_presence(pair, keyword, Rule::TextRuleAdded, Rule::TextRuleDropped),
             }
@@ -136,12 +183,27 @@ pub(super) fn types(value: Option<&Value>) -> Option<BTreeSet<&str>> {
     Some(types)
 }
 
-/// Values by what they mean: 1 and 1.0 are one value.
-pub(super) fn by_meaning(values: &[Value]) -> BTreeMap<String, &Value> {
-    values.iter().map(|value| (canonical_text(value), value)).collect()
+/// The values a schema lists, and the keyword that does. `None`: it lists none, or does so twice.
+fn spelling(schema: &Map<String, Value>) -> Option<(&'static str, &[Value])> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(one), None) => Some(("const", std::slice::from_ref(one))),
+        (None, Some(Value::Array(several))) => Some(("enum", several)),
+        _ => None,
+    }
 }
 
-/// Only whole numbers are compared: the rest is a matter of rounding.
+pub(super) fn listed(schema: &Map<String, Value>) -> Option<&[Value]> {
+    schema.get("const").map(std::slice::from_ref).or_else(|| schema.get("enum")?.as_array().map(Vec::as_slice))
+}
+
+/// Whether every multiple of a number is one of another, as `jsonschema` counts: whole numbers by their remainder, others by
+/// their decimals. It rounds where there are very many of those, so only steps of a tenth, a hundredth and so on are held
+/// to be in every other number that ends there.
 fn is_multiple(number: f64, of: f64) -> bool {
-    number.fract() == 0.0 && of.fract() == 0.0 && of != 0.0 && number % of == 0.0
+    if number.fract() == 0.0 && of.fract() == 0.0 {
+        return of != 0.0 && number % of == 0.0;
+    }
+    let step = |decimals: usize| format!("0.{}1", "0".repeat(decimals - 1)).parse() == Ok(of);
+    let decimals = number.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    (decimals.max(1)..=DECIMALS_MAX).any(step)
 }

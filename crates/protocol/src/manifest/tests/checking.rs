@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{read, scope, taking};
 use crate::{
     FailureKind,
-    manifest::{Canonical, Checked, MANIFEST_BYTES_MAX, MANIFEST_BYTES_WARN},
+    manifest::{Canonical, Checked, MANIFEST_BYTES_MAX, MANIFEST_BYTES_WARN, SCOPES_MAX, TOOLS_MAX},
 };
 
 /// The specification's own example.
@@ -102,6 +102,57 @@ fn names_are_declared_once() {
 }
 
 #[test]
+fn a_manifest_declares_so_many_tools_and_scopes_and_no_more() {
+    let tools = |count: usize| {
+        let named = |number| with("/tools/0/name", json!(format!("tool_{number}")))["tools"][0].clone();
+        with("/tools", (0..count).map(named).collect())
+    };
+    let scopes = |count: usize| {
+        let own = sample()["permission_scopes"][0].clone();
+        let others = (1..count).map(|number| scope(&format!("notes:s{number}"), "low"));
+        with("/permission_scopes", [own].into_iter().chain(others).collect())
+    };
+    read(&tools(TOOLS_MAX));
+    read(&scopes(SCOPES_MAX));
+    for (list, manifest) in [("/tools", tools(TOOLS_MAX + 1)), ("/permission_scopes", scopes(SCOPES_MAX + 1))] {
+        let failure = Checked::read(&manifest.to_string()).unwrap_err();
+        assert_eq!(failure.details.as_ref().unwrap()["pointer"], list);
+        assert!(failure.message.contains("at most"), "{failure}");
+    }
+}
+
+#[test]
+fn what_is_an_object_is_not_written_as_an_array() {
+    let sample = sample();
+    let in_order = |object: &Value, fields: &[&str]| fields.iter().map(|field| object[*field].clone()).collect();
+    let tool_fields =
+        ["name", "description_i18n_key", "none", "input_schema", "permission_scope", "required", "timeout_ms"];
+    let scope_fields = ["id", "label_i18n_key", "none", "description_i18n_key", "none", "sensitivity"];
+    let tool: Value = in_order(&sample["tools"][0], &tool_fields);
+    let scope: Value = in_order(&sample["permission_scopes"][0], &scope_fields);
+    for (pointer, value) in [
+        ("/tools", json!([tool])),
+        ("/permission_scopes", json!([scope])),
+        ("/capability_flags", json!([true, true, true, true])),
+    ] {
+        assert_eq!(refusal(&with(pointer, value)), "manifest-invalid", "{pointer}");
+    }
+}
+
+#[test]
+fn people_see_all_there_is_in_a_text() {
+    for field in ["label_fallback", "description_fallback"] {
+        for hidden in ["\u{200b}", " \u{a0}", "\u{3164}", "ze\u{200d}ro", "so\u{ad}ft", "se\u{e000}cret", "line\nend"] {
+            let manifest = with(&format!("/permission_scopes/0/{field}"), json!(hidden));
+            assert_eq!(refusal(&manifest), "manifest-invalid", "{field}: {hidden:?}");
+        }
+        read(&with(&format!("/permission_scopes/0/{field}"), json!("读取 – lire l’état, ☂")));
+    }
+    let manifest = with("/tools/0/description_fallback", json!("\u{2066}"));
+    assert_eq!(refusal(&manifest), "manifest-invalid");
+}
+
+#[test]
 fn a_scope_that_nobody_knows_brings_its_texts() {
     let scope = scope("shell:exec", "high");
     let using = |scope: &Value| {
@@ -147,18 +198,21 @@ fn the_size_is_that_of_the_canonical_form() {
 
 #[test]
 fn the_hash_is_that_of_the_meaning() {
-    let hash = |text: &str| Canonical::read("it", text).unwrap().hash;
+    let hash = |text: &str| Canonical::read("it", text).unwrap().1.hash;
     assert_eq!(hash(r#"{"b": 1.0, "a": [1, 2]}"#), hash("{\"a\":[1,2],\n\t\"b\":1e0}"));
     assert_ne!(hash(r#"{"a":[1,2]}"#), hash(r#"{"a":[2,1]}"#));
     assert_eq!(hash("{}"), "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a");
-    let stored = Checked::stored(&Checked::read(SAMPLE).unwrap().canonical.text).unwrap();
-    assert_eq!(stored.canonical, Checked::read(SAMPLE).unwrap().canonical);
+    let read = Checked::read(SAMPLE).unwrap();
+    let shown = Checked::shown(SAMPLE).unwrap();
+    assert_eq!((&shown.canonical, &shown.manifest), (&read.canonical, &read.manifest));
+    let stored = Checked::stored(read.canonical.clone()).unwrap();
+    assert_eq!((stored.canonical, stored.manifest), (read.canonical, read.manifest));
 }
 
 /// Vectors of RFC 8785, section 3.2 and appendix B.
 #[test]
 fn the_canonical_form_is_that_of_rfc_8785() {
-    let text = |text: &str| Canonical::read("it", text).unwrap().text;
+    let text = |text: &str| Canonical::read("it", text).unwrap().1.text;
     let sorted = r#"{"\u20ac":"Euro Sign","\r":"Carriage Return","\ufb33":"Hebrew Letter Dalet With Dagesh","1":"One","\ud83d\ude00":"Emoji: Grinning Face","\u0080":"Control","\u00f6":"Latin Small Letter O With Diaeresis"}"#;
     let expected = "{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\u{80}\":\"Control\",\"ö\":\"Latin Small Letter O With Diaeresis\",\"€\":\"Euro Sign\",\"😀\":\"Emoji: Grinning Face\",\"\u{fb33}\":\"Hebrew Letter Dalet With Dagesh\"}";
     assert_eq!(text(sorted), expected);

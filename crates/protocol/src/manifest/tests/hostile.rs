@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::{compare, taking};
+use super::{compare, scope, taking};
 use crate::manifest::{
     Checked, Rule,
+    compare::REPORT_BYTES_MAX,
     schema::{PATTERN_BYTES_MAX, PATTERNS_MAX, SCHEMA_DEPTH_MAX},
 };
 
@@ -39,7 +40,7 @@ fn a_reference_stays_inside() {
     for outside in ["https://example.com/schema", "file:///etc/passwd", "other.json", "other.json#/a", "//host/x"] {
         assert!(refusal(to(outside)).contains("stays inside"), "{outside}");
     }
-    for nowhere in ["#/$defs/b", "#nobody", "#/type", "#/properties", "#/%ff"] {
+    for nowhere in ["#/$defs/b", "#nobody", "#%74here", "#/type", "#/properties", "#/%ff", "#/$defs/a~b~1c%20d"] {
         assert!(refusal(to(nowhere)).contains("leads to no schema"), "{nowhere}");
     }
     let inside = |key: &str| json!({"type": "object", "properties": {"a": {key: "https://json-schema.org/draft/2020-12/schema"}}});
@@ -49,6 +50,156 @@ fn a_reference_stays_inside() {
         refusal(json!({"type": "object", "$schema": "http://json-schema.org/draft-07/schema#"})).contains("dialect")
     );
     assert!(refusal(json!({"type": "object", "dependencies": {}})).contains("2020-12"));
+}
+
+/// Where two readers would follow one reference to two schemas, there is no telling what a tool takes.
+#[test]
+fn a_reference_leads_every_reader_to_the_same_schema() {
+    let twice = |one: &str, other: &str| json!({"type": "object", "$defs": {"p": {one: "x", "type": "string"}, "q": {other: "x"}}, "properties": {"a": {"$ref": "#x"}}});
+    for one in ["$anchor", "$dynamicAnchor"] {
+        for other in ["$anchor", "$dynamicAnchor"] {
+            assert!(refusal(twice(one, other)).contains("already"), "{one} {other}");
+        }
+    }
+    // One reader takes this for the first definition, another for the second.
+    let tildes =
+        json!({"type": "object", "$defs": {"~~01": true, "~~1": false}, "properties": {"a": {"$ref": "#/$defs/~~01"}}});
+    assert!(refusal(tildes).contains("leads to no schema"));
+    let index = |index: &str| json!({"type": "object", "allOf": [true, {"minProperties": 0}], "not": {"$ref": format!("#/allOf/{index}")}});
+    accepted(index("1"));
+    for index in ["01", "+1", "1%20"].map(index) {
+        assert!(refusal(index).contains("leads to no schema"));
+    }
+    // Every reader has these in store, and may look there.
+    let called = |id: &str| json!({"$id": id, "type": "object", "properties": {"a": {"$ref": "#/$defs/nonNegativeInteger"}}, "$defs": {"nonNegativeInteger": true}});
+    accepted(called("https://example.com/arguments"));
+    for id in [
+        "https://json-schema.org/draft/2020-12/schema",
+        "HTTPS://JSON-Schema.org/draft/2020-12/schema",
+        "https://json%2dschema.org/x",
+    ] {
+        assert!(refusal(called(id)).contains("another schema's"), "{id}");
+    }
+    let dialect = |dialect: &str| json!({"$schema": dialect, "type": "object"});
+    accepted(dialect("https://json-schema.org/draft/2020-12/schema#"));
+    assert!(refusal(dialect("https://json-schema.org/draft/2020-12/schema##")).contains("dialect"));
+    for outdated in [
+        json!({"type": "object", "properties": {"a": {"items": [{}]}}}),
+        json!({"type": "object", "properties": {"a": {"additionalItems": false}}}),
+        json!({"type": "object", "$recursiveAnchor": true}),
+        json!({"type": "object", "properties": {"a": {"$recursiveRef": "#"}}}),
+    ] {
+        refusal(outdated);
+    }
+}
+
+/// Readers write out where each schema stands, and what stands around all of them as often.
+#[test]
+fn long_names_do_not_stand_around_many_schemas() {
+    let around = |bytes: usize| {
+        let inner = with_properties(2_000, &json!({}), json!({}));
+        json!({"type": "object", "properties": {"x".repeat(bytes): inner}})
+    };
+    accepted(around(2_000));
+    assert!(refusal(around(50_000)).contains("places"));
+}
+
+/// An object with so many properties, each of which says the same; and something to refer to as `x`.
+fn with_properties(count: usize, each: &Value, x: Value) -> Value {
+    let properties: Map<_, _> = (0..count).map(|n| (format!("p{n}"), each.clone())).collect();
+    json!({"type": "object", "properties": properties, "$defs": {"x": x}})
+}
+
+/// Each pair is small, and says something large very often.
+#[test]
+fn what_is_said_once_and_meant_often_is_not_looked_at_without_end() {
+    let to_x = json!({"$ref": "#/$defs/x"});
+    let numbers: Vec<_> = (10_000..15_000).collect();
+    let words: Vec<_> = (0..2_500).map(|n| format!("word {n}")).collect();
+    let long = "x".repeat(50_000);
+    let small = json!({"enum": [10_000]});
+    let any = json!({"anyOf": [true]});
+    let times = |count: usize, value: &Value| vec![value.clone(); count];
+    let spread = |old: &Value, x: Value| (with_properties(2_000, old, json!({})), with_properties(2_000, &to_x, x));
+    let within = |keyword: &str, old: Value, new: Value| {
+        let schema =
+            |inner| json!({"type": "object", "properties": {"a": {keyword: inner}}, "$defs": {"x": {"enum": numbers}}});
+        (schema(old), schema(new))
+    };
+    let by_name = |count: usize, each: &Value| (0..count).map(|n| (format!("p{n}"), each.clone())).collect::<Value>();
+    let conditions = |then: &Value| (0..200).map(|n| json!({"if": {"const": n}, "then": then})).collect::<Value>();
+    let deep_in = |name: &str, each: &Value| json!({"type": "object", "properties": {name: with_properties(2_000, each, json!({}))}});
+    let shapes = [
+        ("a list", spread(&json!(true), json!({"enum": numbers}))),
+        ("one value", spread(&json!(true), json!({"const": long}))),
+        ("a longer list", spread(&small, json!({"enum": numbers}))),
+        ("names that must be there", spread(&json!(true), json!({"required": words}))),
+        ("lists in branches", spread(&any, json!({"anyOf": [true, {"enum": numbers}, {"not": {"enum": words}}]}))),
+        (
+            "a condition",
+            spread(
+                &json!({"if": {"const": 1}, "then": false}),
+                json!({"if": {"enum": numbers}, "then": {"enum": numbers}}),
+            ),
+        ),
+        ("a text", spread(&json!({"title": "a"}), json!({"title": long}))),
+        ("a property", spread(&json!({}), json!({"properties": {"y": {"default": long}}}))),
+        ("what comes with a name", within("dependentSchemas", by_name(450, &json!(true)), by_name(450, &to_x))),
+        ("items by their place", within("prefixItems", times(2_000, &json!(true)).into(), times(2_000, &to_x).into())),
+        ("branches", within("anyOf", times(450, &small).into(), times(450, &to_x).into())),
+        ("conditions", within("allOf", conditions(&small), conditions(&to_x))),
+        (
+            "a long name around it",
+            (deep_in(&long[..2_000], &json!({})), deep_in(&long[..2_000], &json!({"minLength": 1}))),
+        ),
+    ];
+    for (shape, (old, new)) in shapes {
+        let found = compare(&taking(old), &taking(new));
+        assert!(found.breaking, "{shape}");
+        assert!(found.bytes() < REPORT_BYTES_MAX * 3 / 2, "{shape}: {} bytes to tell", found.bytes());
+        assert_eq!(found.changes.last().unwrap().rule, Rule::Undecided, "{shape}");
+        assert_eq!(found.scopes_requiring_reauth, ["filesystem:read"], "{shape}");
+    }
+}
+
+#[test]
+fn branches_that_must_be_kept_apart_are_so_within_the_budget() {
+    let constants = |count: usize| (0..count).map(|n| json!({"const": n})).collect::<Value>();
+    let schema = |count: usize| json!({"type": "object", "properties": {"a": {"oneOf": constants(count)}}});
+    assert!(!compare(&taking(schema(20)), &taking(schema(40))).breaking);
+    assert!(compare(&taking(schema(1)), &taking(schema(950))).breaking);
+}
+
+/// A tool that cannot be decided costs its own scope, and no other tool its answer.
+#[test]
+fn one_tool_beyond_the_budget_leaves_the_others_theirs() {
+    let large = |each: &Value| with_properties(1_500, each, json!({"enum": (10_000..16_000).collect::<Vec<_>>()}));
+    let manifest = |each: &Value, other: Value| {
+        let mut manifest = taking(large(each));
+        let mut tool = manifest["tools"][0].clone();
+        (tool["name"], tool["input_schema"], tool["permission_scope"]) = (json!("zz"), other, json!("clipboard:read"));
+        manifest["tools"].as_array_mut().unwrap().push(tool);
+        manifest["permission_scopes"].as_array_mut().unwrap().push(scope("clipboard:read", "medium"));
+        manifest
+    };
+    let (before, after) = (json!({"type": "object", "required": ["a"]}), json!({"type": "object"}));
+    let found = compare(&manifest(&json!(true), before), &manifest(&json!({"$ref": "#/$defs/x"}), after));
+    assert_eq!(found.scopes_requiring_reauth, ["filesystem:read"]);
+    let last = found.changes.last().unwrap();
+    assert_eq!((last.rule, last.pointer.as_str()), (Rule::RequiredRemoved, "/tools/1/input_schema/required"));
+}
+
+#[test]
+fn fields_that_nobody_knows_cost_what_they_weigh() {
+    let manifest = |value: i32| {
+        let mut manifest = taking(json!({"type": "object"}));
+        manifest["name"] = json!("x".repeat(50_000));
+        (0..3_000).for_each(|n| manifest[format!("x-{n}")] = json!(value));
+        manifest
+    };
+    let found = compare(&manifest(1), &manifest(2));
+    assert_eq!((found.breaking, found.changes.len()), (false, 3_000));
+    assert!(found.bytes() < REPORT_BYTES_MAX, "{} bytes to tell", found.bytes());
 }
 
 #[test]

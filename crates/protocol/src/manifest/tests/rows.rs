@@ -81,6 +81,17 @@ fn completed() -> Vec<Row> {
         (Rule::ConstAdded, true, x(json!({}), json!({"const": 1}))),
         (Rule::ConstChanged, true, x(json!({"const": 2}), json!({"const": 1}))),
         (Rule::ConstDropped, false, x(json!({"const": 1}), json!({}))),
+        (Rule::EnumValueAdded, false, x(json!({"const": 1}), json!({"enum": [2, 1]}))),
+        (Rule::EnumValueRemoved, true, x(json!({"const": 1}), json!({"enum": [2]}))),
+        (Rule::EnumValueRemoved, true, x(json!({"enum": [1, 2]}), json!({"const": 1}))),
+        (Rule::Respelled, false, x(json!({"enum": [1]}), json!({"const": 1.0}))),
+        (Rule::Respelled, false, x(json!({"const": 1}), json!({"enum": [1]}))),
+        (Rule::BoundLoosened, false, x(json!({"exclusiveMinimum": 1}), json!({"minimum": 1}))),
+        (Rule::BoundLoosened, false, x(json!({"exclusiveMaximum": 1}), json!({"maximum": 1}))),
+        (Rule::BoundLoosened, false, x(json!({"minimum": 2}), json!({"exclusiveMinimum": 1}))),
+        (Rule::BoundTightened, true, x(json!({"minimum": 1}), json!({"exclusiveMinimum": 1}))),
+        (Rule::BoundTightened, true, x(json!({"maximum": 1}), json!({"exclusiveMaximum": 1}))),
+        (Rule::Respelled, false, x(json!({"minimum": 0, "exclusiveMinimum": 1}), json!({"exclusiveMinimum": 1}))),
         (Rule::BoundTightened, true, x(json!({"minimum": 1}), json!({"minimum": 2}))),
         (Rule::BoundTightened, true, x(json!({}), json!({"maxLength": 2}))),
         (Rule::BoundTightened, true, x(json!({}), json!({"uniqueItems": true}))),
@@ -89,6 +100,10 @@ fn completed() -> Vec<Row> {
         (Rule::BoundLoosened, false, x(json!({"minItems": 1}), json!({}))),
         (Rule::BoundLoosened, false, x(json!({"multipleOf": 4}), json!({"multipleOf": 2}))),
         (Rule::BoundChanged, true, x(json!({"multipleOf": 2}), json!({"multipleOf": 3}))),
+        (Rule::BoundLoosened, false, x(json!({"multipleOf": 0.1}), json!({"multipleOf": 0.01}))),
+        (Rule::BoundLoosened, false, x(json!({"multipleOf": 2.25}), json!({"multipleOf": 0.01}))),
+        (Rule::BoundTightened, true, x(json!({"multipleOf": 0.01}), json!({"multipleOf": 1}))),
+        (Rule::BoundChanged, true, x(json!({"multipleOf": 0.6}), json!({"multipleOf": 0.3}))),
         (Rule::TextRuleAdded, true, x(json!({}), json!({"pattern": "a"}))),
         (Rule::TextRuleChanged, true, x(json!({"format": "date"}), json!({"format": "time"}))),
         (Rule::TextRuleDropped, false, x(json!({"pattern": "a"}), json!({}))),
@@ -98,6 +113,30 @@ fn completed() -> Vec<Row> {
         (Rule::BoundTightened, true, whole(json!({}), json!({"propertyNames": {"maxLength": 3}}))),
         (Rule::PatternPropertyAdded, true, whole(json!({}), json!({"patternProperties": {"^x": {"type": "string"}}}))),
         (Rule::PatternPropertyRemoved, false, whole(json!({"patternProperties": {"^x": {}}}), json!({}))),
+        (
+            Rule::PatternPropertyRemoved,
+            false,
+            whole(
+                json!({"patternProperties": {"^x": {"minimum": 2}}, "additionalProperties": {"minimum": 1}}),
+                json!({"additionalProperties": {"minimum": 1}}),
+            ),
+        ),
+        (
+            Rule::BoundTightened,
+            true,
+            whole(
+                json!({"patternProperties": {"^x": {"minimum": 0}}, "additionalProperties": {"minimum": 1}}),
+                json!({"additionalProperties": {"minimum": 1}}),
+            ),
+        ),
+        (
+            Rule::PatternPropertyClosed,
+            true,
+            whole(
+                json!({"patternProperties": {"^x": {}}, "additionalProperties": false}),
+                json!({"additionalProperties": false}),
+            ),
+        ),
         (Rule::TupleLengthChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{}, {}]}))),
         (Rule::TypeChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{"type": "string"}]}))),
         (Rule::TypeChanged, true, x(json!({"items": {}}), json!({"items": {"type": "string"}}))),
@@ -120,6 +159,9 @@ fn completed() -> Vec<Row> {
         (Rule::BoundTightened, false, x(json!({"not": {"minimum": 1}}), json!({"not": {"minimum": 2}}))),
         (Rule::ConditionAdded, true, x(json!({}), json!({"if": {"const": 1}, "then": false}))),
         (Rule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({}))),
+        (Rule::AnnotationChanged, false, x(json!({"if": {"const": 1}}), json!({"if": {"const": 2}, "then": true}))),
+        (Rule::ConditionAdded, true, x(json!({"if": {"const": 1}}), json!({"if": {"const": 1}, "else": false}))),
+        (Rule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({"if": {"const": 1}}))),
         (Rule::UnevaluatedAdded, true, whole(json!({}), json!({"unevaluatedProperties": false}))),
         (Rule::UnevaluatedDropped, false, whole(json!({"unevaluatedProperties": false}), json!({}))),
         (Rule::SchemaClosed, true, x(json!({}), json!(false))),
@@ -187,6 +229,12 @@ fn silent_rows_are_silent_in_positive_positions_only() {
         let twice = |inner: &Value| json!({"type": "object", "not": {"not": {"properties": {"in": inner}}}});
         assert!(!compare(&taking(twice(&old)), &taking(twice(&new))).breaking, "{rule:?}");
     }
+}
+
+#[test]
+fn what_a_condition_looked_at_counts_beside_unevaluated() {
+    let with = |seen: Value| json!({"type": "object", "if": {"properties": seen}, "unevaluatedProperties": false});
+    assert!(compare(&taking(with(json!({"a": true}))), &taking(with(json!({})))).breaking);
 }
 
 #[test]
