@@ -321,8 +321,11 @@ struct Tally {
     widened: [u32; WIDENINGS.len()],
 }
 
+/// Whether a change, from one root to another, is one of a kind.
+type IsMet = fn(&Change, &Value, &Value) -> bool;
+
 /// Widenings that stand behind a rule with others. Each has to be met in a pair that was silent.
-const WIDENINGS: [(&str, fn(&Change, &Value, &Value) -> bool); 6] = [
+const WIDENINGS: [(&str, IsMet); 6] = [
     ("a `const` became an `enum` of more", |change, old, _| {
         change.rule == Rule::EnumValueAdded && old.pointer(&change.pointer).is_none()
     }),
