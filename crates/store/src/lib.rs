@@ -21,6 +21,7 @@ pub mod mesh_logins;
 pub mod mesh_messages;
 pub mod mesh_prekeys;
 pub mod mesh_presence;
+pub mod mesh_queue;
 pub mod migrate;
 pub mod permissions;
 mod postgres;

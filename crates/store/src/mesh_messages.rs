@@ -11,23 +11,23 @@ use ostler_protocol::{
         Aid,
         connections::{Mode, Place},
         messages::{
-            DeviceCopy, Direction, Message, Parcel, QUEUED_MS_MAX, RecallError, Recallable, SEALED,
-            recall as may_recall,
+            DeviceCopy, Direction, LETTER_BYTES, Message, Parcel, RecallError, Recallable, SEALED, recall as may_recall,
         },
     },
 };
 
 use crate::{
-    db::{Db, Engine, StoreError},
+    db::{Db, StoreError},
+    mesh_queue::{self, queued_since},
     record::{Reader, Value, json, text},
 };
 
-/// The queue of an agent holds no more than this, however few messages that are.
-pub const QUEUED_BYTES_MAX: i64 = 8 * 1024 * 1024;
 /// Of the messages that one acknowledgement covers, the senders of this many are told.
 pub const ACKED_SENDERS_MAX: i64 = 200;
 /// Messages read at once: each may be large.
 const PAGE: u32 = 20;
+/// Places of an agent whose marks are kept.
+pub const PLACES_MAX: i64 = 256;
 /// Rows cleared away at once.
 const SWEEP: i64 = 1_000;
 
@@ -134,6 +134,15 @@ impl Letter {
         self.direction == Direction::Inbound && matches!(self.contents, Contents::Whole(_))
     }
 
+    /// What keeping it costs.
+    pub(crate) fn weight(&self) -> i64 {
+        let contents: usize = match &self.contents {
+            Contents::Whole(payload) => payload.as_str().len(),
+            Contents::Copies(copies) => copies.iter().map(|copy| copy.envelope.as_str().len()).sum(),
+        };
+        contents as i64 + LETTER_BYTES
+    }
+
     pub(crate) fn payload(&self) -> Option<&RawJson> {
         match &self.contents {
             Contents::Whole(payload) => Some(payload),
@@ -177,6 +186,8 @@ impl Post {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Posted {
     Sent(Sent),
+    /// Nothing was sent: a mailbox that it goes to has no room.
+    Full,
     Acked(Acked),
 }
 
@@ -216,16 +227,6 @@ pub(crate) fn direction_name(direction: Direction) -> &'static str {
 
 fn direction(name: &str) -> Option<Direction> {
     [Direction::Inbound, Direction::OutboundSync].into_iter().find(|one| direction_name(*one) == name)
-}
-
-/// A place, as whoever took a message of the queue.
-pub(crate) fn place_name(place: &Place) -> String {
-    format!("{}/{}", place.device_id, place.slot_id)
-}
-
-/// What was sent before this is no longer in the queue.
-pub(crate) fn queued_since(now: Timestamp) -> Timestamp {
-    now.checked_sub(SignedDuration::from_millis(QUEUED_MS_MAX)).unwrap_or(Timestamp::MIN)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -377,7 +378,7 @@ pub async fn list_letters(
 }
 
 /// A letter; one without a payload has its copies elsewhere.
-fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
+pub(crate) fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
     Ok(Letter {
         owner: row.id()?,
         seq: row.int()?,
@@ -391,108 +392,6 @@ fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
         sent_at: row.time()?,
         contents: if row.next_is_null()? { Contents::Copies(vec![]) } else { Contents::Whole(row.raw_json()?) },
     })
-}
-
-/// What the queue of an agent holds, without the contents.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Queue {
-    /// The messages that a place may have, those nobody took and its own: their numbers and sizes.
-    pub open: Vec<(i64, usize)>,
-    pub earliest_seq: Option<i64>,
-    pub dropped: i64,
-}
-
-/// On SQLite the queue is in the memory of the connection that writes, and so it is read there.
-async fn read_queue<T: Send + 'static>(
-    db: &Db,
-    sql: &'static str,
-    args: Vec<Value>,
-    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    match &db.engine {
-        Engine::Sqlite(_) => db.write(sql, args, decode).await,
-        Engine::Postgres(_) => db.read(sql, args, decode).await,
-    }
-}
-
-pub async fn get_queue(
-    db: &Db,
-    owner: &Aid,
-    mailbox: &Mailbox,
-    place: &Place,
-    now: Timestamp,
-) -> Result<Queue, StoreError> {
-    let mut queue = Queue { dropped: mailbox.dropped, ..Queue::default() };
-    if mailbox.queued_at.is_none() {
-        return Ok(queue);
-    }
-    let sql = "SELECT seq, CAST(LENGTH(payload) AS BIGINT), sent_at, taken_by FROM mesh_queue
-        WHERE owner = $1 AND received = 0 ORDER BY seq";
-    let decode = |row: &mut Reader<'_>| Ok(((row.int()?, row.int()? as usize), row.time()?, row.opt_text()?));
-    let (since, name) = (queued_since(now), place_name(place));
-    for ((seq, size), sent_at, taken_by) in read_queue(db, sql, vec![text(owner)], decode).await? {
-        if sent_at <= since {
-            queue.dropped += 1;
-            continue;
-        }
-        queue.earliest_seq.get_or_insert(seq);
-        queue.open.extend(taken_by.is_none_or(|taken_by| taken_by == name).then_some((seq, size)));
-    }
-    Ok(queue)
-}
-
-/// One message of the queue; `None`: it is gone.
-pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>, StoreError> {
-    let sql = "SELECT owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload
-        FROM mesh_queue WHERE owner = $1 AND seq = $2 AND received = 0";
-    let found = read_queue(db, sql, vec![text(owner), seq.into()], decode_letter).await?.pop();
-    Ok(found.map(|letter| Letter { mode: Mode::Queue, ..letter }))
-}
-
-/// Messages of the queue that nobody has taken.
-pub async fn list_untaken(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<i64>, StoreError> {
-    let sql = "SELECT seq FROM mesh_queue
-        WHERE owner = $1 AND sent_at > $2 AND taken_by IS NULL AND received = 0 ORDER BY seq";
-    read_queue(db, sql, vec![text(owner), queued_since(now).into()], |row| row.int()).await
-}
-
-/// Takes a message of the queue for one place. False: another has it.
-pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool, StoreError> {
-    let sql = "UPDATE mesh_queue SET taken_by = $1
-        WHERE owner = $2 AND seq = $3 AND taken_by IS NULL AND received = 0 RETURNING seq";
-    let args = vec![place_name(place).into(), text(owner), seq.into()];
-    Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
-}
-
-/// Takes what a place may have of the queue between two numbers, and what it has taken before.
-pub async fn claim_open(
-    db: &Db,
-    owner: &Aid,
-    place: &Place,
-    after: i64,
-    upto: i64,
-    now: Timestamp,
-) -> Result<Vec<Letter>, StoreError> {
-    let lock = match &db.engine {
-        Engine::Sqlite(_) => "",
-        // In one order everywhere, so that nobody waits in a circle.
-        Engine::Postgres(_) => "FOR UPDATE",
-    };
-    let sql = format!(
-        "UPDATE mesh_queue SET taken_by = $1 WHERE owner = $2 AND seq IN
-            (SELECT seq FROM mesh_queue WHERE owner = $2 AND seq > $3 AND seq <= $4 AND sent_at > $5 AND received = 0
-                AND (taken_by IS NULL OR taken_by = $1) ORDER BY seq {lock})
-        RETURNING owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload"
-    );
-    let args = vec![place_name(place).into(), text(owner), after.into(), upto.into(), queued_since(now).into()];
-    let claimed = db.write(sql, args, decode_letter).await?;
-    Ok(claimed.into_iter().map(|letter| Letter { mode: Mode::Queue, ..letter }).collect())
-}
-
-/// Gives a message of the queue back that could not be handed to whom it was taken for.
-pub async fn release(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<(), StoreError> {
-    let sql = "UPDATE mesh_queue SET taken_by = NULL WHERE owner = $1 AND seq = $2 AND taken_by = $3 AND received = 0";
-    db.execute(sql, vec![text(owner), seq.into(), place_name(place).into()]).await
 }
 
 const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mesh_messages
@@ -573,19 +472,17 @@ pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<
             }
         }
     }
-    let sql = "SELECT DISTINCT owner FROM mesh_queue WHERE sent_at <= $1";
-    let owners = read_queue(db, sql, vec![queued_since(now).into()], |row| row.text()).await?;
-    deleted += owners.len();
-    for owner in owners {
-        trim_queue(db, owner, now).await?;
-    }
-    Ok(deleted)
+    deleted += delete_forgotten(db).await?;
+    Ok(deleted + mesh_queue::delete_expired(db, now).await?)
 }
 
-/// Drops from an agent's queue what is too old or too much, and counts it.
-async fn trim_queue(db: &Db, owner: String, now: Timestamp) -> Result<(), StoreError> {
-    match &db.engine {
-        Engine::Sqlite(sqlite) => crate::sqlite::trim_queue(sqlite, owner, now).await,
-        Engine::Postgres(connections) => crate::postgres::trim_queue(connections, owner, now).await,
-    }
+/// Of too many places of an agent, those go whose mark has not moved for the longest.
+async fn delete_forgotten(db: &Db) -> Result<usize, StoreError> {
+    let sql = "DELETE FROM mesh_cursors WHERE (aid, device_id, slot_id) IN (
+        SELECT aid, device_id, slot_id FROM (
+            SELECT aid, device_id, slot_id,
+                ROW_NUMBER() OVER (PARTITION BY aid ORDER BY updated_at DESC, device_id, slot_id) AS place
+            FROM mesh_cursors WHERE aid IN (SELECT aid FROM mesh_cursors GROUP BY aid HAVING COUNT(*) > $1)) AS ranked
+        WHERE place > $2) RETURNING 1";
+    Ok(db.write(sql, vec![PLACES_MAX.into(), PLACES_MAX.into()], |_| Ok(())).await?.len())
 }

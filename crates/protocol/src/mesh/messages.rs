@@ -22,6 +22,12 @@ pub const RECALL_MS_MAX: i64 = 120_000;
 pub const QUERY_AIDS_MAX: usize = 100;
 /// How long a durable message is kept.
 pub const MESSAGE_LIFE_MS_DEFAULT: i64 = 86_400_000;
+/// A mailbox takes so much at once, and more as this drains away, which takes as long as a message is kept: it never holds
+/// more than twice as much, and nothing has to be counted when messages go.
+pub const MAILBOX_BYTES_MAX: i64 = MAILBOX_DRAIN_BYTES_PER_MS * MESSAGE_LIFE_MS_DEFAULT;
+pub const MAILBOX_DRAIN_BYTES_PER_MS: i64 = 6;
+/// What a letter weighs beside its payload, so that many small ones count, too.
+pub const LETTER_BYTES: i64 = 512;
 /// How long, …
 pub const QUEUED_MS_MAX: i64 = 300_000;
 /// … and how many messages that wait for one consumer are kept per agent.

@@ -17,7 +17,10 @@ use ostler_protocol::{
         messages::{Message, RECEIVED_EVENT},
     },
 };
-use ostler_store::mesh_messages::{self as store, Contents, Letter};
+use ostler_store::{
+    mesh_messages::{self as store, Contents, Letter},
+    mesh_queue,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -130,14 +133,14 @@ impl Delivery {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
-            if !store::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
+            if !mesh_queue::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
                 return Ok(false);
             }
             if self.connections.offer(&letter.owner, chosen, &frame) {
                 return Ok(true);
             }
             // It left meanwhile: whoever is next has it, here or elsewhere.
-            store::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
+            mesh_queue::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
             if let Some(told) = &app.told {
                 told.put_mailbox(&letter.owner);
             }
@@ -205,11 +208,11 @@ impl Delivery {
 
     /// Hands out what waits in the queue of an agent, as far as there is somebody to take it.
     async fn hand_out_untaken(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
-        for seq in store::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
+        for seq in mesh_queue::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
             if self.connections.ready(aid).is_empty() {
                 break;
             }
-            if let Some(letter) = store::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
+            if let Some(letter) = mesh_queue::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
                 self.hand_out(app, &letter).await?;
             }
         }

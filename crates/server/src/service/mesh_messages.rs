@@ -25,8 +25,9 @@ use ostler_protocol::{
 };
 use ostler_store::{
     lane::LaneError,
-    mesh_messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Queue, Sent},
+    mesh_messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Sent},
     mesh_prekeys, mesh_presence,
+    mesh_queue::{self, Queue},
 };
 use serde::Serialize;
 
@@ -76,8 +77,13 @@ pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<S
         parcel,
         life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
     };
-    let Posted::Sent(sent) = post(app, Post::Send(Box::new(outgoing))).await? else {
-        return Err(Failure::internal("a send was answered with something else"));
+    let sent = match post(app, Post::Send(Box::new(outgoing))).await? {
+        Posted::Sent(sent) => sent,
+        Posted::Full => {
+            let message = format!("the mailbox of {} is full; it empties as what is in it expires", asked.to);
+            return Err(Failure::rule(FailureKind::RateLimited, "mailbox-full", message));
+        }
+        Posted::Acked(_) => return Err(Failure::internal("a send was answered with something else")),
     };
     if sent.duplicate {
         if sent.to != asked.to {
@@ -120,7 +126,7 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
         return false;
     }
     let handed_out = async {
-        match store::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
+        match mesh_queue::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
             Some(letter) => app.mesh.delivery.hand_out(app, &letter).await,
             None => Ok(false),
         }
@@ -157,13 +163,14 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
     };
     let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
     let kept = kept.await.map_err(store_failure)?;
-    let queue = store::get_queue(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
+    let queue = mesh_queue::get(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
     let end = page_end(&kept, &queue, after, limit);
     let mut messages = kept.messages;
     messages.retain(|message| message.seq <= end);
     if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
         // What another has taken meanwhile is the other's.
-        let claimed = store::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
+        let claimed =
+            mesh_queue::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
         messages.extend(claimed.iter().filter_map(|letter| letter.for_device(&place.device_id)));
         messages.sort_by_key(|message| message.seq);
         messages.truncate(limit as usize);

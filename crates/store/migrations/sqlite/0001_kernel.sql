@@ -361,7 +361,10 @@ CREATE TABLE mesh_mailboxes (
     mode TEXT NOT NULL,
     -- Messages of the queue that nobody took in time.
     dropped BIGINT NOT NULL,
-    queued_at BIGINT
+    queued_at BIGINT,
+    -- How much of what it may take was taken, at that time; since then some of it has drained away.
+    used_bytes BIGINT NOT NULL DEFAULT 0,
+    used_at BIGINT NOT NULL DEFAULT 0
 );
 
 -- What is kept until it expires. A message for devices has its payloads below; one that was recalled has none.

@@ -9,7 +9,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{Mode, Place},
-        messages::{Direction, QUEUED_MAX},
+        messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
 use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
@@ -20,10 +20,8 @@ use super::{ANSWER_MAX, gather, lane_options};
 use crate::{
     db::StoreError,
     lane::{self, Host, LaneError, PostJob},
-    mesh_messages::{
-        ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, QUEUED_BYTES_MAX, Sent, direction_name,
-        place_name, queued_since,
-    },
+    mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name},
+    mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
 };
 
 /// Messages one flush takes. What waits is looked up in what was given, so it is kept small.
@@ -32,19 +30,27 @@ const FLUSH_POSTS_MAX: usize = 128;
 /// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`.
 const SEND: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
-        $9::text[], $10::bigint[], $11::bigint[])
-    AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at)
+        $9::text[], $10::bigint[], $11::bigint[], $17::bigint[])
+    AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at, weight)
 ), known AS (
     SELECT g.n, m.recipient, m.seq, m.sent_at, 0::bigint AS queued FROM given g JOIN mesh_messages m
         ON m.message_id = g.message_id AND m.sender = g.sender AND m.direction = 'inbound' WHERE g.direction = 'inbound'
     UNION ALL SELECT g.n, q.recipient, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
         ON q.message_id = g.message_id AND q.sender = g.sender WHERE g.direction = 'inbound'
+), full_boxes AS (
+    SELECT b.aid FROM given g JOIN mesh_mailboxes b ON b.aid = g.owner AND (b.mode <> 'queue' OR g.may_queue = 0)
+    GROUP BY b.aid
+    HAVING GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18::bigint) + SUM(g.weight) > $19::bigint
 ), fresh AS (
     SELECT * FROM given g WHERE NOT EXISTS (SELECT 1 FROM known k WHERE k.n = g.n)
+        AND NOT EXISTS (SELECT 1 FROM given o JOIN full_boxes b ON b.aid = o.owner WHERE o.n = g.n)
 ), boxes AS (
-    INSERT INTO mesh_mailboxes AS b (aid, last_seq, mode, dropped)
-    SELECT f.owner, COUNT(*), 'fanout', 0 FROM fresh f GROUP BY f.owner ORDER BY f.owner
-    ON CONFLICT (aid) DO UPDATE SET last_seq = b.last_seq + excluded.last_seq,
+    INSERT INTO mesh_mailboxes AS b (aid, last_seq, mode, dropped, used_bytes, used_at)
+    SELECT f.owner, COUNT(*), 'fanout', 0, SUM(f.weight), $12::bigint FROM fresh f GROUP BY f.owner ORDER BY f.owner
+    ON CONFLICT (aid) DO UPDATE SET last_seq = b.last_seq + excluded.last_seq, used_at = excluded.used_at,
+        used_bytes = GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18) + CASE WHEN b.mode = 'queue'
+            THEN COALESCE((SELECT SUM(f.weight) FROM fresh f WHERE f.owner = b.aid AND f.may_queue = 0), 0)
+            ELSE excluded.used_bytes END,
         queued_at = CASE WHEN b.mode = 'queue' THEN $12::bigint ELSE b.queued_at END
     RETURNING b.aid, b.last_seq, b.mode
 ), numbered AS (
@@ -284,6 +290,9 @@ async fn send(
         .bind(copies.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.device_id.as_str()).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.envelope.as_str()).collect::<Vec<_>>())
+        .bind(number(|letter| letter.weight()))
+        .bind(MAILBOX_DRAIN_BYTES_PER_MS)
+        .bind(MAILBOX_BYTES_MAX)
         .fetch_all(connection)
         .await?;
     for row in &found {
@@ -302,6 +311,10 @@ async fn send(
         if let Some(letter) = letters.remove(&(index, direction)).filter(|_| !known) {
             to_deliver.push(Letter { seq, mode, ..letter });
         }
+    }
+    // What has no number found no room.
+    for (index, _) in sends.iter().filter(|(index, _)| !again.iter().any(|(later, _)| later == index)) {
+        done[*index].get_or_insert((Posted::Full, vec![]));
     }
     for (index, first) in again {
         let mut posted = done[first].clone().expect("the first has an outcome").0;

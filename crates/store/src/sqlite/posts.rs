@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Timestamp,
-    mesh::{connections::Mode, messages::QUEUED_MAX},
+    mesh::{
+        connections::Mode,
+        messages::{MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
+    },
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -13,10 +16,8 @@ use super::{Sqlite, Work, Write, query};
 use crate::{
     db::StoreError,
     lane::{self, Host, LaneError, PostJob},
-    mesh_messages::{
-        ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, QUEUED_BYTES_MAX, Sent, direction_name, mode,
-        place_name, queued_since,
-    },
+    mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
+    mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
     record::{Value, opt_text, text},
 };
 
@@ -66,6 +67,11 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
         return Ok((Posted::Sent(first), vec![]));
     }
     let (mut letter, own) = outgoing.letters(now);
+    for letter in [Some(&letter), own.as_ref()].into_iter().flatten() {
+        if !has_room(tx, letter)? {
+            return Ok((Posted::Full, vec![]));
+        }
+    }
     put(tx, &mut letter, outgoing.expires_at(now))?;
     let to = letter.owner.clone();
     let sent = Sent { to, seq: letter.seq, sent_at: now, mode: letter.mode, duplicate: false, delivered: false };
@@ -87,6 +93,20 @@ fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError
         Ok(Sent { to, seq, sent_at, mode, duplicate: true, delivered: false })
     })?;
     Ok(found.into_iter().next())
+}
+
+/// Whether a mailbox may take the letter. What waits for one consumer has a limit of its own.
+fn has_room(tx: &Connection, letter: &Letter) -> Result<bool, StoreError> {
+    let sql = "SELECT mode, used_bytes, used_at FROM mesh_mailboxes WHERE aid = ?1";
+    let found = query(tx, sql, &[text(&letter.owner)], |row| Ok((row.named(mode)?, row.int()?, row.time()?)))?;
+    Ok(found.into_iter().all(|(mode, used_bytes, used_at)| {
+        let used = used_bytes - drained(used_at, letter.sent_at);
+        (mode == Mode::Queue && letter.may_queue()) || used.max(0) + letter.weight() <= MAILBOX_BYTES_MAX
+    }))
+}
+
+fn drained(since: Timestamp, now: Timestamp) -> i64 {
+    (now.as_millisecond() - since.as_millisecond()).max(0).saturating_mul(MAILBOX_DRAIN_BYTES_PER_MS)
 }
 
 /// Gives the letter its mailbox's next number, and keeps or queues it.
@@ -129,7 +149,10 @@ fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<()
         ];
         execute(tx, sql, &row)?;
     }
-    Ok(())
+    let sql = "UPDATE mesh_mailboxes
+        SET used_bytes = MAX(0, used_bytes - MAX(0, ?1 - used_at) / 1000 * ?2) + ?3, used_at = ?1 WHERE aid = ?4";
+    let row = [letter.sent_at.into(), MAILBOX_DRAIN_BYTES_PER_MS.into(), letter.weight().into(), text(&letter.owner)];
+    execute(tx, sql, &row)
 }
 
 fn enqueue(tx: &Connection, letter: &Letter) -> Result<(), StoreError> {

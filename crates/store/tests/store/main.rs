@@ -11,6 +11,7 @@ mod identities;
 mod interleavings;
 mod invariants;
 mod ledger;
+mod mesh_limits;
 mod mesh_messages;
 mod mesh_queue;
 mod model;

@@ -18,7 +18,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     mesh_messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
-    mesh_prekeys,
+    mesh_prekeys, mesh_queue,
 };
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
@@ -34,7 +34,6 @@ on_both_engines!(
     letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered,
     a_pull_gives_as_many_as_fit_and_at_least_one,
     an_id_is_that_of_one_message_to_one_recipient,
-    what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it,
     a_mark_goes_forward_only_and_no_further_than_there_is,
     a_message_is_found_by_an_index,
     a_device_has_one_prekey_and_an_agent_so_many_devices,
@@ -325,7 +324,7 @@ impl Play {
         if self.dice.roll(3) == 0 {
             let (db, now) = (&self.workshop.db, self.workshop.now());
             let upto = open[self.dice.roll(open.len())];
-            let claimed = mesh_messages::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
+            let claimed = mesh_queue::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
             let mut numbers: Vec<i64> = claimed.iter().map(|letter| letter.seq).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, open.into_iter().filter(|open| *open <= upto).collect::<Vec<_>>());
@@ -333,7 +332,7 @@ impl Play {
             numbers.iter().for_each(|number| kept.get_mut(number).unwrap().taken_by = Some(device));
             return;
         }
-        let claimed = mesh_messages::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
+        let claimed = mesh_queue::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
         let kept = self.model.boxes.get_mut(owner).unwrap().get_mut(&seq).unwrap();
         assert_eq!(claimed, kept.taken_by.is_none());
         kept.taken_by = Some(device);
@@ -361,7 +360,7 @@ impl Play {
         if let Some(mailbox) = mesh_messages::get_mailbox(&self.workshop.db, &aid(owner)).await.unwrap() {
             assert_eq!(mailbox.last_seq, self.model.last.get(owner).copied().unwrap_or(0));
             let place = spot(device);
-            let queue = mesh_messages::get_queue(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
+            let queue = mesh_queue::get(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
             let open: Vec<i64> = queue.open.iter().map(|(seq, _)| *seq).collect();
             assert_eq!(open, self.model.open(owner, device), "{owner} {device}");
         }
@@ -458,49 +457,6 @@ async fn an_id_is_that_of_one_message_to_one_recipient(place: Place) {
     let first = sent.iter().find(|sent| !sent.duplicate).unwrap().to.clone();
     assert!(sent.iter().all(|sent| sent.to == first), "{sent:?}");
     assert_eq!(sent.iter().filter(|sent| sent.duplicate).count(), 2);
-}
-
-/// From now on no mark can be moved for the first time.
-async fn refuse_marks(place: &Place) {
-    match place.engine() {
-        Engine::Sqlite => rusqlite::Connection::open(place.file())
-            .unwrap()
-            .execute_batch("CREATE TRIGGER no BEFORE INSERT ON mesh_cursors BEGIN SELECT RAISE(ABORT, 'no'); END")
-            .unwrap(),
-        Engine::Postgres => {
-            let sql = "CREATE FUNCTION no() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no'; END $$ LANGUAGE plpgsql;
-                CREATE TRIGGER no BEFORE INSERT ON mesh_cursors FOR EACH ROW EXECUTE FUNCTION no()";
-            PgConnection::connect(&place.url()).await.unwrap().execute(sqlx::raw_sql(sql)).await.unwrap();
-        }
-    }
-}
-
-async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    refuse_marks(&place).await;
-    workshop.host.shut();
-    let is_held = || workshop.host.letters.lock().unwrap().iter().any(|letter| letter.message_id == "held");
-    let until = async |holds: &dyn Fn() -> bool| {
-        while !holds() {
-            tokio::task::yield_now().await;
-        }
-    };
-    let beside = async {
-        until(&is_held).await;
-        let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
-        tokio::join!(send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x")), workshop.lanes.post(mark))
-    };
-    let open = async {
-        until(&is_held).await;
-        until(&|| workshop.lanes.waiting().0 == 3).await;
-        workshop.host.open();
-    };
-    let held = send(&workshop, outgoing(AIDS[0], AIDS[1], "held", "x"));
-    let (held, (sent, marked), ()) = tokio::join!(held, beside, open);
-    assert!(marked.is_err());
-    assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
-    let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
-    assert_eq!(delivered, [1, 2]);
 }
 
 async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {

@@ -5,7 +5,10 @@ use ostler_protocol::mesh::{
     connections::Mode,
     messages::{QUEUED_MAX, QUEUED_MS_MAX, RecallError},
 };
-use ostler_store::mesh_messages::{self, Queue};
+use ostler_store::{
+    mesh_messages,
+    mesh_queue::{self, Queue},
+};
 
 use crate::{
     mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
@@ -33,7 +36,7 @@ async fn queue_of(place: &Place, ids: &[&str]) -> Workshop {
 
 async fn queue(workshop: &Workshop, device: &str) -> Queue {
     let mailbox = mailbox(workshop, AIDS[1]).await;
-    mesh_messages::get_queue(&workshop.db, &aid(AIDS[1]), &mailbox, &spot(device), workshop.now()).await.unwrap()
+    mesh_queue::get(&workshop.db, &aid(AIDS[1]), &mailbox, &spot(device), workshop.now()).await.unwrap()
 }
 
 async fn open(workshop: &Workshop, device: &str) -> Vec<i64> {
@@ -41,17 +44,17 @@ async fn open(workshop: &Workshop, device: &str) -> Vec<i64> {
 }
 
 async fn untaken(workshop: &Workshop) -> Vec<i64> {
-    mesh_messages::list_untaken(&workshop.db, &aid(AIDS[1]), workshop.now()).await.unwrap()
+    mesh_queue::list_untaken(&workshop.db, &aid(AIDS[1]), workshop.now()).await.unwrap()
 }
 
 async fn claim(workshop: &Workshop, seq: i64, device: &str) -> bool {
-    mesh_messages::claim(&workshop.db, &aid(AIDS[1]), seq, &spot(device)).await.unwrap()
+    mesh_queue::claim(&workshop.db, &aid(AIDS[1]), seq, &spot(device)).await.unwrap()
 }
 
 /// The numbers that a place has now of those up to one.
 async fn claim_open(workshop: &Workshop, device: &str, upto: i64) -> Vec<i64> {
     let (owner, place) = (aid(AIDS[1]), spot(device));
-    let claimed = mesh_messages::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
+    let claimed = mesh_queue::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
     let mut numbers: Vec<i64> = claimed.await.unwrap().iter().map(|letter| letter.seq).collect();
     numbers.sort_unstable();
     numbers
@@ -93,7 +96,7 @@ async fn a_queued_message_is_taken_by_one_place(place: Place) {
     assert_eq!(claimed.into_iter().filter(|claimed| *claimed).count(), 1);
     assert!(claim(&workshop, 2, "desk").await);
     assert_eq!(untaken(&workshop).await, [3]);
-    let queued = mesh_messages::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
+    let queued = mesh_queue::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
     let message = queued.for_device("whatever").unwrap();
     assert_eq!(
         (message.seq, message.delivery_mode, message.payload.to_value()["text"].as_str()),
@@ -141,7 +144,7 @@ async fn a_pull_takes_what_it_gives(place: Place) {
 async fn what_could_not_be_handed_over_is_for_the_next(place: Place) {
     let workshop = queue_of(&place, &["a"]).await;
     let release = async |device: &str| {
-        mesh_messages::release(&workshop.db, &aid(AIDS[1]), 1, &spot(device)).await.unwrap();
+        mesh_queue::release(&workshop.db, &aid(AIDS[1]), 1, &spot(device)).await.unwrap();
     };
     assert!(claim(&workshop, 1, "desk").await);
     release("phone").await;

@@ -1,0 +1,122 @@
+//! Mailboxes under strain, on both engines: what fails beside a message, and what is too much for a mailbox.
+
+use jiff::Timestamp;
+use ostler_protocol::{
+    RawJson,
+    mesh::messages::{DeviceCopy, LETTER_BYTES, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Parcel},
+};
+use ostler_store::mesh_messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use crate::{
+    mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
+    place::{Engine, Place, on_both_engines},
+    workshop::Workshop,
+};
+
+on_both_engines!(
+    what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it,
+    a_mailbox_takes_so_much_and_more_as_that_drains_away,
+    of_too_many_places_the_longest_unmoved_are_forgotten,
+);
+
+async fn run(place: &Place, sql: String) {
+    match place.engine() {
+        Engine::Sqlite => rusqlite::Connection::open(place.file()).unwrap().execute_batch(&sql).unwrap(),
+        Engine::Postgres => {
+            let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+            connection.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap();
+        }
+    }
+}
+
+/// From now on no mark can be moved for the first time.
+async fn refuse_marks(place: &Place) {
+    let sql = match place.engine() {
+        Engine::Sqlite => "CREATE TRIGGER no BEFORE INSERT ON mesh_cursors BEGIN SELECT RAISE(ABORT, 'no'); END",
+        Engine::Postgres => {
+            "CREATE FUNCTION no() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no'; END $$ LANGUAGE plpgsql;
+                CREATE TRIGGER no BEFORE INSERT ON mesh_cursors FOR EACH ROW EXECUTE FUNCTION no()"
+        }
+    };
+    run(place, sql.into()).await;
+}
+
+async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    refuse_marks(&place).await;
+    workshop.host.shut();
+    let is_held = || workshop.host.letters.lock().unwrap().iter().any(|letter| letter.message_id == "held");
+    let until = async |holds: &dyn Fn() -> bool| {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let beside = async {
+        until(&is_held).await;
+        let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
+        tokio::join!(send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x")), workshop.lanes.post(mark))
+    };
+    let open = async {
+        until(&is_held).await;
+        until(&|| workshop.lanes.waiting().0 == 3).await;
+        workshop.host.open();
+    };
+    let held = send(&workshop, outgoing(AIDS[0], AIDS[1], "held", "x"));
+    let (held, (sent, marked), ()) = tokio::join!(held, beside, open);
+    assert!(marked.is_err());
+    assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
+    let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
+    assert_eq!(delivered, [1, 2]);
+}
+
+async fn post(workshop: &Workshop, message: Outgoing) -> Posted {
+    workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap()
+}
+
+async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let message = |id: &str| outgoing(AIDS[0], AIDS[1], id, "x");
+    let weight = message("a").payload.as_str().len() as i64 + LETTER_BYTES;
+    send(&workshop, message("a")).await;
+    // As if much had come before it: there is room for one more.
+    let used = MAILBOX_BYTES_MAX - weight;
+    run(&place, format!("UPDATE mesh_mailboxes SET used_bytes = {used} WHERE aid = '{}'", AIDS[1])).await;
+    assert_eq!(send(&workshop, message("b")).await.seq, 2);
+    assert_eq!(post(&workshop, message("c")).await, Posted::Full);
+    assert!(send(&workshop, message("b")).await.duplicate, "what was sent before was sent");
+    // A message that is for two mailboxes goes to both or to none.
+    let envelope = RawJson::of(&json!({"type": "e2ee.encrypted"}));
+    let copies = |device: &str| vec![DeviceCopy { device_id: device.into(), envelope: envelope.clone() }];
+    let both = |from: &str, to: &str| Outgoing {
+        encrypted: true,
+        parcel: Parcel::Copies { recipient: copies("desk"), own: copies("phone") },
+        ..outgoing(from, to, "both", "x")
+    };
+    assert_eq!(post(&workshop, both(AIDS[1], AIDS[2])).await, Posted::Full, "there is no room for its sender's copy");
+    assert_eq!(mesh_messages::get_mailbox(&workshop.db, &aid(AIDS[2])).await.unwrap(), None);
+    assert_eq!(send(&workshop, both(AIDS[0], AIDS[2])).await.seq, 1, "others have room");
+    workshop.host.advance_ms(weight / MAILBOX_DRAIN_BYTES_PER_MS + 1);
+    assert_eq!(send(&workshop, message("c")).await.seq, 3, "what was refused took no number");
+    assert_eq!(post(&workshop, message("d")).await, Posted::Full);
+    assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await.len(), 3);
+    assert_eq!(mailbox(&workshop, AIDS[1]).await.last_seq, 3);
+}
+
+async fn of_too_many_places_the_longest_unmoved_are_forgotten(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    send(&workshop, outgoing(AIDS[0], AIDS[1], "a", "x")).await;
+    send(&workshop, outgoing(AIDS[0], AIDS[2], "b", "x")).await;
+    ack(&workshop, AIDS[2], "desk", 1).await;
+    for number in 0..PLACES_MAX + 2 {
+        workshop.host.advance_ms(1);
+        ack(&workshop, AIDS[1], &format!("device-{number}"), 1).await;
+    }
+    mesh_messages::delete_expired(&workshop.db, workshop.now(), Timestamp::MIN).await.unwrap();
+    let mark = async |owner: &str, device: &str| {
+        mesh_messages::get_ack(&workshop.db, &aid(owner), &spot(device)).await.unwrap()
+    };
+    assert_eq!((mark(AIDS[1], "device-0").await, mark(AIDS[1], "device-1").await), (0, 0));
+    assert_eq!((mark(AIDS[1], "device-2").await, mark(AIDS[2], "desk").await), (1, 1));
+}
