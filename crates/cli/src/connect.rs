@@ -86,6 +86,18 @@ pub struct Settings {
     pub token: Option<Origin>,
 }
 
+impl Settings {
+    /// The server that was named for this call, and not just the one that is used by default.
+    pub fn named_server(&self) -> Option<String> {
+        let named = match &self.server.origin {
+            Origin::Default => false,
+            Origin::Context(_) => self.context.as_ref().is_some_and(|context| context.origin != Origin::Default),
+            _ => true,
+        };
+        named.then(|| self.server.value.clone())
+    }
+}
+
 impl Connection {
     pub fn client(&self) -> Result<Client, Failure> {
         let settings = self.settings()?;

@@ -67,6 +67,23 @@ fn general(failure: &Failure) -> &'static str {
             return "give an address and a port, such as `--listen 127.0.0.1:4747`";
         }
         Some("listen") => return "another program may have the port; `--listen 127.0.0.1:0` takes a free one",
+        Some("mesh-not-believed") => {
+            return "nothing was told to whoever is not believed; `ostler mesh whois` shows how a name stands, and \
+                `ostler mesh join NAME --root FILE` names the root to believe";
+        }
+        Some("mesh-clock" | "mesh-revocations") => {
+            return "is this machine's clock right? else ask whoever runs the server; nothing was lost";
+        }
+        Some("mesh-no-prekey") => return "its agent leaves one when it connects: `ostler mesh inbox` does, for ours",
+        Some("mesh-login") => {
+            return "the keys that are kept here are not those of this name on this server; `--server` names another";
+        }
+        Some("aid-unknown") => return "check the name; `ostler pki list` at its server lists them",
+        Some("aid-taken") => return "choose another name, or use `--data-dir` where its keys are",
+        Some("certificate-revoked") => {
+            return "whoever runs the server took the name back; `ostler pki issue` there certifies a new key";
+        }
+        Some("invite") => return "ask whoever runs the server for an invitation: `ostler pki invite`, then `--invite`",
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
     }

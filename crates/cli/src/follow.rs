@@ -171,7 +171,8 @@ fn gave_up(id: &str, mut last: Failure) -> Failure {
     errors::with_hint(last, format!("the work goes on without us; `ostler trace -f {id}` follows it again"))
 }
 
-fn backoff_ms(attempt: u32) -> u64 {
+/// How long to wait before this attempt.
+pub fn backoff_ms(attempt: u32) -> u64 {
     (BACKOFF_MS_MIN << attempt.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX)
 }
 

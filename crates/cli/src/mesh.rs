@@ -1,32 +1,42 @@
 //! `ostler mesh`: a person or a script as an agent of the mesh. Joins under a name, sends messages sealed from end to end and
 //! opens those that come. Its keys lie in one file that nobody else may read.
 
-use std::path::{Path, PathBuf};
+mod inbox;
+mod kept;
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use clap::Subcommand;
-use ostler_client::mesh::{Ambient, Gateway, Heard, Member, Opened, Sealer};
+use ostler_client::{
+    is_transient,
+    mesh::{Ambient, Gateway, Member, Standing, is_place_taken},
+};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure,
     mesh::{
-        Aid,
-        messages::QueryOnlineResult,
+        auth::not_registered,
+        messages::{PAYLOAD_BYTES_MAX, QueryOnlineResult},
         prekeys::{GetPrekeyParams, GetPrekeyResult},
     },
 };
 use ostler_server::clock::fill;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     connect::{Connection, is_loopback},
     errors, exit_codes,
-    output::{self, Output, line},
+    output::{self, Output},
     times::now,
 };
+use kept::Kept;
 
 /// Join the mesh under a name, and exchange sealed messages with other agents
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler mesh join alice\n  ostler mesh send bobby.localhost.test \"hello\"\n  \
-    ostler mesh inbox --follow\n  ostler mesh whois bobby.localhost.test")]
+#[command(after_help = "Examples:\n  ostler mesh join alice\n  ostler mesh send bobby \"hello\"\n  \
+    ostler mesh inbox --follow\n  ostler mesh whois bobby")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -41,6 +51,8 @@ enum Verb {
 }
 
 /// Register a name with a new key
+///
+/// For a name that was joined here before, it sees that the keys still work, and remembers where the server is now.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler mesh join alice\n  ostler mesh join alice.probe.test --root root.crt --invite …"
@@ -61,11 +73,11 @@ struct JoinArgs {
 /// Seal a message and send it
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler mesh send bobby.localhost.test \"hello\"\n  \
-    ostler mesh send bobby.localhost.test \"hello\" --as alice.localhost.test -o json")]
+    ostler mesh send bobby \"hello\" --as alice -o json\n  git log -1 | ostler mesh send bobby -")]
 struct SendArgs {
-    /// Who is to get it
-    to: Aid,
-    /// What it says
+    /// Who is to get it; without a dot, somebody of the same domain
+    to: String,
+    /// What it says; `-` reads it from stdin
     text: String,
     #[command(flatten)]
     who: Who,
@@ -74,10 +86,12 @@ struct SendArgs {
 }
 
 /// Show the messages that came since the last time, opened, and acknowledge them
+///
+/// A name has one reader at a time on a machine; others may send meanwhile.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler mesh inbox\n  ostler mesh inbox --follow -o jsonl")]
 struct InboxArgs {
-    /// Stay and show what comes
+    /// Stay and show what comes, also after the connection was lost
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
@@ -90,7 +104,8 @@ struct InboxArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler mesh whois bobby.localhost.test -o json")]
 struct WhoisArgs {
-    aid: Aid,
+    /// Whom to look up; without a dot, somebody of the same domain
+    name: String,
     #[command(flatten)]
     who: Who,
     #[command(flatten)]
@@ -99,9 +114,15 @@ struct WhoisArgs {
 
 #[derive(clap::Args, Debug)]
 struct Who {
-    /// As which of the names that were joined here [default: the only one]
-    #[arg(long = "as", value_name = "AID")]
-    own: Option<Aid>,
+    /// As which of the names that were joined here, in full or without its domain [default: the only one]
+    #[arg(long = "as", value_name = "NAME")]
+    own: Option<String>,
+}
+
+impl Who {
+    fn find(&self, connection: &Connection) -> Result<Kept, Failure> {
+        Kept::find(connection, self.own.as_deref())
+    }
 }
 
 const AMBIENT: Ambient = Ambient { now, fill };
@@ -110,179 +131,113 @@ pub async fn mesh(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     match &args.verb {
         Verb::Join(args) => join(connection, args).await,
         Verb::Send(args) => send(connection, args).await,
-        Verb::Inbox(args) => inbox(connection, args).await,
+        Verb::Inbox(args) => inbox::inbox(args.who.find(connection)?, args.output, args.follow).await,
         Verb::Whois(args) => whois(connection, args).await,
     }
 }
 
-fn directory(connection: &Connection) -> Result<PathBuf, Failure> {
-    let data_dir = connection.settings()?.data_dir.ok_or_else(|| {
-        Failure::invalid("data-dir", "there is no home to keep keys in; name a directory with --data-dir")
-    })?;
-    Ok(data_dir.value.join("mesh"))
-}
-
-fn load(file: &Path) -> Result<Member, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|error| not_kept(file, &error))?;
-    serde_json::from_str(&text).map_err(|error| not_kept(file, &error))
-}
-
-fn save(member: &Member, file: &Path) -> Result<(), Failure> {
-    use std::{
-        io::Write,
-        os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    };
-    let fresh = file.with_extension("new");
-    let write = || {
-        if let Some(directory) = file.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        }
-        let mut open = std::fs::File::options();
-        let mut kept = open.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
-        kept.write_all(output::json(member).as_bytes())?;
-        kept.sync_all()?;
-        std::fs::rename(&fresh, file)
-    };
-    write().map_err(|error: std::io::Error| not_kept(file, &error))
-}
-
-/// The one that is asked for, or the only one.
-fn find(connection: &Connection, who: &Who) -> Result<(Member, PathBuf), Failure> {
-    let directory = directory(connection)?;
-    if let Some(aid) = &who.own {
-        let file = directory.join(format!("{aid}.json"));
-        return Ok((load(&file)?, file));
-    }
-    let entries = std::fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok);
-    let is_kept = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
-    let files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_kept).collect();
-    match files.as_slice() {
-        [file] => Ok((load(file)?, file.clone())),
-        [] => {
-            let message = "nobody has joined here";
-            Err(errors::hinted(FailureKind::NotFound, message.to_owned(), "join with `ostler mesh join NAME`"))
-        }
-        _ => Err(Failure::invalid("mesh-several", "several names were joined here; choose one with --as")),
-    }
-}
-
-/// Logs in and connects, and keeps what changed.
-async fn enter(member: &mut Member, file: &Path) -> Result<Sealer, Failure> {
-    let sealer = member.enter(AMBIENT).await?;
-    save(member, file)?;
-    Ok(sealer)
-}
-
-fn not_kept(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::rule(FailureKind::NotFound, "mesh-keys", format!("{}: {error}", path.display()))
-}
-
 async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
-    let server = connection.settings()?.server.value;
-    let root = match &args.root {
-        Some(file) => std::fs::read_to_string(file).map_err(|error| not_kept(file, &error))?,
+    let (server, directory) = (connection.settings()?.server.value, kept::directory(connection)?);
+    let named = args.root.as_deref().map(read_root).transpose()?;
+    let root = match &named {
+        Some(root) => root.clone(),
         None if is_loopback(&server) => Gateway::shown_root(&server).await?,
-        None => {
-            return Err(Failure::invalid(
-                "mesh-root",
-                "name the root to believe with --root: the server is on another machine",
-            ));
-        }
+        None => match Kept::find(connection, Some(&args.name)) {
+            Ok(kept) => kept.member.root,
+            Err(_) => {
+                let message = "the server is on another machine, and nothing says which root to believe";
+                return Err(errors::usage(message, "name the root with `--root`"));
+            }
+        },
     };
-    let mut member = Member::join(&server, root, &args.name, args.invite.clone(), AMBIENT).await?;
-    let file = directory(connection)?.join(format!("{}.json", member.aid));
-    save(&member, &file)?;
-    enter(&mut member, &file).await?.close().await;
+    let aid = kept::full_name(&args.name, Gateway::new(&server, &root, AMBIENT)?.chain().await?.issuer().name())?;
+    let (mut kept, was_here) = match Kept::get(&directory, &aid, &server)? {
+        Some(kept) => (kept, true),
+        None => (Kept::insert(&directory, Member::new(aid, &server, root, AMBIENT))?, false),
+    };
+    // A root that was believed once is not given up for one that a server shows.
+    let root = named.unwrap_or_else(|| kept.member.root.clone());
+    let gateway = Gateway::new(&server, &root, AMBIENT)?;
+    if !kept.member.is_registered() {
+        match kept.member.register(&gateway, args.invite.clone()).await {
+            Ok(certificate) => kept.change(|member| member.adopt(&certificate))?,
+            // What may have been registered is not thrown away: to join again with the same key is to go on.
+            Err(failure) if is_transient(&failure) => return Err(failure),
+            Err(failure) => return kept.remove().and(Err(failure)),
+        }
+    }
+    match kept.enter(&gateway, inbox::READER).await {
+        Ok(mut sealer) => {
+            kept.leave_prekey(&mut sealer).await?;
+            sealer.close().await;
+        }
+        // Its reader is there, and sees to all of that.
+        Err(failure) if is_place_taken(&failure) => {}
+        Err(failure) => return Err(failure),
+    }
+    kept.change(|member| (member.server, member.root) = (server, root))?;
+    let (member, file) = (&kept.member, &kept.file);
     let told = json!({"aid": member.aid, "server": member.server, "keys": file});
     args.output.one(&told, || format!("{}\n", member.aid));
-    output::words(&format!("joined; the keys are in {}\n", file.display()));
+    let joined = if was_here { "was joined here before" } else { "joined" };
+    output::words(&format!("{joined}; the keys are in {}\n", file.display()));
     Ok(exit_codes::OK)
 }
 
+fn read_root(file: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(file).map_err(|error| Failure::invalid("mesh-root", format!("{}: {error}", file.display())))
+}
+
+/// A slot that nobody else has: such a command neither reads nor leaves prekeys, so any number may run at once.
+fn slot() -> String {
+    format!("once-{}", AMBIENT.id())
+}
+
 async fn send(connection: &Connection, args: &SendArgs) -> Result<u8, Failure> {
-    let (mut member, file) = find(connection, &args.who)?;
-    let mut sealer = enter(&mut member, &file).await?;
-    let sent = sealer.send(&args.to, &json!({"type": "text", "text": args.text})).await?;
+    let mut kept = args.who.find(connection)?;
+    let (to, text) = (kept.full_name(&args.to)?, text(&args.text)?);
+    let mut sealer = kept.enter(&kept.gateway()?, &slot()).await?;
+    let sent = sealer.send(&to, &json!({"type": "text", "text": text})).await?;
     sealer.close().await;
     args.output.one(&sent, || format!("{}\n", sent.message_id));
     Ok(exit_codes::OK)
 }
 
-async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u8, Failure> {
-    let (mut member, file) = find(connection, &args.who)?;
-    let mut sealer = enter(&mut member, &file).await?;
-    let mut after = 0;
-    loop {
-        let (opened, page) = sealer.pull(after).await?;
-        after = after.max(page.server_ack_seq);
-        let new: Vec<&Opened> = opened.iter().filter(|one| one.message.seq > after).collect();
-        new.iter().for_each(|one| show(args.output, one));
-        let Some(last) = opened.last() else { break };
-        after = after.max(last.message.seq);
-        sealer.ack(after).await?;
+/// What was typed, or what stdin says without its last line's end.
+fn text(typed: &str) -> Result<String, Failure> {
+    if typed != "-" {
+        return Ok(typed.to_owned());
     }
-    if args.follow {
-        follow(&mut sealer, args.output, after).await?;
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_string(&mut text);
+    read.map_err(|error| Failure::invalid("stdin", format!("stdin: {error}")))?;
+    if text.len() > PAYLOAD_BYTES_MAX {
+        return Err(errors::usage(format!("a message has at most {PAYLOAD_BYTES_MAX} bytes"), "send less at once"));
     }
-    sealer.close().await;
-    Ok(exit_codes::OK)
-}
-
-/// Until the connection ends, or whoever watches.
-async fn follow(sealer: &mut Sealer, output: Output, mut after: i64) -> Result<(), Failure> {
-    loop {
-        match sealer.hear().await? {
-            Ok(opened) if opened.message.seq > after => {
-                show(output, &opened);
-                after = sealer.ack(opened.message.seq).await?;
-            }
-            Ok(_) | Err(Heard::Ack(_) | Heard::Message(_) | Heard::Other(_)) => {}
-            Err(Heard::Recalled(recalled)) => {
-                output::words(&format!("{} took back {}\n", recalled.from, recalled.message_ids.join(", ")));
-            }
-        }
-    }
-}
-
-fn show(output: Output, opened: &Opened) {
-    let message = &opened.message;
-    let (contents, shut) = match &opened.contents {
-        Ok(contents) => (contents.clone(), None),
-        Err(why) => (Value::Null, Some(why)),
-    };
-    let told = json!({"seq": message.seq, "from": message.from, "to": message.to, "messageId": message.message_id,
-        "timestamp": message.timestamp, "sealed": message.encrypted, "contents": contents, "shut": shut});
-    output.many(std::slice::from_ref(&told), || {
-        let text = match (shut, contents["text"].as_str()) {
-            (Some(why), _) => format!("(stays shut: {why})"),
-            (None, Some(text)) => text.to_owned(),
-            (None, None) => contents.to_string(),
-        };
-        let open = if message.encrypted { "" } else { " (not sealed)" };
-        format!("{}{open}: {}\n", message.from, line(&text, 2_000))
-    });
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
 async fn whois(connection: &Connection, args: &WhoisArgs) -> Result<u8, Failure> {
-    let (mut member, file) = find(connection, &args.who)?;
-    let gateway = member.gateway(AMBIENT)?;
-    let chain = gateway.chain().await?;
-    let found = gateway.peer(&chain, &args.aid, None).await?;
-    let peer = found.ok_or_else(|| Failure::not_found("agent of this name"))?;
-    let mut sealer = enter(&mut member, &file).await?;
-    let aids = json!({"aids": [args.aid]});
-    let online: QueryOnlineResult = sealer.session().call("message.query_online", &aids).await?;
-    let asked = GetPrekeyParams { aid: args.aid.clone() };
+    let mut kept = args.who.find(connection)?;
+    let (aid, gateway) = (kept.full_name(&args.name)?, kept.gateway()?);
+    let (certificate, doubt) = match gateway.standing(&aid, None).await? {
+        Standing::Believed(peer) => (peer.certificate().clone(), None),
+        Standing::NotBelieved { certificate, why } => (*certificate, Some(why)),
+        Standing::Unknown => return Err(not_registered(&aid)),
+    };
+    let mut sealer = kept.enter(&gateway, &slot()).await?;
+    let online: QueryOnlineResult = sealer.session().call("message.query_online", &json!({"aids": [aid]})).await?;
+    let asked = GetPrekeyParams { aid: aid.clone() };
     let prekeys: GetPrekeyResult = sealer.session().call("message.e2ee.get_prekey", &asked).await?;
     sealer.close().await;
-    let certificate = peer.certificate();
-    let is_online = online.online.get(&args.aid).copied().unwrap_or(false);
-    let told = json!({"aid": args.aid, "fingerprint": certificate.fingerprint(), "serial": certificate.serial().to_string(),
+    let is_online = online.online.get(&aid).copied().unwrap_or(false);
+    let told = json!({"aid": aid, "believed": doubt.is_none(), "doubt": doubt,
+        "fingerprint": certificate.fingerprint(), "serial": certificate.serial().to_string(),
         "notAfter": certificate.not_after(), "online": is_online, "devices": prekeys.device_prekeys.len()});
     args.output.one(&told, || {
+        let standing = doubt.map_or_else(|| "believed".to_owned(), |why| format!("not believed: {why}"));
         format!(
-            "{}\ncertificate {}, good until {}\n{}, {}\n",
-            args.aid,
+            "{aid}\n{standing}\ncertificate {}, until {}\n{}, {}\n",
             certificate.fingerprint(),
             certificate.not_after(),
             if is_online { "connected" } else { "not connected" },

@@ -49,7 +49,8 @@ pub fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Failure> {
     serde_json::from_slice(bytes).map_err(|e| unexpected(&e, bytes))
 }
 
-async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
+/// A body, whole and within its bound.
+pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
     let mut whole = BytesMut::new();
     let mut first = Bytes::new();
     while let Some(frame) = body.frame().await {

@@ -2,14 +2,15 @@
 //! from end to end. Whom it believes is decided by the root that its caller pins; where keys are kept is its caller's affair.
 
 mod member;
+mod pages;
 mod sealing;
 mod session;
 
-use http::StatusCode;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use ostler_crypto::{
-    certificates::{Certificate, Chain, Peer},
-    crl::Revocations,
+    certificates::{Certificate, Chain},
     envelope::Identity,
     keys::PrivateKey,
     proofs,
@@ -19,20 +20,22 @@ use ostler_protocol::{
     mesh::{
         Aid,
         auth::{CreateAidParams, CreateAidResult, Login1Params, Login1Result, Login2Params, Login2Result},
-        connections::{Client as ClientPart, ConnectParams, ConnectResult, DeliveryMode, Device, Token, Versions},
+        connections::{
+            Client as ClientPart, ConnectParams, ConnectResult, DeliveryMode, Device, Place, Token, Versions,
+        },
     },
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use member::Member;
-pub use sealing::{Opened, OwnPrekey, Sealer};
+pub use pages::Standing;
+pub use sealing::{Came, Keys, Opened, OwnPrekey, Sealer, Shut};
 pub use session::{Heard, Session};
 
-use crate::{answer, web_client};
+use crate::web_client;
 
-/// Longer answers are none of a gateway's.
-const PAGE_BYTES_MAX: usize = 1024 * 1024;
+const RULE_PLACE_TAKEN: &str = "mesh-place-taken";
 
 /// Time and randomness, as its caller has them.
 #[derive(Clone, Copy)]
@@ -61,6 +64,7 @@ pub struct Gateway {
     base: String,
     root: Certificate,
     ambient: Ambient,
+    known: Arc<pages::Known>,
 }
 
 /// What a login gives.
@@ -76,52 +80,17 @@ impl Gateway {
     pub fn new(base_url: &str, root: &str, ambient: Ambient) -> Result<Self, Failure> {
         let root = Certificate::from_pem(root).ok_or_else(|| not_believed("the root certificate cannot be read"))?;
         let base = base_url.trim_end_matches('/').to_owned();
-        Ok(Self { web: web_client(&base)?, base, root, ambient })
+        Ok(Self { web: web_client(&base)?, base, root, ambient, known: Arc::default() })
     }
 
     /// The root certificate that a server shows. Believing it is for whoever knows that this is the server.
     pub async fn shown_root(base_url: &str) -> Result<String, Failure> {
         let base = base_url.trim_end_matches('/');
-        page(&web_client(base)?, &format!("{base}/pki/root.crt"))
-            .await?
-            .ok_or_else(|| Failure::not_found("root certificate"))
+        pages::root(&web_client(base)?, base).await?.ok_or_else(|| Failure::not_found("root certificate"))
     }
 
     pub fn ambient(&self) -> Ambient {
         self.ambient
-    }
-
-    /// The authorities of the domain, checked up to the root.
-    pub async fn chain(&self) -> Result<Chain, Failure> {
-        let text = self.page("/pki/chain").await?.ok_or_else(|| not_believed("the gateway shows no authorities"))?;
-        let authorities = Certificate::list_from_pem(&text).ok_or_else(|| not_believed("the chain cannot be read"))?;
-        Chain::verify(authorities, std::slice::from_ref(&self.root), self.ambient.now())
-            .map_err(|fault| not_believed(&fault.to_string()))
-    }
-
-    /// Somebody's certificate, checked up to the root and against what was revoked. `None`: nobody has this name.
-    pub async fn peer(&self, chain: &Chain, aid: &Aid, fingerprint: Option<&str>) -> Result<Option<Peer>, Failure> {
-        let query = fingerprint.map_or_else(String::new, |one| format!("?cert_fingerprint={one}"));
-        let Some(text) = self.page(&format!("/pki/cert/{aid}{query}")).await? else { return Ok(None) };
-        let certificate = Certificate::from_pem(&text).ok_or_else(|| not_believed("the certificate cannot be read"))?;
-        if fingerprint.is_some_and(|one| one != certificate.fingerprint()) {
-            return Err(not_believed("the gateway gave another certificate than the one asked for"));
-        }
-        let serial = certificate.serial();
-        let peer = chain.verify_agent(certificate, aid.as_str(), self.ambient.now());
-        let peer = peer.map_err(|fault| not_believed(&fault.to_string()))?;
-        if self.revocations(chain).await?.revoked_at(&serial).is_some() {
-            return Err(not_believed(&format!("the certificate of {aid} was revoked")));
-        }
-        Ok(Some(peer))
-    }
-
-    async fn revocations(&self, chain: &Chain) -> Result<Revocations, Failure> {
-        let text = self.page("/pki/crl.json").await?.unwrap_or_default();
-        let list: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        let pem = list["crl_pem"].as_str().unwrap_or_default();
-        Revocations::from_pem(pem, chain.issuer(), self.ambient.now())
-            .ok_or_else(|| not_believed("the list of revocations is not the issuer's, or is out of date"))
     }
 
     /// Registers a name for a key. Again with the same key, it gives the same name.
@@ -141,15 +110,14 @@ impl Gateway {
             Err(failure) => return Err(failure),
         };
         let certificate = Certificate::from_pem(&cert).ok_or_else(|| not_believed("the certificate cannot be read"))?;
-        let chain = self.chain().await?;
-        let believed = chain.verify_agent(certificate.clone(), aid.as_str(), self.ambient.now());
+        let believed = self.chain().await?.verify_agent(certificate.clone(), aid.as_str(), self.ambient.now());
         believed.map_err(|fault| not_believed(&fault.to_string()))?;
         Identity::new(key.clone(), certificate).ok_or_else(|| {
             Failure::rule(FailureKind::StateConflict, "aid-taken", format!("{aid} already exists and is another's"))
         })
     }
 
-    /// Logs in: the auth service proves itself first.
+    /// Logs in: the auth service proves itself first, by a certificate that was not revoked.
     pub async fn login(&self, identity: &Identity) -> Result<Tokens, Failure> {
         let chain = self.chain().await?;
         let aid: Aid = identity.name().parse().map_err(Failure::internal)?;
@@ -164,6 +132,9 @@ impl Gateway {
         let service = format!("auth.{}", aid.domain());
         let now = self.ambient.now();
         chain.verify_service(&auth, &service, now).map_err(|fault| not_believed(&fault.to_string()))?;
+        if self.is_revoked(&auth.serial()).await? {
+            return Err(not_believed(&format!("the certificate of {service} was revoked")));
+        }
         if !auth.public_key().verifies_base64(client_nonce.as_bytes(), &begun.client_nonce_signature) {
             return Err(not_believed("the auth service did not sign our nonce"));
         }
@@ -172,30 +143,37 @@ impl Gateway {
         let Login1Result { request_id, nonce, .. } = begun;
         let params = Login2Params { aid, request_id, nonce, client_time, signature };
         let ended: Login2Result = self.fresh("auth.aid_login2", &params).await?;
-        Ok(Tokens {
-            access: ended.access_token.into(),
-            refresh: ended.refresh_token.into(),
-            new_certificate: ended.new_cert.as_deref().and_then(Certificate::from_pem),
-        })
+        let new_certificate = match ended.new_cert.as_deref().and_then(Certificate::from_pem) {
+            Some(new) if self.succeeds(&new, identity).await? => Some(new),
+            _ => None,
+        };
+        Ok(Tokens { access: ended.access_token, refresh: ended.refresh_token, new_certificate })
     }
 
-    /// A session, as one of the agent's devices.
+    /// Whether a certificate is the next of an agent's: of its name and key, in force, and not revoked. Any other that a
+    /// login gives is passed over.
+    async fn succeeds(&self, new: &Certificate, identity: &Identity) -> Result<bool, Failure> {
+        let fits = is_successor(self.chain().await?, new, identity.certificate(), self.ambient.now());
+        Ok(fits && !self.is_revoked(&new.serial()).await?)
+    }
+
+    /// A session, in one of the agent's places.
     pub async fn connect(
         &self,
         access: &SecretString,
-        device_id: &str,
+        place: &Place,
         delivery_mode: DeliveryMode,
     ) -> Result<Session, Failure> {
         let mut session = self.open().await?;
         let params = ConnectParams {
             nonce: session.nonce().to_owned(),
-            auth: Token { method: "kite_token".into(), token: access.expose_secret().to_owned() },
+            auth: Token { method: "kite_token".into(), token: access.clone() },
             protocol: Versions::default(),
-            device: Device { id: device_id.to_owned() },
-            client: ClientPart::default(),
+            device: Device { id: place.device_id.clone() },
+            client: ClientPart { slot_id: place.slot_id.clone() },
             delivery_mode,
         };
-        let connected: ConnectResult = session.call("auth.connect", &params).await?;
+        let connected: ConnectResult = session.call("auth.connect", &params).await.map_err(place_taken)?;
         match connected.status.as_str() {
             "ok" => Ok(session),
             other => Err(Failure::internal(format!("auth.connect was answered with {other:?}"))),
@@ -210,25 +188,92 @@ impl Gateway {
     async fn open(&self) -> Result<Session, Failure> {
         Session::open(&self.web, &self.base, self.ambient).await
     }
+}
 
-    async fn page(&self, path: &str) -> Result<Option<String>, Failure> {
-        page(&self.web, &format!("{}{path}", self.base)).await
+/// Whether somebody else is connected from this place.
+pub fn is_place_taken(failure: &Failure) -> bool {
+    failure.rule_name() == Some(RULE_PLACE_TAKEN)
+}
+
+fn place_taken(failure: Failure) -> Failure {
+    match failure.message.as_str() {
+        "device_singleton_conflict" | "slot_conflict" => {
+            let message = "this agent is connected from this place already";
+            Failure::rule(FailureKind::StateConflict, RULE_PLACE_TAKEN, message)
+        }
+        _ => failure,
     }
 }
 
-/// A page's text. `None`: there is none.
-async fn page(web: &reqwest::Client, address: &str) -> Result<Option<String>, Failure> {
-    let answer = web.get(address).send().await.map_err(|error| answer::unreachable(&error))?;
-    let status = answer.status();
-    let body = answer.text().await.map_err(|error| answer::unreachable(&error))?;
-    match status {
-        StatusCode::OK if body.len() <= PAGE_BYTES_MAX => Ok(Some(body)),
-        StatusCode::NOT_FOUND => Ok(None),
-        _ => Err(Failure::rule(FailureKind::InfraFailed, "mesh-page", format!("{address}: {status}"))),
-    }
+fn is_successor(chain: &Chain, new: &Certificate, old: &Certificate, now: Timestamp) -> bool {
+    chain.verify_agent(new.clone(), old.name(), now).is_ok() && new.public_key() == old.public_key()
 }
 
 /// Whoever is not believed is not talked to.
 fn not_believed(why: &str) -> Failure {
     Failure::rule(FailureKind::Forbidden, "mesh-not-believed", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use ostler_crypto::{
+        certificates::{Authority, Kind, Serial},
+        keys::Curve,
+    };
+
+    use super::*;
+
+    /// Numbers that nobody has drawn: every key and serial is another.
+    struct Drawn(u8);
+
+    impl Drawn {
+        fn key(&mut self, curve: Curve) -> PrivateKey {
+            self.0 += 1;
+            PrivateKey::generate(curve, &mut |bytes| bytes.fill(self.0))
+        }
+
+        fn serial(&mut self) -> Serial {
+            self.0 += 1;
+            Serial::random(&mut |bytes| bytes.fill(self.0))
+        }
+
+        fn authorities(&mut self, now: Timestamp) -> (Authority, Chain) {
+            let root = Authority::root("Root", self.key(Curve::P384), &self.serial(), now);
+            let mut below = |above: &Authority, kind, name: &str| {
+                let key = self.key(Curve::P384);
+                let made = above.issue(kind, name, &key.public_key(), &self.serial(), now).unwrap();
+                Authority::new(kind, key, made).unwrap()
+            };
+            let registry = below(&root, Kind::Registry, "Registry");
+            let issuer = below(&registry, Kind::Issuer, "probe.test");
+            let all = [&issuer, &registry, &root].map(|authority| authority.certificate().clone());
+            let chain = Chain::verify(all.to_vec(), std::slice::from_ref(root.certificate()), now).unwrap();
+            (issuer, chain)
+        }
+    }
+
+    #[test]
+    fn the_next_certificate_is_of_the_same_name_key_and_issuer_and_in_force() {
+        let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
+        let days = |days: i64| SignedDuration::from_hours(24 * days);
+        let mut drawn = Drawn(0);
+        let (issuer, chain) = drawn.authorities(now - days(800));
+        let (stranger, _) = drawn.authorities(now - days(800));
+        let (key, other) = (drawn.key(Curve::P256).public_key(), drawn.key(Curve::P256).public_key());
+        let mut made =
+            |by: &Authority, name: &str, key, at| by.issue(Kind::Agent, name, key, &drawn.serial(), at).unwrap();
+        let (alice, bobby) = ("alice.probe.test", "bobby.probe.test");
+        let old = made(&issuer, alice, &key, now - days(200));
+        for (new, fits, why) in [
+            (made(&issuer, alice, &key, now), true, "the next"),
+            (made(&issuer, bobby, &key, now), false, "another's name"),
+            (made(&issuer, alice, &other, now), false, "another key"),
+            (made(&stranger, alice, &key, now), false, "another issuer"),
+            (made(&issuer, alice, &key, now - days(400)), false, "over"),
+            (made(&issuer, alice, &key, now + days(1)), false, "not yet"),
+        ] {
+            assert_eq!(is_successor(&chain, &new, &old, now), fits, "{why}");
+        }
+    }
 }

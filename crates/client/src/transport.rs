@@ -50,14 +50,17 @@ impl Transport {
     pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
         match self {
             Self::InProcess(call) => Ok(call(request).await),
-            Self::Http { client, .. } => {
-                let request = reqwest::Request::try_from(request).map_err(|e| answer::unreachable(&e))?;
-                let response = client.execute(request).await.map_err(|e| answer::unreachable(&e))?;
-                let response: Response<reqwest::Body> = response.into();
-                Ok(response.map(|body| body.map_err(|e| Box::new(e) as Box<dyn Error + Send + Sync>).boxed_unsync()))
-            }
+            Self::Http { client, .. } => send(client, request).await,
         }
     }
+}
+
+/// Over HTTP.
+pub async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+    let request = reqwest::Request::try_from(request).map_err(|e| answer::unreachable(&e))?;
+    let response = client.execute(request).await.map_err(|e| answer::unreachable(&e))?;
+    let response: Response<reqwest::Body> = response.into();
+    Ok(response.map(|body| body.map_err(|e| Box::new(e) as Box<dyn Error + Send + Sync>).boxed_unsync()))
 }
 
 /// A client for one address: no redirects, no proxy before loopback, a bound on the time to connect.

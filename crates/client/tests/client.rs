@@ -1,12 +1,15 @@
 //! The client against answers of every kind, without a server.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    io::{Read, Write},
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
-use ostler_client::{Body, Client, is_transient};
+use ostler_client::{Body, Client, is_transient, is_unreachable, mesh::Gateway};
 use ostler_protocol::{FailureKind, cursors::EventsQuery, runs::CreateRun};
 use secrecy::SecretString;
 
@@ -126,4 +129,37 @@ async fn a_stream_that_falls_silent_is_a_lost_connection() {
     assert_eq!(events.next().await.unwrap().unwrap().seq, Some(1));
     assert!(is_transient(&events.next().await.unwrap().unwrap_err()));
     assert!(events.next().await.is_none());
+}
+
+/// A gateway that reads one request, and then does this.
+fn gateway(then: impl FnOnce(std::net::TcpStream) + Send + 'static) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        then(stream);
+    });
+    base
+}
+
+#[tokio::test]
+async fn a_gateways_page_that_does_not_end_is_read_no_further_than_its_bound() {
+    let base = gateway(|mut stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        while stream.write_all(&[b'x'; 65_536]).is_ok() {}
+    });
+    let failure = Gateway::shown_root(&base).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::PayloadTooLarge);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_does_not_answer_is_given_up() {
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let base = gateway(move |_stream| {
+        let _ = end.recv();
+    });
+    let failure = Gateway::shown_root(&base).await.unwrap_err();
+    assert!(is_unreachable(&failure), "{failure}");
+    drop(ended);
 }

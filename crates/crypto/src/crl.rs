@@ -22,7 +22,7 @@ use crate::{
 
 /// How long a list is good for; the mesh's client keeps one for an hour at most.
 pub const LIST_HOURS: i64 = 24;
-const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Why a certificate was revoked, of the reasons that X.509 has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -104,6 +104,15 @@ impl PrivateKey {
         pem.expect("a key can be written")
     }
 
+    /// Reads base64 of PKCS#8: a key as it stands in a file of ours.
+    pub fn from_base64(text: &str) -> Option<Self> {
+        Self::from_pkcs8_der(&Zeroizing::new(BASE64.decode(text).ok()?))
+    }
+
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(BASE64.encode(&*self.to_pkcs8_der()))
+    }
+
     pub fn curve(&self) -> Curve {
         match self.0 {
             Secret::P256(_) => Curve::P256,

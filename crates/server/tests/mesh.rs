@@ -7,6 +7,7 @@ mod delivery;
 mod frames;
 mod logins;
 mod messages;
+mod own_client;
 mod published_client;
 mod published_messages;
 mod registering;

@@ -36,6 +36,7 @@ mod profiles;
 mod qwen;
 mod readme;
 mod reads;
+mod relay;
 mod runner;
 mod secrets;
 mod site;

@@ -1,12 +1,31 @@
-//! Agents of the mesh on the command line: they join, send sealed, and open what came, once.
+//! Agents of the mesh on the command line: they join, send sealed, and open what came, once; also several at a time, and
+//! through servers that go away.
 
-use std::{os::unix::fs::PermissionsExt, process::Output};
+use std::{
+    fs::File,
+    io::Write,
+    path::PathBuf,
+    process::{Output, Stdio},
+};
 
 use serde_json::Value;
 
-use crate::home::{Engine, Home, on_both_engines};
+use crate::{
+    home::{Engine, Home, mode, on_both_engines},
+    process::{Guarded, Server, eventually},
+    relay::Relay,
+};
 
-on_both_engines!(two_names_talk_sealed);
+on_both_engines!(
+    two_names_talk_sealed,
+    a_name_is_used_by_several_commands_at_once,
+    what_cannot_be_opened_now_is_shown_later,
+    a_reader_stays_through_a_restart_and_a_name_moves_with_its_server,
+    who_is_revoked_unknown_or_uninvited_is_told_what_to_do,
+);
+
+const ALICE: &str = "alice.localhost.test";
+const BOBBY: &str = "bobby.localhost.test";
 
 #[track_caller]
 fn printed(output: Output) -> String {
@@ -14,31 +33,191 @@ fn printed(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The exit code and what was said.
+#[track_caller]
+fn refused(output: Output) -> (i32, String) {
+    assert!(!output.status.success(), "{output:?}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn join(home: &Home, server: &Server, names: &[&str]) {
+    for name in names {
+        printed(home.cli(Some(server), &["mesh", "join", name]));
+    }
+}
+
+fn keys(home: &Home, aid: &str) -> Value {
+    let file = home.data_dir.join(format!("mesh/{aid}.json"));
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// `ostler mesh inbox --follow`, and what it has shown so far.
+struct Follower {
+    _process: Guarded,
+    shown: PathBuf,
+}
+
+impl Follower {
+    fn start(home: &Home, url: &str, name: &str) -> Self {
+        let shown = home.path(&format!("{name}.shown"));
+        let mut command = home.command(&["mesh", "inbox", "--follow", "--as", name]);
+        command.env("OSTLER_SERVER", url);
+        let output = command.stdout(File::create(&shown).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+        Self { _process: Guarded(output), shown }
+    }
+
+    #[track_caller]
+    fn shows(&self, expected: &str) {
+        let read = || std::fs::read_to_string(&self.shown).unwrap();
+        eventually(expected, || (read().lines().count() >= expected.lines().count()).then_some(()));
+        assert_eq!(read(), expected);
+    }
+}
+
 fn two_names_talk_sealed(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
     let ostler = |args: &[&str]| home.cli(Some(&server), args);
-    let refused = ostler(&["mesh", "inbox"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("ostler mesh join"), "{refused:?}");
+    let (_, nobody) = refused(ostler(&["mesh", "inbox"]));
+    assert!(nobody.contains("ostler mesh join"), "{nobody}");
     for name in ["alice", "bobby"] {
         assert_eq!(printed(ostler(&["mesh", "join", name])), format!("{name}.localhost.test\n"));
     }
-    let (alice, bobby) = ("alice.localhost.test", "bobby.localhost.test");
     let joined: Value = serde_json::from_str(&printed(ostler(&["mesh", "join", "carol", "-o", "json"]))).unwrap();
-    let mode = std::fs::metadata(joined["keys"].as_str().unwrap()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    assert!(!ostler(&["mesh", "join", "alice"]).status.success(), "the name is taken");
-    for text in ["hello 你好", "and more"] {
-        printed(ostler(&["mesh", "send", bobby, text, "--as", alice]));
-    }
-    let read = ["mesh", "inbox", "--as", bobby];
-    assert_eq!(printed(ostler(&read)), format!("{alice}: hello 你好\n{alice}: and more\n"));
+    assert_eq!(mode(joined["keys"].as_str().unwrap().as_ref()), 0o600);
+    // To join again is to find the keys; to somebody without them the name is taken.
+    let before = keys(&home, ALICE);
+    let again = ostler(&["mesh", "join", "alice"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("was joined here before"), "{again:?}");
+    printed(again);
+    assert_eq!(keys(&home, ALICE), before);
+    let elsewhere = Home::new(Engine::Sqlite);
+    let (code, taken) = refused(elsewhere.cli(Some(&server), &["mesh", "join", "alice"]));
+    assert!(code == 5 && taken.contains("already exists") && taken.contains("choose another name"), "{taken}");
+    let (_, none) = refused(elsewhere.cli(Some(&server), &["mesh", "send", "bobby", "x"]));
+    assert!(none.contains("nobody has joined here"), "{none}");
+
+    printed(ostler(&["mesh", "send", BOBBY, "hello 你好", "--as", ALICE]));
+    // Without their domains, and from stdin.
+    let mut command = home.command(&["mesh", "send", "bobby", "-", "--as", "alice"]);
+    let mut sending = command.env("OSTLER_SERVER", server.url()).stdin(Stdio::piped()).spawn().unwrap();
+    sending.stdin.take().unwrap().write_all(b"and more\n").unwrap();
+    printed(sending.wait_with_output().unwrap());
+    let read = ["mesh", "inbox", "--as", "bobby"];
+    assert_eq!(printed(ostler(&read)), format!("{ALICE}: hello 你好\n{ALICE}: and more\n"));
     assert_eq!(printed(ostler(&read)), "", "what was read is read");
-    printed(ostler(&["mesh", "send", bobby, "later", "--as", alice]));
+    printed(ostler(&["mesh", "send", BOBBY, "later", "--as", ALICE]));
     let told: Value = serde_json::from_str(printed(ostler(&[&read[..], &["-o", "jsonl"]].concat())).trim()).unwrap();
     assert_eq!((&told["contents"]["text"], &told["sealed"], &told["seq"]), (&"later".into(), &true.into(), &3.into()));
-    let shown = printed(ostler(&["mesh", "whois", bobby, "--as", alice]));
-    assert!(shown.contains("sha256:") && shown.contains("not connected, 1 device"), "{shown}");
-    let unknown = ostler(&["mesh", "whois", "nobody.localhost.test", "--as", alice]);
-    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+    let shown = printed(ostler(&["mesh", "whois", "bobby", "--as", "alice"]));
+    assert!(shown.contains("\nbelieved\n") && shown.contains("sha256:"), "{shown}");
+    assert!(shown.contains("not connected, 1 device"), "{shown}");
+    let (code, several) = refused(ostler(&["mesh", "inbox"]));
+    assert!(code == 2 && several.contains(ALICE) && several.contains("--as"), "{several}");
+}
+
+fn a_name_is_used_by_several_commands_at_once(engine: Engine) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    join(&home, &server, &["alice", "bobby"]);
+    let prekeys = || keys(&home, ALICE)["prekeys"].as_array().unwrap().len();
+    assert_eq!(prekeys(), 1);
+    let follower = Follower::start(&home, &server.url(), "alice");
+    printed(home.cli(Some(&server), &["mesh", "send", "alice", "you there?", "--as", "bobby"]));
+    follower.shows(&format!("{BOBBY}: you there?\n"));
+    let start = |text: &str| {
+        let mut command = home.command(&["mesh", "send", "bobby", text, "--as", "alice"]);
+        command.env("OSTLER_SERVER", server.url()).spawn().unwrap()
+    };
+    let sending: Vec<_> = ["one", "two", "three", "four", "five"].map(start).into_iter().collect();
+    sending.into_iter().for_each(|sending| drop(printed(sending.wait_with_output().unwrap())));
+    let shown = printed(home.cli(Some(&server), &["mesh", "whois", "alice", "--as", "alice"]));
+    assert!(shown.contains("\nconnected, 1 device"), "{shown}");
+    // There is one mark of what was read, and so one reader.
+    let (code, busy) = refused(home.cli(Some(&server), &["mesh", "inbox", "--as", "alice"]));
+    assert!(code == 5 && busy.contains("another `ostler mesh inbox`"), "{busy}");
+    let read = printed(home.cli(Some(&server), &["mesh", "inbox", "--as", "bobby"]));
+    assert_eq!(read.lines().count(), 5, "{read}");
+    assert_eq!(prekeys(), 1, "nobody but a reader leaves prekeys, and it only when one is needed");
+}
+
+fn what_cannot_be_opened_now_is_shown_later(engine: Engine) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    join(&home, &server, &["alice", "bobby"]);
+    let relay = Relay::start(&server.address);
+    let read = || {
+        let mut command = home.command(&["mesh", "inbox", "--as", "bobby"]);
+        command.env("OSTLER_SERVER", relay.url()).output().unwrap()
+    };
+    let send = |text: &str| drop(printed(home.cli(Some(&server), &["mesh", "send", "bobby", text, "--as", "alice"])));
+    send("first");
+    relay.withhold(Some("/pki/cert/"));
+    let failed = read();
+    assert_eq!(failed.stdout, b"", "nothing was shown, and so nothing is read");
+    assert_eq!(refused(failed).0, 10);
+    relay.withhold(None);
+    assert_eq!(printed(read()), format!("{ALICE}: first\n"));
+    // The same for one who stays: it tries until it can be known.
+    relay.withhold(Some("/pki/cert/"));
+    let follower = Follower::start(&home, &relay.url(), "bobby");
+    let online = || printed(home.cli(Some(&server), &["mesh", "whois", "bobby", "--as", "alice"]));
+    eventually("it has connected", || (!online().contains("not connected")).then_some(()));
+    send("second");
+    send("third");
+    relay.withhold(None);
+    follower.shows(&format!("{ALICE}: second\n{ALICE}: third\n"));
+}
+
+fn a_reader_stays_through_a_restart_and_a_name_moves_with_its_server(engine: Engine) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    join(&home, &server, &["alice", "bobby"]);
+    let follower = Follower::start(&home, &server.url(), "bobby");
+    printed(home.cli(Some(&server), &["mesh", "send", "bobby", "before", "--as", "alice"]));
+    follower.shows(&format!("{ALICE}: before\n"));
+    let address = server.address.clone();
+    server.kill();
+    let server = home.serve_at(&address);
+    printed(home.cli(Some(&server), &["mesh", "send", "bobby", "after", "--as", "alice"]));
+    follower.shows(&format!("{ALICE}: before\n{ALICE}: after\n"));
+    drop(follower);
+    server.stop();
+
+    // Elsewhere: whoever is told finds it, and to join again is to remember.
+    let server = home.serve();
+    assert_ne!(server.address, address);
+    let send = ["mesh", "send", "bobby", "moved", "--as", "alice"];
+    let (code, _) = refused(home.cli(None, &send));
+    assert_eq!(code, 7, "it is not where it was");
+    printed(home.cli(Some(&server), &send));
+    assert_eq!(refused(home.cli(None, &send)).0, 7, "what was said for once is not remembered");
+    printed(home.cli(Some(&server), &["mesh", "join", "alice"]));
+    printed(home.cli(None, &send));
+}
+
+fn who_is_revoked_unknown_or_uninvited_is_told_what_to_do(engine: Engine) {
+    let mut home = Home::new(engine);
+    let server = home.serve();
+    join(&home, &server, &["alice", "bobby"]);
+    let ostler = |args: &[&str]| home.cli(Some(&server), args);
+    printed(ostler(&["pki", "revoke", BOBBY, "--yes"]));
+    let shown = printed(ostler(&["mesh", "whois", "bobby", "--as", "alice"]));
+    assert!(shown.contains("not believed: the certificate of bobby.localhost.test was revoked"), "{shown}");
+    let (code, out) = refused(ostler(&["mesh", "send", "bobby", "x", "--as", "alice"]));
+    assert!(code == 3 && out.contains("was revoked") && out.contains("ostler mesh whois"), "{out}");
+    let (code, out) = refused(ostler(&["mesh", "inbox", "--as", "bobby"]));
+    assert!(code == 3 && out.contains("ostler pki issue"), "{out}");
+    for verb in [&["mesh", "whois", "nobody", "--as", "alice"][..], &["mesh", "send", "nobody", "x", "--as", "alice"]] {
+        let (code, out) = refused(ostler(verb));
+        assert!(code == 4 && out.contains("ostler pki list") && !out.contains("ostler ps"), "{out}");
+    }
+    server.stop();
+    home.set("OSTLER_MESH__REGISTRATION", "invite");
+    let server = home.serve();
+    let (code, out) = refused(home.cli(Some(&server), &["mesh", "join", "david"]));
+    assert!(code == 3 && out.contains("ostler pki invite"), "{out}");
+    assert!(!home.data_dir.join("mesh/david.localhost.test.json").exists());
+    let invite = printed(home.cli(Some(&server), &["pki", "invite"]));
+    printed(home.cli(Some(&server), &["mesh", "join", "david", "--invite", invite.trim()]));
 }

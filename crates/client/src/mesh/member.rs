@@ -9,20 +9,28 @@ use ostler_crypto::{
 };
 use ostler_protocol::{
     Failure, FailureKind,
-    mesh::{Aid, connections::DeliveryMode},
+    mesh::{
+        Aid,
+        connections::{DeliveryMode, Place},
+    },
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Ambient, Gateway, OwnPrekey, Sealer};
+use super::{Ambient, Gateway, Keys, OwnPrekey, Sealer};
+
+/// Certificates of the same key that are kept: what was sealed for the one before can still be opened.
+const CERTIFICATES_KEPT: usize = 4;
 
 #[derive(Serialize, Deserialize)]
 pub struct Member {
     pub aid: Aid,
     pub server: String,
-    /// PEM, as the key and the certificate are.
-    root: String,
-    key: String,
-    certificate: String,
+    /// PEM.
+    pub root: String,
+    #[serde(with = "hidden_key")]
+    key: PrivateKey,
+    /// PEM, the newest first. None: its name is not registered yet.
+    certificates: Vec<String>,
     device_id: String,
     prekeys: Vec<KeptPrekey>,
 }
@@ -30,72 +38,138 @@ pub struct Member {
 #[derive(Serialize, Deserialize)]
 struct KeptPrekey {
     prekey_id: String,
-    key: String,
+    #[serde(with = "hidden_key")]
+    key: PrivateKey,
     created_at: i64,
 }
 
 impl Member {
-    /// Registers a name with a new key. A name without a dot is one of the server's own domain.
-    pub async fn join(
-        server: &str,
-        root: String,
-        name: &str,
-        invite: Option<String>,
-        ambient: Ambient,
-    ) -> Result<Self, Failure> {
-        let gateway = Gateway::new(server, &root, ambient)?;
-        let named = match name.contains('.') {
-            true => name.to_owned(),
-            false => format!("{name}.{}", gateway.chain().await?.issuer().name()),
-        };
-        let aid: Aid = named.parse().map_err(|why| Failure::invalid("aid", format!("{named}: {why}")))?;
+    /// Somebody with a new key, whose name is not registered yet.
+    pub fn new(aid: Aid, server: &str, root: String, ambient: Ambient) -> Self {
         let key = PrivateKey::generate(Curve::P256, &mut |bytes| (ambient.fill)(bytes));
-        let identity = gateway.register(&aid, &key, invite).await?;
-        Ok(Self {
-            aid,
-            server: server.to_owned(),
-            root,
-            key: key.to_pem().to_string(),
-            certificate: identity.certificate().to_pem(),
-            device_id: ambient.id(),
-            prekeys: vec![],
-        })
+        let server = server.to_owned();
+        Self { aid, server, root, key, certificates: vec![], device_id: ambient.id(), prekeys: vec![] }
     }
 
-    pub fn gateway(&self, ambient: Ambient) -> Result<Gateway, Failure> {
-        Gateway::new(&self.server, &self.root, ambient)
+    pub fn is_registered(&self) -> bool {
+        !self.certificates.is_empty()
     }
 
-    fn identity(&self) -> Result<Identity, Failure> {
-        let (key, certificate) = (PrivateKey::from_pem(&self.key), Certificate::from_pem(&self.certificate));
-        let identity = key.zip(certificate).and_then(|(key, certificate)| Identity::new(key, certificate));
-        identity.ok_or_else(|| {
-            let message = format!("the kept key of {} does not fit its certificate", self.aid);
-            Failure::rule(FailureKind::SchemaInvalid, "mesh-keys", message)
-        })
+    /// Registers the name: see [`Member::adopt`]. Again with the same key it is the same name, so whoever keeps the key first
+    /// loses nothing.
+    pub async fn register(&self, gateway: &Gateway, invite: Option<String>) -> Result<Certificate, Failure> {
+        let identity = gateway.register(&self.aid, &self.key, invite).await?;
+        Ok(identity.certificate().clone())
     }
 
-    /// Logs in, connects and leaves a prekey; forgets those that nobody uses any more. It is to be kept again before anything
-    /// is heard: what is sealed with the new prekey opens with nothing else.
-    pub async fn enter(&mut self, ambient: Ambient) -> Result<Sealer, Failure> {
-        let gateway = self.gateway(ambient)?;
-        let tokens = gateway.login(&self.identity()?).await?;
-        if let Some(renewed) = tokens.new_certificate {
-            self.certificate = renewed.to_pem();
-        }
-        let session = gateway.connect(&tokens.access, &self.device_id, DeliveryMode::default()).await?;
-        let kept = self.prekeys.iter().filter_map(|kept| {
-            let key = PrivateKey::from_pem(&kept.key)?;
-            Some(OwnPrekey { prekey_id: kept.prekey_id.clone(), key, created_at: kept.created_at })
-        });
-        let kept = kept.collect();
-        let mut sealer = Sealer::new(gateway, session, self.identity()?, &self.device_id, kept).await?;
-        let OwnPrekey { prekey_id, key, created_at } = sealer.put_prekey().await?;
-        self.prekeys.push(KeptPrekey { prekey_id, key: key.to_pem().to_string(), created_at });
+    /// As the mesh sends keys.
+    pub fn public_key(&self) -> String {
+        self.key.public_key().to_base64()
+    }
+
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.certificates.first().and_then(|pem| Certificate::from_pem(pem))
+    }
+
+    /// Takes a certificate for its newest.
+    pub fn adopt(&mut self, certificate: &Certificate) {
+        let pem = certificate.to_pem();
+        self.certificates.retain(|kept| *kept != pem);
+        self.certificates.insert(0, pem);
+        self.certificates.truncate(CERTIFICATES_KEPT);
+    }
+
+    /// Keeps the private half of a prekey, and forgets those that nobody uses any more.
+    pub fn keep_prekey(&mut self, own: &OwnPrekey, ambient: Ambient) {
+        let OwnPrekey { prekey_id, key, created_at } = own.clone();
+        self.prekeys.push(KeptPrekey { prekey_id, key, created_at });
         let times: Vec<i64> = self.prekeys.iter().map(|kept| kept.created_at).collect();
         let mut old = outdated(&times, ambient.now().as_millisecond());
         old.sort_unstable_by(|a, b| b.cmp(a));
         old.into_iter().for_each(|index| drop(self.prekeys.remove(index)));
-        Ok(sealer)
+    }
+
+    /// Logs in, and connects from one of its device's slots. A login may bring the next certificate: see
+    /// [`Sealer::certificate`].
+    pub async fn enter(&self, gateway: &Gateway, slot_id: &str) -> Result<Sealer, Failure> {
+        let mut identities = self.identities()?;
+        let identity = identities.first().ok_or_else(|| unfit(&self.aid, "is not registered yet"))?;
+        let tokens = gateway.login(identity).await?;
+        if let Some(renewed) = tokens.new_certificate {
+            let identity = Identity::new(self.key.clone(), renewed);
+            identities.insert(0, identity.ok_or_else(|| unfit(&self.aid, "got a certificate for another key"))?);
+        }
+        let place = Place { device_id: self.device_id.clone(), slot_id: slot_id.to_owned() };
+        let session = gateway.connect(&tokens.access, &place, DeliveryMode::default()).await?;
+        let prekeys = self.prekeys.iter().map(|kept| OwnPrekey {
+            prekey_id: kept.prekey_id.clone(),
+            key: kept.key.clone(),
+            created_at: kept.created_at,
+        });
+        let keys = Keys { identity: identities.remove(0), earlier: identities, prekeys: prekeys.collect() };
+        Sealer::new(gateway.clone(), session, keys, &self.device_id)
+    }
+
+    fn identities(&self) -> Result<Vec<Identity>, Failure> {
+        let identity = |pem: &String| Identity::new(self.key.clone(), Certificate::from_pem(pem)?);
+        let all: Option<Vec<Identity>> = self.certificates.iter().map(identity).collect();
+        all.ok_or_else(|| unfit(&self.aid, "has a kept key that does not fit its certificate"))
+    }
+}
+
+fn unfit(aid: &Aid, why: &str) -> Failure {
+    Failure::rule(FailureKind::SchemaInvalid, "mesh-keys", format!("{aid} {why}"))
+}
+
+/// A key as text, without a copy of it that is not wiped.
+mod hidden_key {
+    use std::fmt;
+
+    use ostler_crypto::keys::PrivateKey;
+    use serde::{Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(key: &PrivateKey, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&key.to_base64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<PrivateKey, D::Error> {
+        struct Text;
+
+        impl de::Visitor<'_> for Text {
+            type Value = PrivateKey;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a private key")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PrivateKey, E> {
+                PrivateKey::from_base64(text).ok_or_else(|| E::custom("not a private key"))
+            }
+        }
+        input.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not random, which no test here needs.
+    fn ambient() -> Ambient {
+        Ambient { now: || jiff::Timestamp::UNIX_EPOCH, fill: |bytes| bytes.fill(7) }
+    }
+
+    #[test]
+    fn a_kept_agent_reads_back_whole_and_a_damaged_one_is_refused_without_being_shown() {
+        let mut member = Member::new("alice.probe.test".parse().unwrap(), "http://x", "root".into(), ambient());
+        let key = PrivateKey::generate(Curve::P256, &mut |bytes| bytes.fill(9));
+        member.keep_prekey(&OwnPrekey { prekey_id: "p".into(), key, created_at: 0 }, ambient());
+        let text = serde_json::to_string(&member).unwrap();
+        let read: Member = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        let secret = member.key.to_base64();
+        let damaged = text.replace(secret.as_str(), &secret[1..]);
+        let refused = serde_json::from_str::<Member>(&damaged).err().unwrap().to_string();
+        assert!(!refused.contains(&secret[1..]), "{refused}");
     }
 }

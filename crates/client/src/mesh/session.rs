@@ -32,6 +32,7 @@ use crate::answer;
 
 /// A gateway that says nothing for this long is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
+const PARTING_MAX: Duration = Duration::from_secs(2);
 /// Events that may wait while a call is under way. One more ends the session: what was missed is pulled.
 const EVENTS_MAX: usize = 1_024;
 /// An answer may hold several messages.
@@ -129,8 +130,14 @@ impl Session {
         }
     }
 
+    /// Says good-bye, and waits for the same: whoever connects from this place next finds it free.
     pub async fn close(mut self) {
-        let _ = timeout(ANSWER_MAX, self.socket.close(None)).await;
+        let parting = async {
+            self.socket.close(None).await?;
+            while self.socket.next().await.transpose()?.is_some() {}
+            Ok::<_, tungstenite::Error>(())
+        };
+        let _ = timeout(PARTING_MAX, parting).await;
     }
 
     fn keep(&mut self, method: &str, params: &RawJson) -> Result<(), Failure> {
@@ -182,11 +189,24 @@ fn read<T: DeserializeOwned>(raw: &RawJson) -> Result<T, Failure> {
     })
 }
 
-/// What a gateway refuses, by the kind that it names where it is one of ours.
+/// What a gateway refuses, by the kind that it names where it is one of ours, and else by its code.
 fn refused(error: RpcError) -> Failure {
     let data = error.data.map(|data| data.to_value()).unwrap_or_default();
-    let kind = data["kind"].as_str().and_then(FailureKind::parse).unwrap_or(FailureKind::InfraFailed);
-    Failure::new(kind, error.message).detail("code", error.code)
+    let kind = data["kind"].as_str().and_then(FailureKind::parse).unwrap_or(match error.code {
+        -32602 | 4000 => FailureKind::SchemaInvalid,
+        -32001 | 4001 | 4010 => FailureKind::Unauthenticated,
+        -32004 | 4030 => FailureKind::Forbidden,
+        -32008 | 4040 => FailureKind::NotFound,
+        -32009 | 4009 => FailureKind::StateConflict,
+        -32029 | 4290 => FailureKind::RateLimited,
+        _ => FailureKind::InfraFailed,
+    });
+    let named = |key: &str| data[key].as_str().map(str::to_owned);
+    let mut failure = Failure::new(kind, error.message).detail("code", error.code);
+    for (key, said) in [("rule", named("rule")), ("traceId", named("trace_id"))] {
+        failure = said.into_iter().fold(failure, |failure, said| failure.detail(key, said));
+    }
+    failure
 }
 
 fn silent() -> Failure {

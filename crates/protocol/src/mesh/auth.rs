@@ -1,7 +1,8 @@
 //! Registration, login, tokens and certificates on the wire. A gateway remembers a pending login by its request id, for the
 //! two halves of it come over different connections.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::Aid;
@@ -96,10 +97,14 @@ fn as_transmitted<'de, D: Deserializer<'de>>(input: D) -> Result<String, D::Erro
     if digits && text.len() <= 32 { Ok(text) } else { Err(wanted()) }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Login2Result {
-    pub access_token: String,
-    pub refresh_token: String,
+    #[serde(serialize_with = "exposed")]
+    #[schema(value_type = String)]
+    pub access_token: SecretString,
+    #[serde(serialize_with = "exposed")]
+    #[schema(value_type = String)]
+    pub refresh_token: SecretString,
     /// Seconds.
     pub expires_in: i64,
     /// PEM: the next certificate, when the present one is past half its life.
@@ -107,19 +112,32 @@ pub struct Login2Result {
     pub new_cert: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Whoever writes a token on the wire sends it to the one who is to have it.
+pub(super) fn exposed<S: Serializer>(secret: &SecretString, out: S) -> Result<S::Ok, S::Error> {
+    secret.expose_secret().serialize(out)
+}
+
+fn exposed_if_any<S: Serializer>(secret: &Option<SecretString>, out: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(ExposeSecret::expose_secret).serialize(out)
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RefreshTokenParams {
-    pub refresh_token: String,
+    #[serde(serialize_with = "exposed")]
+    #[schema(value_type = String)]
+    pub refresh_token: SecretString,
 }
 
 /// A refused refresh is a result, not an error: clients then log in anew.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RefreshTokenResult {
     pub success: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub access_token: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refresh_token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "exposed_if_any")]
+    #[schema(value_type = Option<String>)]
+    pub access_token: Option<SecretString>,
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "exposed_if_any")]
+    #[schema(value_type = Option<String>)]
+    pub refresh_token: Option<SecretString>,
     /// Seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<i64>,
@@ -196,6 +214,22 @@ mod tests {
         assert_eq!(read(r#""1.50""#).as_deref(), Some("1.50"));
         for time in ["null", "{}", r#""""#, r#""now""#, "-1", r#"["1"]"#, &format!("\"{}\"", "1".repeat(33))] {
             assert_eq!(read(time), None, "{time}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_written_on_the_wire_and_nowhere_else() {
+        let wire = json!({"access_token": "pl4nted-a", "refresh_token": "pl4nted-r", "expires_in": 1});
+        let result: Login2Result = from_value(wire.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&result).unwrap(), wire);
+        let refreshed =
+            json!({"success": true, "access_token": "pl4nted-a", "refresh_token": "pl4nted-r", "expires_in": 1});
+        let refresh: RefreshTokenResult = from_value(refreshed.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&refresh).unwrap(), refreshed);
+        let token: crate::mesh::connections::Token =
+            from_value(json!({"method": "kite_token", "token": "pl4nted-t"})).unwrap();
+        for shown in [format!("{result:?}"), format!("{refresh:?}"), format!("{token:?}")] {
+            assert!(!shown.contains("pl4nted"), "{shown}");
         }
     }
 

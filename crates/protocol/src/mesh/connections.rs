@@ -1,11 +1,12 @@
 //! `auth.connect`: how a connection introduces itself, and when it must not stand beside the ones that its agent has. What a
 //! call leaves out about device and slot is taken from here, field by field; what it says otherwise is refused.
 
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::Aid;
+use super::{Aid, auth::exposed};
 use crate::{Failure, RawJson, rpc::RpcError};
 
 pub const PROTOCOL: &str = "1.0";
@@ -13,7 +14,7 @@ pub const DEVICE_BYTES_MAX: usize = 128;
 pub const CONNECTIONS_PER_AID_MAX: usize = 64;
 pub const AFFINITY_MS_MAX: i64 = 86_400_000;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectParams {
     /// The one of this connection's challenge.
     pub nonce: String,
@@ -28,11 +29,13 @@ pub struct ConnectParams {
     pub delivery_mode: DeliveryMode,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// `kite_token`.
     pub method: String,
-    pub token: String,
+    #[serde(serialize_with = "exposed")]
+    #[schema(value_type = String)]
+    pub token: SecretString,
 }
 
 /// The versions that somebody speaks.
@@ -197,7 +200,7 @@ impl ConnectParams {
         if !is_place_id(&device_id) || !is_place_id(&slot_id) {
             return Err(Refused::Params("device and slot ids are up to 128 of A-Z, a-z, 0-9, ., _ and -"));
         }
-        if self.auth.method != "kite_token" || self.auth.token.is_empty() {
+        if self.auth.method != "kite_token" || self.auth.token.expose_secret().is_empty() {
             return Err(Refused::Params("auth.method is kite_token, with a token"));
         }
         if device_id.is_empty() && !slot_id.is_empty() {

@@ -15,6 +15,7 @@ use ostler_protocol::{
     },
     rpc::{Frame as RpcFrame, RpcError, Version},
 };
+use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::{
     sync::OwnedSemaphorePermit,
@@ -122,7 +123,7 @@ impl Conversation {
         if !ostler_crypto::equal(asked.nonce.as_bytes(), self.nonce.as_bytes()) {
             return Err(refuse(Refused::Nonce));
         }
-        let Some((aid, login_id)) = mesh::whose(&self.app, &asked.auth.token).await? else {
+        let Some((aid, login_id)) = mesh::whose(&self.app, asked.auth.token.expose_secret()).await? else {
             return Err(refuse(Refused::Token));
         };
         let (place, delivery_mode) = (live.place.clone(), live.delivery_mode);

@@ -2,9 +2,12 @@
 //! What it sends is sealed; that it reads what came shows that it could open it.
 
 use jiff::Timestamp;
-use ostler_client::mesh::{Ambient, Gateway, Sealer};
+use ostler_client::mesh::{Ambient, Came, Gateway, Keys, Sealer};
 use ostler_crypto::keys::{Curve, PrivateKey};
-use ostler_protocol::mesh::{Aid, connections::DeliveryMode};
+use ostler_protocol::mesh::{
+    Aid,
+    connections::{DeliveryMode, Place},
+};
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
@@ -148,9 +151,12 @@ async fn ours(server: &TestServer, name: &str) -> Sealer {
     let key = PrivateKey::generate(Curve::P256, &mut fill);
     let identity = gateway.register(&aid, &key, None).await.unwrap();
     let tokens = gateway.login(&identity).await.unwrap();
-    let session = gateway.connect(&tokens.access, "desk", DeliveryMode::default()).await.unwrap();
-    let mut sealer = Sealer::new(gateway, session, identity, "desk", vec![]).await.unwrap();
-    sealer.put_prekey().await.unwrap();
+    let desk = Place { device_id: "desk".into(), slot_id: String::new() };
+    let session = gateway.connect(&tokens.access, &desk, DeliveryMode::default()).await.unwrap();
+    let keys = Keys { identity, earlier: vec![], prekeys: vec![] };
+    let mut sealer = Sealer::new(gateway, session, keys, "desk").unwrap();
+    let prekey = sealer.new_prekey();
+    sealer.put_prekey(&prekey).await.unwrap();
     sealer
 }
 
@@ -159,7 +165,7 @@ async fn they_and_we_open_each_others_messages(engine: Engine) {
     enter(&server, &mut published, "alice").await;
     let mut carol = ours(&server, "carol").await;
     published.ok(say("alice", "carol.localhost.test", "hello, stranger")).await;
-    let opened = carol.hear().await.unwrap().unwrap();
+    let Came::Message(opened) = carol.hear().await.unwrap() else { panic!("something else came") };
     assert_eq!(opened.contents.unwrap(), json!({"type": "text", "text": "hello, stranger"}));
     let (pulled, _) = carol.pull(0).await.unwrap();
     assert_eq!(pulled[0].contents.as_ref().unwrap()["text"], "hello, stranger");

@@ -18,6 +18,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, identities::Revoked};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -106,7 +107,7 @@ pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Fail
 }
 
 pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
-    tokens::refresh(app, &asked.refresh_token).await
+    tokens::refresh(app, asked.refresh_token.expose_secret()).await
 }
 
 pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertParams) -> Result<CertResult, Failure> {

@@ -46,8 +46,8 @@ pub async fn begin(app: &App, aid: &Aid, new_cert: Option<String>) -> Result<Log
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
     store::mesh_logins::insert(&app.db, &login_id, aid, &minted.pair, ends_at).await.map_err(store_failure)?;
     Ok(Login2Result {
-        access_token: minted.access.expose_secret().to_owned(),
-        refresh_token: minted.refresh.expose_secret().to_owned(),
+        access_token: minted.access,
+        refresh_token: minted.refresh,
         expires_in: ACCESS_TOKEN_LIFE_MS / 1_000,
         new_cert,
     })
@@ -61,8 +61,8 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
     if refreshed.await.map_err(store_failure)?.is_some() {
         return Ok(RefreshTokenResult {
             success: true,
-            access_token: Some(minted.access.expose_secret().to_owned()),
-            refresh_token: Some(minted.refresh.expose_secret().to_owned()),
+            access_token: Some(minted.access),
+            refresh_token: Some(minted.refresh),
             expires_in: Some(ACCESS_TOKEN_LIFE_MS / 1_000),
             error: None,
         });
