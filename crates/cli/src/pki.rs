@@ -4,22 +4,25 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
+use ostler_client::Certified;
 use ostler_protocol::{
-    Failure, Timestamp,
+    Failure, FailureKind, Timestamp,
     identities::{CreateInvite, Identity, IssueCertificate, ListIdentities, RevocationReason, RevokeIdentity},
-    mesh::Aid,
+    mesh::{Aid, auth::not_registered},
 };
 use ostler_server::{
     Config,
     config::Overrides,
     pki::{Pki, Supplied},
 };
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     confirm::Confirm,
     connect::Connection,
-    exit_codes,
+    errors, exit_codes,
     output::{self, Output, line},
     table::table,
     times::{Times, now, parse_ms},
@@ -49,7 +52,7 @@ struct Place {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The domain whose names are certified [default: localhost.test]
+    /// The domain whose names are certified [default: the configured one]
     #[arg(long, value_name = "DOMAIN")]
     mesh_issuer: Option<String>,
 }
@@ -80,6 +83,8 @@ struct InitArgs {
 }
 
 /// Show the authorities of a domain, and the key that clients pin to believe its list of roots
+///
+/// It makes nothing. Where the keys of one domain lie, that is the one.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler pki show\n  ostler pki show -o json | jq -r .rootFingerprint")]
 struct ShowArgs {
@@ -231,7 +236,7 @@ fn init(connection: &Connection, args: &InitArgs) -> Result<u8, Failure> {
                 root: read(root)?,
                 registry: read(registry)?,
                 issuer: read(issuer)?,
-                issuer_key: read(key)?,
+                issuer_key: read(key)?.into(),
             };
             Pki::import(&config, &supplied, now())?
         }
@@ -241,12 +246,33 @@ fn init(connection: &Connection, args: &InitArgs) -> Result<u8, Failure> {
 }
 
 fn show(connection: &Connection, args: &ShowArgs) -> Result<u8, Failure> {
-    let config = args.place.load(connection)?;
-    let root = config.pki_directory()?.join("root.crt");
-    if !root.exists() {
-        return Err(Failure::not_found("key of the mesh here; ostler pki init makes them"));
+    let mut config = args.place.load(connection)?;
+    if args.place.mesh_issuer.is_none() {
+        config.mesh.issuer = domain_here(&config)?;
     }
-    told(&config, &Pki::open(&config, now())?, &args.output)
+    told(&config, &Pki::read(&config, now())?, &args.output)
+}
+
+/// The configured domain if its keys are here, else the only one whose keys are.
+fn domain_here(config: &Config) -> Result<String, Failure> {
+    let (configured, here) = (config.mesh_domain()?, Pki::domains(config)?);
+    match here.as_slice() {
+        [] => {
+            let message = format!("no keys of the mesh in {}", config.pki_directory()?.display());
+            Err(errors::hinted(
+                FailureKind::NotFound,
+                message,
+                "`ostler pki init` makes them, and so does `ostler serve`",
+            ))
+        }
+        all if all.contains(&configured) => Ok(configured.to_string()),
+        [only] => Ok(only.to_string()),
+        several => {
+            let all: Vec<&str> = several.iter().map(|domain| domain.as_str()).collect();
+            let message = format!("keys of several domains are here: {}", all.join(", "));
+            Err(errors::usage(message, "choose one with `--mesh-issuer`"))
+        }
+    }
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -277,15 +303,25 @@ fn render(identities: &[Identity], times: Times, now: Timestamp, width: Option<u
 }
 
 async fn issue(connection: &Connection, args: &IssueArgs) -> Result<u8, Failure> {
-    // PEM is base64 between two lines.
-    let public_key = read(&args.public_key)?.lines().filter(|line| !line.starts_with("-----")).map(str::trim).collect();
+    let public_key = public_key(&SecretString::from(read(&args.public_key)?)).ok_or_else(|| {
+        let message = format!("{}: not one `PUBLIC KEY` in PEM; nothing was sent", args.public_key.display());
+        errors::usage(message, "a private key stays with its owner; `openssl ec -in KEY -pubout` writes the public one")
+    })?;
     let asked = IssueCertificate { aid: args.aid.clone(), public_key };
     let identity = connection.client()?.issue_certificate(&asked).await?;
     args.output.one(&identity, || identity.certificate.clone());
     Ok(exit_codes::OK)
 }
 
+/// What was given may be a private key by mistake, so it is wiped.
+fn public_key(pem: &SecretString) -> Option<String> {
+    ostler_client::public_key(pem.expose_secret())
+}
+
 async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
+    if args.confirm.dry_run {
+        return would_revoke(connection, args).await;
+    }
     if !args.confirm.ask(&format!("revoke the certificate of {}?", args.aid))? {
         return Ok(exit_codes::OK);
     }
@@ -293,6 +329,18 @@ async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failur
     let revoked = connection.client()?.revoke_identity(args.aid.as_str(), &asked).await?;
     args.output.one(&revoked, || format!("{} revoked\n", revoked.aid));
     Ok(exit_codes::OK)
+}
+
+async fn would_revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
+    let aid = &args.aid;
+    let found = connection.client()?.find_certificate(aid.as_str()).await?.ok_or_else(|| not_registered(aid))?;
+    let Certified { serial, not_after, is_revoked } = found;
+    let would = json!({"aid": aid, "serial": serial, "notAfter": not_after, "wouldRevoke": !is_revoked});
+    args.output.one(&would, || match is_revoked {
+        true => format!("{aid} is revoked already: certificate {serial}\n"),
+        false => format!("would revoke {aid}: certificate {serial}, good until {not_after}\n"),
+    });
+    args.confirm.ask("").map(|_| exit_codes::OK)
 }
 
 async fn invite(connection: &Connection, args: &InviteArgs) -> Result<u8, Failure> {

@@ -46,6 +46,7 @@ use tokio::time::{Duration, timeout};
 
 pub use answer::{is_transient, is_unreachable, problem};
 pub use events::EventStream;
+pub use identities::{Certified, public_key};
 pub use transport::{Body, InProcess, web_client};
 
 use path::Path;

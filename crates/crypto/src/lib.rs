@@ -21,6 +21,8 @@ pub mod trust_list;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+pub use zeroize::Zeroizing;
+
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }

@@ -2,6 +2,7 @@
 //! random nonce; a key seals far fewer than the 2^32 texts for which that is sound.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 pub const KEY_BYTES: usize = 32;
 pub const NONCE_BYTES: usize = NONCE_LEN;
@@ -23,9 +24,9 @@ impl SealingKey {
     }
 
     /// `None`: it was changed, cut, sealed under another key or for another name.
-    pub fn open(&self, name: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+    pub fn open(&self, name: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (nonce, hidden) = sealed.split_first_chunk::<NONCE_BYTES>()?;
-        let mut text = hidden.to_vec();
+        let mut text = Zeroizing::new(hidden.to_vec());
         let opened = self.0.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(name), &mut text).ok()?.len();
         text.truncate(opened);
         Some(text)
@@ -43,7 +44,7 @@ mod tests {
     #[test]
     fn what_was_sealed_opens_with_the_same_key_and_name_only() {
         let sealed = key(1).seal([7; NONCE_BYTES], b"codex", b"a secret");
-        assert_eq!(key(1).open(b"codex", &sealed).as_deref(), Some(&b"a secret"[..]));
+        assert_eq!(key(1).open(b"codex", &sealed), Some(b"a secret".to_vec().into()));
         assert_eq!(key(2).open(b"codex", &sealed), None);
         assert_eq!(key(1).open(b"deepseek", &sealed), None);
         assert!(!sealed.windows(6).any(|part| part == b"secret"));

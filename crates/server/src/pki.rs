@@ -6,6 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use jiff::SignedDuration;
 use ostler_crypto::{
+    Zeroizing,
     certificates::{Authority, Certificate, Chain, Kind, Serial},
     crl,
     keys::{Curve, PrivateKey, PublicKey},
@@ -17,13 +18,16 @@ use ostler_protocol::{
     json::{hex, unhex},
     mesh::{Aid, Domain},
 };
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{
     clock,
     config::Config,
+    directories,
     secrets::{
+        SecretStore,
         sealed::{Found, SealedFiles},
         sealing_key,
     },
@@ -31,6 +35,8 @@ use crate::{
 
 const ROOT: &str = "root";
 const REGISTRY: &str = "registry";
+/// What an issuer's file begins with, before its domain.
+const ISSUER: &str = "issuer-";
 const AUTHORITY: &str = "authority";
 const TICKETS: &str = "tickets";
 /// A list of roots is to be asked for again after this long.
@@ -63,22 +69,42 @@ pub struct Supplied {
     pub root: String,
     pub registry: String,
     pub issuer: String,
-    pub issuer_key: String,
+    pub issuer_key: SecretString,
 }
 
 impl Pki {
     /// Reads the keys of the configured domain, and makes those that are not there.
     pub fn open(config: &Config, now: Timestamp) -> Result<Self, Failure> {
-        let domain = config.mesh_domain()?;
-        let files = SealedFiles::open(config.pki_directory()?, sealing_key(config)?)?;
+        let files = open_files(config)?;
         // Whoever starts at the same time waits, and then finds what was made.
         let _lock = files.lock()?;
-        let maker = Maker { files: &files, now };
+        Self::assemble(config.mesh_domain()?, &Maker { files: &files, now, makes: true })
+    }
+
+    /// Reads them, and makes and changes nothing.
+    pub fn read(config: &Config, now: Timestamp) -> Result<Self, Failure> {
+        if !SecretStore::has_key(config)? {
+            return Err(unfit("the key that they are sealed with is not here"));
+        }
+        let files = SealedFiles::existing(config.pki_directory()?, sealing_key(config)?);
+        Self::assemble(config.mesh_domain()?, &Maker { files: &files, now, makes: false })
+    }
+
+    /// The domains whose issuers' certificates lie here, sorted.
+    pub fn domains(config: &Config) -> Result<Vec<Domain>, Failure> {
+        let entries = std::fs::read_dir(config.pki_directory()?).into_iter().flatten().flatten();
+        let domain = |file: std::ffi::OsString| file.to_str()?.strip_prefix(ISSUER)?.strip_suffix(".crt")?.parse().ok();
+        let mut domains: Vec<Domain> = entries.filter_map(|entry| domain(entry.file_name())).collect();
+        domains.sort();
+        Ok(domains)
+    }
+
+    fn assemble(domain: Domain, maker: &Maker<'_>) -> Result<Self, Failure> {
         let root = maker.root()?;
         let registry = maker.registry(&root)?;
         let issuer = maker.issuer(&domain, &registry)?;
         let authorities = [issuer.certificate(), registry.certificate(), root.certificate()].map(Clone::clone);
-        let chain = Chain::verify(authorities.to_vec(), std::slice::from_ref(root.certificate()), now)
+        let chain = Chain::verify(authorities.to_vec(), std::slice::from_ref(root.certificate()), maker.now)
             .map_err(|fault| unfit(&fault.to_string()))?;
         let auth = RwLock::new(Arc::new(maker.auth(&domain, &issuer)?));
         let authority = maker.key(AUTHORITY, Curve::P384)?;
@@ -89,25 +115,23 @@ impl Pki {
     /// Puts an authority of somebody else's making in its place. What is there already is not replaced.
     pub fn import(config: &Config, supplied: &Supplied, now: Timestamp) -> Result<Self, Failure> {
         let domain = config.mesh_domain()?;
-        let files = SealedFiles::open(config.pki_directory()?, sealing_key(config)?)?;
         let read = |what: &str, pem: &str| {
-            Certificate::from_pem(pem).ok_or_else(|| unfit(&format!("{what} is not one certificate in PEM")))
+            Certificate::from_pem(pem).ok_or_else(|| mistaken(&format!("{what} is not one certificate in PEM")))
         };
         let (root, registry) = (read("the root", &supplied.root)?, read("the registry", &supplied.registry)?);
         let issuer = read("the issuer", &supplied.issuer)?;
-        let key = PrivateKey::from_pem(&supplied.issuer_key).ok_or_else(|| unfit("the issuer's key is not PKCS#8"))?;
+        let key = PrivateKey::from_pem(supplied.issuer_key.expose_secret());
+        let key = key.ok_or_else(|| mistaken("the issuer's key is not PKCS#8 in PEM, on P-256 or P-384"))?;
         if issuer.name() != domain.as_str() {
-            return Err(unfit(&format!("the issuer is of {:?}, not of {domain}", issuer.name())));
-        }
-        if key.curve() != Curve::P384 {
-            return Err(unfit("the issuer's key is not on P-384"));
+            return Err(mistaken(&format!("the issuer is of {:?}, not of {domain}", issuer.name())));
         }
         let fits = Authority::new(Kind::Issuer, key.clone(), issuer.clone()).is_some();
         if !fits {
-            return Err(unfit("the issuer's key is not its certificate's, or the certificate is no issuer's"));
+            return Err(mistaken("the issuer's key is not its certificate's, or the certificate is no issuer's"));
         }
         let authorities = vec![issuer.clone(), registry.clone(), root.clone()];
-        Chain::verify(authorities, std::slice::from_ref(&root), now).map_err(|fault| unfit(&fault.to_string()))?;
+        Chain::verify(authorities, std::slice::from_ref(&root), now).map_err(|fault| mistaken(&fault.to_string()))?;
+        let files = open_files(config)?;
         {
             let _lock = files.lock()?;
             if files.get_plain(&certificate_file(ROOT))?.is_some() {
@@ -151,7 +175,7 @@ impl Pki {
         }
         let files = SealedFiles::open(config.pki_directory()?, sealing_key(config)?)?;
         let _lock = files.lock()?;
-        Maker { files: &files, now }.auth(&self.domain, &self.issuer).map(Some)
+        Maker { files: &files, now, makes: true }.auth(&self.domain, &self.issuer).map(Some)
     }
 
     pub fn put_auth(&self, auth: Holder) {
@@ -210,7 +234,13 @@ fn certificate_file(name: &str) -> String {
 }
 
 fn issuer_name(domain: &Domain) -> String {
-    format!("issuer-{domain}")
+    format!("{ISSUER}{domain}")
+}
+
+/// The place of the keys, made if need be: `ostler pki init` may be the first command of all.
+fn open_files(config: &Config) -> Result<SealedFiles, Failure> {
+    directories::make(&config.data_dir()?)?;
+    SealedFiles::open(config.pki_directory()?, sealing_key(config)?)
 }
 
 /// What is here of an authority: whoever supplied a certificate may keep its key elsewhere.
@@ -228,17 +258,25 @@ impl Held {
     }
 }
 
-/// Reads what is there and makes what is not.
+/// Reads what is there and makes what is not, if it may.
 struct Maker<'a> {
     files: &'a SealedFiles,
     now: Timestamp,
+    makes: bool,
 }
 
 impl Maker<'_> {
+    /// Whether something that is not there may be made.
+    fn may_make(&self, name: &str) -> Result<(), Failure> {
+        let missing = || Failure::not_found(&format!("{name} among the mesh's keys here; `ostler pki init` makes it"));
+        if self.makes { Ok(()) } else { Err(missing()) }
+    }
+
     fn root(&self) -> Result<Held, Failure> {
         if let Some(known) = self.held(Kind::Root, ROOT)? {
             return Ok(known);
         }
+        self.may_make(ROOT)?;
         let key = PrivateKey::generate(Curve::P384, &mut clock::fill);
         let root = Authority::root("Ostler Root", key, &serial(), self.now);
         self.keep(ROOT, &root)?;
@@ -267,18 +305,18 @@ impl Maker<'_> {
         }
     }
 
-    /// The auth service's certificate is renewed in its second half, by whoever comes first.
+    /// The auth service's certificate is renewed in its second half, by whoever comes first and may.
     fn auth(&self, domain: &Domain, issuer: &Authority) -> Result<Holder, Failure> {
         let name = format!("auth-{domain}");
         let key = self.key(&name, Curve::P384)?;
         let known = self.certificate(&name)?.filter(|known| {
-            *known.public_key() == key.public_key()
-                && known.is_valid_at(self.now)
-                && !known.is_due_for_renewal(self.now)
+            let fresh = known.is_valid_at(self.now) && !known.is_due_for_renewal(self.now);
+            *known.public_key() == key.public_key() && (fresh || !self.makes)
         });
         let certificate = match known {
             Some(known) => known,
             None => {
+                self.may_make(&name)?;
                 let service = domain.service("auth");
                 let made = issuer.issue(Kind::Service, &service, &key.public_key(), &serial(), self.now);
                 let made = made.ok_or_else(|| unfit(&format!("the issuer of {domain} cannot certify {service}")))?;
@@ -290,6 +328,7 @@ impl Maker<'_> {
     }
 
     fn below(&self, above: &Authority, kind: Kind, name: &str, called: &str) -> Result<Authority, Failure> {
+        self.may_make(name)?;
         let key = PrivateKey::generate(Curve::P384, &mut clock::fill);
         let certificate = above.issue(kind, called, &key.public_key(), &serial(), self.now);
         let authority = certificate.and_then(|certificate| Authority::new(kind, key, certificate));
@@ -325,6 +364,7 @@ impl Maker<'_> {
         if let Some(key) = self.sealed(name)? {
             return PrivateKey::from_pkcs8_der(&key).ok_or_else(|| unfit(&format!("{name}: not a key")));
         }
+        self.may_make(name)?;
         let key = PrivateKey::generate(curve, &mut clock::fill);
         self.files.put(name, &key.to_pkcs8_der())?;
         Ok(key)
@@ -334,7 +374,8 @@ impl Maker<'_> {
         let bytes = match self.sealed(name)? {
             Some(bytes) => bytes,
             None => {
-                let mut bytes = vec![0; KEY_BYTES];
+                self.may_make(name)?;
+                let mut bytes = Zeroizing::new(vec![0; KEY_BYTES]);
                 clock::fill(&mut bytes);
                 self.files.put(name, &bytes)?;
                 bytes
@@ -343,7 +384,7 @@ impl Maker<'_> {
         SealingKey::new(&bytes).ok_or_else(|| unfit(&format!("{name}: not a key")))
     }
 
-    fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+    fn sealed(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Failure> {
         match self.files.get(name)? {
             Found::Nothing => Ok(None),
             Found::Text(text) => Ok(Some(text)),
@@ -354,4 +395,9 @@ impl Maker<'_> {
 
 fn unfit(why: &str) -> Failure {
     Failure::rule(FailureKind::InfraFailed, "pki", format!("the mesh's keys are of no use: {why}"))
+}
+
+/// What somebody supplied does not fit together.
+fn mistaken(why: &str) -> Failure {
+    Failure::invalid("pki", why)
 }

@@ -29,6 +29,7 @@ mod live_trace;
 mod loop_mount;
 mod mesh;
 mod model;
+mod pki;
 mod power_cut;
 mod preflight;
 mod process;

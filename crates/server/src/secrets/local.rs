@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use ostler_crypto::seal::SealingKey;
+use ostler_crypto::{Zeroizing, seal::SealingKey};
 use ostler_protocol::{Failure, Timestamp, provider_profiles::Credential};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ impl Local {
         self.0.seal(name, text)
     }
 
-    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         self.0.open_sealed(name, sealed)
     }
 
@@ -103,7 +103,7 @@ fn put(files: &SealedFiles, name: &str, secret: &Secret) -> Result<(), Failure> 
         updated_at: secret.updated_at,
         files: credential.map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect(),
     };
-    files.put(name, &serde_json::to_vec(&kept).map_err(Failure::internal)?)
+    files.put(name, &Zeroizing::new(serde_json::to_vec(&kept).map_err(Failure::internal)?))
 }
 
 #[cfg(test)]

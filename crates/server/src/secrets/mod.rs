@@ -4,12 +4,14 @@
 mod local;
 pub mod sealed;
 
-use ostler_crypto::seal::SealingKey;
+use ostler_crypto::{Zeroizing, seal::SealingKey};
 use ostler_protocol::{Failure, FailureKind, Timestamp, json::unhex, provider_profiles::Credential};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{auth, config::Config};
 use local::Local;
+
+const KEY_FILE: &str = "secrets-key";
 
 /// The secret of one profile.
 #[derive(Clone, Debug)]
@@ -40,8 +42,18 @@ impl SecretStore {
         match (&section.key, &section.key_file) {
             (Some(key), _) => Ok(key.clone()),
             (None, Some(file)) => auth::random_secret_file(file),
-            (None, None) => auth::random_secret_file(&config.data_dir()?.join("secrets-key")),
+            (None, None) => auth::random_secret_file(&config.data_dir()?.join(KEY_FILE)),
         }
+    }
+
+    /// Whether the key is there; else whoever asks for it next makes one.
+    pub fn has_key(config: &Config) -> Result<bool, Failure> {
+        let section = &config.secrets;
+        Ok(match (&section.key, &section.key_file) {
+            (Some(_), _) => true,
+            (None, Some(file)) => file.exists(),
+            (None, None) => config.data_dir()?.join(KEY_FILE).exists(),
+        })
     }
 
     /// `None`: there is no such secret. One that cannot be opened is a failure of its own kind.
@@ -85,7 +97,7 @@ impl SecretStore {
     }
 
     /// `None`: it was changed, sealed for another name, or under another server's key.
-    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         match self {
             Self::Local { local, .. } => local.open_sealed(name, sealed),
         }

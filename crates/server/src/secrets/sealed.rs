@@ -8,7 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_crypto::seal::{NONCE_BYTES, SealingKey};
+use ostler_crypto::{
+    Zeroizing,
+    seal::{NONCE_BYTES, SealingKey},
+};
 use ostler_protocol::{Failure, FailureKind, json::hex};
 use rustix::fs::{FlockOperation, flock};
 
@@ -33,7 +36,7 @@ pub enum Found {
     Nothing,
     /// It was changed, moved, or sealed under another key.
     Damaged,
-    Text(Vec<u8>),
+    Text(Zeroizing<Vec<u8>>),
 }
 
 impl SealedFiles {
@@ -49,6 +52,11 @@ impl SealedFiles {
         }
         drop(lock);
         Ok(files)
+    }
+
+    /// What is there, for somebody who only reads.
+    pub fn existing(directory: PathBuf, key: SealingKey) -> Self {
+        Self { directory, key }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -97,7 +105,7 @@ impl SealedFiles {
         self.key.seal(nonce, name.as_bytes(), text)
     }
 
-    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         self.key.open(name.as_bytes(), sealed)
     }
 

@@ -160,7 +160,7 @@ pub async fn forget_ended(app: &App) -> Result<(), Failure> {
 /// The secret as it was shown. `None`: it cannot be opened with this server's key.
 pub fn open_secret(app: &App, webhook: &Sealed) -> Option<String> {
     let opened = app.secrets.open_sealed(&sealed_name(webhook.webhook.agent_id), &unhex(&webhook.secret)?)?;
-    String::from_utf8(opened).ok()
+    std::str::from_utf8(&opened).ok().map(str::to_owned)
 }
 
 /// What a webhook's secret is sealed for. Profiles have no colons in their names.

@@ -200,7 +200,7 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
         root: root.certificate().to_pem(),
         registry: registry.certificate().to_pem(),
         issuer: issuer.certificate().to_pem(),
-        issuer_key: issuer_key.to_pem().to_string(),
+        issuer_key: issuer_key.to_pem().to_string().into(),
     };
     let rule = |outcome: Result<Pki, Failure>| outcome.err().unwrap().rule_name().unwrap().to_owned();
     assert_eq!(rule(Pki::import(&config, &supplied(&key()), now)), "pki", "the key is another's");

@@ -1,0 +1,106 @@
+//! The mesh's keys on the command line: made when asked for, shown without being changed, and private ones never sent.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::home::{Engine, Home};
+
+/// What lies in a directory, and since when.
+fn everything(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.filter(|path| path.is_file());
+    files
+        .map(|path| {
+            let known = (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+            (path, known)
+        })
+        .collect()
+}
+
+#[track_caller]
+fn told(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn openssl(home: &Home, args: &[&str]) {
+    let made = Command::new("openssl").args(args).current_dir(home.path("")).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[test]
+fn keys_are_made_by_init_and_shown_without_being_made() {
+    let home = Home::new(Engine::Sqlite);
+    let none = home.cli(None, &["pki", "show"]);
+    assert_eq!(none.status.code(), Some(4), "{none:?}");
+    assert!(!home.data_dir.exists(), "nothing was made");
+    // The first command of all, before there is a data directory.
+    let made = told(&home.cli(None, &["pki", "init", "--mesh-issuer", "probe.test", "-o", "json"]));
+    let pki = home.data_dir.join("pki");
+    let before = (everything(&home.data_dir), everything(&pki));
+    let shown = told(&home.cli(None, &["pki", "show", "-o", "json"]));
+    assert_eq!((&shown, &shown["domain"]), (&made, &"probe.test".into()), "the domain that is here");
+    let other = home.cli(None, &["pki", "show", "--mesh-issuer", "other.test"]);
+    assert_eq!(other.status.code(), Some(4), "{other:?}");
+    assert_eq!((everything(&home.data_dir), everything(&pki)), before, "to show is not to change");
+    told(&home.cli(None, &["pki", "init", "--mesh-issuer", "second.test", "-o", "json"]));
+    let several = home.cli(None, &["pki", "show"]);
+    assert!(String::from_utf8_lossy(&several.stderr).contains("probe.test, second.test"), "{several:?}");
+    assert_eq!(several.status.code(), Some(2));
+}
+
+#[test]
+fn files_that_do_not_fit_are_the_callers_mistake() {
+    let home = Home::new(Engine::Sqlite);
+    openssl(
+        &home,
+        &[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            "/CN=x",
+            "-keyout",
+            "x.key",
+            "-out",
+            "x.crt",
+        ],
+    );
+    let mut args = vec!["pki", "init", "--mesh-issuer", "probe.test"];
+    args.extend(["--root", "x.crt", "--registry", "x.crt", "--issuer", "x.crt", "--issuer-key", "x.key"]);
+    let refused = home.cli(None, &args);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not of probe.test"), "{refused:?}");
+    assert!(!home.data_dir.join("pki").exists(), "nothing was made");
+}
+
+#[test]
+fn only_public_keys_are_sent_and_a_dry_run_says_what_would_be_revoked() {
+    let home = Home::new(Engine::Sqlite);
+    let server = home.serve();
+    openssl(&home, &["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", "key.pem"]);
+    openssl(&home, &["pkey", "-in", "key.pem", "-pubout", "-out", "pub.pem"]);
+    let ostler = |args: &[&str]| home.cli(Some(&server), args);
+    let aid = "alice.localhost.test";
+    let private = ostler(&["pki", "issue", aid, "--public-key", "key.pem"]);
+    assert_eq!(private.status.code(), Some(2), "{private:?}");
+    assert!(String::from_utf8_lossy(&private.stderr).contains("nothing was sent"), "{private:?}");
+    let unknown = ostler(&["pki", "revoke", aid, "--dry-run"]);
+    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+    let issued = told(&ostler(&["pki", "issue", aid, "--public-key", "pub.pem", "-o", "json"]));
+    let dry = ["pki", "revoke", aid, "--dry-run", "-o", "json"];
+    let would = told(&ostler(&dry));
+    assert_eq!((&would["wouldRevoke"], &would["serial"]), (&true.into(), &issued["serial"]));
+    assert_eq!(told(&ostler(&dry))["wouldRevoke"], true, "it was not done");
+    assert!(ostler(&["pki", "revoke", aid, "--yes"]).status.success());
+    assert_eq!(told(&ostler(&dry))["wouldRevoke"], false);
+}
