@@ -189,6 +189,7 @@ mod tests {
             new: serde_json::Value::Null,
             breaking: false,
             scope: None,
+            tool: None,
         };
         let diff = Arc::new(ManifestDiff { changes: vec![change], ..ManifestDiff::default() });
         let bytes = diff.bytes() as u64;

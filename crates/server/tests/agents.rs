@@ -20,6 +20,7 @@ on_both_engines!(
     only_its_owner_changes_an_agent,
     a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it,
     a_diff_tells_what_a_change_would_do_and_does_nothing,
+    what_breaks_for_those_alone_who_consented_before_is_foretold,
     the_same_manifest_again_is_no_new_version,
     a_refused_manifest_takes_no_version,
     a_hundred_changes_at_once_get_a_hundred_versions,
@@ -187,7 +188,7 @@ async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
     assert_eq!(narrower["scopes_requiring_reauth"], json!(["filesystem:read"]));
     let pointer = "/tools/0/input_schema/properties/path/enum";
     let gone = json!({"rule": "enum-value-removed", "pointer": pointer, "old": "a", "new": null, "breaking": true,
-        "scope": "filesystem:read"});
+        "scope": "filesystem:read", "tool": "read_file"});
     assert_eq!(narrower["changes"][0], gone);
     let wider = diff(&taking(json!(["a", "b"]))).await;
     assert_eq!((&wider["breaking"], &wider["scopes_requiring_reauth"]), (&json!(false), &json!([])));
@@ -198,6 +199,33 @@ async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
     let published = publish(&server, &agent, &taking(json!(["b"]))).await;
     assert_eq!(published["capability_manifest_hash"], narrower["capability_manifest_hash"]);
     assert_eq!(published["capability_manifest_version"], 2);
+}
+
+async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (agent, ada) = (agent(&server).await, user(&server, "ada").await);
+    let diff = async |manifest: &Value| {
+        let path = format!("/agents/{agent}/manifest/diff");
+        server.post(&path, &json!({"capability_manifest": manifest})).await.with_status(200)
+    };
+    publish(&server, &agent, &taking(json!(["a", "b"]))).await;
+    let body = json!({"agent_id": agent, "granted_scopes": ["filesystem:read"]});
+    ada.post("/h2a/relations", &body).await.with_status(201);
+    // The tool is taken away, which asks nobody, and comes back narrower.
+    let mut without = sample_manifest();
+    without["tools"] = json!([]);
+    assert_eq!(diff(&without).await["breaking"], false);
+    publish(&server, &agent, &without).await;
+    let mut narrower = taking(json!(["b"]));
+    let foretold = diff(&narrower).await;
+    assert_eq!(
+        (&foretold["breaking"], &foretold["scopes_requiring_reauth"]),
+        (&json!(true), &json!(["filesystem:read"]))
+    );
+    publish(&server, &agent, &narrower).await;
+    assert_eq!(ada.get("/h2a/pending").await.ok()["pending"].as_array().unwrap().len(), 1);
+    narrower["agent_version"] = json!("1.0.1");
+    assert_eq!(diff(&narrower).await["breaking"], false, "whoever is asked already is not asked again");
 }
 
 async fn the_same_manifest_again_is_no_new_version(engine: Engine) {

@@ -215,12 +215,12 @@ async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: En
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     scene.grant(&ada).await;
-    let (mut agents, _) = Socket::introduce(&scene.server, "/ws/agent", &scene.agent().await).await;
     let mut socket = connect(&scene.server, &ada).await;
-    scene.server.store("ALTER TABLE relations RENAME TO elsewhere").await;
+    scene.server.store("ALTER TABLE relations RENAME COLUMN user_id TO elsewhere").await;
     scene.publish(&second()).await;
-    assert_eq!(agents.closed().await, 1011, "nobody's relations can be read");
-    scene.server.store("ALTER TABLE elsewhere RENAME TO relations").await;
+    let (mut other, _) = Socket::introduce(&scene.server, "/ws/human", &ada).await;
+    assert_eq!(other.closed().await, 1011, "nobody's relations can be read");
+    scene.server.store("ALTER TABLE relations RENAME COLUMN elsewhere TO user_id").await;
     assert_eq!(socket.hear().await["new_manifest_version"], 2);
 }
 

@@ -71,6 +71,10 @@ pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<bool, StoreError> {
     Ok(!ended.await?.is_empty())
 }
 
+pub async fn delete(db: &Db, login_id: &str) -> Result<(), StoreError> {
+    db.execute("DELETE FROM mesh_logins WHERE login_id = $1", vec![login_id.into()]).await
+}
+
 /// Ends every chain of a name, or all but one.
 pub async fn delete_of(db: &Db, aid: &Aid, except: Option<&str>) -> Result<(), StoreError> {
     const SQL: &str = "DELETE FROM mesh_logins WHERE aid = $1 AND login_id <> $2";

@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     i18n::{Language, scope_text},
-    manifest::{Change, Manifest, Rule},
+    manifest::{Change, Manifest},
     relations::RelationChanges,
 };
 
@@ -35,20 +35,8 @@ pub fn render(agent: &str, manifest: &Manifest, changes: &RelationChanges, langu
 
 /// What it means, and of which scope or tool.
 fn describe(manifest: &Manifest, found: &Change, language: Language) -> String {
-    let subject = match tool(manifest, found) {
-        Some(name) => name,
-        None => scope(manifest, found, language),
-    };
+    let subject = found.tool.clone().unwrap_or_else(|| scope(manifest, found, language));
     line(&change(language, found.rule, found.breaking, &subject), 2 * SHOWN_CHARS_MAX)
-}
-
-/// The tool that a pointer leads to; one that is gone is named by what it was.
-fn tool(manifest: &Manifest, found: &Change) -> Option<String> {
-    let index: usize = found.pointer.strip_prefix("/tools/")?.split('/').next()?.parse().ok()?;
-    match found.rule {
-        Rule::ToolRemoved => found.old["name"].as_str().map(str::to_owned),
-        _ => manifest.tools.get(index).map(|tool| tool.name.clone()),
-    }
 }
 
 fn scope(manifest: &Manifest, found: &Change, language: Language) -> String {

@@ -333,6 +333,7 @@ impl<'a> Comparison<'a, '_> {
             new: new.cloned().unwrap_or_default(),
             breaking: position.breaks(rule.row().effect),
             scope: Some(self.scope.to_owned()),
+            tool: None,
         };
         if self.budget.tells(change.bytes()) {
             self.changes.push(change);
@@ -354,6 +355,7 @@ impl<'a> Comparison<'a, '_> {
             new,
             breaking: true,
             scope,
+            tool: None,
         });
     }
 }

@@ -33,6 +33,9 @@ pub struct Change {
     /// The scope it concerns.
     #[serde(default)]
     pub scope: Option<String>,
+    /// The tool it concerns, by its name: the places of tools mean nothing, and differ between two manifests.
+    #[serde(default)]
+    pub tool: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -52,6 +55,15 @@ impl Change {
 }
 
 impl ManifestDiff {
+    /// Both in one: what people must be asked who consented to either of two manifests. Of the other only what breaks is
+    /// of interest, and only once.
+    pub fn and(mut self, other: &Self) -> Self {
+        let is_new = |change: &&Change| change.breaking && !self.changes.contains(change);
+        let more: Vec<Change> = other.changes.iter().filter(is_new).cloned().collect();
+        self.changes.extend(more);
+        Self::of(self.changes)
+    }
+
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.changes.iter().map(Change::bytes).sum::<usize>()
@@ -101,7 +113,7 @@ impl<'a> Walk<'a> {
     ) {
         let breaking = rule.row().effect == Effect::Breaks;
         let (old, new, scope) = (old.into(), new.into(), scope.map(str::to_owned));
-        self.changes.push(Change { rule, pointer, old, new, breaking, scope });
+        self.changes.push(Change { rule, pointer, old, new, breaking, scope, tool: None });
     }
 
     fn scopes(&mut self) {
@@ -145,7 +157,7 @@ impl<'a> Walk<'a> {
         let (old, new) = (by_name(&self.old.tools, name), by_name(&self.new.tools, name));
         let mut budget = Budget::default();
         for (name, (index, tool)) in &new {
-            let at = format!("/tools/{index}");
+            let (at, first) = (format!("/tools/{index}"), self.changes.len());
             match old.get(name) {
                 None => self.report(Rule::ToolAdded, at, Value::Null, value(tool), Some(&tool.permission_scope)),
                 Some(before) => {
@@ -158,11 +170,19 @@ impl<'a> Walk<'a> {
                     compare::compare(&schema(*before), &schema((*index, tool)), &mut budget, &mut self.changes);
                 }
             }
+            self.name(first, name);
         }
-        for (_, (index, tool)) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
+        for (name, (index, tool)) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
             let scope = Some(tool.permission_scope.as_str());
+            let first = self.changes.len();
             self.report(Rule::ToolRemoved, format!("/tools/{index}"), value(tool), Value::Null, scope);
+            self.name(first, name);
         }
+    }
+
+    /// Says of what was reported since then which tool it is about.
+    fn name(&mut self, first: usize, tool: &str) {
+        self.changes[first..].iter_mut().for_each(|change| change.tool = Some(tool.to_owned()));
     }
 
     fn tool(&mut self, old: &Tool, new: &Tool, at: &str) {

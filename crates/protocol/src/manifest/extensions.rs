@@ -76,7 +76,7 @@ impl Extensions {
             .map(|(pointer, old, new)| {
                 let rule = Rule::ExtensionChanged;
                 let breaking = rule.row().effect == Effect::Breaks;
-                Change { rule, pointer: pointer.clone(), old, new, breaking, scope: None }
+                Change { rule, pointer: pointer.clone(), old, new, breaking, scope: None, tool: None }
             })
             .collect()
     }

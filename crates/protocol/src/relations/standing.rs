@@ -55,6 +55,7 @@ impl Declared<'_> {
                 new: serde_json::to_value(scope).expect("our own types serialise"),
                 breaking: true,
                 scope: Some(scope.id.clone()),
+                tool: None,
             });
             diff.breaking = true;
             asked.insert(scope.id.clone());

@@ -175,7 +175,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         let published = match &checked {
             Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
                 let before = published_before(app, &known).await?;
-                let diff = compared(before.clone(), checked.clone()).await?;
+                let diff = foreseen(app, &known, before.clone(), checked.clone()).await?;
                 let since = before.map(|before| before.declared().since.clone()).unwrap_or_default();
                 agent.updated_at = app.now();
                 Some((declare(&mut agent, checked, &since), diff))
@@ -210,7 +210,7 @@ pub async fn try_manifest(
     let diff = if is_same {
         ManifestDiff::default()
     } else {
-        compared(published_before(app, &known).await?, Arc::new(checked)).await?
+        foreseen(app, &known, published_before(app, &known).await?, Arc::new(checked)).await?
     };
     let capability_manifest_version = known.capability_manifest_version + i64::from(!is_same);
     Ok(TriedManifest { diff, capability_manifest_hash: hash, capability_manifest_version, warnings })
@@ -329,6 +329,28 @@ async fn published_before(app: &App, known: &Agent) -> Result<Option<Arc<Version
         0 => Ok(None),
         version => app.manifests.get(&app.db, known.id, version).await.map(Some),
     }
+}
+
+/// What a manifest changes for whoever consented to the last one, or to one before it: what was taken away silently and
+/// comes back otherwise breaks for those alone.
+async fn foreseen(
+    app: &App,
+    known: &Agent,
+    before: Option<Arc<Version>>,
+    checked: Arc<Checked>,
+) -> Result<ManifestDiff, Failure> {
+    let mut all = compared(before.clone(), checked.clone()).await?;
+    let Some(before) = before else { return Ok(all) };
+    for version in relations::consented_before(app, known.id, before.version).await? {
+        let older = app.manifests.get(&app.db, known.id, version).await?;
+        let asked_already = app.manifests.changed(&app.db, known.id, version, &before).await?;
+        let to_ask = compared(Some(older), checked.clone()).await?;
+        let is_news = |scope: &String| !asked_already.scopes_requiring_reauth.contains(scope);
+        if to_ask.breaking && (!asked_already.breaking || to_ask.scopes_requiring_reauth.iter().any(is_news)) {
+            all = all.and(&to_ask);
+        }
+    }
+    Ok(all)
 }
 
 async fn compared(before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {

@@ -296,9 +296,8 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
     let version = store::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)?;
     let Some(version) = version else { return Ok(None) };
     let current = app.manifests.get(&app.db, agent_id, version).await?;
-    let consented = store::relations::list_consented_before(&app.db, agent_id, version, VERSIONS_MAX).await;
     let (mut must_ask, mut scopes) = (false, BTreeSet::new());
-    for seen in consented.map_err(store_failure)? {
+    for seen in consented_before(app, agent_id, version).await? {
         let changed = app.manifests.changed(&app.db, agent_id, seen, &current).await?;
         must_ask |= changed.breaking;
         scopes.extend(changed.scopes_requiring_reauth.iter().cloned());
@@ -309,6 +308,11 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
         new_manifest_hash: current.declared().hash.to_owned(),
         scopes_requiring_reauth: scopes.into_iter().collect(),
     }))
+}
+
+/// The versions of an agent before this one that people last consented to.
+pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
+    store::relations::list_consented_before(&app.db, agent_id, version, VERSIONS_MAX).await.map_err(store_failure)
 }
 
 /// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.

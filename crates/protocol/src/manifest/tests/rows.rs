@@ -287,6 +287,26 @@ fn more_power_breaks_and_less_is_silent() {
 }
 
 #[test]
+fn each_change_names_its_tool_wherever_the_tools_stand() {
+    let scopes = [("a:read", "medium")];
+    let closed = |names: &[&str]| {
+        let properties: serde_json::Map<_, _> = names.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+        json!({"type": "object", "properties": properties, "additionalProperties": false})
+    };
+    let mut old = manifest(&[("send_money", "a:read", false), ("look", "a:read", false)], &scopes);
+    old["tools"][0]["input_schema"] = closed(&["to", "amount"]);
+    // What is gone is pointed to in the old manifest, where it stood first.
+    let mut new = manifest(&[("look", "a:read", false), ("send_money", "a:read", false)], &scopes);
+    new["tools"][1]["input_schema"] = closed(&["to"]);
+    let found = compare(&old, &new);
+    let named: Vec<_> = found.changes.iter().map(|change| change.tool.as_deref()).collect();
+    assert!(found.breaking && named == [Some("send_money")], "{found:#?}");
+    let removed = compare(&old, &manifest(&[], &scopes));
+    let named: Vec<_> = removed.changes.iter().map(|change| change.tool.as_deref()).collect();
+    assert_eq!(named, [Some("look"), Some("send_money")]);
+}
+
+#[test]
 fn what_people_only_read_is_silent_and_told() {
     let old = taking(json!({"type": "object"}));
     for (pointer, value, rule) in [

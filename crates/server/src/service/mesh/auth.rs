@@ -97,10 +97,10 @@ pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Fail
     let signed = format!("{nonce}:{client_time}");
     let (identity, certificate) = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
     let new_cert = next_certificate(app, &identity, &certificate).await?;
-    let begun = tokens::begin(app, &aid, new_cert).await?;
+    let (begun, login_id) = tokens::begin(app, &aid, new_cert).await?;
     // Whoever revokes ends the logins that are there; this one may have come a moment later.
     if let Err(refused) = own_certificate(app, &aid, &identity.cert_fingerprint).await {
-        end_logins(app, &aid, None).await?;
+        store::mesh_logins::delete(&app.db, &login_id).await.map_err(store_failure)?;
         return Err(refused);
     }
     Ok(begun)
