@@ -3,9 +3,6 @@
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use memchr::memmem;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::Outcome;
@@ -14,6 +11,7 @@ use crate::http::{Connection, field, request};
 use crate::machine::{cpu, now, own_cpu, since};
 use crate::report::Report;
 use crate::server::Server;
+use crate::websocket::WebSocket;
 
 const PEOPLE: usize = 10_000;
 /// Connections over which people and their relations are made.
@@ -56,7 +54,7 @@ async fn load(report: &mut Report, server: &Server) -> Outcome<Duration> {
     let change = request(server, "PATCH", &format!("/agents/{agent}"), &body);
     let started = now();
     owner.call(&change).await?;
-    try_join_all(sockets.iter_mut().map(hear)).await?;
+    try_join_all(sockets.iter_mut().map(|socket| socket.until(EVENT))).await?;
     let took = since(started);
     let (used, own) = (cpu(server.pid())? - server_before, own_cpu()? - own_before);
     report.generator_share(own.as_secs_f64() / used.as_secs_f64());
@@ -100,38 +98,9 @@ fn as_person(server: &Server, token: &str, body: &str) -> Vec<u8> {
 }
 
 /// Opens a WebSocket and says who calls.
-async fn connect(server: &Server, token: &str) -> Outcome<TcpStream> {
-    let mut stream = TcpStream::connect(server.address).await?;
-    let hello = format!(
-        "GET /ws/human HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
-        server.address
-    );
-    stream.write_all(hello.as_bytes()).await?;
-    until(&mut stream, b"\r\n\r\n").await?;
-    stream.write_all(&text_frame(&format!(r#"{{"type":"auth","token":"{token}"}}"#))?).await?;
-    until(&mut stream, b"auth.ok").await?;
-    Ok(stream)
-}
-
-/// A text frame as clients send it; the mask is all zeros.
-fn text_frame(text: &str) -> Outcome<Vec<u8>> {
-    let length = u16::try_from(text.len())?;
-    let [high, low] = length.to_be_bytes();
-    let head: &[u8] = if length < 126 { &[0x81, 0x80 | low] } else { &[0x81, 0x80 | 126, high, low] };
-    Ok([head, &[0; 4], text.as_bytes()].concat())
-}
-
-async fn hear(stream: &mut TcpStream) -> Outcome<()> {
-    until(stream, EVENT).await
-}
-
-async fn until(stream: &mut TcpStream, text: &[u8]) -> Outcome<()> {
-    let mut heard = Vec::with_capacity(1_024);
-    while memmem::find(&heard, text).is_none() {
-        if stream.read_buf(&mut heard).await? == 0 {
-            return Err(format!("a WebSocket ended: {}", String::from_utf8_lossy(&heard)).into());
-        }
-    }
-    Ok(())
+async fn connect(server: &Server, token: &str) -> Outcome<WebSocket> {
+    let mut socket = WebSocket::open(server, "/ws/human").await?;
+    socket.say(&format!(r#"{{"type":"auth","token":"{token}"}}"#)).await?;
+    socket.until(b"auth.ok").await?;
+    Ok(socket)
 }

@@ -38,6 +38,8 @@ pub struct Sizes {
     pub starts: usize,
     pub follow_events: usize,
     pub lists: usize,
+    pub mesh_rounds: usize,
+    pub sends_per_sender: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -50,6 +52,8 @@ const FULL: Sizes = Sizes {
     starts: 9,
     follow_events: 400,
     lists: 500,
+    mesh_rounds: 7,
+    sends_per_sender: 300,
 };
 
 const QUICK: Sizes = Sizes {
@@ -62,6 +66,8 @@ const QUICK: Sizes = Sizes {
     starts: 5,
     follow_events: 100,
     lists: 200,
+    mesh_rounds: 3,
+    sends_per_sender: 200,
 };
 
 pub struct Bench {

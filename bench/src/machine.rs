@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::Outcome;
 use crate::report::Report;
 
@@ -22,6 +24,12 @@ pub fn unix_us() -> u64 {
 
 pub fn since(started: Instant) -> Duration {
     now() - started
+}
+
+/// As many open files as this process may ask for, for it and whom it starts: each connection is one.
+pub fn raise_open_files() -> Outcome<()> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// A process's line of numbers: the fields after its name, which may hold anything.

@@ -18,6 +18,7 @@ mod http;
 mod idle;
 mod machine;
 mod manifest;
+mod mesh;
 mod replicas;
 mod report;
 mod result;
@@ -25,6 +26,7 @@ mod run;
 mod server;
 mod sessions;
 mod start;
+mod websocket;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +42,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
-          sessions, replicas, start, manifest, consent, codex, agui";
+          sessions, replicas, start, manifest, consent, mesh, codex, agui";
 
 struct Options {
     ostler: PathBuf,
@@ -103,6 +105,7 @@ fn ended(outcome: Outcome<()>) -> ExitCode {
 
 async fn measure(options: &Options) -> Outcome<()> {
     let bench = Bench::new(options.ostler.clone(), options.postgres_url.clone(), options.quick)?;
+    machine::raise_open_files()?;
     let mut report = Report::default();
     let wanted = |group: &str| options.filter.as_deref().is_none_or(|filter| group.contains(filter));
     machine::describe(&mut report);
@@ -142,6 +145,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("consent") {
         consent::measure(&bench, &mut report).await?;
+    }
+    if wanted("mesh") {
+        mesh::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

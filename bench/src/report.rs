@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 25] = [
+const TARGETS: [(&str, Target); 28] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -29,6 +29,9 @@ const TARGETS: [(&str, Target); 25] = [
     ("idle.sessions_10k_mib", AtMost(20.0)),
     ("manifest.check_cpu_ms", AtMost(50.0)),
     ("manifest.diff_cpu_ms", AtMost(20.0)),
+    ("mesh.cpu_us_per_send", AtMost(120.0)),
+    ("mesh.idle_10k_mib", AtMost(400.0)),
+    ("mesh.login_cpu_ms", AtMost(5.0)),
     ("replicas.ratio_two_to_one", AtLeast(0.9)),
     ("result.ratio_100k_to_100", AtMost(2.0)),
     ("run.postgres.cpu_ms_per_run", AtMost(0.8)),
