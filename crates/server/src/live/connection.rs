@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::ws::{CloseFrame, Message, Utf8Bytes};
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocketUpgrade};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::{
     sync::Notify,
@@ -21,6 +21,8 @@ pub type Frame = Utf8Bytes;
 
 /// The longest frame that is heard; the sender of a longer one is cut off.
 pub const HEARD_BYTES_MAX: usize = 64 * 1024;
+/// What a connection keeps to read into and to write from, for as long as it lives; a longer frame has it grow.
+const BUFFER_BYTES: usize = 4 * 1024;
 /// Frames on their way to one peer, …
 pub const QUEUE_FRAMES_MAX: usize = 256;
 /// … and about how much they may weigh; one frame always fits. A peer that lets more gather is dropped, and told everything
@@ -231,6 +233,12 @@ impl Drop for Inbox {
 pub fn queue() -> (Outbox, Inbox) {
     let queue = Arc::<Queue>::default();
     (Outbox(queue.clone()), Inbox(queue))
+}
+
+/// As large as frames may be, and as small as thousands of silent connections want it.
+pub fn fitted(upgrade: WebSocketUpgrade, heard_bytes_max: usize) -> WebSocketUpgrade {
+    let upgrade = upgrade.max_message_size(heard_bytes_max).max_frame_size(heard_bytes_max);
+    upgrade.read_buffer_size(BUFFER_BYTES).write_buffer_size(BUFFER_BYTES)
 }
 
 /// Speaks until somebody ends it; answers who and why.

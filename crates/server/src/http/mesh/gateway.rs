@@ -13,6 +13,7 @@ use crate::{
     app::App,
     gateway::{self, HEARD_BYTES_MAX},
     http::{Peer, problem::Refusal},
+    live::connection::fitted,
     service,
 };
 
@@ -33,6 +34,6 @@ pub async fn connect(
     app.mesh.pki()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
     let seats = gateway::Seats::take(&app)?;
-    let upgrade = upgrade.max_message_size(HEARD_BYTES_MAX).max_frame_size(HEARD_BYTES_MAX);
+    let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer.0.ip(), seats)))
 }

@@ -22,7 +22,7 @@ use crate::{
     http::{extract::Params, problem::Refusal},
     live::{
         Listener, Seat,
-        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, queue},
+        connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, fitted, queue},
     },
     service,
 };
@@ -91,7 +91,7 @@ fn open(
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
-    let upgrade = upgrade.max_message_size(HEARD_BYTES_MAX).max_frame_size(HEARD_BYTES_MAX);
+    let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face)))
 }
 
