@@ -46,8 +46,8 @@ pub struct Mesh {
     pki: Result<Pki, String>,
     pub connections: Arc<Connections>,
     pub delivery: Arc<Delivery>,
-    /// This server's name among those of the store.
-    pub server: String,
+    /// This server's number among those of the store.
+    pub server: i64,
     /// Names that somebody has. Nobody gives one back.
     pub registered: Cache<Aid, ()>,
     /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
@@ -74,7 +74,7 @@ impl Mesh {
             pki,
             delivery: Arc::new(Delivery::new(connections.clone())),
             connections,
-            server: ostler_protocol::json::hex(&server),
+            server: i64::from_ne_bytes(server),
             registered: Cache::new(CALLERS_REMEMBERED),
             certifying: tokio::sync::Mutex::default(),
             revocations: Mutex::default(),

@@ -1,52 +1,66 @@
-//! Which agents are connected to which server, where there are several. A server says from time to time that it is there; of
-//! one that says nothing any more, nobody is believed to be connected.
+//! Which agents are connected to which server, where there are several, and where each connection stands. A server is there for
+//! as long as it listens to the others: the connection it does that on holds a lock by the server's number, which Postgres
+//! takes back with the connection. Of a server that is gone, nobody is believed to be connected. SQLite has one server.
 
-use jiff::SignedDuration;
-use ostler_protocol::{Timestamp, mesh::Aid};
+use ostler_protocol::mesh::{
+    Aid,
+    connections::{DeliveryMode, Live, Place},
+};
 
 use crate::{
     db::{Db, StoreError},
-    record::text,
+    mesh_messages::mode,
+    record::{Reader, text},
 };
 
-/// A server that has said nothing for this long is gone.
-const SILENT: SignedDuration = SignedDuration::from_secs(30);
+/// Whether the server of a row `p` is there.
+const IS_THERE: &str = "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
+    AND (l.classid::bigint << 32 | l.objid::bigint) = p.server)";
 
-fn since(now: Timestamp) -> Timestamp {
-    now.checked_sub(SILENT).unwrap_or(Timestamp::MIN)
+/// A connection by its server and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    pub server: i64,
+    pub number: i64,
 }
 
-/// The server is there.
-pub async fn update_server(db: &Db, server: &str, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO mesh_servers (server, seen_at) VALUES ($1, $2)
-        ON CONFLICT (server) DO UPDATE SET seen_at = excluded.seen_at";
-    db.execute(sql, vec![server.into(), now.into()]).await
+/// Written before it is looked who else is there, so that of two who come at once at least one sees the other.
+pub async fn insert(db: &Db, seat: Seat, aid: &Aid, live: &Live) -> Result<(), StoreError> {
+    let sql =
+        "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode) VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (server, number) DO NOTHING";
+    let Place { device_id, slot_id } = &live.place;
+    let mode = live.delivery_mode.mode.as_str();
+    let row = vec![
+        seat.server.into(),
+        seat.number.into(),
+        text(aid),
+        device_id.as_str().into(),
+        slot_id.as_str().into(),
+        mode.into(),
+    ];
+    db.execute(sql, row).await
 }
 
-pub async fn insert(db: &Db, aid: &Aid, server: &str) -> Result<(), StoreError> {
-    let sql = "INSERT INTO mesh_presence (aid, server) VALUES ($1, $2) ON CONFLICT (aid, server) DO NOTHING";
-    db.execute(sql, vec![text(aid), server.into()]).await
+pub async fn delete(db: &Db, seat: Seat) -> Result<(), StoreError> {
+    let sql = "DELETE FROM mesh_presence WHERE server = $1 AND number = $2";
+    db.execute(sql, vec![seat.server.into(), seat.number.into()]).await
 }
 
-pub async fn delete(db: &Db, aid: &Aid, server: &str) -> Result<(), StoreError> {
-    db.execute("DELETE FROM mesh_presence WHERE aid = $1 AND server = $2", vec![text(aid), server.into()]).await
+/// The connections of an agent to other servers that are there.
+pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>, StoreError> {
+    let sql = format!(
+        "SELECT p.device_id, p.slot_id, p.mode FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_THERE}"
+    );
+    let decode = |row: &mut Reader<'_>| {
+        let place = Place { device_id: row.text()?, slot_id: row.text()? };
+        Ok(Live { place, delivery_mode: DeliveryMode { mode: row.named(mode)?, ..DeliveryMode::default() } })
+    };
+    db.read(sql, vec![text(aid), server.into()], decode).await
 }
 
-/// Whom a server says are connected to it.
-pub async fn list(db: &Db, server: &str) -> Result<Vec<Aid>, StoreError> {
-    db.read("SELECT aid FROM mesh_presence WHERE server = $1", vec![server.into()], |row| row.id()).await
-}
-
-/// Whether the agent is connected to another server that is there.
-pub async fn is_elsewhere(db: &Db, aid: &Aid, server: &str, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM mesh_presence p JOIN mesh_servers s ON s.server = p.server
-        WHERE p.aid = $1 AND p.server <> $2 AND s.seen_at > $3 LIMIT 1";
-    Ok(db.read_one(sql, vec![text(aid), server.into(), since(now).into()], |_| Ok(())).await?.is_some())
-}
-
-/// Forgets servers that are gone, and whom they had.
-pub async fn delete_gone(db: &Db, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "DELETE FROM mesh_presence WHERE server NOT IN (SELECT server FROM mesh_servers WHERE seen_at > $1)";
-    db.execute(sql, vec![since(now).into()]).await?;
-    db.execute("DELETE FROM mesh_servers WHERE seen_at <= $1", vec![since(now).into()]).await
+/// Forgets whom servers had that are gone.
+pub async fn delete_gone(db: &Db, server: i64) -> Result<(), StoreError> {
+    let sql = format!("DELETE FROM mesh_presence p WHERE p.server <> $1 AND NOT {IS_THERE}");
+    db.execute(sql, vec![server.into()]).await
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::{events::Event, ids::SessionId};
+use ostler_protocol::{Timestamp, events::Event, ids::SessionId};
 use sqlx::{
     Executor, PgConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
@@ -24,11 +24,15 @@ const PAYLOAD_BYTES_MAX: usize = 7_999;
 /// More than these never fit one payload, so they need not be remembered one by one.
 const SESSIONS_MAX: usize = 200;
 const LISTENERS_MAX: usize = 200;
-/// Words for others' connections that are told at once; more are not told, for they are a convenience.
-const SAID_MAX: usize = 32;
+/// Frames for others' connections that go into a payload; where there are more, it names the row that they lie in.
 const SAID_BYTES_MAX: usize = 4_000;
+/// Frames that wait to be told; more are not, for they are a convenience.
+const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A listener that has heard nothing for this long asks whether its connection still stands.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Has Postgres ask a silent server whether it is there, and give up on it.
+const MISSED_AFTER: [&str; 3] =
+    ["SET tcp_keepalives_idle = 15", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3"];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stand for "more than could be named".
 const EVERYTHING: &str = "*";
@@ -43,6 +47,8 @@ pub struct News {
     pub listeners: BTreeSet<String>,
     /// Frames for an agent's connections elsewhere: whose, and what, as text without blanks.
     pub said: Vec<(String, String)>,
+    /// Rows with more such frames.
+    pub rows: Vec<i64>,
     /// A runner job waits for a launcher.
     pub jobs: bool,
     /// More happened in sessions than was named: read everything again.
@@ -71,14 +77,20 @@ impl News {
         other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
         other.listeners.into_iter().for_each(|name| self.add_listener(name));
         other.said.into_iter().for_each(|(name, frame)| self.say(name, frame));
+        self.rows.extend(other.rows);
     }
 
     /// A frame for somebody's connections elsewhere. What is too much is left out.
     pub fn say(&mut self, name: String, frame: String) {
         let bytes: usize = self.said.iter().map(|(name, frame)| name.len() + frame.len()).sum();
-        if self.said.len() < SAID_MAX && bytes + name.len() + frame.len() <= SAID_BYTES_MAX {
+        if bytes + name.len() + frame.len() <= WAITING_BYTES_MAX {
             self.said.push((name, frame));
         }
+    }
+
+    /// What is said, as words: `!name!frame` each.
+    fn said(&self) -> String {
+        self.said.iter().map(|(name, frame)| format!(" !{name}!{frame}")).collect()
     }
 
     /// A name is one word.
@@ -100,16 +112,14 @@ impl News {
     }
 
     /// Words: who says it, `j` or `-`, and then `@listener` and `session:first-last`, as many as there are; or `@*` and `*`,
-    /// when they do not fit. Sessions give way first: whoever waits for one looks anyway, every few seconds.
-    fn encode(&self, origin: &str) -> String {
+    /// when they do not fit. Sessions give way first: whoever waits for one looks anyway, every few seconds. What is said
+    /// are words already, or `#row` where those lie.
+    fn encode(&self, origin: &str, said: &str) -> String {
         let mut text = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
         let listeners: String = self.listeners.iter().map(|name| format!(" @{name}")).collect();
+        text += said;
         let is_short = !self.everybody && text.len() + listeners.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX;
         text += &if is_short { listeners } else { format!(" {EVERYBODY}") };
-        let said: String = self.said.iter().map(|(name, frame)| format!(" !{name}!{frame}")).collect();
-        if text.len() + said.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX {
-            text += &said;
-        }
         let sessions = self.sessions.iter().map(|(session, (first, last))| format!(" {session}:{first}-{last}"));
         let sessions: String = sessions.collect();
         let is_short = !self.everything && text.len() + sessions.len() <= PAYLOAD_BYTES_MAX;
@@ -128,8 +138,12 @@ impl News {
             _ => return (origin, Self::everything()),
         }
         for word in words {
-            if let Some((name, frame)) = word.strip_prefix('!').and_then(|said| said.split_once('!')) {
-                news.say(name.to_owned(), frame.to_owned());
+            if let Some((name, frame)) = said(word) {
+                news.say(name, frame);
+                continue;
+            }
+            if let Some(row) = word.strip_prefix('#').and_then(|row| row.parse().ok()) {
+                news.rows.push(row);
                 continue;
             }
             match (word, word.strip_prefix('@'), range(word)) {
@@ -142,6 +156,22 @@ impl News {
         }
         (origin, news)
     }
+}
+
+fn said(word: &str) -> Option<(String, String)> {
+    let (name, frame) = word.strip_prefix('!')?.split_once('!')?;
+    Some((name.to_owned(), frame.to_owned()))
+}
+
+/// The frames that lie in a row. None: it was cleared away.
+pub async fn get_said(db: &Db, row: i64) -> Result<Vec<(String, String)>, StoreError> {
+    let found = db.read_one("SELECT said FROM wakeups WHERE number = $1", vec![row.into()], |row| row.text()).await?;
+    Ok(found.unwrap_or_default().split(' ').filter_map(said).collect())
+}
+
+/// Clears away what was told before this.
+pub async fn delete_told(db: &Db, before: Timestamp) -> Result<(), StoreError> {
+    db.execute("DELETE FROM wakeups WHERE told_at < $1", vec![before.into()]).await
 }
 
 fn range(word: &str) -> Option<(SessionId, (i64, i64))> {
@@ -158,18 +188,24 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// `None`: this store has no other servers. `origin` is this server's, so that it need not listen to itself.
-    pub fn new(db: &Db, origin: String) -> Option<Self> {
+    /// `None`: this store has no other servers. By its number, this server need not listen to itself.
+    pub fn new(db: &Db, server: i64) -> Option<Self> {
         let Engine::Postgres(connections) = &db.engine else { return None };
-        Some(Self { origin, options: connections.options.clone(), connection: None })
+        Some(Self { origin: server.to_string(), options: connections.options.clone(), connection: None })
     }
 
-    pub async fn tell(&mut self, news: &News) -> Result<(), StoreError> {
+    pub async fn tell(&mut self, news: &News, now: Timestamp) -> Result<(), StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => connect(&self.options).await?,
         };
-        let told = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(news.encode(&self.origin));
+        let mut said = news.said();
+        if said.len() > SAID_BYTES_MAX {
+            let insert = "INSERT INTO wakeups (said, told_at) VALUES ($1, $2) RETURNING number";
+            let left = sqlx::query_scalar::<_, i64>(insert).bind(said).bind(now.as_microsecond());
+            said = format!(" #{}", within(ANSWER_MAX, "no answer", left.fetch_one(&mut connection)).await?);
+        }
+        let told = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(news.encode(&self.origin, &said));
         within(ANSWER_MAX, "no answer", told.execute(&mut connection)).await?;
         // One that failed is not used again.
         self.connection = Some(connection);
@@ -184,16 +220,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// `None`: this store has no other servers.
-    pub async fn connect(db: &Db, origin: String) -> Result<Option<Self>, StoreError> {
+    /// `None`: this store has no other servers. For as long as it listens, the server is there in the eyes of the others, who
+    /// see it by the lock; one that vanishes without a word is missed after half a minute.
+    pub async fn connect(db: &Db, server: i64) -> Result<Option<Self>, StoreError> {
         let Engine::Postgres(connections) = &db.engine else { return Ok(None) };
         let alone = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
         let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with(connections.options.clone()).await?;
         let mut inner = PgListener::connect_with(&alone).await?;
         // Whoever reconnects has to know, because what was said meanwhile is lost.
         inner.eager_reconnect(false);
+        for setting in MISSED_AFTER {
+            inner.execute(setting).await?;
+        }
+        inner.execute(sqlx::query("SELECT pg_advisory_lock_shared($1)").bind(server)).await?;
         inner.listen(CHANNEL).await?;
-        Ok(Some(Self { origin, inner }))
+        Ok(Some(Self { origin: server.to_string(), inner }))
     }
 
     /// The next news of another server. An error is the connection's end.
@@ -230,6 +271,10 @@ mod tests {
         news
     }
 
+    fn encode(news: &News, origin: &str) -> String {
+        news.encode(origin, &news.said())
+    }
+
     #[test]
     fn what_is_told_is_heard() {
         let mut told = news(2, 3);
@@ -245,8 +290,9 @@ mod tests {
             news(1, 9),
             News { jobs: true, ..news(3, 2) },
             News { jobs: true, ..news(0, 0) },
+            News { said: vec![("a.b".into(), "eA==".into()), ("c.d".into(), "eQ==".into())], ..news(1, 2) },
         ] {
-            assert_eq!(News::decode(&said.encode("me")), ("me", said));
+            assert_eq!(News::decode(&encode(&said, "me")), ("me", said));
         }
     }
 
@@ -263,25 +309,39 @@ mod tests {
     fn whatever_happened_fits_a_notification() {
         for (sessions, last) in [(1, 1), (100, 99_999), (150, 9_999), (170, i64::MAX), (200, 9), (5_000, i64::MAX)] {
             let said = news(sessions, last);
-            let text = said.encode("a-server-of-this-name");
+            let text = encode(&said, "a-server-of-this-name");
             assert!(text.len() <= PAYLOAD_BYTES_MAX, "{sessions} sessions: {} bytes", text.len());
             let (_, heard) = News::decode(&text);
             assert!(heard == said || heard.everything, "{sessions} sessions");
         }
-        assert!(!News::decode(&news(150, 9_999).encode("me")).1.everything, "the usual number is named");
+        assert!(!News::decode(&encode(&news(150, 9_999), "me")).1.everything, "the usual number is named");
     }
 
     #[test]
     fn more_listeners_than_can_be_named_are_everybody() {
         let mut told = News::default();
         (0..LISTENERS_MAX).for_each(|number| told.add_listener(format!("usr_{number:032x}")));
-        assert_eq!(News::decode(&told.encode("a-server-of-this-name")).1, told, "the usual number is named");
+        assert_eq!(News::decode(&encode(&told, "a-server-of-this-name")).1, told, "the usual number is named");
         let beside = News { listeners: told.listeners.clone(), ..news(SESSIONS_MAX, i64::MAX) };
-        let text = beside.encode("a-server-of-this-name");
+        let text = encode(&beside, "a-server-of-this-name");
         assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
         assert_eq!(News::decode(&text).1, News { everything: true, ..told.clone() }, "sessions give way");
         told.add_listener("local".into());
         assert_eq!(told, News { everybody: true, ..News::default() });
+    }
+
+    #[test]
+    fn frames_that_do_not_fit_are_named_by_their_row() {
+        let mut told = news(SESSIONS_MAX, i64::MAX);
+        (0..LISTENERS_MAX).for_each(|number| told.add_listener(format!("usr_{number:032x}")));
+        told.say("a.b".into(), "x".repeat(2 * PAYLOAD_BYTES_MAX));
+        let text = told.encode("a-server-of-this-name", " #7");
+        assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
+        assert_eq!(News::decode(&text).1.rows, [7]);
+        told.said = vec![("a.b".into(), "x".repeat(SAID_BYTES_MAX - 6))];
+        let text = encode(&told, "a-server-of-this-name");
+        assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
+        assert_eq!(News::decode(&text).1.said, told.said);
     }
 
     #[test]

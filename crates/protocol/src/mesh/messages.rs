@@ -11,7 +11,12 @@ use super::{
 };
 use crate::{Failure, RawJson};
 
-pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// The longest frame that the published client hears; a longer one ends its connection.
+pub const CLIENT_FRAME_BYTES_MAX: usize = 1024 * 1024;
+/// A megabyte, as the protocol's documents say. What stands around a payload in a frame still fits beside it.
+pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
+/// What one answer of `message.pull` holds, unless its first message alone is larger.
+pub const PULL_BYTES_MAX: usize = 640 * 1024;
 pub const MESSAGE_ID_BYTES_MAX: usize = 128;
 pub const TYPE_BYTES_MAX: usize = 128;
 pub const COPIES_MAX: usize = 32;

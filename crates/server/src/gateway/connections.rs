@@ -27,6 +27,7 @@ pub struct Connected {
 #[derive(Default)]
 pub struct Connections {
     seats: Mutex<Seats>,
+    some_left: Notify,
 }
 
 #[derive(Default)]
@@ -34,6 +35,7 @@ struct Seats {
     count: usize,
     next: ConnectionId,
     by_aid: HashMap<Aid, Vec<Taken>>,
+    left: Vec<ConnectionId>,
 }
 
 struct Taken {
@@ -77,6 +79,30 @@ impl Connections {
         seats.count += 1;
         seats.next += 1;
         Ok(Seat { connections: self.clone(), aid: aid.clone(), id, doubted })
+    }
+
+    /// The live connections of an agent here, the oldest first.
+    pub fn of(&self, aid: &Aid) -> Vec<Connected> {
+        let seats = self.seats();
+        seats.by_aid.get(aid).into_iter().flatten().map(|taken| taken.connected.clone()).collect()
+    }
+
+    /// Every live connection here.
+    pub fn all(&self) -> Vec<(Aid, Connected)> {
+        let seats = self.seats();
+        let all = seats.by_aid.iter().flat_map(|(aid, own)| own.iter().map(move |taken| (aid, &taken.connected)));
+        all.map(|(aid, connected)| (aid.clone(), connected.clone())).collect()
+    }
+
+    /// Whoever has left since this was last asked; waits until somebody has.
+    pub async fn left(&self) -> Vec<ConnectionId> {
+        loop {
+            let left = std::mem::take(&mut self.seats().left);
+            if !left.is_empty() {
+                return left;
+            }
+            self.some_left.notified().await;
+        }
     }
 
     pub fn is_online(&self, aid: &Aid) -> bool {
@@ -152,6 +178,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut seats = self.connections.seats();
         seats.count -= 1;
+        seats.left.push(self.id);
+        self.connections.some_left.notify_one();
         if let Some(own) = seats.by_aid.get_mut(&self.aid) {
             own.retain(|taken| taken.connected.id != self.id);
             if own.is_empty() {

@@ -9,7 +9,7 @@ use ostler_protocol::{
         calls::{self, Call, NotACall},
         connections::{
             CHALLENGE, Challenge, ConnectParams, ConnectResult, ConnectedAs, ConnectedIdentity, DISCONNECT_EVENT,
-            Disconnect, PROTOCOL, Refused, Versions,
+            Disconnect, Live, PROTOCOL, Refused, Versions,
         },
         methods::{Method, Stage},
     },
@@ -126,17 +126,18 @@ impl Conversation {
         let Some((aid, login_id)) = mesh::whose(&self.app, asked.auth.token.expose_secret()).await? else {
             return Err(refuse(Refused::Token));
         };
-        let (place, delivery_mode) = (live.place.clone(), live.delivery_mode);
         // First where the mailbox stands, then the seat: what comes in between is told, and what comes twice is told once.
         let mailbox = service::mesh_messages::mailbox(&self.app, &aid).await?;
         let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
         // Nothing is told before it is settled that it may be.
         self.outbox.hold();
-        let seat = self.app.mesh.connections.join(&aid, live, self.outbox.clone(), last_seq).map_err(refuse)?;
+        let seat = self.app.mesh.connections.join(&aid, live.clone(), self.outbox.clone(), last_seq).map_err(refuse)?;
         // A login that ended before there was a seat to be doubted.
         if !mesh::is_live(&self.app, &login_id).await? {
             return Err(refuse(Refused::Token));
         }
+        mesh::presence::admit_beside_others(&self.app, &aid, seat.id, &live).await?.map_err(refuse)?;
+        let Live { place, delivery_mode } = live;
         let now = self.app.now();
         let result = ConnectResult {
             status: "ok".into(),

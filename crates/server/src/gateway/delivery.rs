@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -30,7 +29,7 @@ use super::{
 use crate::{
     app::{App, store_failure},
     live::connection::Frame,
-    service::mesh_messages,
+    service::mesh::presence,
 };
 
 /// Letters read at once; each may be large.
@@ -43,7 +42,6 @@ const MAILBOXES_MAX: usize = 500;
 const FORGOTTEN_AT: usize = 1_024;
 /// Senders whose connection is remembered per agent.
 const AFFINITIES_MAX: usize = 4_096;
-const PRESENT_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Delivery {
     connections: Arc<Connections>,
@@ -239,7 +237,7 @@ impl Delivery {
     }
 }
 
-/// Reads again what must be read again, and keeps the other servers informed of who is here, until the server stops.
+/// Reads again what must be read again, and tells the other servers who has left, until the server stops.
 pub async fn run(app: App) {
     let recheck = async {
         loop {
@@ -249,19 +247,10 @@ pub async fn run(app: App) {
             }
         }
     };
-    let present = async {
-        while app.db.multi_replica() {
-            if let Err(failure) = mesh_messages::keep_present(&app).await {
-                warn(&failure, "the other servers do not know who is here");
-            }
-            tokio::time::sleep(PRESENT_EVERY).await;
-        }
-        std::future::pending::<()>().await;
-    };
     tokio::select! {
         _ = join_all((0..READERS).map(|_| read(&app))) => {}
         () = recheck => {}
-        () = present => {}
+        () = presence::run(&app) => {}
         () = app.stopped() => {}
     }
 }

@@ -16,7 +16,7 @@ use ostler_protocol::{
         auth::not_registered,
         connections::Mode,
         messages::{
-            ACK_EVENT, AckEvent, AckParams, AckResult, MESSAGE_LIFE_MS_DEFAULT, PullParams, PullResult,
+            ACK_EVENT, AckEvent, AckParams, AckResult, MESSAGE_LIFE_MS_DEFAULT, PULL_BYTES_MAX, PullParams, PullResult,
             QueryOnlineParams, QueryOnlineResult, RECALLED_EVENT, RecallFailure, RecallParams, RecallResult,
             RecalledEvent, SendParams, SendResult, SendStatus,
         },
@@ -26,20 +26,17 @@ use ostler_protocol::{
 use ostler_store::{
     lane::LaneError,
     mesh_messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Sent},
-    mesh_prekeys, mesh_presence,
+    mesh_prekeys,
     mesh_queue::{self, Queue},
 };
 use serde::Serialize;
 
-use super::mesh::{MeshCaller, identities};
+use super::mesh::{MeshCaller, identities, presence};
 use crate::{
     app::{App, store_failure},
     gateway::notification,
 };
 
-/// What one answer of `message.pull` holds. The published client hears no frame of more than a mebibyte unless it is a
-/// single message.
-const PULL_BYTES_MAX: usize = 768 * 1024;
 /// Marks that have not moved for this long are forgotten: nothing they are about is kept any more.
 const MARKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -54,9 +51,6 @@ pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>)
     let mode = caller.delivery_mode.mode;
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
         store::update_mode(&app.db, &caller.aid, mode).await.map_err(store_failure)?;
-    }
-    if app.db.multi_replica() {
-        mesh_presence::insert(&app.db, &caller.aid, &app.mesh.server).await.map_err(store_failure)?;
     }
     app.mesh.delivery.look_again(&caller.aid);
     Ok(())
@@ -259,15 +253,10 @@ pub async fn query_online(app: &App, _: &MeshCaller, asked: QueryOnlineParams) -
     asked.check()?;
     let mut online = BTreeMap::new();
     for aid in asked.aids {
-        let here = app.mesh.connections.is_online(&aid);
-        online.insert(aid.clone(), here || is_elsewhere(app, &aid).await?);
+        let is_online = presence::is_online(app, &aid).await?;
+        online.insert(aid, is_online);
     }
     Ok(QueryOnlineResult { online })
-}
-
-async fn is_elsewhere(app: &App, aid: &Aid) -> Result<bool, Failure> {
-    let elsewhere = mesh_presence::is_elsewhere(&app.db, aid, &app.mesh.server, app.now());
-    Ok(app.db.multi_replica() && elsewhere.await.map_err(store_failure)?)
 }
 
 /// Keeps a prekey that its owner signed.
@@ -313,16 +302,5 @@ pub async fn get_prekey(app: &App, _: &MeshCaller, asked: GetPrekeyParams) -> Re
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let idle = app.now().checked_sub(MARKS_KEPT).unwrap_or_default();
     store::delete_expired(&app.db, app.now(), idle).await.map_err(store_failure)?;
-    mesh_presence::delete_gone(&app.db, app.now()).await.map_err(store_failure)
-}
-
-/// Says to the other servers that this one is there, and who is connected to it no longer.
-pub async fn keep_present(app: &App) -> Result<(), Failure> {
-    mesh_presence::update_server(&app.db, &app.mesh.server, app.now()).await.map_err(store_failure)?;
-    for aid in mesh_presence::list(&app.db, &app.mesh.server).await.map_err(store_failure)? {
-        if !app.mesh.connections.is_online(&aid) {
-            mesh_presence::delete(&app.db, &aid, &app.mesh.server).await.map_err(store_failure)?;
-        }
-    }
-    Ok(())
+    presence::sweep(app).await
 }

@@ -10,6 +10,7 @@ use crate::{
     app::App,
     launcher::workspaces,
     service::{attachments, mesh, mesh_messages, session_storage, threads, users, webhooks},
+    worker::wakeups,
 };
 
 pub async fn run(app: App) {
@@ -28,6 +29,7 @@ pub async fn run(app: App) {
         told("forgetting logins of the mesh", mesh::sweep(&app).await);
         told("renewing the auth service's certificate", mesh::identities::renew_auth(&app).await);
         told("clearing expired messages", mesh_messages::sweep(&app).await);
+        told("clearing what servers told each other", wakeups::sweep(&app).await);
         told("clearing workspaces", workspaces::clear_unused(&app).await);
         told("ending what removed users left", users::clear_orphaned(&app).await);
         told("forgetting deliveries", webhooks::forget_ended(&app).await);

@@ -9,7 +9,8 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use futures_util::{StreamExt, stream};
-use ostler_protocol::{ids::SessionId, mesh::Aid};
+use jiff::SignedDuration;
+use ostler_protocol::{Failure, ids::SessionId, mesh::Aid};
 use ostler_store::{
     self as store, StoreError,
     lane::Committed,
@@ -17,7 +18,11 @@ use ostler_store::{
 };
 use tokio::sync::Notify;
 
-use crate::{app::App, live};
+use crate::{
+    app::{App, store_failure},
+    live,
+    service::mesh::presence,
+};
 
 /// The first news go out at once, the next ones together after this long.
 const TELL_PAUSE: Duration = Duration::from_millis(10);
@@ -33,6 +38,8 @@ const EVENTS_MAX: i64 = 256;
 
 /// Before the name of an agent: not its mailbox, its logins.
 const DOUBT: &str = "!";
+/// What does not fit a wake-up is read as soon as that is heard, and kept a little longer.
+const TOLD_KEPT: SignedDuration = SignedDuration::from_mins(1);
 
 /// News on their way: whoever takes them gets all there are, as one.
 #[derive(Default)]
@@ -98,22 +105,21 @@ impl Tray {
 
 /// Tells, hears and passes on, until the server stops.
 pub async fn run(app: App, told: Arc<Tray>) {
-    let origin = app.ids.body().simple().to_string();
-    let Some(speaker) = Speaker::new(&app.db, origin.clone()) else { return };
+    let Some(speaker) = Speaker::new(&app.db, app.mesh.server) else { return };
     let heard = Tray::default();
     tokio::select! {
-        () = tell(&told, speaker) => {}
-        () = hear(&app, &origin, &heard) => {}
+        () = tell(&app, &told, speaker) => {}
+        () = hear(&app, &heard) => {}
         () = pass_on(&app, &heard) => {}
         () = app.stopped() => {}
     }
 }
 
-async fn tell(told: &Tray, mut speaker: Speaker) {
+async fn tell(app: &App, told: &Tray, mut speaker: Speaker) {
     let mut retry = RETRY_MIN;
     loop {
         let news = told.take().await;
-        let pause = match speaker.tell(&news).await {
+        let pause = match speaker.tell(&news, app.now()).await {
             Ok(()) => {
                 retry = RETRY_MIN;
                 if news.everything || news.everybody { TELL_EVERYTHING_PAUSE } else { TELL_PAUSE }
@@ -128,15 +134,18 @@ async fn tell(told: &Tray, mut speaker: Speaker) {
     }
 }
 
-async fn hear(app: &App, origin: &str, heard: &Tray) {
+async fn hear(app: &App, heard: &Tray) {
     let mut retry = RETRY_MIN;
     loop {
-        let lost = match Listener::connect(&app.db, origin.to_owned()).await {
+        let lost = match Listener::connect(&app.db, app.mesh.server).await {
             Ok(None) => return,
             Ok(Some(listener)) => {
                 retry = RETRY_MIN;
                 // Nobody knows what was said while nobody listened.
                 heard.put(News::everything());
+                if let Err(failure) = presence::tell_all(app).await {
+                    tracing::warn!(%failure, cause = failure.cause.as_deref(), "the other servers do not know who is here");
+                }
                 listen(listener, heard).await
             }
             Err(error) => error,
@@ -160,9 +169,24 @@ fn longer(retry: &mut Duration) -> Duration {
     std::mem::replace(retry, (*retry * 2).min(RETRY_MAX))
 }
 
+/// Clears away what the others have read.
+pub async fn sweep(app: &App) -> Result<(), Failure> {
+    if !app.db.multi_replica() {
+        return Ok(());
+    }
+    let before = app.now().checked_sub(TOLD_KEPT).unwrap_or_default();
+    store::wakeups::delete_told(&app.db, before).await.map_err(store_failure)
+}
+
 async fn pass_on(app: &App, heard: &Tray) {
     loop {
-        let news = heard.take().await;
+        let mut news = heard.take().await;
+        for row in std::mem::take(&mut news.rows) {
+            match store::wakeups::get_said(&app.db, row).await {
+                Ok(said) => said.into_iter().for_each(|(name, frame)| news.say(name, frame)),
+                Err(error) => tracing::warn!(%error, "what another server says to connections here cannot be read"),
+            }
+        }
         if news.jobs {
             app.hub.jobs.notify_one();
         }

@@ -33,6 +33,8 @@ pub struct Begun {
 pub struct Wire {
     pub socket: Socket,
     pub nonce: String,
+    /// What came between the answers.
+    pub pushed: Vec<Value>,
     calls: u64,
 }
 
@@ -41,10 +43,10 @@ impl Wire {
         let mut socket = Socket::open(server, "/aun", &[]).await.unwrap();
         let challenge = socket.hear().await;
         assert_eq!((&challenge["method"], &challenge["id"]), (&json!("challenge"), &Value::Null), "{challenge}");
-        Self { socket, nonce: id(&challenge["params"], "nonce"), calls: 0 }
+        Self { socket, nonce: id(&challenge["params"], "nonce"), pushed: vec![], calls: 0 }
     }
 
-    /// The whole answer. What is pushed meanwhile is passed over.
+    /// The whole answer. What is pushed meanwhile is put aside.
     pub async fn ask(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let call = format!("rpc-{}", self.calls);
@@ -56,6 +58,7 @@ impl Wire {
                 return answer;
             }
             assert!(answer["id"].is_null() && answer["method"].is_string(), "{answer}");
+            self.pushed.push(answer);
         }
     }
 

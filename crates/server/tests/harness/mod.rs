@@ -196,6 +196,16 @@ impl TestServer {
         Self { operator, callers, server: Some(server), clock, config, _database: None, _data_dir: data_dir }
     }
 
+    /// Another server on the same store that certifies the same names.
+    pub async fn of_one_mesh(&self) -> Self {
+        let data_dir = self.config.server.data_dir.clone().unwrap();
+        let keys = |config: &mut Config| {
+            config.mesh.pki_directory = Some(data_dir.join("pki"));
+            config.secrets.key_file = Some(data_dir.join("secrets-key"));
+        };
+        self.beside(keys).await
+    }
+
     /// The caller with the service token of this name.
     pub fn caller(&self, name: &str) -> &Caller {
         &self.callers[name]

@@ -4,13 +4,14 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Agent, Engine, TestServer, Tokens, Wire, introduction},
+    harness::{Agent, Engine, TestServer, Tokens, Wire, eventually, introduction},
     on_both_engines,
 };
 
 on_both_engines!(
     an_introduction_needs_its_nonce_a_token_and_a_version,
     connections_clash_by_their_names,
+    connections_clash_across_servers,
     who_leaves_gives_the_place_back,
     a_connection_introduces_itself_once,
     a_draining_server_lets_its_connections_go,
@@ -48,18 +49,30 @@ async fn an_introduction_needs_its_nonce_a_token_and_a_version(engine: Engine) {
     assert_eq!(answer["connection"]["device_id"], "dev-1");
 }
 
+/// The connection, or the code and the message of the refusal.
+async fn connect(
+    server: &TestServer,
+    tokens: &Tokens,
+    device: &str,
+    slot: &str,
+    mode: &str,
+) -> Result<Wire, (Value, Value)> {
+    let mut wire = Wire::open(server).await;
+    let params = introduction(&wire, tokens, device, slot, mode);
+    let answer = wire.ask("auth.connect", params).await;
+    let error = (answer["error"]["code"].clone(), answer["error"]["message"].clone());
+    if answer["result"].is_object() { Ok(wire) } else { Err(error) }
+}
+
+/// The published client comes back after these, when the other has gone.
+fn clash(name: &str) -> Option<(Value, Value)> {
+    Some((json!(5009), json!(name)))
+}
+
 async fn connections_clash_by_their_names(engine: Engine) {
     let server = TestServer::start(engine).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
-    let connect = async |device: &str, slot: &str, mode: &str| {
-        let mut wire = Wire::open(&server).await;
-        let params = introduction(&wire, &tokens, device, slot, mode);
-        let answer = wire.ask("auth.connect", params).await;
-        let error = (answer["error"]["code"].clone(), answer["error"]["message"].clone());
-        if answer["result"].is_object() { Ok(wire) } else { Err(error) }
-    };
-    // The published client comes back after these, when the other has gone.
-    let clash = |name: &str| Some((json!(5009), json!(name)));
+    let connect = async |device: &str, slot: &str, mode: &str| connect(&server, &tokens, device, slot, mode).await;
     assert_eq!(connect("", "a", "fanout").await.err(), Some((json!(4009), json!("slot_requires_device_id"))));
     let _whole = connect("dev-1", "", "fanout").await.unwrap();
     assert_eq!(connect("dev-1", "", "fanout").await.err(), clash("device_singleton_conflict"));
@@ -74,6 +87,49 @@ async fn connections_clash_by_their_names(engine: Engine) {
     let _other = bobby.connect(&server, "dev-1").await;
 }
 
+async fn connections_clash_across_servers(engine: Engine) {
+    if engine == Engine::Sqlite {
+        // One process has one store.
+        return;
+    }
+    let mut here = TestServer::start(engine).await;
+    let there = here.of_one_mesh().await;
+    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let connect = async |server: &TestServer, device: &str, slot: &str, mode: &str| {
+        connect(server, &tokens, device, slot, mode).await
+    };
+    let whole = connect(&here, "dev-1", "", "fanout").await.unwrap();
+    let _slot = connect(&here, "dev-2", "a", "fanout").await.unwrap();
+    // Each server is there for the other as soon as it listens.
+    eventually("they know of each other", async || {
+        (connect(&there, "dev-1", "", "fanout").await.err() == clash("device_singleton_conflict")).then_some(())
+    })
+    .await;
+    assert_eq!(connect(&there, "dev-1", "a", "fanout").await.err(), clash("device_singleton_conflict"));
+    assert_eq!(connect(&there, "dev-2", "a", "fanout").await.err(), clash("slot_conflict"));
+    assert_eq!(connect(&there, "dev-3", "", "queue").await.err(), clash("delivery_mode_conflict"));
+    let _beside = connect(&there, "dev-2", "b", "fanout").await.unwrap();
+    let _legacy = connect(&there, "", "", "fanout").await.unwrap();
+    assert_eq!(connect(&here, "dev-2", "b", "fanout").await.err(), clash("slot_conflict"));
+    // Whoever leaves gives the place back there, too.
+    drop(whole);
+    let moved = eventually("the place is free", async || connect(&there, "dev-1", "", "fanout").await.ok()).await;
+    assert_eq!(connect(&here, "dev-1", "", "fanout").await.err(), clash("device_singleton_conflict"));
+    // A server whose connections were forgotten, as when Postgres crashed, says again who is there.
+    here.store("DELETE FROM mesh_presence RETURNING aid").await;
+    let own = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let end = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_locks WHERE locktype = 'advisory' AND";
+    here.store(&format!("{end} {own}")).await;
+    eventually("it is known again", async || {
+        (connect(&here, "dev-1", "", "fanout").await.err() == clash("device_singleton_conflict")).then_some(())
+    })
+    .await;
+    // Of one that is gone, nobody holds a place.
+    here.restart().await;
+    let _other = connect(&there, "dev-2", "a", "fanout").await.unwrap();
+    drop(moved);
+}
+
 async fn who_leaves_gives_the_place_back(engine: Engine) {
     let server = TestServer::start(engine).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -81,7 +137,7 @@ async fn who_leaves_gives_the_place_back(engine: Engine) {
     let params = introduction(&first, &tokens, "dev-1", "", "fanout");
     first.call("auth.connect", params).await;
     drop(first);
-    crate::harness::eventually("the place is free", async || {
+    eventually("the place is free", async || {
         let mut wire = Wire::open(&server).await;
         let params = introduction(&wire, &tokens, "dev-1", "", "queue");
         (wire.ask("auth.connect", params).await["result"]["status"] == "ok").then_some(())

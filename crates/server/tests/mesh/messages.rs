@@ -21,6 +21,7 @@ on_both_engines!(
     a_prekey_is_kept_when_its_owner_signed_it,
     who_is_connected_is_online,
     servers_deliver_to_each_others_connections,
+    what_does_not_fit_a_wake_up_is_told_all_the_same,
 );
 
 pub const ALICE: &str = "alice.localhost.test";
@@ -330,13 +331,7 @@ async fn servers_deliver_to_each_others_connections(engine: Engine) {
         return;
     }
     let here = TestServer::start(engine).await;
-    let data_dir = here.config.server.data_dir.clone().unwrap();
-    let there = here
-        .beside(|config| {
-            config.mesh.pki_directory = Some(data_dir.join("pki"));
-            config.secrets.key_file = Some(data_dir.join("secrets-key"));
-        })
-        .await;
+    let there = here.of_one_mesh().await;
     let (alice, bobby) = people(&here).await;
     let (mut alice, mut bobby) = (alice.connect(&here, "desk").await, bobby.connect(&there, "desk").await);
     let mut expected = vec![];
@@ -358,4 +353,33 @@ async fn servers_deliver_to_each_others_connections(engine: Engine) {
         (online["online"][BOBBY] == true).then_some(())
     })
     .await;
+}
+
+async fn what_does_not_fit_a_wake_up_is_told_all_the_same(engine: Engine) {
+    if engine == Engine::Sqlite {
+        // One process has one store.
+        return;
+    }
+    let here = TestServer::start(engine).await;
+    let there = here.of_one_mesh().await;
+    let (alice, bobby) = people(&here).await;
+    let (mut alice, mut bobby) = (alice.connect(&here, "desk").await, bobby.connect(&there, "desk").await);
+    let ids: Vec<String> = (0..100).map(|number| format!("{number:-<128}")).collect();
+    for id in &ids {
+        alice.call("message.send", text(BOBBY, id)).await;
+    }
+    assert_eq!(alice.call("message.recall", json!({"message_ids": ids})).await["recalled"], 100);
+    assert_eq!(event(&mut bobby, "message.recalled").await["message_ids"], json!(ids));
+    // An acknowledgement that covers the messages of many tells each of them.
+    let mut senders = vec![];
+    for number in 0..48 {
+        let mut sender = Agent::register(&here, &format!("sender-{number}")).await.connect(&here, "desk").await;
+        sender.call("message.send", text(BOBBY, "hello")).await;
+        senders.push(sender);
+    }
+    let pulled = bobby.call("message.pull", json!({"limit": 200})).await;
+    bobby.call("message.ack", json!({"seq": pulled["latest_seq"]})).await;
+    for sender in &mut senders {
+        assert_eq!(event(sender, "message.ack").await["ack_seq"], pulled["latest_seq"]);
+    }
 }

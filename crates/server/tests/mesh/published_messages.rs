@@ -7,6 +7,7 @@ use ostler_crypto::keys::{Curve, PrivateKey};
 use ostler_protocol::mesh::{
     Aid,
     connections::{DeliveryMode, Place},
+    messages::PAYLOAD_BYTES_MAX,
 };
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ on_both_engines!(
     one_who_was_away_finds_its_messages,
     every_device_opens_its_own_copy,
     they_and_we_open_each_others_messages,
+    the_largest_message_reaches_them,
 );
 
 const ALICE: &str = "alice.localhost.test";
@@ -183,4 +185,27 @@ async fn they_and_we_open_each_others_messages(engine: Engine) {
     for who in ["alice", "phone"] {
         assert_eq!(event(&mut published, who, "message.received").await["payload"]["text"], "to both");
     }
+}
+
+/// Its connection ends when it is told more than a mebibyte at once.
+async fn the_largest_message_reaches_them(engine: Engine) {
+    let (server, mut published) = start(engine).await;
+    for who in ["alice", "bobby"] {
+        enter(&server, &mut published, who).await;
+    }
+    // As the client writes it.
+    let around = r#"{"type": "text", "text": ""}"#.len();
+    let say = |length: usize| {
+        let payload = json!({"type": "text", "text": "x".repeat(length)});
+        call("alice", "message.send", json!({"to": BOBBY, "payload": payload, "encrypt": false}))
+    };
+    let length = PAYLOAD_BYTES_MAX - around;
+    let refused = published.ask(say(length + 1)).await;
+    assert_eq!(refused["code"], -32602, "{}", refused["error"]);
+    published.ok(say(length)).await;
+    let received = event(&mut published, "bobby", "message.received").await;
+    assert_eq!(received["payload"]["text"].as_str().map(str::len), Some(length));
+    let pulled = published.ok(call("bobby", "message.pull", json!({"after_seq": 0}))).await;
+    assert_eq!(pulled["ok"]["count"], 1);
+    published.ok(call("bobby", "meta.ping", json!({}))).await;
 }

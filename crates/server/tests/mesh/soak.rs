@@ -1,5 +1,6 @@
 //! A long day in a short time: agents come and go, answers are lost and sent again, servers are restarted, two of them where
-//! the store allows it. Every message whose sending was answered arrives exactly once at each device's mark, in order.
+//! the store allows it. Every message whose sending was answered arrives exactly once at each device's mark, in order; and
+//! whoever is connected is pushed everything that comes meanwhile, in order, once.
 
 use std::collections::BTreeSet;
 
@@ -33,6 +34,10 @@ struct Device {
     name: &'static str,
     wire: Option<Wire>,
     mark: i64,
+    /// Where its mark stood once it had come and caught up.
+    came_at: Option<i64>,
+    /// How much was pushed to it in all.
+    pushes: usize,
     seen: Vec<(i64, String)>,
 }
 
@@ -57,7 +62,30 @@ impl Device {
             }
         }
         assert_eq!(wire.call("message.ack", json!({"seq": self.mark})).await["ack_seq"], self.mark);
+        self.judge_pushes(&mut wire).await;
         self.wire = Some(wire);
+    }
+
+    /// What was sent since it came was pushed to it: each number after the other, none twice.
+    async fn judge_pushes(&mut self, wire: &mut Wire) {
+        let came_at = *self.came_at.get_or_insert(self.mark);
+        let is_message = |told: &&Value| told["method"] == "event/message.received";
+        loop {
+            let told = wire.pushed.iter().filter(is_message);
+            let numbers: Vec<i64> = told.map(|told| told["params"]["seq"].as_i64().unwrap()).collect();
+            assert!(numbers.windows(2).all(|two| two[1] == two[0] + 1), "{} was told {numbers:?}", self.name);
+            assert!(numbers.first().is_none_or(|first| *first <= came_at + 1), "{came_at}: {numbers:?}");
+            if numbers.last().copied().unwrap_or(came_at) >= self.mark {
+                return;
+            }
+            wire.pushed.push(wire.socket.hear().await);
+        }
+    }
+
+    fn leave(&mut self) {
+        let wire = self.wire.take();
+        self.pushes += wire.map_or(0, |wire| wire.pushed.len());
+        self.came_at = None;
     }
 }
 
@@ -105,7 +133,7 @@ impl Day {
             }
             8 => {
                 let index = self.dice.roll(DEVICES.len());
-                self.devices[index].wire = None;
+                self.devices[index].leave();
             }
             9 | 10 => {
                 let index = self.dice.roll(DEVICES.len());
@@ -114,7 +142,7 @@ impl Day {
             _ => {
                 // Its connections go with it.
                 let index = self.dice.roll(self.servers.len());
-                self.devices.iter_mut().for_each(|device| device.wire = None);
+                self.devices.iter_mut().for_each(Device::leave);
                 self.servers[index].restart().await;
             }
         }
@@ -134,24 +162,16 @@ impl Day {
 
 async fn every_answered_message_arrives_once_at_each_device(engine: Engine) {
     let first = TestServer::start(engine).await;
-    let data_dir = first.config.server.data_dir.clone().unwrap();
     let second = match engine {
         Engine::Sqlite => None,
-        Engine::Postgres => Some(
-            first
-                .beside(|config| {
-                    config.mesh.pki_directory = Some(data_dir.join("pki"));
-                    config.secrets.key_file = Some(data_dir.join("secrets-key"));
-                })
-                .await,
-        ),
+        Engine::Postgres => Some(first.of_one_mesh().await),
     };
     let mut senders = vec![];
     for name in ["alice", "carol", "daisy"] {
         senders.push(Agent::register(&first, name).await);
     }
     let bobby = Agent::register(&first, "bobby").await;
-    let devices = DEVICES.map(|name| Device { name, wire: None, mark: 0, seen: vec![] });
+    let devices = DEVICES.map(|name| Device { name, wire: None, mark: 0, came_at: None, pushes: 0, seen: vec![] });
     let mut day = Day {
         servers: std::iter::once(first).chain(second).collect(),
         senders,
@@ -171,7 +191,9 @@ async fn every_answered_message_arrives_once_at_each_device(engine: Engine) {
     for index in 0..DEVICES.len() {
         day.come(index).await;
     }
+    day.devices.iter_mut().for_each(Device::leave);
     for device in &day.devices {
+        assert!(device.pushes > 0, "nothing was pushed to {}", device.name);
         let ids: BTreeSet<&String> = device.seen.iter().map(|(_, id)| id).collect();
         assert_eq!(ids.len(), device.seen.len(), "each once at {}", device.name);
         assert!(day.answered.iter().all(|id| ids.contains(id)), "{} misses some", device.name);

@@ -572,14 +572,21 @@ CREATE INDEX webhook_deliveries_waiting ON webhook_deliveries (agent_id, due_at)
 CREATE INDEX webhook_deliveries_agent ON webhook_deliveries (agent_id, created_at, delivery_id COLLATE "C");
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (updated_at) WHERE status <> 'pending';
 
--- Which agents are connected to which server, and which servers are there. Nothing of it is worth keeping.
+-- Which agents are connected to which server, and where each connection stands. Nothing of it is worth keeping.
 CREATE UNLOGGED TABLE mesh_presence (
+    server BIGINT NOT NULL,
+    number BIGINT NOT NULL,
     aid TEXT NOT NULL,
-    server TEXT NOT NULL,
-    PRIMARY KEY (aid, server)
+    device_id TEXT NOT NULL,
+    slot_id TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    PRIMARY KEY (server, number)
 );
-CREATE INDEX mesh_presence_server ON mesh_presence (server);
-CREATE UNLOGGED TABLE mesh_servers (
-    server TEXT PRIMARY KEY,
-    seen_at BIGINT NOT NULL
+CREATE INDEX mesh_presence_aid ON mesh_presence (aid);
+
+-- What servers tell each other that does not fit a notification. It is read at once, and cleared away after a while.
+CREATE UNLOGGED TABLE wakeups (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    said TEXT NOT NULL,
+    told_at BIGINT NOT NULL
 );

@@ -552,15 +552,3 @@ CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE status 
 CREATE INDEX webhook_deliveries_waiting ON webhook_deliveries (agent_id, due_at) WHERE status = 'pending';
 CREATE INDEX webhook_deliveries_agent ON webhook_deliveries (agent_id, created_at, delivery_id);
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (updated_at) WHERE status <> 'pending';
-
--- Which agents are connected to which server, and which servers are there. Nothing of it is worth keeping.
-CREATE TABLE mesh_presence (
-    aid TEXT NOT NULL,
-    server TEXT NOT NULL,
-    PRIMARY KEY (aid, server)
-);
-CREATE INDEX mesh_presence_server ON mesh_presence (server);
-CREATE TABLE mesh_servers (
-    server TEXT PRIMARY KEY,
-    seen_at BIGINT NOT NULL
-);

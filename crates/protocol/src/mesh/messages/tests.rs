@@ -148,3 +148,38 @@ fn a_message_looks_on_the_wire_as_clients_read_it() {
     );
     assert_eq!(json!(Direction::OutboundSync), "outbound_sync");
 }
+
+#[test]
+fn the_largest_messages_fit_the_frames_that_the_published_client_hears() {
+    let label = "a".repeat(63);
+    let longest = aid(&format!("{label}.{label}.{label}.{}", &label[..61]));
+    let message = |payload: usize| Message {
+        // The longest way to write them.
+        message_id: "\"".repeat(MESSAGE_ID_BYTES_MAX),
+        seq: i64::MAX,
+        from: longest.clone(),
+        to: longest.clone(),
+        timestamp: i64::MIN,
+        kind: Some("\"".repeat(TYPE_BYTES_MAX)),
+        payload: RawJson::of(&json!({"x": "x".repeat(payload - 8)})),
+        delivery_mode: Mode::Fanout,
+        encrypted: false,
+        direction: Direction::OutboundSync,
+        device_id: Some("d".repeat(crate::mesh::connections::DEVICE_BYTES_MAX)),
+    };
+    let framed =
+        |params: Value| json!({"jsonrpc": "2.0", "id": "x".repeat(128), "method": RECEIVED_EVENT, "params": params});
+    let pushed = framed(json!(message(PAYLOAD_BYTES_MAX))).to_string();
+    assert!(pushed.len() <= CLIENT_FRAME_BYTES_MAX, "{}", pushed.len());
+    let count = PULL_ITEMS_MAX as usize;
+    let page = PullResult {
+        messages: vec![message(PULL_BYTES_MAX / count); count],
+        count,
+        latest_seq: i64::MAX,
+        server_ack_seq: i64::MAX,
+        ephemeral_earliest_available_seq: Some(i64::MAX),
+        ephemeral_dropped_count: i64::MAX,
+    };
+    let pulled = framed(json!(page)).to_string();
+    assert!(pulled.len() <= CLIENT_FRAME_BYTES_MAX, "{}", pulled.len());
+}

@@ -6,6 +6,7 @@ pub mod auth;
 pub mod identities;
 pub mod meta;
 pub mod pki;
+pub mod presence;
 mod tokens;
 
 use ostler_protocol::{
