@@ -175,6 +175,19 @@ pub struct RekeyParams {
     pub signature: String,
 }
 
+/// Renewal and change of key in one: which it is follows from whether there is a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RequestCertParams {
+    /// Of a login's first half, whose nonce is signed.
+    pub request_id: String,
+    pub nonce: String,
+    /// Another key, base64 of its DER, on P-256; left out, the certificate is for the same key.
+    #[serde(default)]
+    pub public_key: Option<String>,
+    /// Base64 of a signature in DER, by the present key, over the nonce and, if there is one, the new key as sent.
+    pub signature: String,
+}
+
 /// A certificate of the caller's or of somebody else's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CertResult {

@@ -80,6 +80,7 @@ methods! {
     RefreshToken "auth.refresh_token" Fresh 6000 SMALL, RefreshTokenParams => RefreshTokenResult, "Exchanges a refresh token, once.";
     Connect "auth.connect" Fresh 6000 SMALL, ConnectParams => ConnectResult, "Introduces the connection: who, which device and slot, how messages are delivered.";
     DownloadCert "auth.download_cert" Session 60 SMALL, DownloadCertParams => CertResult, "A certificate, by name or version.";
+    RequestCert "auth.request_cert" Session 10 SMALL, RequestCertParams => CertResult, "The next certificate: for the same key, as auth.renew_cert, or for another, as auth.rekey.";
     RenewCert "auth.renew_cert" Session 10 SMALL, RenewCertParams => CertResult, "The next certificate for the same key.";
     Rekey "auth.rekey" Session 10 SMALL, RekeyParams => CertResult, "A certificate for a new key; the old one is revoked.";
     Send "message.send" Session 60000 WITH_PAYLOAD, SendParams => SendResult, "Sends a message to an agent.";

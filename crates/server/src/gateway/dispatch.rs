@@ -39,6 +39,7 @@ pub async fn fresh(app: &App, peer: IpAddr, method: Method, call: &Call) -> Resu
 pub async fn session(app: &App, caller: &MeshCaller, method: Method, call: &Call) -> Result<RawJson, Failure> {
     match method {
         Method::DownloadCert => run(call, async |asked| auth::download_cert(app, caller, asked).await).await,
+        Method::RequestCert => run(call, async |asked| auth::request_cert(app, caller, asked).await).await,
         Method::RenewCert => run(call, async |asked| auth::renew_cert(app, caller, asked).await).await,
         Method::Rekey => run(call, async |asked| auth::rekey(app, caller, asked).await).await,
         Method::Send => run(call, async |asked| messages::send(app, caller, asked).await).await,

@@ -19,6 +19,7 @@ on_both_engines!(
     a_refresh_token_shown_twice_ends_the_login,
     a_certificate_is_renewed_past_half_its_life,
     an_agent_renews_and_changes_its_key_itself,
+    one_method_does_for_both,
     whose_certificate_was_revoked_is_out,
     an_earlier_certificate_does_not_undo_a_revocation,
     a_new_key_ends_what_the_old_one_began,
@@ -158,30 +159,38 @@ async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
 }
 
 async fn an_agent_renews_and_changes_its_key_itself(engine: Engine) {
+    renews_and_changes_its_key(engine, "auth.renew_cert", "auth.rekey").await;
+}
+
+async fn one_method_does_for_both(engine: Engine) {
+    renews_and_changes_its_key(engine, "auth.request_cert", "auth.request_cert").await;
+}
+
+async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
     let mut wire = agent.connect(&server, "dev-1").await;
     let begun = agent.begin(&server).await;
     let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
         "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
-    assert_eq!(wire.refused("auth.renew_cert", renewal.clone()).await.0, -32009, "it is not due");
+    assert_eq!(wire.refused(renew, renewal.clone()).await.0, -32009, "it is not due");
     server.clock.advance_ms(183 * DAY_MS);
     let begun = agent.begin(&server).await;
     let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
         "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
-    let renewed = wire.call("auth.renew_cert", renewal.clone()).await;
+    let renewed = wire.call(renew, renewal.clone()).await;
     assert_ne!(renewed["cert"], agent.cert.as_str());
-    assert_eq!(wire.refused("auth.renew_cert", renewal).await.0, -32001, "the nonce was used");
+    assert_eq!(wire.refused(renew, renewal).await.0, -32001, "the nonce was used");
     let agent = Agent { cert: id(&renewed, "cert"), ..agent };
     let (begun, next) = (agent.begin(&server).await, Agent::stranger("alice"));
     let public_key = next.key.public_key().to_base64();
     let signature = agent.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
-    let rekey = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
+    let changed = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
         "signature": signature});
-    let mut stolen = rekey.clone();
+    let mut stolen = changed.clone();
     stolen["public_key"] = json!(Agent::stranger("x").key.public_key().to_base64());
-    assert_eq!(wire.refused("auth.rekey", stolen).await.0, -32001, "the old key signs for the new one");
-    let answer = wire.call("auth.rekey", rekey).await;
+    assert_eq!(wire.refused(rekey, stolen).await.0, -32001, "the old key signs for the new one");
+    let answer = wire.call(rekey, changed).await;
     let next = Agent { cert: id(&answer, "cert"), ..next };
     assert!(opens(&server, &next.login(&server).await).await);
     let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});

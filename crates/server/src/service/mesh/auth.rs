@@ -13,7 +13,7 @@ use ostler_protocol::{
         auth::{
             CertResult, CreateAidParams, CreateAidResult, DownloadCertParams, LOGIN_MS_MAX, Login1Params, Login1Result,
             Login2Params, Login2Result, NONCE_BYTES_MAX, RefreshTokenParams, RefreshTokenResult, RekeyParams,
-            RenewCertParams, already_exists, not_registered,
+            RenewCertParams, RequestCertParams, already_exists, not_registered,
         },
     },
 };
@@ -114,6 +114,15 @@ pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertPa
     let aid = asked.aid.unwrap_or_else(|| caller.aid.clone());
     let identity = version(app, &aid, asked.cert_fingerprint.as_deref()).await?;
     Ok(CertResult { aid, cert: identity.certificate, cert_fingerprint: identity.cert_fingerprint })
+}
+
+/// The next certificate, for the same key or for another one.
+pub async fn request_cert(app: &App, caller: &MeshCaller, asked: RequestCertParams) -> Result<CertResult, Failure> {
+    let RequestCertParams { request_id, nonce, public_key, signature } = asked;
+    match public_key {
+        None => renew_cert(app, caller, RenewCertParams { request_id, nonce, signature }).await,
+        Some(public_key) => rekey(app, caller, RekeyParams { request_id, nonce, public_key, signature }).await,
+    }
 }
 
 /// The next certificate for the same key, once the present one is past half its life.
