@@ -4,6 +4,7 @@
 mod bench;
 mod chromium;
 mod debian;
+mod fuzz;
 mod installed;
 mod npm;
 mod openssl;
@@ -22,6 +23,8 @@ usage: cargo xtask <command>
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
+  fuzz TARGET [--seconds N] [--from NUMBER]
+                            try what strangers might send: frame, envelope, agent-md, certificate
   agents                    find or install what tests drive: agents, clients, judges; prints the variables that name it
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         "up" => up::up(after_separator(rest)),
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
+        "fuzz" => fuzz::fuzz(rest),
         "agents" => test::print_variables(),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {

@@ -1,0 +1,73 @@
+//! A whole domain made from fixed numbers: what the certificates and envelopes of the cases come from.
+
+use std::sync::LazyLock;
+
+use jiff::{SignedDuration, Timestamp};
+use ostler_crypto::{
+    certificates::{Authority, Certificate, Chain, Kind, Serial},
+    crl::{self, Reason, Revocation},
+    envelope::{self, Envelope, Identity},
+    keys::{Curve, PrivateKey},
+    ocsp::{self, Status},
+};
+
+use crate::Dice;
+
+pub const FROM: &str = "alice.probe.test";
+pub const TO: &str = "bobby.probe.test";
+pub const MESSAGE_ID: &str = "m-1";
+pub const TEXT: &[u8] = br#"{"type":"text","text":"hello"}"#;
+
+pub struct Domain {
+    pub chain: Chain,
+    pub alice: Identity,
+    pub bobby: Identity,
+    pub prekey: PrivateKey,
+    /// With a prekey, and without.
+    pub envelopes: [Envelope; 2],
+    pub list: Vec<u8>,
+    pub status: Vec<u8>,
+    pub authorities: Vec<Certificate>,
+}
+
+pub static DOMAIN: LazyLock<Domain> = LazyLock::new(Domain::new);
+
+pub fn now() -> Timestamp {
+    Timestamp::from_second(1_794_700_000).expect("a time")
+}
+
+impl Domain {
+    fn new() -> Self {
+        let mut dice = Dice::new(0);
+        let fill = &mut |bytes: &mut [u8]| dice.fill(bytes);
+        let root = Authority::root("Probe Root", PrivateKey::generate(Curve::P384, fill), &Serial::random(fill), now());
+        let mut below = |above: &Authority, kind, name: &str| {
+            let key = PrivateKey::generate(Curve::P384, fill);
+            let made = above.issue(kind, name, &key.public_key(), &Serial::random(fill), now());
+            Authority::new(kind, key, made.expect("an authority")).expect("its own key")
+        };
+        let registry = below(&root, Kind::Registry, "Probe Registry");
+        let issuer = below(&registry, Kind::Issuer, "probe.test");
+        let mut agent = |name: &str| {
+            let key = PrivateKey::generate(Curve::P256, fill);
+            let made = issuer.issue(Kind::Agent, name, &key.public_key(), &Serial::random(fill), now());
+            Identity::new(key, made.expect("an agent")).expect("its own key")
+        };
+        let (alice, bobby) = (agent(FROM), agent(TO));
+        let prekey = PrivateKey::generate(Curve::P256, fill);
+        let authorities: Vec<_> = [&issuer, &registry, &root].map(|one| one.certificate().clone()).into();
+        let chain = Chain::verify(authorities.clone(), &[root.certificate().clone()], now()).expect("our own chain");
+        let peer = chain.verify_agent(bobby.certificate().clone(), TO, now()).expect("our own agent");
+        let public = prekey.public_key();
+        let envelopes = [Some(("k-1", &public)), None].map(|prekey| {
+            let address = (TO, MESSAGE_ID, now().as_millisecond());
+            envelope::seal(&alice, &peer, prekey, address, TEXT, fill).expect("a key for sealing")
+        });
+        let later = now().checked_add(SignedDuration::from_hours(1)).expect("a time");
+        let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
+        let list = crl::make(&issuer, 1, [(&bobby.certificate().serial(), revocation)], now(), later);
+        let serial = alice.certificate().serial();
+        let status = ocsp::for_mesh_client(&issuer, &serial, Status::Good, now(), later);
+        Self { chain, alice, bobby, prekey, envelopes, list, status, authorities }
+    }
+}
