@@ -32,7 +32,12 @@ pub async fn admit_beside_others(
     store::insert(&app.db, seat(app, id), aid, live).await.map_err(store_failure)?;
     let here = app.mesh.connections.of(aid).into_iter().filter(|one| one.id != id).map(|one| one.live);
     let elsewhere = store::list_elsewhere(&app.db, aid, app.mesh.server).await.map_err(store_failure)?;
-    Ok(admit(live, &here.chain(elsewhere).collect::<Vec<_>>()))
+    let admitted = admit(live, &here.chain(elsewhere).collect::<Vec<_>>());
+    if admitted.is_err() {
+        // At once, so that nobody else clashes with one that was not taken.
+        store::delete(&app.db, seat(app, id)).await.map_err(store_failure)?;
+    }
+    Ok(admitted)
 }
 
 pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
