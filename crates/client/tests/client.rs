@@ -133,11 +133,11 @@ async fn a_stream_that_falls_silent_is_a_lost_connection() {
 
 /// A gateway that reads one request, and then does this.
 fn gateway(then: impl FnOnce(std::net::TcpStream) + Send + 'static) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let base = format!("http://{}", listener.local_addr().expect("it is bound"));
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let _ = stream.read(&mut [0; 4096]).unwrap();
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let _ = stream.read(&mut [0; 4096]).expect("a request");
         then(stream);
     });
     base
