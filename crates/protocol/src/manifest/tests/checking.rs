@@ -230,6 +230,45 @@ fn the_canonical_form_is_that_of_rfc_8785() {
     }
 }
 
+/// The samples of RFC 8785, appendix B. Whole numbers that not every reader keeps are no manifest's.
+#[test]
+fn numbers_are_written_as_rfc_8785_has_them() {
+    for (bits, canonical) in [
+        (0x0000_0000_0000_0000_u64, "0"),
+        (0x8000_0000_0000_0000, "0"),
+        (0x0000_0000_0000_0001, "5e-324"),
+        (0x8000_0000_0000_0001, "-5e-324"),
+        (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+        (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+        (0x41b3_de43_5555_5553, "333333333.3333332"),
+        (0x41b3_de43_5555_5554, "333333333.33333325"),
+        (0x41b3_de43_5555_5555, "333333333.3333333"),
+        (0x41b3_de43_5555_5556, "333333333.3333334"),
+        (0x41b3_de43_5555_5557, "333333333.33333343"),
+        (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+        (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+    ] {
+        let written = format!("{:e}", f64::from_bits(bits));
+        assert_eq!(Canonical::read("it", &written).unwrap().1.text, canonical, "{written}");
+    }
+    for bits in [
+        0x7fef_ffff_ffff_ffff_u64,
+        0xffef_ffff_ffff_ffff,
+        0x4340_0000_0000_0000,
+        0xc340_0000_0000_0000,
+        0x4430_0000_0000_0000,
+        0x44b5_2d02_c7e1_4af5,
+        0x44b5_2d02_c7e1_4af6,
+        0x44b5_2d02_c7e1_4af7,
+        0x444b_1ae4_d6e2_ef4e,
+        0x444b_1ae4_d6e2_ef4f,
+        0x444b_1ae4_d6e2_ef50,
+    ] {
+        let written = format!("{:e}", f64::from_bits(bits));
+        assert!(Canonical::read("it", &written).is_err(), "{written}");
+    }
+}
+
 #[test]
 fn what_two_readers_may_see_differently_is_refused() {
     for bad in [

@@ -258,6 +258,19 @@ mod tests {
         (address, count)
     }
 
+    #[tokio::test]
+    async fn whoever_names_a_private_address_is_told_so_and_not_connected_to() {
+        let (inside, reached) = listening("127.0.0.1:0").await;
+        let lookup: Lookup = Arc::new(move |_| Box::pin(async move { Ok(vec![inside]) }));
+        let resolver = Checked { admits: Arc::new(|address| Reach::Public.admits(address)), lookup };
+        let patience = Duration::from_secs(5);
+        let sender = Sender { http: client(resolver, patience).unwrap(), reach: Reach::Public, patience };
+        let url = format!("https://agent.example:{}/hook", inside.port());
+        let why = sender.post(&url, HeaderMap::new(), "{}".into()).await.err();
+        assert_eq!(why.as_deref(), Some("its address is not a public one"));
+        assert_eq!(reached.load(Ordering::SeqCst), 0);
+    }
+
     /// The first address stands for a public one, the second for one inside.
     #[tokio::test]
     async fn a_name_that_means_something_else_a_moment_later_leads_nowhere_else() {
