@@ -247,25 +247,23 @@ fn init(connection: &Connection, args: &InitArgs) -> Result<u8, Failure> {
 
 fn show(connection: &Connection, args: &ShowArgs) -> Result<u8, Failure> {
     let mut config = args.place.load(connection)?;
-    if args.place.mesh_issuer.is_none() {
-        config.mesh.issuer = domain_here(&config)?;
-    }
+    config.mesh.issuer = domain_here(&config, args.place.mesh_issuer.is_some())?;
     told(&config, &Pki::read(&config, now())?, &args.output)
 }
 
-/// The configured domain if its keys are here, else the only one whose keys are.
-fn domain_here(config: &Config) -> Result<String, Failure> {
+/// The configured domain if its keys are here, else the only one whose keys are, unless another was chosen.
+fn domain_here(config: &Config, is_chosen: bool) -> Result<String, Failure> {
     let (configured, here) = (config.mesh_domain()?, Pki::domains(config)?);
     match here.as_slice() {
-        [] => {
-            let message = format!("no keys of the mesh in {}", config.pki_directory()?.display());
+        all if all.contains(&configured) => Ok(configured.to_string()),
+        all if all.is_empty() || is_chosen => {
+            let message = format!("no keys of {configured} in {}", config.pki_directory()?.display());
             Err(errors::hinted(
                 FailureKind::NotFound,
                 message,
                 "`ostler pki init` makes them, and so does `ostler serve`",
             ))
         }
-        all if all.contains(&configured) => Ok(configured.to_string()),
         [only] => Ok(only.to_string()),
         several => {
             let all: Vec<&str> = several.iter().map(|domain| domain.as_str()).collect();

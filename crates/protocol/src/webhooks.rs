@@ -32,6 +32,8 @@ pub const TRIED_S_MAX: i64 = (ATTEMPT_AFTER_S.len() as i64 - 1) * RETRY_AFTER_S_
 pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
 /// Deliveries of one agent that wait at once; what comes beyond is dead at once, and can be replayed.
 pub const DELIVERIES_WAITING_MAX: i64 = 10_000;
+/// Of these, other than re-consents: anybody can bring them about, and they are not to crowd those out.
+pub const RELATION_DELIVERIES_WAITING_MAX: i64 = DELIVERIES_WAITING_MAX / 2;
 pub const VERSION: &str = "v1";
 
 /// One thing that is told to a webhook. A UUID of version 7, written as such: receivers see it.

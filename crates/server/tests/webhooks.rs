@@ -4,12 +4,13 @@
 use ostler_client::receiver::{Receiver, Refused};
 use ostler_protocol::{
     FailureKind::*,
-    webhooks::{ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, JITTER_PERCENT},
+    webhooks::{ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, JITTER_PERCENT, RELATION_DELIVERIES_WAITING_MAX},
 };
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::{
+    agents::sample_manifest,
     harness::{Behaviour, Engine, HookReceiver, Setup, Socket, TestServer, eventually, id},
     on_both_engines,
     sockets::{new_agent, user},
@@ -27,6 +28,7 @@ on_both_engines!(
     a_webhook_is_its_agents_owners_alone,
     what_fails_for_days_is_dead_and_can_be_replayed,
     no_more_is_replayed_than_may_wait,
+    what_anybody_brings_about_leaves_room_for_a_re_consent,
     a_receiver_is_left_alone_for_as_long_as_it_asks,
     one_receiver_that_hangs_holds_up_no_other,
     what_waits_outlives_the_server,
@@ -212,18 +214,36 @@ async fn no_more_is_replayed_than_may_wait(engine: Engine) {
     let told = tell(&server, &agent).await;
     attempted(&server, &agent, &told, 1).await;
     set(&server, &agent, &hook.url()).await;
+    fill(&server, &agent, DELIVERIES_WAITING_MAX).await;
+    let replay = || server.send(server.request("POST", &path(&agent, &format!("/deliveries/{told}/replay"))));
+    replay().await.refused_by(RateLimited, "deliveries-waiting");
+    server.store("DELETE FROM webhook_deliveries WHERE delivery_id = 'waits-1'").await;
+    replay().await.with_status(202);
+}
+
+async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) {
+    let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
+    let (agent, _) = hooked(&server, &hook.url()).await;
+    fill(&server, &agent, RELATION_DELIVERIES_WAITING_MAX).await;
+    let other = tell(&server, &agent).await;
+    assert_eq!(delivery(&server, &agent, &other).await["status"], "dead");
+    let body = json!({"capability_manifest": sample_manifest()});
+    server.patch(&format!("/agents/{agent}"), &body).await.with_status(200);
+    let received = hook.received(1).await;
+    let received: Value = serde_json::from_slice(&received[0].body).unwrap();
+    assert_eq!(received["type"], "h2a.reauth_required");
+}
+
+/// Deliveries that wait for ever.
+async fn fill(server: &TestServer, agent: &str, count: i64) {
     let never = i64::MAX;
     let fill = format!(
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {DELIVERIES_WAITING_MAX})
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
          INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, created_at,
              updated_at)
          SELECT 'waits-' || i, '{agent}', 'webhook.test', '{{}}', 'pending', 0, {never}, 0, 0 FROM n"
     );
     server.store(&fill).await;
-    let replay = || server.send(server.request("POST", &path(&agent, &format!("/deliveries/{told}/replay"))));
-    replay().await.refused_by(RateLimited, "deliveries-waiting");
-    server.store("DELETE FROM webhook_deliveries WHERE delivery_id = 'waits-1'").await;
-    replay().await.with_status(202);
 }
 
 async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engine) {

@@ -162,9 +162,9 @@ pub async fn list_revoked(
     good_at: Timestamp,
 ) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
     let sql = format!(
-        "SELECT c.serial, r.created_at, r.reason FROM mesh_certificates AS r JOIN mesh_certificates AS c \
-         ON c.aid = r.aid AND c.certificate IS NOT NULL AND c.number < r.number AND {ENDED} \
-         WHERE r.revoked_serial IS NOT NULL AND c.ends_at > $1 ORDER BY r.number, c.number"
+        "SELECT c.serial, r.created_at, r.reason FROM mesh_certificates AS c JOIN mesh_certificates AS r ON {ENDED} \
+         WHERE c.certificate IS NOT NULL AND c.ends_at > $1 AND c.aid IN \
+         (SELECT aid FROM mesh_certificates WHERE revoked_serial IS NOT NULL) ORDER BY r.number, c.number"
     );
     db.read(sql, vec![good_at.into()], |row| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?))).await
 }

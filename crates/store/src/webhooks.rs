@@ -5,7 +5,10 @@ use ostler_protocol::{
     RawJson, Timestamp,
     cursors::Cursor,
     ids::AgentId,
-    webhooks::{DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, Webhook},
+    relations::REAUTH_REQUIRED,
+    webhooks::{
+        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, RELATION_DELIVERIES_WAITING_MAX, Webhook,
+    },
 };
 
 use crate::{
@@ -106,12 +109,13 @@ pub struct NewDelivery {
 
 /// Puts it down for the agent's webhook, if it has one, together with whatever made it so.
 pub(crate) fn delivery(new: &NewDelivery) -> Statement {
+    let room = if new.event_type == REAUTH_REQUIRED { DELIVERIES_WAITING_MAX } else { RELATION_DELIVERIES_WAITING_MAX };
     let sql = format!(
         "INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, last_error,
              created_at, updated_at)
-         SELECT $1, $2, $3, $4, CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN 'pending' ELSE 'dead' END, 0,
-             CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN $5 END,
-             CASE WHEN f.waiting < {DELIVERIES_WAITING_MAX} THEN NULL ELSE 'too many deliveries wait' END, $5, $5
+         SELECT $1, $2, $3, $4, CASE WHEN f.waiting < {room} THEN 'pending' ELSE 'dead' END, 0,
+             CASE WHEN f.waiting < {room} THEN $5 END,
+             CASE WHEN f.waiting < {room} THEN NULL ELSE 'too many deliveries wait' END, $5, $5
          FROM webhooks AS w, (SELECT COUNT(*) AS waiting FROM (SELECT 1 FROM webhook_deliveries AS o
              WHERE o.agent_id = $2 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) AS f
          WHERE w.agent_id = $2 AND w.disabled_at IS NULL"

@@ -76,7 +76,10 @@ pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act)
         return Err(Failure::invalid("manifest-hash-missing", message));
     }
     check_seen(declared, asked)?;
-    let answers = answers(declared, &relation.answers, asked, now)?;
+    // What was granted of a scope that went since then went with it, limits and all.
+    let mut before = relation.answers.clone();
+    before.retain(|id, answer| *answer == Answer::Denied || declared.was_there(id, relation.consented.version));
+    let answers = answers(declared, &before, asked, now)?;
     let next = changed(relation, now, |next| {
         next.answers = answers;
         next.consented = consented(declared);

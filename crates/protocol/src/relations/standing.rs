@@ -35,7 +35,7 @@ impl Declared<'_> {
     }
 
     /// Whether whoever consented to this version has consented to this scope's being there.
-    fn was_there(&self, id: &str, version: i64) -> bool {
+    pub(super) fn was_there(&self, id: &str, version: i64) -> bool {
         self.since.get(id).is_some_and(|since| *since <= version)
     }
 

@@ -136,6 +136,20 @@ fn a_scope_that_went_and_came_back_is_not_granted() {
 }
 
 #[test]
+fn what_went_takes_its_limits_along() {
+    let first = manifest(&[("notes:read", Low)], vec![]);
+    let mut world = World::start(first.clone(), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let terms = BTreeMap::from([("notes:read".to_owned(), Terms { once: true, expires_in_ms: None })]);
+    world.answer(&Answers { manifest_hash: seen, terms, ..grants(&["notes:read"]) }).unwrap();
+    assert!(world.view().scopes[0].once);
+    world.patch(manifest(&[], vec![]));
+    world.patch(first);
+    world.consent(&["notes:read"]);
+    assert!(!world.view().scopes[0].once, "it was granted anew, and for good");
+}
+
+#[test]
 fn a_lowered_sensitivity_stays_as_high_as_it_was_consented_to() {
     let mut world = World::start(manifest(&[("shell:exec", High)], vec![]), &["shell:exec"]);
     world.patch(manifest(&[("shell:exec", Low)], vec![]));

@@ -360,8 +360,13 @@ pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
         if orphaned.is_empty() {
             return Ok(());
         }
+        // One that cannot be ended now keeps nobody else's.
+        let mut failed = None;
         for relation in orphaned {
-            end(app, relation).await?;
+            failed = end(app, relation).await.err().or(failed);
+        }
+        if let Some(failure) = failed {
+            return Err(failure);
         }
     }
 }
