@@ -230,7 +230,7 @@ async fn whois(connection: &Connection, args: &WhoisArgs) -> Result<u8, Failure>
     let asked = GetPrekeyParams { aid: aid.clone() };
     let prekeys: GetPrekeyResult = sealer.session().call("message.e2ee.get_prekey", &asked).await?;
     sealer.close().await;
-    let is_online = online.online.get(&aid).copied().unwrap_or(false);
+    let is_online = online.online.get(aid.as_str()).copied().unwrap_or(false);
     let told = json!({"aid": aid, "believed": doubt.is_none(), "doubt": doubt,
         "fingerprint": certificate.fingerprint(), "serial": certificate.serial().to_string(),
         "notAfter": certificate.not_after(), "online": is_online, "devices": prekeys.device_prekeys.len()});

@@ -355,9 +355,8 @@ pub struct RecallResult {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueryOnlineParams {
-    /// At most 100.
-    #[schema(value_type = Vec<String>)]
-    pub aids: Vec<Aid>,
+    /// At most 100. Names of other domains, and what is no name, are not online here.
+    pub aids: Vec<String>,
 }
 
 impl QueryOnlineParams {
@@ -370,8 +369,8 @@ impl QueryOnlineParams {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueryOnlineResult {
-    #[schema(value_type = Object)]
-    pub online: std::collections::BTreeMap<Aid, bool>,
+    /// By the names as they were asked.
+    pub online: std::collections::BTreeMap<String, bool>,
 }
 
 /// Told to those whose messages were acknowledged.

@@ -225,7 +225,7 @@ mod tests {
             "| `to`* | string |",
             "| `payload`* | object | An object; what it means is between the agents. |",
             "| `message_id` | string |",
-            "| `aids`* | list of string | At most 100. |",
+            "| `aids`* | list of string | At most 100.",
             "| `auth`* | Token |",
             "| `messages` | list of Message |",
             "\n## DeliveryMode\n",

@@ -252,9 +252,12 @@ pub async fn recall(app: &App, caller: &MeshCaller, asked: RecallParams) -> Resu
 pub async fn query_online(app: &App, _: &MeshCaller, asked: QueryOnlineParams) -> Result<QueryOnlineResult, Failure> {
     asked.check()?;
     let mut online = BTreeMap::new();
-    for aid in asked.aids {
-        let is_online = presence::is_online(app, &aid).await?;
-        online.insert(aid, is_online);
+    for name in asked.aids {
+        let is_online = match name.parse() {
+            Ok(aid) => presence::is_online(app, &aid).await?,
+            Err(_) => false,
+        };
+        online.insert(name, is_online);
     }
     Ok(QueryOnlineResult { online })
 }

@@ -321,6 +321,10 @@ async fn who_is_connected_is_online(engine: Engine) {
     let ask = json!({"aids": [ALICE, BOBBY, "nobody.localhost.test"]});
     let online = alice.call("message.query_online", ask.clone()).await;
     assert_eq!(online, json!({"online": {ALICE: true, BOBBY: false, "nobody.localhost.test": false}}));
+    // Names of elsewhere, and what is none.
+    let foreign = json!({"aids": ["alice.aid.pub", "bob.example.com", "x", "", ALICE]});
+    let online = alice.call("message.query_online", foreign).await["online"].clone();
+    assert_eq!(online, json!({"alice.aid.pub": false, "bob.example.com": false, "x": false, "": false, ALICE: true}));
     let _bobby = bobby.connect(&server, "desk").await;
     assert_eq!(alice.call("message.query_online", ask).await["online"][BOBBY], true);
 }
