@@ -81,7 +81,8 @@ pub struct Terms {
     pub expires_in_ms: Option<i64>,
 }
 
-/// Establishes a relation: with whom, and what [`Answers`] has.
+/// Establishes a relation: with whom, and what [`Answers`] has. Written out, because a body that holds another flattened
+/// cannot refuse the fields it does not know.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRelation {

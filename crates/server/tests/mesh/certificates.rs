@@ -247,16 +247,10 @@ async fn servers_of_one_store_share_their_keys_or_have_no_mesh(engine: Engine) {
         return;
     }
     let first = TestServer::start(engine).await;
-    let data_dir = first.config.server.data_dir.clone().unwrap();
     let stranger = first.beside(|_| ()).await;
     let refused = stranger.with_token(None).get("/pki/chain").await.refused_by(FailureKind::InfraFailed, "mesh-off");
     assert!(refused.message.contains("mesh.pki_directory"), "{}", refused.message);
-    let second = first
-        .beside(|config| {
-            config.mesh.pki_directory = Some(data_dir.join("pki"));
-            config.secrets.key_file = Some(data_dir.join("secrets-key"));
-        })
-        .await;
+    let second = first.of_one_mesh().await;
     assert_eq!(get(&second, "/pki/chain").await, get(&first, "/pki/chain").await);
     let agent = Agent::register(&first, "alice").await;
     let begun = agent.begin(&first).await;

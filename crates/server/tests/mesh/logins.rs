@@ -3,7 +3,6 @@
 
 use ostler_crypto::certificates::Certificate;
 use ostler_protocol::FailureKind;
-use ostler_server::Config;
 use serde_json::{Value, json};
 
 use crate::{
@@ -250,12 +249,7 @@ async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
 #[tokio::test]
 async fn a_revocation_reaches_the_connections_of_other_servers() {
     let server = TestServer::start(Engine::Postgres).await;
-    let data_dir = server.config.server.data_dir.clone().unwrap();
-    let shared = |config: &mut Config| {
-        config.mesh.pki_directory = Some(data_dir.join("pki"));
-        config.secrets.key_file = Some(data_dir.join("secrets-key"));
-    };
-    let other = server.beside(shared).await;
+    let other = server.of_one_mesh().await;
     let agent = Agent::register(&server, "alice").await;
     let mut wire = agent.connect(&other, "dev-1").await;
     server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
