@@ -95,6 +95,12 @@ pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool
     Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
 }
 
+/// Whether some place has taken a message of the queue.
+pub async fn is_taken(db: &Db, owner: &Aid, seq: i64) -> Result<bool, StoreError> {
+    let sql = "SELECT seq FROM mesh_queue WHERE owner = $1 AND seq = $2 AND taken_by IS NOT NULL";
+    Ok(!read(db, sql, vec![text(owner), seq.into()], |row| row.int()).await?.is_empty())
+}
+
 /// Takes what a place may have of the queue between two numbers, and what it has taken before.
 pub async fn claim_open(
     db: &Db,

@@ -45,7 +45,7 @@ const AFFINITIES_MAX: usize = 4_096;
 
 pub struct Delivery {
     connections: Arc<Connections>,
-    turns: Mutex<HashMap<Aid, Turns>>,
+    bound: Mutex<HashMap<Aid, BySender>>,
     /// Mailboxes to be read again.
     behind: Mutex<BTreeSet<Aid>>,
     some: Notify,
@@ -53,14 +53,8 @@ pub struct Delivery {
     all: Notify,
 }
 
-/// Which connection of an agent is next to get a message of the queue.
-#[derive(Default)]
-struct Turns {
-    /// The one that last got one.
-    last: Option<ConnectionId>,
-    /// Which connection got this sender's last message, and when.
-    by_sender: HashMap<Aid, (ConnectionId, i64)>,
-}
+/// Which connection of an agent got a sender's last message of the queue, and when.
+type BySender = HashMap<Aid, (ConnectionId, i64)>;
 
 /// A letter as it goes over the wire.
 enum Frames {
@@ -96,8 +90,8 @@ impl Frames {
 
 impl Delivery {
     pub fn new(connections: Arc<Connections>) -> Self {
-        let (turns, behind) = Default::default();
-        Self { connections, turns, behind, some: Notify::new(), all: Notify::new() }
+        let (bound, behind) = Default::default();
+        Self { connections, bound, behind, some: Notify::new(), all: Notify::new() }
     }
 
     /// A letter was made durable here. Whether somebody connected is given it, now or in a moment.
@@ -126,13 +120,14 @@ impl Delivery {
         self.all.notify_one();
     }
 
-    /// Gives a message of the queue to one connection, if one here can have it and nobody else has taken it.
+    /// Gives a message of the queue to one connection, if one here can have it and nobody else has taken it. Whether somebody
+    /// has it now: the worker may have come before its sender's call.
     pub async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
             if !mesh_queue::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
-                return Ok(false);
+                return mesh_queue::is_taken(&app.db, &letter.owner, letter.seq).await.map_err(store_failure);
             }
             if self.connections.offer(&letter.owner, chosen, &frame) {
                 return Ok(true);
@@ -146,28 +141,27 @@ impl Delivery {
         Ok(false)
     }
 
-    /// One consumer: the sender's last one for as long as it is bound to it, else the next in turn.
+    /// One consumer: the sender's last one for as long as it is bound to it, else whose turn it is. Turns go by the message's
+    /// number, so that all who would hand it out at once mean the same consumer.
     fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, Place)> {
         let consumers = self.connections.ready(&letter.owner);
-        let first = consumers.first()?;
-        let mode = first.live.delivery_mode;
-        let mut turns = self.turns();
-        if turns.len() > self.connections.count() + FORGOTTEN_AT {
-            turns.retain(|aid, _| self.connections.is_online(aid));
+        let mode = consumers.first()?.live.delivery_mode;
+        let next = &consumers[letter.seq as usize % consumers.len()];
+        if mode.routing != Routing::SenderAffinity {
+            return Some((next.id, next.live.place.clone()));
         }
-        let own = turns.entry(letter.owner.clone()).or_default();
-        let bound = own.by_sender.get(&letter.from).filter(|(_, at)| {
-            mode.routing == Routing::SenderAffinity && (mode.affinity_ttl_ms == 0 || now_ms - at < mode.affinity_ttl_ms)
-        });
-        let next = || consumers.iter().find(|one| own.last.is_none_or(|last| one.id > last)).unwrap_or(first);
-        let chosen = bound.and_then(|(id, _)| consumers.iter().find(|one| one.id == *id)).unwrap_or_else(next);
-        own.last = Some(chosen.id);
-        if mode.routing == Routing::SenderAffinity {
-            if own.by_sender.len() >= AFFINITIES_MAX {
-                own.by_sender.clear();
-            }
-            own.by_sender.insert(letter.from.clone(), (chosen.id, now_ms));
+        let mut bound = self.bound();
+        if bound.len() > self.connections.count() + FORGOTTEN_AT {
+            bound.retain(|aid, _| self.connections.is_online(aid));
         }
+        let by_sender = bound.entry(letter.owner.clone()).or_default();
+        let is_bound = |at: i64| mode.affinity_ttl_ms == 0 || now_ms - at < mode.affinity_ttl_ms;
+        let last = by_sender.get(&letter.from).filter(|(_, at)| is_bound(*at));
+        let chosen = last.and_then(|(id, _)| consumers.iter().find(|one| one.id == *id)).unwrap_or(next);
+        if by_sender.len() >= AFFINITIES_MAX {
+            by_sender.clear();
+        }
+        by_sender.insert(letter.from.clone(), (chosen.id, now_ms));
         Some((chosen.id, chosen.live.place.clone()))
     }
 
@@ -232,8 +226,8 @@ impl Delivery {
         Ok(())
     }
 
-    fn turns(&self) -> MutexGuard<'_, HashMap<Aid, Turns>> {
-        self.turns.lock().expect("never poisoned")
+    fn bound(&self) -> MutexGuard<'_, HashMap<Aid, BySender>> {
+        self.bound.lock().expect("never poisoned")
     }
 }
 

@@ -122,7 +122,7 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
     let handed_out = async {
         match mesh_queue::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
             Some(letter) => app.mesh.delivery.hand_out(app, &letter).await,
-            None => Ok(false),
+            None => mesh_queue::is_taken(&app.db, to, sent.seq).await.map_err(store_failure),
         }
     };
     handed_out.await.unwrap_or_else(|failure| {

@@ -17,6 +17,7 @@ on_both_engines!(
     a_message_is_taken_back_within_two_minutes,
     each_device_gets_its_own_copy,
     a_queue_gives_each_message_to_one_consumer,
+    a_message_of_the_queue_was_delivered_whoever_handed_it_out,
     a_sender_stays_with_its_consumer,
     a_prekey_is_kept_when_its_owner_signed_it,
     who_is_connected_is_online,
@@ -238,7 +239,8 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
     }
     let mut got = vec![];
     for wire in [&mut first, &mut second] {
-        let own = [event(wire, "message.received").await, event(wire, "message.received").await];
+        let mut own = [event(wire, "message.received").await, event(wire, "message.received").await];
+        own.sort_by_key(|message| message["seq"].as_i64());
         assert!(own.iter().all(|message| message["delivery_mode"] == "queue"));
         let pulled = wire.call("message.pull", json!({})).await;
         assert_eq!(pulled["messages"], json!(own), "what another took is the other's");
@@ -264,6 +266,20 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
     let pulled = third.call("message.pull", json!({})).await;
     assert_eq!((&pulled["count"], &pulled["ephemeral_earliest_available_seq"]), (&json!(0), &Value::Null));
     assert_eq!(pulled["ephemeral_dropped_count"], 3, "two that were not acknowledged, and the last");
+}
+
+/// A consumer that has just come has its queue looked through, which races with its sender's call for each message.
+async fn a_message_of_the_queue_was_delivered_whoever_handed_it_out(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut alice = alice.connect(&server, "desk").await;
+    let mut consumers = vec![];
+    for number in 0..20 {
+        let device = format!("device-{number}");
+        consumers.push(connect_as(&bobby, &server, &device, queue("round_robin")).await);
+        let sent = alice.call("message.send", text(BOBBY, &device)).await;
+        assert_eq!(sent["status"], "delivered", "{number}");
+    }
 }
 
 async fn a_sender_stays_with_its_consumer(engine: Engine) {
