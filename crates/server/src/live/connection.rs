@@ -82,7 +82,7 @@ pub trait Dialect: Send {
     /// Whoever speaks first does it here.
     fn open(&mut self) -> impl Future<Output = Step> + Send;
 
-    /// Until the peer has said who it is, nothing comes between what it says and the answer.
+    /// Until the peer has said who it is and was answered, nothing else is said to it.
     fn is_introduced(&self) -> bool;
 
     /// A text frame has come.
@@ -270,6 +270,7 @@ where
         if let Some(close) = step.close {
             return close;
         }
+        let is_introduced = dialect.is_introduced();
         step = tokio::select! {
             heard = socket.next() => {
                 dead_at = Instant::now() + patience.dead;
@@ -281,7 +282,7 @@ where
                     Some(Ok(Message::Close(_)) | Err(_)) | None => Close::GONE.into(),
                 }
             }
-            frame = inbox.next() => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
+            frame = inbox.next(), if is_introduced => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
             step = dialect.wake() => step,
             () = sleep_until(ping_at) => {
                 ping_at += patience.ping;
@@ -387,7 +388,7 @@ mod tests {
         }
     }
 
-    /// Says hello, and everything back, as soon as it may; nothing wakes it.
+    /// Says hello, and everything back, as soon as it may; nothing wakes it. Whoever was answered is no stranger.
     #[derive(Default)]
     struct Echo {
         is_stranger: bool,
@@ -407,6 +408,7 @@ mod tests {
             if let Some(may_answer) = &self.may_answer {
                 may_answer.notified().await;
             }
+            self.is_stranger = false;
             vec![text.into()].into()
         }
 
