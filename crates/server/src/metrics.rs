@@ -59,6 +59,7 @@ pub struct Metrics {
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
     large_manifests: AtomicU64,
+    reauth_retries: AtomicU64,
     webhook_attempts: [AtomicU64; ATTEMPTS.len()],
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
 }
@@ -118,6 +119,10 @@ impl Metrics {
     }
 
     /// A manifest came near its size limit.
+    pub fn reauth_retried(&self) {
+        self.reauth_retries.fetch_add(1, Relaxed);
+    }
+
     pub fn large_manifest(&self) {
         self.large_manifests.fetch_add(1, Relaxed);
     }

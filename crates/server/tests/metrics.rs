@@ -14,7 +14,7 @@ on_both_engines!(
 );
 
 /// The value of a line that begins with this; 0 where there is none.
-async fn value(server: &TestServer, line: &str) -> f64 {
+pub async fn value(server: &TestServer, line: &str) -> f64 {
     let page = server.send(server.request("GET", "/metrics")).await.text;
     let found = page.lines().find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
     found.unwrap_or_default()

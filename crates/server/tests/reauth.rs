@@ -7,6 +7,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
     harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, eventually, id},
+    metrics::value,
     on_both_engines,
     relations::manifest,
     sockets::{HUMAN, is_open, user},
@@ -220,6 +221,10 @@ async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: En
     scene.publish(&second()).await;
     let (mut other, _) = Socket::introduce(&scene.server, "/ws/human", &ada).await;
     assert_eq!(other.closed().await, 1011, "nobody's relations can be read");
+    eventually("it was tried, and is tried again", async || {
+        (value(&scene.server, "ostler_reauth_retries_total").await > 0.0).then_some(())
+    })
+    .await;
     scene.server.store("ALTER TABLE relations RENAME COLUMN elsewhere TO user_id").await;
     assert_eq!(socket.hear().await["new_manifest_version"], 2);
 }

@@ -55,6 +55,12 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "",
         "Manifests of 64 KiB or more that were submitted; the limit is 128 KiB.",
     ),
+    (
+        "ostler_reauth_retries_total",
+        "counter",
+        "",
+        "Times that people could not be told of a breaking manifest because the store failed, and it was tried again.",
+    ),
 ];
 
 /// What is not counted but looked up.
@@ -126,6 +132,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         }
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
         "ostler_manifests_large_total" => plain(out, metrics.large_manifests.load(Relaxed) as i64),
+        "ostler_reauth_retries_total" => plain(out, metrics.reauth_retries.load(Relaxed) as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }
 }

@@ -64,6 +64,7 @@ pub fn ask_again(app: &App, agent_id: AgentId) {
                 Err(failure) => {
                     let cause = failure.cause.as_deref();
                     tracing::warn!(%agent_id, %failure, cause, "people could not be told; trying again");
+                    app.metrics.reauth_retried();
                     app.live.begin_asking(agent_id);
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
