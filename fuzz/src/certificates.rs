@@ -80,6 +80,12 @@ pub static CERTIFICATE: Target = Target {
     attempt: certificate,
 };
 
+/// A question about one certificate of some issuer, its serial as long as one may be.
+const OCSP_REQUEST: &[u8] = b"\x30\x55\x30\x53\x30\x51\x30\x4f\x30\x4d\x30\x09\x06\x05\x2b\x0e\x03\x02\x1a\x05\x00\
+    \x04\x14\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\
+    \x04\x14\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\
+    \x02\x14\x7f\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07";
+
 fn certificates() -> Vec<Vec<u8>> {
     let domain = &*DOMAIN;
     let ders = [domain.alice.certificate(), &domain.authorities[0], &domain.authorities[2]];
@@ -88,6 +94,7 @@ fn certificates() -> Vec<Vec<u8>> {
     seeds.extend(pems.map(String::into_bytes));
     seeds.extend([domain.list.clone(), domain.status.clone()]);
     seeds.push(domain.alice.key().public_key().to_spki_der());
+    seeds.push(OCSP_REQUEST.to_vec());
     seeds.push(domain.prekey.to_pkcs8_der().to_vec());
     seeds
 }

@@ -75,32 +75,32 @@ struct CertId {
 
 impl CertId {
     fn new(issuer: &Certificate, serial: &Serial, hash: ObjectIdentifier, form: Form) -> Option<Self> {
-        let algorithm = match hash {
-            SHA1_OID => &SHA1_FOR_LEGACY_USE_ONLY,
-            SHA256_OID => &SHA256,
-            _ => return None,
-        };
-        let octets = |bytes: &[u8]| OctetString::new(digest(algorithm, bytes).as_ref()).expect("a digest is short");
-        let key = issuer.public_key();
-        Some(Self {
-            hash_algorithm: AlgorithmIdentifier { oid: hash, parameters: None },
-            issuer_name_hash: octets(&issuer.subject().to_der().expect("it was read")),
-            issuer_key_hash: match form {
-                Form::Standard => octets(key.point()),
-                Form::MeshClient => octets(&key.to_spki_der()),
-            },
-            serial: serial.number(),
-        })
+        let (issuer_name_hash, issuer_key_hash) = issuer_hashes(issuer, hash, form)?;
+        let hash_algorithm = AlgorithmIdentifier { oid: hash, parameters: None };
+        Some(Self { hash_algorithm, issuer_name_hash, issuer_key_hash, serial: serial.number() })
     }
 
-    /// Whether it names a certificate of this issuer.
+    /// Whether it names a certificate of this issuer. A stranger's serial may be none that we could write.
     fn is_of(&self, issuer: &Certificate, form: Form) -> bool {
-        let ours = Self::new(issuer, &Serial::of(&self.serial), self.hash_algorithm.oid, form);
-        ours.is_some_and(|ours| {
-            (ours.issuer_name_hash, ours.issuer_key_hash)
-                == (self.issuer_name_hash.clone(), self.issuer_key_hash.clone())
-        })
+        let named = (&self.issuer_name_hash, &self.issuer_key_hash);
+        issuer_hashes(issuer, self.hash_algorithm.oid, form).is_some_and(|(name, key)| named == (&name, &key))
     }
+}
+
+/// How a question names an issuer: by its name and its key. `None`: not with this digest.
+fn issuer_hashes(issuer: &Certificate, hash: ObjectIdentifier, form: Form) -> Option<(OctetString, OctetString)> {
+    let algorithm = match hash {
+        SHA1_OID => &SHA1_FOR_LEGACY_USE_ONLY,
+        SHA256_OID => &SHA256,
+        _ => return None,
+    };
+    let octets = |bytes: &[u8]| OctetString::new(digest(algorithm, bytes).as_ref()).expect("a digest is short");
+    let key = issuer.public_key();
+    let key_hash = match form {
+        Form::Standard => octets(key.point()),
+        Form::MeshClient => octets(&key.to_spki_der()),
+    };
+    Some((octets(&issuer.subject().to_der().expect("it was read")), key_hash))
 }
 
 #[derive(Sequence)]

@@ -51,6 +51,30 @@ fn no_byte_of_an_answer_can_be_changed() {
     assert_eq!(ocsp::read(&ocsp::malformed(), Form::MeshClient, domain.issuer.certificate(), &serial, now()), None);
 }
 
+fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
+    [&[tag, u8::try_from(contents.len()).unwrap()], contents].concat()
+}
+
+/// A question about one certificate of some issuer, as RFC 6960 writes it.
+fn request(serial: &[u8]) -> Vec<u8> {
+    const SEQUENCE: u8 = 0x30;
+    let sha256 = der(SEQUENCE, &der(0x06, &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01]));
+    let hash = der(0x04, &[7; 32]);
+    let certificate = [sha256, hash.clone(), hash, der(0x02, serial)].concat();
+    (0..5).fold(certificate, |inner, _| der(SEQUENCE, &inner))
+}
+
+#[test]
+fn a_serial_that_we_could_not_write_is_none_of_ours() {
+    let domain = Domain::new(1);
+    let issuer = domain.issuer.certificate();
+    for serial in [vec![7; 20], vec![0x87; 20], vec![0x80; 19], vec![0]] {
+        let request = Request::read(&request(&serial)).expect("it is well formed");
+        assert_eq!(request.serials(issuer), [None], "{serial:02x?}");
+        assert!(!request.answer(&domain.issuer, &[], now(), in_an_hour()).is_empty());
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {

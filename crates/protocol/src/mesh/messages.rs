@@ -264,7 +264,7 @@ pub struct PullResult {
     pub count: usize,
     /// The highest number in this answer.
     pub latest_seq: i64,
-    /// How far this place has acknowledged; holes up to there are nothing to wait for.
+    /// How far this place has acknowledged, or further: up to here there is nothing to wait for.
     pub server_ack_seq: i64,
     /// The oldest message of the queue that is still there.
     pub ephemeral_earliest_available_seq: Option<i64>,

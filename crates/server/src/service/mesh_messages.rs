@@ -143,12 +143,12 @@ async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
 pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<PullResult, Failure> {
     let place = caller.place.of_call(asked.device_id.as_deref(), asked.slot_id.as_deref())?;
     let (limit, after, now) = (asked.limit()?, asked.after_seq, app.now());
-    let server_ack_seq = store::get_ack(&app.db, &caller.aid, place).await.map_err(store_failure)?;
+    let acked = store::get_ack(&app.db, &caller.aid, place).await.map_err(store_failure)?;
     let nothing = PullResult {
         messages: vec![],
         count: 0,
         latest_seq: 0,
-        server_ack_seq,
+        server_ack_seq: acked,
         ephemeral_earliest_available_seq: None,
         ephemeral_dropped_count: 0,
     };
@@ -159,6 +159,7 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
     let kept = kept.await.map_err(store_failure)?;
     let queue = mesh_queue::get(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
     let end = page_end(&kept, &queue, after, limit);
+    let server_ack_seq = if after <= acked { floor(&kept, &queue, acked, mailbox.last_seq) } else { acked };
     let mut messages = kept.messages;
     messages.retain(|message| message.seq <= end);
     if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
@@ -175,8 +176,22 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
         messages,
         ephemeral_earliest_available_seq: queue.earliest_seq,
         ephemeral_dropped_count: queue.dropped,
+        server_ack_seq,
         ..nothing
     })
+}
+
+/// Up to where nothing is left to come for a place: what it has acknowledged, and the hole after that, if there is one. Messages
+/// were recalled, have expired or are for others, and the published client waits for every number that it is not told of here.
+/// `kept` holds what comes after some number up to `acked`; `last_seq` was read before it.
+fn floor(kept: &Kept, queue: &Queue, acked: i64, last_seq: i64) -> i64 {
+    let next_kept = kept.messages.iter().map(|message| message.seq).find(|seq| *seq > acked);
+    if next_kept.is_none() && !kept.is_all {
+        return acked;
+    }
+    let next_open = queue.open.iter().map(|(seq, _)| *seq).find(|seq| *seq > acked);
+    let next = next_kept.into_iter().chain(next_open).min();
+    next.map_or(last_seq, |next| (next - 1).min(last_seq)).max(acked)
 }
 
 /// The last number of a page that starts after one: as many of both kinds as fit, and at least one. Nothing of the queue goes

@@ -46,7 +46,7 @@ pub use socket::Socket;
 pub use stream::Follow;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(40);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Engine {

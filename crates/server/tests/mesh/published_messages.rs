@@ -21,6 +21,7 @@ use crate::{
 on_both_engines!(
     two_of_them_talk_sealed,
     one_who_was_away_finds_its_messages,
+    it_gets_past_a_message_that_is_no_longer_there,
     every_device_opens_its_own_copy,
     they_and_we_open_each_others_messages,
     the_largest_message_reaches_them,
@@ -95,22 +96,51 @@ async fn two_of_them_talk_sealed(engine: Engine) {
     assert_eq!(event(&mut published, "bobby", "message.received").await["payload"]["text"], "in the open");
 }
 
-async fn one_who_was_away_finds_its_messages(engine: Engine) {
-    let (mut server, mut published) = start(engine).await;
-    for who in ["alice", "bobby"] {
-        enter(&server, &mut published, who).await;
-    }
+async fn close_bobby(published: &mut Published) {
     published.ok(json!({"do": "close", "who": "bobby"})).await;
     eventually("it has left", async || {
         let online = published.ok(call("alice", "message.query_online", json!({"aids": [BOBBY]}))).await;
         (online["ok"]["online"][BOBBY] == false).then_some(())
     })
     .await;
+}
+
+async fn reopen_bobby(server: &TestServer, published: &mut Published) {
+    published.add(server, "bobby").await;
+    published.ok(json!({"do": "login", "who": "bobby", "aid": BOBBY})).await;
+    connect(server, published, "bobby").await;
+}
+
+/// It acknowledges up to the first number that it has not seen, so it must be told of those that nobody will see.
+async fn it_gets_past_a_message_that_is_no_longer_there(engine: Engine) {
+    let (server, mut published) = start(engine).await;
+    for who in ["alice", "bobby"] {
+        enter(&server, &mut published, who).await;
+    }
+    published.ok(say("alice", BOBBY, "first")).await;
+    assert_eq!(event(&mut published, "alice", "message.ack").await["ack_seq"], 1);
+    close_bobby(&mut published).await;
+    let second = published.ok(say("alice", BOBBY, "second")).await["ok"]["message_id"].clone();
+    published.ok(say("alice", BOBBY, "third")).await;
+    let recalled = published.ok(call("alice", "message.recall", json!({"message_ids": [second]}))).await;
+    assert_eq!(recalled["ok"]["recalled"], 1);
+    reopen_bobby(&server, &mut published).await;
+    let pulled = published.ok(call("bobby", "message.pull", json!({"after_seq": 1}))).await;
+    assert_eq!(pulled["ok"]["messages"][0]["payload"]["text"], "third", "{pulled}");
+    assert_eq!(event(&mut published, "alice", "message.ack").await["ack_seq"], 3);
+    published.ok(say("alice", BOBBY, "fourth")).await;
+    assert_eq!(event(&mut published, "alice", "message.ack").await["ack_seq"], 4);
+}
+
+async fn one_who_was_away_finds_its_messages(engine: Engine) {
+    let (mut server, mut published) = start(engine).await;
+    for who in ["alice", "bobby"] {
+        enter(&server, &mut published, who).await;
+    }
+    close_bobby(&mut published).await;
     assert_eq!(published.ok(say("alice", BOBBY, "for later")).await["ok"]["status"], "sent");
     server.restart().await;
-    published.add(&server, "bobby").await;
-    published.ok(json!({"do": "login", "who": "bobby", "aid": BOBBY})).await;
-    connect(&server, &mut published, "bobby").await;
+    reopen_bobby(&server, &mut published).await;
     let pulled = published.ok(call("bobby", "message.pull", json!({"after_seq": 0}))).await;
     assert_eq!(pulled["ok"]["messages"][0]["payload"]["text"], "for later", "{pulled}");
 }
