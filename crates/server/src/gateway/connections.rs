@@ -169,6 +169,11 @@ impl Connections {
         self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.doubted.notify_one());
     }
 
+    /// The same of everybody: whose login ended elsewhere was not heard.
+    pub fn doubt_all(&self) {
+        self.seats().by_aid.values().flatten().for_each(|taken| taken.doubted.notify_one());
+    }
+
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().expect("never poisoned")
     }

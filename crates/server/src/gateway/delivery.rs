@@ -46,11 +46,17 @@ const AFFINITIES_MAX: usize = 4_096;
 pub struct Delivery {
     connections: Arc<Connections>,
     bound: Mutex<HashMap<Aid, BySender>>,
-    /// Mailboxes to be read again.
-    behind: Mutex<BTreeSet<Aid>>,
+    behind: Mutex<Behind>,
     some: Notify,
     /// Nobody knows which.
     all: Notify,
+}
+
+/// Mailboxes to be read again, and those that are being read: two readers of one would hand things out of order.
+#[derive(Default)]
+struct Behind {
+    waiting: BTreeSet<Aid>,
+    reading: BTreeSet<Aid>,
 }
 
 /// Which connection of an agent got a sender's last message of the queue, and when.
@@ -88,6 +94,15 @@ impl Frames {
     }
 }
 
+impl Behind {
+    fn take(&mut self) -> Option<Aid> {
+        let next = self.waiting.difference(&self.reading).next()?.clone();
+        self.waiting.remove(&next);
+        self.reading.insert(next.clone());
+        Some(next)
+    }
+}
+
 impl Delivery {
     pub fn new(connections: Arc<Connections>) -> Self {
         let (bound, behind) = Default::default();
@@ -110,7 +125,7 @@ impl Delivery {
     /// There may be something in this mailbox that its connections here were not told.
     pub fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
-            self.behind.lock().expect("never poisoned").insert(aid.clone());
+            self.behind().waiting.insert(aid.clone());
             self.some.notify_one();
         }
     }
@@ -167,12 +182,18 @@ impl Delivery {
 
     async fn next_behind(&self) -> Aid {
         loop {
-            let next = self.behind.lock().expect("never poisoned").pop_first();
+            let next = self.behind().take();
             match next {
                 Some(aid) => return aid,
                 None => self.some.notified().await,
             }
         }
+    }
+
+    /// It was read, and may be read again.
+    fn leave(&self, aid: &Aid) {
+        self.behind().reading.remove(aid);
+        self.some.notify_one();
     }
 
     /// Reads a mailbox from where its connections here are, and tells them as much as they can be told now.
@@ -226,6 +247,10 @@ impl Delivery {
         Ok(())
     }
 
+    fn behind(&self) -> MutexGuard<'_, Behind> {
+        self.behind.lock().expect("never poisoned")
+    }
+
     fn bound(&self) -> MutexGuard<'_, HashMap<Aid, BySender>> {
         self.bound.lock().expect("never poisoned")
     }
@@ -255,6 +280,7 @@ async fn read(app: &App) {
         if let Err(failure) = app.mesh.delivery.catch_up(app, &aid).await {
             warn(&failure, "a mailbox could not be read; it is tried again");
         }
+        app.mesh.delivery.leave(&aid);
     }
 }
 

@@ -196,6 +196,7 @@ async fn pass_on(app: &App, heard: &Tray) {
         if news.everybody {
             app.live.reread_all();
             app.mesh.delivery.look_at_all();
+            app.mesh.connections.doubt_all();
         }
         for name in &news.listeners {
             if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {

@@ -55,7 +55,7 @@ impl Device {
 }
 
 fn is_behind(delivery: &Delivery) -> bool {
-    !std::mem::take(&mut *delivery.behind.lock().unwrap()).is_empty()
+    !std::mem::take(&mut *delivery.behind()).waiting.is_empty()
 }
 
 #[tokio::test]
@@ -103,4 +103,18 @@ async fn a_device_without_a_copy_is_past_it() {
     assert_eq!((desk.hears().await, desk.hears().await), (1, 2));
     assert_eq!(phone.hears().await, 2);
     assert!(!is_behind(&delivery));
+}
+
+#[tokio::test]
+async fn a_mailbox_is_read_by_one_at_a_time() {
+    let delivery = Delivery::new(Arc::default());
+    let _desk = Device::join(&delivery, "desk", 0);
+    let bobby: Aid = BOBBY.parse().unwrap();
+    delivery.look_again(&bobby);
+    assert_eq!(delivery.next_behind().await, bobby);
+    delivery.look_again(&bobby);
+    let mut second = std::pin::pin!(delivery.next_behind());
+    assert!(futures_util::poll!(second.as_mut()).is_pending());
+    delivery.leave(&bobby);
+    assert_eq!(second.await, bobby, "there may be more since");
 }
