@@ -280,7 +280,7 @@ async fn a_runner_that_lost_its_lease_is_replaced(engine: Engine) {
         setup.config.runner.job_silence_ms = 3_600_000;
     })
     .await;
-    let (run_id, command_id) = server.start(&script(json!([{"say": "begun"}, {"wait": 350}, {"say": "done"}]))).await;
+    let (run_id, command_id) = server.start(&script(json!([{"say": "begun"}, {"wait": 2_000}, {"say": "done"}]))).await;
     has_said(&server, &run_id, "begun").await;
     server.clock.advance_ms(300);
     let result = server.ended(&run_id, &command_id).await;

@@ -59,7 +59,7 @@ fn a_draining_server_takes_no_new_work_and_lets_its_turn_finish(engine: Engine) 
     let home = Home::new(engine);
     let mut server = home.serve();
     let mut http = Http::new(&server);
-    let (run_id, command_id) = started(&mut http, &busy(1_500));
+    let (run_id, command_id) = started(&mut http, &busy(5_000));
     let follower = http.follow(&run_id);
     server.process.signal(Signal::TERM);
     assert_eq!(draining(&server)["status"], "draining");
@@ -92,7 +92,7 @@ fn a_second_signal_does_not_wait_for_the_turn(engine: Engine) {
     let mut home = Home::new(engine);
     home.set("OSTLER_SERVER__DRAIN_MS", "3600000");
     home.set("OSTLER_RUNNER__LEASE_MS", "500");
-    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
     let mut server = home.serve();
     let (run_id, command_id) = started(&mut Http::new(&server), &busy(1_000));
     server.process.signal(Signal::TERM);

@@ -10,7 +10,7 @@ use std::{
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
-use crate::process::{Guarded, Server, ostler};
+use crate::process::{Guarded, Server, eventually, ostler};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Engine {
@@ -83,12 +83,11 @@ impl Home {
 
     /// A server where another one was: those who follow find it again.
     pub fn serve_at(&self, address: &str) -> Server {
-        self.start(address).unwrap_or_else(|status| {
-            panic!(
-                "{status}; the log says:
-{}",
-                self.log()
-            )
+        // Somebody else on this machine may have been given the port meanwhile.
+        const PORT_TAKEN: i32 = 5;
+        eventually("the port is free again", || match self.start(address) {
+            Err(status) if status.code() == Some(PORT_TAKEN) => None,
+            started => Some(started.unwrap_or_else(|status| panic!("{status}; the log says:\n{}", self.log()))),
         })
     }
 

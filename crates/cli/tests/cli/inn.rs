@@ -79,7 +79,7 @@ impl Inn {
             ("OSTLER_AGENTS__PROVIDER_UNREACHABLE_MS", "3000"),
             ("OSTLER_RUNNER__LAUNCHER", launcher),
             ("OSTLER_RUNNER__LEASE_MS", "3000"),
-            ("OSTLER_RUNNER__JOB_SILENCE_MS", "600"),
+            ("OSTLER_RUNNER__JOB_SILENCE_MS", "3000"),
             ("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50"),
             // An agent that is kept for another turn is not waited for.
             ("OSTLER_SERVER__DRAIN_MS", "100"),

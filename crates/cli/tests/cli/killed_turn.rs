@@ -14,14 +14,14 @@ on_both_engines!(a_turn_whose_server_died_ends_by_itself_as_the_next_attempt);
 
 const KILLS: usize = 2;
 /// Long enough to be killed in, short enough to wait for.
-const TOOL_MS: u64 = 700;
+const TOOL_MS: u64 = 3_000;
 
 fn a_turn_whose_server_died_ends_by_itself_as_the_next_attempt(engine: Engine) {
     let mut home = Home::new(engine);
     if engine == Engine::Postgres {
         // Others may still hold leases there, so they must run out first.
-        home.set("OSTLER_RUNNER__LEASE_MS", "500");
-        home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+        home.set("OSTLER_RUNNER__LEASE_MS", "2000");
+        home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
         home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
     }
     let script = json!({"script": [{"say": "an early answer", "final": true},

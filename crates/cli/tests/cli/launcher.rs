@@ -28,7 +28,7 @@ fn home(engine: Engine) -> Home {
     let mut home = Home::new(engine);
     home.set("OSTLER_RUNNER__LAUNCHER", "process");
     home.set("OSTLER_RUNNER__LEASE_MS", "2000");
-    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
     home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
     home
 }
@@ -95,7 +95,7 @@ fn a_child_process_works_the_turn_and_leaves(engine: Engine) {
     home.flags = vec!["--config".into(), file.to_str().unwrap().into()];
     let server = home.serve();
     let mut http = Http::new(&server);
-    let (run_id, command_id) = submit(&mut http, &busy(300));
+    let (run_id, command_id) = submit(&mut http, &busy(3_000));
     in_flight(&mut http, &run_id, 1);
     let child = only_child(&server);
     let of_child = |file: &str| String::from_utf8(fs::read(format!("/proc/{child}/{file}")).unwrap()).unwrap();
@@ -123,7 +123,7 @@ fn a_child_that_is_killed_is_replaced_and_its_death_is_a_fact(engine: Engine) {
     let home = home(engine);
     let server = home.serve();
     let mut http = Http::new(&server);
-    let (run_id, command_id) = submit(&mut http, &busy(500));
+    let (run_id, command_id) = submit(&mut http, &busy(3_000));
     in_flight(&mut http, &run_id, 1);
     kill(only_child(&server));
     let result = ended(&mut http, &run_id, &command_id);

@@ -108,7 +108,7 @@ fn a_followed_session_has_no_gap_and_no_duplicate_through_a_killed_server(engine
     if engine == Engine::Postgres {
         // Others may still hold leases there, so they must run out first.
         home.set("OSTLER_RUNNER__LEASE_MS", "500");
-        home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+        home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
         home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
     }
     let mut server = home.serve();

@@ -59,6 +59,7 @@ fn cut_power(synchronous: &str) -> Option<Left> {
             scope.spawn(move || writer.write_until_cut_off(&mut http));
         }
         thread::sleep(WRITE_FOR);
+        eventually("enough was written", || (written(&mut http) > 100).then_some(()));
         freeze(&server);
         std::fs::copy(&image, &copy).unwrap();
         server.kill();
@@ -69,6 +70,12 @@ fn cut_power(synchronous: &str) -> Option<Left> {
     let left = look(&home, &writers);
     drop(mount);
     Some(left)
+}
+
+fn written(http: &mut Http) -> usize {
+    let page = http.get("/metrics").body;
+    let line = page.lines().find_map(|line| line.strip_prefix("ostler_events_total "));
+    line.expect("it is counted").parse().unwrap()
 }
 
 /// Stops every thread where it stands; one that waits for the disk stops when the disk has answered.

@@ -33,14 +33,14 @@ fn the_ready_line_is_all_there_is_on_stdout(engine: Engine) {
 
 fn it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work(engine: Engine) {
     let mut home = Home::new(engine);
-    home.set("OSTLER_RUNNER__LEASE_MS", "500");
-    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "600");
+    home.set("OSTLER_RUNNER__LEASE_MS", "2000");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
     home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
     let server = home.serve();
     let mut http = Http::new(&server);
     let (run_id, _) = submit(&mut http, r#"{"script": [{"tool": {"name": "t", "waitMs": 400}}, {"say": "done"}]}"#);
     eventually("the turn is at work", || {
-        (count(&http.events(&run_id), "tool_call", "/status", "started") == 1).then_some(())
+        (count(&http.events(&run_id), "tool_call", "/status", "started") >= 1).then_some(())
     });
     let mut follower = http.follow(&run_id);
     let (address, token, path) = (
@@ -49,7 +49,7 @@ fn it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work(engine: Engine)
         format!("/api/v1/runs/{run_id}/events?afterSeq=100000&waitMs=30000"),
     );
     let waiter = std::thread::spawn(move || Http::with_token(&address, Some(&token)).get(&path).status);
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(500));
     let (status, took, rest) = server.terminate();
     assert_eq!((status.code(), rest), (Some(0), vec![]), "{}", home.log());
     assert!(took < Duration::from_secs(20), "it waited for the waiter: {took:?}");

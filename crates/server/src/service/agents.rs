@@ -31,7 +31,7 @@ use crate::{
 /// Agents of removed owners that are retired at a time.
 const RETIRED_AT_ONCE: u32 = 100;
 /// How often an update is decided anew because another server's came first.
-const RACES_MAX: usize = 16;
+const RACES_MAX: usize = 64;
 
 pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;

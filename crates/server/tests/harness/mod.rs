@@ -193,6 +193,13 @@ impl TestServer {
         let operator = Caller::new(&server);
         let callers = self.callers.keys().map(|name| (name.clone(), operator.with_token(Some(&token_of(name)))));
         let callers = callers.collect();
+        // What one says to the other before it listens is not heard.
+        eventually("both servers listen", async || {
+            let listening =
+                "SELECT 'x' FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+            (self.store(listening).await.len() >= 2).then_some(())
+        })
+        .await;
         Self { operator, callers, server: Some(server), clock, config, _database: None, _data_dir: data_dir }
     }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Long enough for spawned requests to be queued.
-const QUEUED: Duration = Duration::from_millis(100);
+const QUEUED: Duration = Duration::from_millis(500);
 
 /// Submits everything while the lanes are held, with a launcher's claim among it, and lets it go at once.
 async fn in_one_flush(

@@ -35,7 +35,7 @@ fn the_example_page_talks_asks_and_stops_in_a_real_browser() {
     let mut home = Home::new(Engine::Sqlite);
     home.flags = vec!["--allow-origin".into(), origin.clone()];
     // A runner that died is missed soon.
-    for (name, value) in [("LEASE_MS", "3000"), ("JOB_SILENCE_MS", "600"), ("SWEEP_INTERVAL_MS", "50")] {
+    for (name, value) in [("LEASE_MS", "3000"), ("JOB_SILENCE_MS", "3000"), ("SWEEP_INTERVAL_MS", "50")] {
         home.set(&format!("OSTLER_RUNNER__{name}"), value);
     }
     let server = home.serve();
