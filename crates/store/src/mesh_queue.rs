@@ -63,7 +63,7 @@ pub async fn get(db: &Db, owner: &Aid, mailbox: &Mailbox, place: &Place, now: Ti
     let (since, name) = (queued_since(now), place_name(place));
     for ((seq, size), sent_at, taken_by) in read(db, sql, vec![text(owner)], decode).await? {
         if sent_at <= since {
-            queue.dropped += 1;
+            queue.dropped += i64::from(taken_by.is_none());
             continue;
         }
         queue.earliest_seq.get_or_insert(seq);

@@ -47,6 +47,7 @@ pub struct News {
     pub listeners: BTreeSet<String>,
     /// Frames for an agent's connections elsewhere: whose, and what, as text without blanks.
     pub said: Vec<(String, String)>,
+    said_bytes: usize,
     /// Rows with more such frames.
     pub rows: Vec<i64>,
     /// A runner job waits for a launcher.
@@ -82,8 +83,9 @@ impl News {
 
     /// A frame for somebody's connections elsewhere. What is too much is left out.
     pub fn say(&mut self, name: String, frame: String) {
-        let bytes: usize = self.said.iter().map(|(name, frame)| name.len() + frame.len()).sum();
-        if bytes + name.len() + frame.len() <= WAITING_BYTES_MAX {
+        let bytes = self.said_bytes + name.len() + frame.len();
+        if bytes <= WAITING_BYTES_MAX {
+            self.said_bytes = bytes;
             self.said.push((name, frame));
         }
     }
@@ -279,6 +281,8 @@ mod tests {
     fn what_is_told_is_heard() {
         let mut told = news(2, 3);
         told.add_listener("usr_1".into());
+        let mut speaking = news(1, 2);
+        [("a.b", "eA=="), ("c.d", "eQ==")].map(|(name, frame)| speaking.say(name.into(), frame.into()));
         let everybody = News { everybody: true, ..news(2, 3) };
         let everything = News { everything: true, listeners: told.listeners.clone(), ..News::default() };
         for said in [
@@ -290,7 +294,7 @@ mod tests {
             news(1, 9),
             News { jobs: true, ..news(3, 2) },
             News { jobs: true, ..news(0, 0) },
-            News { said: vec![("a.b".into(), "eA==".into()), ("c.d".into(), "eQ==".into())], ..news(1, 2) },
+            speaking,
         ] {
             assert_eq!(News::decode(&encode(&said, "me")), ("me", said));
         }

@@ -27,7 +27,8 @@ use crate::{
 /// Messages one flush takes. What waits is looked up in what was given, so it is kept small.
 const FLUSH_POSTS_MAX: usize = 128;
 
-/// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`.
+/// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`. Where not
+/// all fit into a mailbox, the lightest do.
 const SEND: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
         $9::text[], $10::bigint[], $11::bigint[], $17::bigint[])
@@ -37,13 +38,14 @@ const SEND: &str = "WITH given AS (
         ON m.message_id = g.message_id AND m.sender = g.sender AND m.direction = 'inbound' WHERE g.direction = 'inbound'
     UNION ALL SELECT g.n, q.recipient, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
         ON q.message_id = g.message_id AND q.sender = g.sender WHERE g.direction = 'inbound'
-), full_boxes AS (
-    SELECT b.aid FROM given g JOIN mesh_mailboxes b ON b.aid = g.owner AND (b.mode <> 'queue' OR g.may_queue = 0)
-    GROUP BY b.aid
-    HAVING GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18::bigint) + SUM(g.weight) > $19::bigint
+), filled AS (
+    SELECT g.n, GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18::bigint)
+        + SUM(g.weight) OVER (PARTITION BY g.owner ORDER BY g.weight, g.n) AS bytes
+    FROM given g JOIN mesh_mailboxes b ON b.aid = g.owner AND (b.mode <> 'queue' OR g.may_queue = 0)
+    WHERE NOT EXISTS (SELECT 1 FROM known k WHERE k.n = g.n)
 ), fresh AS (
     SELECT * FROM given g WHERE NOT EXISTS (SELECT 1 FROM known k WHERE k.n = g.n)
-        AND NOT EXISTS (SELECT 1 FROM given o JOIN full_boxes b ON b.aid = o.owner WHERE o.n = g.n)
+        AND NOT EXISTS (SELECT 1 FROM filled f WHERE f.n = g.n AND f.bytes > $19::bigint)
 ), boxes AS (
     INSERT INTO mesh_mailboxes AS b (aid, last_seq, mode, dropped, used_bytes, used_at)
     SELECT f.owner, COUNT(*), 'fanout', 0, SUM(f.weight), $12::bigint FROM fresh f GROUP BY f.owner ORDER BY f.owner
@@ -110,8 +112,9 @@ const TRIM: &str = "WITH ranked AS (
     SELECT q.owner, q.seq FROM ranked r JOIN mesh_queue q ON q.owner = r.owner AND q.seq = r.seq
     WHERE r.place > $2 OR r.bytes > $3 OR r.sent_at <= $4 FOR UPDATE OF q SKIP LOCKED
 ), gone AS (
-    DELETE FROM mesh_queue q USING doomed d WHERE q.owner = d.owner AND q.seq = d.seq RETURNING q.owner, q.received
-), counted AS (SELECT owner, COUNT(*) AS dropped FROM gone WHERE received = 0 GROUP BY owner
+    DELETE FROM mesh_queue q USING doomed d WHERE q.owner = d.owner AND q.seq = d.seq 
+    RETURNING q.owner, q.received = 0 AND q.taken_by IS NULL AS was_dropped
+), counted AS (SELECT owner, COUNT(*) AS dropped FROM gone WHERE was_dropped GROUP BY owner
 ), locked AS (
     SELECT b.aid, c.dropped FROM counted c JOIN mesh_mailboxes b ON b.aid = c.owner ORDER BY b.aid FOR UPDATE OF b
 )

@@ -182,11 +182,11 @@ fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> 
     let sql = "DELETE FROM mesh_queue WHERE owner = ?1 AND seq IN
         (SELECT seq FROM (SELECT seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
             FROM mesh_queue WHERE owner = ?1 WINDOW w AS (PARTITION BY received ORDER BY seq DESC))
-        WHERE place > ?2 OR bytes > ?3 OR sent_at <= ?4) RETURNING received";
+        WHERE place > ?2 OR bytes > ?3 OR sent_at <= ?4) RETURNING received = 0 AND taken_by IS NULL";
     let most = QUEUED_MAX as i64;
     let args = [owner.into(), most.into(), QUEUED_BYTES_MAX.into(), queued_since(now).into()];
-    let received = query(tx, sql, &args, |row| row.flag())?;
-    let dropped = received.iter().filter(|received| !**received).count() as i64;
+    let were_dropped = query(tx, sql, &args, |row| row.flag())?;
+    let dropped = were_dropped.iter().filter(|was_dropped| **was_dropped).count() as i64;
     if dropped > 0 {
         execute(
             tx,

@@ -5,7 +5,7 @@ use ostler_protocol::{
     RawJson,
     mesh::messages::{DeviceCopy, LETTER_BYTES, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Parcel},
 };
-use ostler_store::mesh_messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted};
+use ostler_store::mesh_messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted, Sent};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -17,6 +17,7 @@ use crate::{
 
 on_both_engines!(
     what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it,
+    what_fits_is_taken_whatever_comes_with_it,
     a_mailbox_takes_so_much_and_more_as_that_drains_away,
     of_too_many_places_the_longest_unmoved_are_forgotten,
 );
@@ -43,9 +44,12 @@ async fn refuse_marks(place: &Place) {
     run(place, sql.into()).await;
 }
 
-async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    refuse_marks(&place).await;
+/// Sends something that is held up, and two things that wait together meanwhile.
+async fn in_one_flush<T, U>(
+    workshop: &Workshop,
+    one: impl Future<Output = T>,
+    other: impl Future<Output = U>,
+) -> (Sent, T, U) {
     workshop.host.shut();
     let is_held = || workshop.host.letters.lock().unwrap().iter().any(|letter| letter.message_id == "held");
     let until = async |holds: &dyn Fn() -> bool| {
@@ -55,16 +59,37 @@ async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(
     };
     let beside = async {
         until(&is_held).await;
-        let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
-        tokio::join!(send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x")), workshop.lanes.post(mark))
+        tokio::join!(one, other)
     };
     let open = async {
         until(&is_held).await;
         until(&|| workshop.lanes.waiting().0 == 3).await;
         workshop.host.open();
     };
-    let held = send(&workshop, outgoing(AIDS[0], AIDS[1], "held", "x"));
-    let (held, (sent, marked), ()) = tokio::join!(held, beside, open);
+    let held = send(workshop, outgoing(AIDS[0], AIDS[1], "held", "x"));
+    let (held, (one, other), ()) = tokio::join!(held, beside, open);
+    (held, one, other)
+}
+
+async fn what_fits_is_taken_whatever_comes_with_it(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    send(&workshop, outgoing(AIDS[0], AIDS[1], "first", "x")).await;
+    let left = 3 * (outgoing(AIDS[0], AIDS[1], "any", "x").payload.as_str().len() as i64 + LETTER_BYTES);
+    let used = MAILBOX_BYTES_MAX - left;
+    run(&place, format!("UPDATE mesh_mailboxes SET used_bytes = {used} WHERE aid = '{}'", AIDS[1])).await;
+    let heavy = post(&workshop, outgoing(AIDS[0], AIDS[1], "heavy", &"x".repeat(2 * left as usize)));
+    let light = post(&workshop, outgoing(AIDS[2], AIDS[1], "light", "x"));
+    let (held, heavy, light) = in_one_flush(&workshop, heavy, light).await;
+    assert_eq!((held.seq, heavy), (2, Posted::Full));
+    assert!(matches!(light, Posted::Sent(Sent { seq: 3, .. })), "{light:?}");
+}
+
+async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    refuse_marks(&place).await;
+    let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
+    let beside = send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x"));
+    let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.lanes.post(mark)).await;
     assert!(marked.is_err());
     assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
     let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
