@@ -282,7 +282,9 @@ mod tests {
         let mut told = news(2, 3);
         told.add_listener("usr_1".into());
         let mut speaking = news(1, 2);
-        [("a.b", "eA=="), ("c.d", "eQ==")].map(|(name, frame)| speaking.say(name.into(), frame.into()));
+        [("a.b", "eA=="), ("c.d", "eQ==")]
+            .into_iter()
+            .for_each(|(name, frame)| speaking.say(name.into(), frame.into()));
         let everybody = News { everybody: true, ..news(2, 3) };
         let everything = News { everything: true, listeners: told.listeners.clone(), ..News::default() };
         for said in [
