@@ -325,6 +325,14 @@ async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failur
     }
     let asked = RevokeIdentity { reason: args.reason.into() };
     let revoked = connection.client()?.revoke_identity(args.aid.as_str(), &asked).await?;
+    if revoked.revoked_at.is_none() {
+        let message = format!("the server answered, but {} is not revoked: certificate {}", args.aid, revoked.serial);
+        return Err(errors::hinted(
+            FailureKind::StateConflict,
+            message,
+            "ask again; `ostler pki list` shows how it stands",
+        ));
+    }
     args.output.one(&revoked, || format!("{} revoked\n", revoked.aid));
     Ok(exit_codes::OK)
 }

@@ -237,6 +237,12 @@ impl TestServer {
         database::query(&self.config, sql).await
     }
 
+    /// A connection of somebody else's to the server's Postgres.
+    pub async fn connection(&self) -> sqlx::PgConnection {
+        let url = self.config.store.database_url.as_ref().expect("the store is Postgres");
+        <sqlx::PgConnection as sqlx::Connection>::connect(secrecy::ExposeSecret::expose_secret(url)).await.unwrap()
+    }
+
     /// An agent of the operator's that asks for `notes:read`: its id and its manifest's hash.
     pub async fn agent(&self) -> (String, String) {
         let scope = json!({"id": "notes:read", "label_i18n_key": "a.b", "label_fallback": "Read notes",

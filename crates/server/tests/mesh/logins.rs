@@ -4,9 +4,10 @@
 use ostler_crypto::certificates::Certificate;
 use ostler_protocol::FailureKind;
 use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Executor};
 
 use crate::{
-    harness::{Agent, Engine, TestServer, Tokens, Wire, fresh, id, introduction},
+    harness::{Agent, Engine, TestServer, Tokens, Wire, eventually, fresh, id, introduction},
     on_both_engines,
 };
 
@@ -255,6 +256,34 @@ async fn a_revocation_reaches_the_connections_of_other_servers() {
     server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
     assert_eq!(wire.socket.hear().await["method"], "event/gateway.disconnect");
     assert_eq!(wire.socket.closed().await, 4003);
+}
+
+/// Whoever stole a key changes it at another server while the operator revokes the name.
+#[tokio::test]
+async fn a_revocation_is_not_outrun_by_a_change_of_key() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let agent = Agent::register(&server, "alice").await;
+    let stolen = Certificate::from_pem(&agent.cert).unwrap().serial();
+    let mut thief = server.connection().await;
+    let changed = format!(
+        "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
+         revoked_serial, reason, created_at) SELECT MAX(number) + 1, 'rekey', '{}', 'abc', 'sha256:abc', 'PEM', 1, \
+         '{stolen}', 'superseded', 1 FROM mesh_certificates",
+        agent.aid
+    );
+    thief.execute("BEGIN").await.unwrap();
+    thief.execute(AssertSqlSafe(changed)).await.unwrap();
+    let path = format!("/api/v1/identities/{}/revoke", agent.aid);
+    let (revoking, reason) = (server.with_token(server.token()), json!({"reason": "key-compromise"}));
+    let revoking = tokio::spawn(async move { revoking.post(&path, &reason).await.ok() });
+    // It has read that the stolen certificate is the newest, and waits for the number that the thief has taken.
+    let waiting = "SELECT 'waits' FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND pid IN \
+        (SELECT pid FROM pg_stat_activity WHERE datname = current_database())";
+    eventually("it is being revoked", async || server.store(waiting).await.pop()).await;
+    thief.execute("COMMIT").await.unwrap();
+    let revoked = revoking.await.unwrap();
+    assert_eq!((&revoked["serial"], &revoked["revocationReason"]), (&json!("abc"), &json!("key-compromise")));
+    assert!(revoked["revokedAt"].is_string(), "{revoked}");
 }
 
 async fn a_login_survives_a_restart_of_the_server(engine: Engine) {

@@ -28,6 +28,8 @@ use crate::{
 };
 
 const INVITE: &str = "invite";
+/// More often than a name can change its key in a day.
+const REVOKE_TRIES_MAX: usize = 20;
 
 /// An invitation, as it is sealed.
 #[derive(Serialize, Deserialize)]
@@ -166,9 +168,7 @@ pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Re
             Grounds { replaced, ..Grounds::of(Operation::Rekey) }
         }
     };
-    if certify(app, &aid, &key, grounds).await?.is_none() {
-        return Err(Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile")));
-    }
+    certify(app, &aid, &key, grounds).await?.ok_or_else(|| changed_meanwhile(&aid))?;
     if known.is_some() {
         end_logins(app, &aid, None).await?;
     }
@@ -185,18 +185,31 @@ pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdent
     Access::Operate.admit(caller)?;
     // A service's certificate is replaced, not revoked: nobody could log in any more.
     check_name(app.mesh.pki()?, aid)?;
-    let known = version(app, aid, None).await?;
-    if known.revoked_at.is_none() {
-        let revoked = Revoked { serial: known.serial.clone(), reason: asked.reason };
-        let (operation, serial, revoked) = (Operation::Revoke, known.serial, Some(revoked));
-        let (aid, at) = (aid.clone(), app.now());
-        let entry = Entry { operation, aid, serial, made: None, revoked, asked_with: None, at };
-        let _turn = app.mesh.certifying.lock().await;
-        store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
-        tracing::info!(aid = %entry.aid, by = caller.name(), reason = asked.reason.as_str(), "a name was revoked");
-    }
+    let revoked = revoke_newest(app, caller.name(), aid, asked.reason).await?;
     end_logins(app, aid, None).await?;
-    version(app, aid, None).await
+    Ok(revoked)
+}
+
+/// Whoever has the key may change it meanwhile, here or at another server: what is newest then is what must go.
+async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason) -> Result<Identity, Failure> {
+    let _turn = app.mesh.certifying.lock().await;
+    for _ in 0..REVOKE_TRIES_MAX {
+        let newest = version(app, aid, None).await?;
+        if newest.revoked_at.is_some() {
+            return Ok(newest);
+        }
+        let revoked = Some(Revoked { serial: newest.serial.clone(), reason });
+        let (operation, serial, at) = (Operation::Revoke, newest.serial, app.now());
+        let entry = Entry { operation, aid: aid.clone(), serial, made: None, revoked, asked_with: None, at };
+        if store::identities::append(&app.db, &entry).await.map_err(store_failure)?.is_some() {
+            tracing::info!(%aid, by, reason = reason.as_str(), "a name was revoked");
+        }
+    }
+    Err(changed_meanwhile(aid))
+}
+
+fn changed_meanwhile(aid: &Aid) -> Failure {
+    Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile; ask again"))
 }
 
 /// Ends what was begun with keys that are good no longer: logins but for one, connections of theirs on whichever server,
