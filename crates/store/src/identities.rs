@@ -9,7 +9,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::{Db, Statement, StoreError},
+    mesh_logins,
     record::{Reader, Value, opt_text, text},
 };
 
@@ -25,6 +26,8 @@ pub struct Entry {
     pub revoked: Option<Revoked>,
     /// The certificate whose holder asked; unless it is still good, nothing is done.
     pub asked_with: Option<String>,
+    /// The login by which they asked: it goes on with the certificate that was made.
+    pub asked_by: Option<String>,
     pub at: Timestamp,
 }
 
@@ -54,39 +57,53 @@ pub enum Status {
 /// A number that another server took first is tried again this often.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. `None`: the name is taken, or a certificate was revoked before; nothing was changed. Whatever
+/// Writes down what is done. False: the name is taken, or a certificate was revoked before; nothing was changed. Whatever
 /// is written meanwhile takes the number, and this is decided again.
-pub async fn append(db: &Db, entry: &Entry) -> Result<Option<i64>, StoreError> {
-    const SQL: &str = "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
-        revoked_serial, reason, created_at) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM mesh_certificates \
-        HAVING NOT EXISTS (SELECT 1 FROM mesh_certificates AS c JOIN mesh_certificates AS r ON r.aid = c.aid \
-            AND r.number > c.number AND r.revoked_serial IS NOT NULL WHERE c.serial = $10 AND c.certificate IS NOT NULL) \
-        RETURNING number";
+pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
-        let args = vec![
-            entry.operation.as_str().into(),
-            text(&entry.aid),
-            entry.serial.as_str().into(),
-            opt_text(entry.made.as_ref().map(|made| &made.fingerprint)),
-            opt_text(entry.made.as_ref().map(|made| &made.certificate)),
-            entry.made.as_ref().map(|made| made.ends_at).into(),
-            opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
-            opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
-            entry.at.into(),
-            opt_text(entry.asked_with.as_ref()),
-        ];
-        match db.write(SQL, args, |row| row.int()).await {
-            Ok(mut numbers) => return Ok(numbers.pop()),
+        let mut statements = vec![row(entry)];
+        statements.extend(entry.asked_by.as_ref().map(|login_id| mesh_logins::go_on(login_id, &entry.serial)));
+        match db.write_together(statements).await {
             Err(error) if error.is_unique_violation() => {
                 if contradicts(db, entry).await? {
-                    return Ok(None);
+                    return Ok(false);
                 }
             }
-            Err(error) => return Err(error),
+            written => return written,
         }
     }
     Err(StoreError::corrupt("the log of certificates gives out no number"))
+}
+
+fn row(entry: &Entry) -> Statement {
+    let sql = format!(
+        "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
+        revoked_serial, reason, created_at) \
+        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM mesh_certificates \
+        HAVING $10 IS NULL OR {} RETURNING number",
+        is_good("$10")
+    );
+    let args = vec![
+        entry.operation.as_str().into(),
+        text(&entry.aid),
+        entry.serial.as_str().into(),
+        opt_text(entry.made.as_ref().map(|made| &made.fingerprint)),
+        opt_text(entry.made.as_ref().map(|made| &made.certificate)),
+        entry.made.as_ref().map(|made| made.ends_at).into(),
+        opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
+        opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
+        entry.at.into(),
+        opt_text(entry.asked_with.as_ref()),
+    ];
+    Statement::guard(sql, args)
+}
+
+/// Whether the certificate with this serial was made, and nothing of its name's was revoked after it.
+pub(crate) fn is_good(serial: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM mesh_certificates AS c WHERE c.serial = {serial} AND c.certificate IS NOT NULL AND NOT EXISTS \
+         (SELECT 1 FROM mesh_certificates AS r WHERE r.aid = c.aid AND r.number > c.number AND r.revoked_serial IS NOT NULL))"
+    )
 }
 
 async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
@@ -205,7 +222,7 @@ pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, S
             }
             _ => None,
         };
-        Ok((number, Entry { operation, aid, serial, made, revoked, asked_with: None, at: row.time()? }))
+        Ok((number, Entry { operation, aid, serial, made, revoked, asked_with: None, asked_by: None, at: row.time()? }))
     })
     .await
 }

@@ -3,7 +3,8 @@
 use ostler_protocol::{Timestamp, mesh::Aid};
 
 use crate::{
-    db::{Db, StoreError},
+    db::{Db, Statement, StoreError},
+    identities::is_good,
     record::text,
 };
 
@@ -15,13 +16,20 @@ pub struct Pair {
     pub refresh_hash: String,
 }
 
-/// Begins a chain.
-pub async fn insert(db: &Db, login_id: &str, aid: &Aid, pair: &Pair, ends_at: Timestamp) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO mesh_logins (login_id, aid, access_hash, access_until, refresh_hash, refreshes, ends_at) \
-        VALUES ($1, $2, $3, $4, $5, 0, $6)";
+/// Begins a chain, proved with the certificate of this serial.
+pub async fn insert(
+    db: &Db,
+    login_id: &str,
+    (aid, serial): (&Aid, &str),
+    pair: &Pair,
+    ends_at: Timestamp,
+) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO mesh_logins (login_id, aid, serial, access_hash, access_until, refresh_hash, refreshes, \
+        ends_at) VALUES ($1, $2, $3, $4, $5, $6, 0, $7)";
     let args = vec![
         login_id.into(),
         text(aid),
+        serial.into(),
         pair.access_hash.as_str().into(),
         pair.access_until.into(),
         pair.refresh_hash.as_str().into(),
@@ -30,16 +38,30 @@ pub async fn insert(db: &Db, login_id: &str, aid: &Aid, pair: &Pair, ends_at: Ti
     db.execute(SQL, args).await
 }
 
+/// A login `l` stands as long as what it was proved with, whoever comes to delete it.
+fn stands() -> String {
+    is_good("l.serial")
+}
+
+/// Has a login go on with another certificate.
+pub(crate) fn go_on(login_id: &str, serial: &str) -> Statement {
+    let sql = "UPDATE mesh_logins SET serial = $1 WHERE login_id = $2";
+    Statement::new(sql, vec![serial.into(), login_id.into()])
+}
+
 /// Whose access token this is, and of which login. `None`: nobody's, or not any more.
 pub async fn find_by_access(db: &Db, hash: &str, now: Timestamp) -> Result<Option<(Aid, String)>, StoreError> {
-    const SQL: &str = "SELECT aid, login_id FROM mesh_logins WHERE access_hash = $1 AND access_until > $2";
-    db.read_one(SQL, vec![hash.into(), now.into()], |row| Ok((row.id()?, row.text()?))).await
+    let stands = stands();
+    let sql = format!(
+        "SELECT l.aid, l.login_id FROM mesh_logins AS l WHERE l.access_hash = $1 AND l.access_until > $2 AND {stands}"
+    );
+    db.read_one(sql, vec![hash.into(), now.into()], |row| Ok((row.id()?, row.text()?))).await
 }
 
 /// Whether a login has not ended.
 pub async fn is_live(db: &Db, login_id: &str, now: Timestamp) -> Result<bool, StoreError> {
-    const SQL: &str = "SELECT 1 FROM mesh_logins WHERE login_id = $1 AND ends_at > $2";
-    Ok(db.read_one(SQL, vec![login_id.into(), now.into()], |_| Ok(())).await?.is_some())
+    let sql = format!("SELECT 1 FROM mesh_logins AS l WHERE l.login_id = $1 AND l.ends_at > $2 AND {}", stands());
+    Ok(db.read_one(sql, vec![login_id.into(), now.into()], |_| Ok(())).await?.is_some())
 }
 
 /// Puts the next pair in the place of the one whose refresh token is shown. `None`: it is not the chain's last, or the
@@ -51,8 +73,12 @@ pub async fn update_refreshed(
     refreshes_max: u32,
     now: Timestamp,
 ) -> Result<Option<Aid>, StoreError> {
-    const SQL: &str = "UPDATE mesh_logins SET access_hash = $1, access_until = $2, refresh_hash = $3, spent_hash = $4, \
-        refreshes = refreshes + 1 WHERE refresh_hash = $4 AND refreshes < $5 AND ends_at > $6 RETURNING aid";
+    let sql = format!(
+        "UPDATE mesh_logins AS l SET access_hash = $1, access_until = $2, refresh_hash = $3, spent_hash = $4, \
+         refreshes = l.refreshes + 1 WHERE l.refresh_hash = $4 AND l.refreshes < $5 AND l.ends_at > $6 AND {} \
+         RETURNING aid",
+        stands()
+    );
     let args = vec![
         next.access_hash.as_str().into(),
         next.access_until.into(),
@@ -61,7 +87,7 @@ pub async fn update_refreshed(
         i64::from(refreshes_max).into(),
         now.into(),
     ];
-    Ok(db.write(SQL, args, |row| row.id()).await?.pop())
+    Ok(db.write(sql, args, |row| row.id()).await?.pop())
 }
 
 /// Ends the chain whose refresh token was shown a second time: one of the two who have it has stolen it.
@@ -69,10 +95,6 @@ pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<bool, StoreError> {
     let ended =
         db.write("DELETE FROM mesh_logins WHERE spent_hash = $1 RETURNING aid", vec![hash.into()], |row| row.text());
     Ok(!ended.await?.is_empty())
-}
-
-pub async fn delete(db: &Db, login_id: &str) -> Result<(), StoreError> {
-    db.execute("DELETE FROM mesh_logins WHERE login_id = $1", vec![login_id.into()]).await
 }
 
 /// Ends every chain of a name, or all but one.

@@ -5,6 +5,7 @@ use ostler_crypto::certificates::Certificate;
 use ostler_protocol::FailureKind;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
     harness::{Agent, Engine, TestServer, Tokens, Wire, eventually, fresh, id, introduction},
@@ -23,6 +24,7 @@ on_both_engines!(
     whose_certificate_was_revoked_is_out,
     an_earlier_certificate_does_not_undo_a_revocation,
     a_new_key_ends_what_the_old_one_began,
+    a_login_is_over_with_its_certificate_whoever_ends_it,
     a_login_survives_a_restart_of_the_server,
 );
 
@@ -246,6 +248,27 @@ async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
     assert_eq!(own.call("meta.ping", json!({})).await["pong"], true, "whoever changed it stays");
 }
 
+/// As when a server dies between writing down that a certificate is revoked and ending its logins.
+async fn a_login_is_over_with_its_certificate_whoever_ends_it(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let (tokens, other) = (agent.login(&server).await, agent.login(&server).await);
+    let mut wire = Wire::open(&server).await;
+    assert!(opens(&server, &tokens).await);
+    let serial = Certificate::from_pem(&agent.cert).unwrap().serial();
+    let revoked = format!(
+        "INSERT INTO mesh_certificates (number, operation, aid, serial, revoked_serial, reason, created_at) \
+         SELECT MAX(number) + 1, 'revoke', '{}', '{serial}', '{serial}', 'unspecified', 1 FROM mesh_certificates",
+        agent.aid
+    );
+    server.store(&revoked).await;
+    let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
+    assert_eq!(wire.ask("auth.connect", params).await["error"]["code"], 4001);
+    let refresh = fresh(&server, "auth.refresh_token", json!({"refresh_token": other.refresh})).await;
+    assert_eq!(refresh["result"]["success"], false);
+    assert_eq!(server.store("SELECT login_id FROM mesh_logins").await.len(), 2, "nobody came to delete them");
+}
+
 /// The name is revoked at one server, and its connection is to another.
 #[tokio::test]
 async fn a_revocation_reaches_the_connections_of_other_servers() {
@@ -254,6 +277,33 @@ async fn a_revocation_reaches_the_connections_of_other_servers() {
     let agent = Agent::register(&server, "alice").await;
     let mut wire = agent.connect(&other, "dev-1").await;
     server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    assert_eq!(wire.socket.hear().await["method"], "event/gateway.disconnect");
+    assert_eq!(wire.socket.closed().await, 4003);
+}
+
+/// Only Postgres lets a test hold up a write that has begun.
+#[tokio::test]
+async fn an_operator_who_hangs_up_leaves_nothing_half_revoked() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let agent = Agent::register(&server, "alice").await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    let mut holder = server.connection().await;
+    holder.execute("BEGIN; LOCK TABLE mesh_logins IN EXCLUSIVE MODE").await.unwrap();
+    let request = format!(
+        "POST /api/v1/identities/{}/revoke HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}",
+        agent.aid,
+        server.token().unwrap()
+    );
+    let mut operator = TcpStream::connect(server.address()).await.unwrap();
+    operator.write_all(request.as_bytes()).await.unwrap();
+    let waiting = "SELECT 'waits' FROM pg_locks WHERE NOT granted AND relation = 'mesh_logins'::regclass";
+    eventually("its logins are about to be ended", async || server.store(waiting).await.pop()).await;
+    drop(operator);
+    for _ in 0..20 {
+        server.get("/health").await.with_status(200);
+    }
+    holder.execute("COMMIT").await.unwrap();
     assert_eq!(wire.socket.hear().await["method"], "event/gateway.disconnect");
     assert_eq!(wire.socket.closed().await, 4003);
 }

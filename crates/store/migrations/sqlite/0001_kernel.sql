@@ -490,6 +490,8 @@ CREATE INDEX mesh_certificates_revoked_aid ON mesh_certificates (aid, number) WH
 CREATE TABLE mesh_logins (
     login_id TEXT PRIMARY KEY,
     aid TEXT NOT NULL,
+    -- Of the certificate that it was proved with: once that is revoked, the login is over.
+    serial TEXT NOT NULL,
     access_hash TEXT NOT NULL UNIQUE,
     access_until BIGINT NOT NULL,
     refresh_hash TEXT NOT NULL UNIQUE,

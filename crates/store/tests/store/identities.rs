@@ -22,6 +22,7 @@ on_both_engines!(
     numbers_have_no_gap_whoever_writes,
     a_name_is_given_once_and_a_certificate_revoked_once,
     only_the_last_pair_of_a_login_is_good,
+    a_login_is_good_as_long_as_its_certificate,
 );
 
 fn aid(name: &str) -> Aid {
@@ -31,7 +32,16 @@ fn aid(name: &str) -> Aid {
 fn made(operation: Operation, name: &str, serial: &str, at: Timestamp) -> Entry {
     let ends_at = at.checked_add(jiff::SignedDuration::from_hours(1)).unwrap();
     let made = Made { fingerprint: format!("sha256:{serial}"), certificate: format!("PEM {serial}"), ends_at };
-    Entry { operation, aid: aid(name), serial: serial.into(), made: Some(made), revoked: None, asked_with: None, at }
+    Entry {
+        operation,
+        aid: aid(name),
+        serial: serial.into(),
+        made: Some(made),
+        revoked: None,
+        asked_with: None,
+        asked_by: None,
+        at,
+    }
 }
 
 fn revoked(serial: &str) -> Option<Revoked> {
@@ -52,22 +62,20 @@ async fn numbers_have_no_gap_whoever_writes(place: Place) {
         let db = if n % 2 == 0 { &workshop.db } else { &other };
         identities::append(db, entry)
     });
-    let numbers = join_all(writes).await;
-    let mut numbers: Vec<i64> = numbers.into_iter().map(|number| number.unwrap().unwrap()).collect();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
-    let log = identities::log(&workshop.db, 30, 100).await.unwrap();
-    assert_eq!(log.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (31..=40).collect::<Vec<_>>());
-    assert!(log.iter().all(|(_, entry)| entries.contains(entry)));
+    assert!(join_all(writes).await.into_iter().all(|written| written.unwrap()));
+    let log = async |after| identities::log(&workshop.db, after, 100).await.unwrap();
+    assert_eq!(log(0).await.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
+    assert_eq!(log(30).await.len(), 10);
+    assert!(log(0).await.iter().all(|(_, entry)| entries.contains(entry)));
 }
 
 async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());
     let append = async |entry: Entry| identities::append(db, &entry).await.unwrap();
-    assert_eq!(append(made(Operation::Issue, "alice", "a1", now)).await, Some(1));
-    assert_eq!(append(made(Operation::Issue, "alice", "a2", now)).await, None, "it is taken");
-    assert_eq!(append(made(Operation::Renew, "alice", "a3", now)).await, Some(2));
+    assert!(append(made(Operation::Issue, "alice", "a1", now)).await);
+    assert!(!append(made(Operation::Issue, "alice", "a2", now)).await, "it is taken");
+    assert!(append(made(Operation::Renew, "alice", "a3", now)).await);
     let newest = identities::get(db, &aid("alice")).await.unwrap().unwrap();
     assert_eq!((newest.serial.as_str(), newest.revoked_at), ("a3", None));
     let old = identities::find_by_fingerprint(db, &aid("alice"), "sha256:a1").await.unwrap().unwrap();
@@ -75,9 +83,9 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     assert_eq!(identities::find_by_fingerprint(db, &aid("bobby"), "sha256:a1").await.unwrap(), None);
     assert_eq!(identities::last_revocation(db).await.unwrap(), 0);
     let rekey = Entry { revoked: revoked("a3"), ..made(Operation::Rekey, "alice", "a4", now) };
-    assert_eq!(append(rekey).await, Some(3));
+    assert!(append(rekey).await);
     let again = Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) };
-    assert_eq!(append(again).await, None, "it was revoked");
+    assert!(!append(again).await, "it was revoked");
     let status = async |serial| identities::find_status(db, serial).await.unwrap();
     let ended = Some(Status::Revoked { at: now, reason: RevocationReason::KeyCompromise });
     assert_eq!((status("a1").await, status("a3").await), (ended, ended), "and so was the one before");
@@ -96,9 +104,9 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
         asked_with: Some(with.into()),
         ..made(Operation::Renew, "alice", serial, now)
     };
-    assert_eq!(append(renewal("a1", "a5")).await, None);
-    assert_eq!(append(Entry { revoked: revoked("a4"), ..renewal("a3", "a5") }).await, None);
-    assert_eq!(append(renewal("a4", "a5")).await, Some(4));
+    assert!(!append(renewal("a1", "a5")).await);
+    assert!(!append(Entry { revoked: revoked("a4"), ..renewal("a3", "a5") }).await);
+    assert!(append(renewal("a4", "a5")).await);
     assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
     assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
 }
@@ -110,7 +118,8 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
     let whose = async |hash, at| mesh_logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
     let live = async |at| mesh_logins::is_live(db, "login", at).await.unwrap();
-    mesh_logins::insert(db, "login", &aid("alice"), &pair(0), later(600)).await.unwrap();
+    identities::append(db, &made(Operation::Issue, "alice", "c1", now)).await.unwrap();
+    mesh_logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600)).await.unwrap();
     assert_eq!(whose("a0", now).await, Some(aid("alice")));
     assert_eq!(whose("a0", later(60)).await, None, "its time is over");
     assert!(live(later(60)).await && !live(later(600)).await);
@@ -127,7 +136,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert_eq!((whose("a2", now).await, live(now).await), (None, false));
     for login in ["kept", "ended"] {
         let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
-        mesh_logins::insert(db, login, &aid("alice"), &pair, later(600)).await.unwrap();
+        mesh_logins::insert(db, login, (&aid("alice"), "c1"), &pair, later(600)).await.unwrap();
     }
     mesh_logins::delete_of(db, &aid("alice"), Some("kept")).await.unwrap();
     assert_eq!((whose("kept", now).await, whose("ended", now).await), (Some(aid("alice")), None));
@@ -135,4 +144,49 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert!(!mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
     mesh_logins::delete_ended(db, later(60)).await.unwrap();
     assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
+}
+
+/// Whether or not anybody gets to delete it.
+async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (db, now) = (&workshop.db, workshop.now());
+    let until = now.checked_add(jiff::SignedDuration::from_secs(60)).unwrap();
+    let pair =
+        |login: &str| Pair { access_hash: login.into(), access_until: until, refresh_hash: format!("r-{login}") };
+    let append = async |entry: Entry| assert!(identities::append(db, &entry).await.unwrap());
+    let login = async |login: &str, name: &str, serial: &str| {
+        mesh_logins::insert(db, login, (&aid(name), serial), &pair(login), until).await.unwrap();
+    };
+    let stands = async |login: &str| {
+        let is_live = mesh_logins::is_live(db, login, now).await.unwrap();
+        let known = mesh_logins::find_by_access(db, login, now).await.unwrap();
+        assert_eq!(known.is_some(), is_live, "{login}");
+        is_live
+    };
+    for (name, serial) in [("alice", "a1"), ("bobby", "b1")] {
+        append(made(Operation::Issue, name, serial, now)).await;
+    }
+    login("first", "alice", "a1").await;
+    append(made(Operation::Renew, "alice", "a2", now)).await;
+    login("second", "alice", "a2").await;
+    login("bobby's", "bobby", "b1").await;
+    assert!(stands("first").await && stands("second").await && stands("bobby's").await);
+    login("forged", "alice", "a9").await;
+    assert!(!stands("forged").await, "there is no such certificate");
+    // The second changes the key, and goes on with the new one.
+    let by = (Some("a2".to_owned()), Some("second".to_owned()));
+    let rekey = Entry {
+        revoked: revoked("a2"),
+        asked_with: by.0,
+        asked_by: by.1,
+        ..made(Operation::Rekey, "alice", "a3", now)
+    };
+    append(rekey).await;
+    assert!(!stands("first").await && stands("second").await && stands("bobby's").await);
+    let refresh = async |hash| mesh_logins::update_refreshed(db, hash, &pair("next"), 9, now).await.unwrap();
+    assert_eq!(refresh("r-first").await, None);
+    append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
+    assert!(!stands("second").await && stands("bobby's").await);
+    assert_eq!(refresh("r-second").await, None);
+    assert_eq!(refresh("r-bobby's").await, Some(aid("bobby")));
 }

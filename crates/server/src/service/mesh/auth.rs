@@ -97,13 +97,7 @@ pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Fail
     let signed = format!("{nonce}:{client_time}");
     let (identity, certificate) = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
     let new_cert = next_certificate(app, &identity, &certificate).await?;
-    let (begun, login_id) = tokens::begin(app, &aid, new_cert).await?;
-    // Whoever revokes ends the logins that are there; this one may have come a moment later.
-    if let Err(refused) = own_certificate(app, &aid, &identity.cert_fingerprint).await {
-        store::mesh_logins::delete(&app.db, &login_id).await.map_err(store_failure)?;
-        return Err(refused);
-    }
-    Ok(begun)
+    tokens::begin(app, &identity, new_cert).await
 }
 
 pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
@@ -145,12 +139,20 @@ pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result
     let (signed, proof) = (format!("{nonce}{public_key}"), (request_id.as_str(), nonce.as_str()));
     let (identity, _) = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
     app.mesh.count_rekey(&caller.aid, app.now())?;
-    let newest = version(app, &caller.aid, None).await?.serial;
-    let replaced = Some(Revoked { serial: newest, reason: RevocationReason::Superseded });
-    let grounds = Grounds { operation: Operation::Rekey, replaced, asked_with: Some(identity.serial) };
-    let made = certify(app, &caller.aid, &key, grounds).await?.ok_or_else(revoked)?;
-    end_logins(app, &caller.aid, Some(&caller.login_id)).await?;
-    Ok(result(&caller.aid, &made))
+    let (aid, login_id) = (caller.aid.clone(), caller.login_id.clone());
+    app.to_the_end(|app| async move {
+        let newest = version(&app, &aid, None).await?.serial;
+        let grounds = Grounds {
+            replaced: Some(Revoked { serial: newest, reason: RevocationReason::Superseded }),
+            asked_with: Some(identity.serial),
+            asked_by: Some(login_id.clone()),
+            ..Grounds::of(Operation::Rekey)
+        };
+        let made = certify(&app, &aid, &key, grounds).await?.ok_or_else(revoked)?;
+        end_logins(&app, &aid, Some(&login_id)).await?;
+        Ok(result(&aid, &made))
+    })
+    .await
 }
 
 fn renewal(shown: &Identity) -> Grounds {

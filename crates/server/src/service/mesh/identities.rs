@@ -84,11 +84,11 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
     let _turn = app.mesh.certifying.lock().await;
     let operation = grounds.operation;
     let entry = entry(grounds, aid.clone(), &made, now);
-    let number = store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
-    if number.is_some() {
+    let is_written = store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
+    if is_written {
         tracing::info!(%aid, operation = operation.as_str(), serial = entry.serial, "a certificate was made");
     }
-    Ok(number.map(|_| made))
+    Ok(is_written.then_some(made))
 }
 
 /// Why somebody gets a certificate.
@@ -98,19 +98,21 @@ pub struct Grounds {
     pub replaced: Option<Revoked>,
     /// The serial of the certificate that the asker showed.
     pub asked_with: Option<String>,
+    /// The login by which they asked; it goes on with the new certificate.
+    pub asked_by: Option<String>,
 }
 
 impl Grounds {
     pub fn of(operation: Operation) -> Self {
-        Self { operation, replaced: None, asked_with: None }
+        Self { operation, replaced: None, asked_with: None, asked_by: None }
     }
 }
 
 fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry {
     let serial = made.serial().to_string();
     let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem(), ends_at: made.not_after() };
-    let Grounds { operation, replaced, asked_with } = grounds;
-    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, at }
+    let Grounds { operation, replaced, asked_with, asked_by } = grounds;
+    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, asked_by, at }
 }
 
 /// Writes down who certifies the domain, and the auth service's own certificate. Run once at start. An error says why this
@@ -168,12 +170,16 @@ pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Re
             Grounds { replaced, ..Grounds::of(Operation::Rekey) }
         }
     };
-    certify(app, &aid, &key, grounds).await?.ok_or_else(|| changed_meanwhile(&aid))?;
-    if known.is_some() {
-        end_logins(app, &aid, None).await?;
-    }
-    tracing::info!(%aid, by = caller.name(), "the operator gave a certificate");
-    Ok((version(app, &aid, None).await?, true))
+    let by = caller.name().to_owned();
+    app.to_the_end(|app| async move {
+        certify(&app, &aid, &key, grounds).await?.ok_or_else(|| changed_meanwhile(&aid))?;
+        tracing::info!(%aid, by, "the operator gave a certificate");
+        if known.is_some() {
+            end_logins(&app, &aid, None).await?;
+        }
+        Ok((version(&app, &aid, None).await?, true))
+    })
+    .await
 }
 
 pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
@@ -185,9 +191,13 @@ pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdent
     Access::Operate.admit(caller)?;
     // A service's certificate is replaced, not revoked: nobody could log in any more.
     check_name(app.mesh.pki()?, aid)?;
-    let revoked = revoke_newest(app, caller.name(), aid, asked.reason).await?;
-    end_logins(app, aid, None).await?;
-    Ok(revoked)
+    let (aid, by) = (aid.clone(), caller.name().to_owned());
+    app.to_the_end(|app| async move {
+        let revoked = revoke_newest(&app, &by, &aid, asked.reason).await?;
+        end_logins(&app, &aid, None).await?;
+        Ok(revoked)
+    })
+    .await
 }
 
 /// Whoever has the key may change it meanwhile, here or at another server: what is newest then is what must go.
@@ -200,8 +210,9 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
         }
         let revoked = Some(Revoked { serial: newest.serial.clone(), reason });
         let (operation, serial, at) = (Operation::Revoke, newest.serial, app.now());
-        let entry = Entry { operation, aid: aid.clone(), serial, made: None, revoked, asked_with: None, at };
-        if store::identities::append(&app.db, &entry).await.map_err(store_failure)?.is_some() {
+        let entry =
+            Entry { operation, aid: aid.clone(), serial, made: None, revoked, asked_with: None, asked_by: None, at };
+        if store::identities::append(&app.db, &entry).await.map_err(store_failure)? {
             tracing::info!(%aid, by, reason = reason.as_str(), "a name was revoked");
         }
     }
@@ -212,8 +223,8 @@ fn changed_meanwhile(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile; ask again"))
 }
 
-/// Ends what was begun with keys that are good no longer: logins but for one, connections of theirs on whichever server,
-/// and prekeys.
+/// Clears away what was begun with keys that are good no longer, logins but for one and prekeys, and has connections on
+/// whichever server look at theirs. That they are good no longer does not depend on it.
 pub async fn end_logins(app: &App, aid: &Aid, except: Option<&str>) -> Result<(), Failure> {
     store::mesh_logins::delete_of(&app.db, aid, except).await.map_err(store_failure)?;
     store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)?;

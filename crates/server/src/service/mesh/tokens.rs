@@ -4,6 +4,7 @@
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Timestamp,
+    identities::Identity,
     mesh::{
         Aid,
         auth::{ACCESS_TOKEN_LIFE_MS, Login2Result, REFRESH_CHAIN_MS_MAX, REFRESH_CHAIN_USES_MAX, RefreshTokenResult},
@@ -39,19 +40,19 @@ fn after(now: Timestamp, ms: i64) -> Timestamp {
     now.saturating_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
 }
 
-/// The first pair of a login, and the login's name.
-pub async fn begin(app: &App, aid: &Aid, new_cert: Option<String>) -> Result<(Login2Result, String), Failure> {
+/// The first pair of a login, which stands as long as the certificate that it was proved with.
+pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Result<Login2Result, Failure> {
     let now = app.now();
     let minted = mint_pair(now);
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
-    store::mesh_logins::insert(&app.db, &login_id, aid, &minted.pair, ends_at).await.map_err(store_failure)?;
-    let result = Login2Result {
+    let by = (&proved.aid, proved.serial.as_str());
+    store::mesh_logins::insert(&app.db, &login_id, by, &minted.pair, ends_at).await.map_err(store_failure)?;
+    Ok(Login2Result {
         access_token: minted.access,
         refresh_token: minted.refresh,
         expires_in: ACCESS_TOKEN_LIFE_MS / 1_000,
         new_cert,
-    };
-    Ok((result, login_id))
+    })
 }
 
 /// The next pair. A refused one is a result: clients then log in anew.
