@@ -57,7 +57,8 @@ pub enum Status {
 /// A number that another server took first is tried again this often.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. False: the name is taken, or a certificate was revoked before; nothing was changed. Whatever
+/// Writes down what is done. False: the name is taken, or a certificate was revoked or written
+/// down before; nothing was changed. Whatever
 /// is written meanwhile takes the number, and this is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
@@ -106,15 +107,21 @@ pub(crate) fn is_good(serial: &str) -> String {
     )
 }
 
+/// Whether what is there already speaks against it, and not only against its number.
 async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
-    const TAKEN: &str = "SELECT number FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
-    const REVOKED: &str = "SELECT number FROM mesh_certificates WHERE revoked_serial = $1";
-    let is_issue = entry.operation == Operation::Issue;
-    if is_issue && db.read_one(TAKEN, vec![text(&entry.aid)], |row| row.int()).await?.is_some() {
-        return Ok(true);
+    const TAKEN: &str = "SELECT 1 FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
+    const MADE: &str = "SELECT 1 FROM mesh_certificates WHERE serial = $1 AND certificate IS NOT NULL";
+    const REVOKED: &str = "SELECT 1 FROM mesh_certificates WHERE revoked_serial = $1";
+    let issued = (entry.operation == Operation::Issue).then(|| text(&entry.aid));
+    let made = entry.made.as_ref().map(|_| entry.serial.as_str().into());
+    let revoked = entry.revoked.as_ref().map(|revoked| revoked.serial.as_str().into());
+    for (sql, arg) in [(TAKEN, issued), (MADE, made), (REVOKED, revoked)] {
+        let Some(arg) = arg else { continue };
+        if db.read_one(sql, vec![arg], |_| Ok(())).await?.is_some() {
+            return Ok(true);
+        }
     }
-    let Some(revoked) = &entry.revoked else { return Ok(false) };
-    Ok(db.read_one(REVOKED, vec![revoked.serial.as_str().into()], |row| row.int()).await?.is_some())
+    Ok(false)
 }
 
 /// A certificate `c` ends with the first row `r` that revokes something of its name's after it.

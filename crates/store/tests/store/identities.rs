@@ -107,6 +107,8 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     assert!(!append(renewal("a1", "a5")).await);
     assert!(!append(Entry { revoked: revoked("a4"), ..renewal("a3", "a5") }).await);
     assert!(append(renewal("a4", "a5")).await);
+    // Two servers that share their keys find the auth service's next certificate, and each would write it down.
+    assert!(!append(made(Operation::Renew, "alice", "a5", now)).await, "it is there");
     assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
     assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
 }
