@@ -57,9 +57,8 @@ pub enum Status {
 /// A number that another server took first is tried again this often.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. False: the name is taken, or a certificate was revoked or written
-/// down before; nothing was changed. Whatever
-/// is written meanwhile takes the number, and this is decided again.
+/// Writes down what is done. False: the name is taken, or a certificate was made or revoked before; nothing was changed.
+/// Whatever is written meanwhile takes the number, and this is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
         let mut statements = vec![row(entry)];

@@ -19,6 +19,7 @@ on_both_engines!(
     tokens_go_round_until_their_chain_ends,
     a_refresh_token_shown_twice_ends_the_login,
     a_certificate_is_renewed_past_half_its_life,
+    whoever_shows_an_old_certificate_again_gets_the_same_next_one,
     an_agent_renews_and_changes_its_key_itself,
     one_method_does_for_both,
     whose_certificate_was_revoked_is_out,
@@ -160,6 +161,32 @@ async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
     assert_eq!(fresh(&server, "auth.aid_login1", params).await["error"]["code"], -32001);
 }
 
+async fn renewal(server: &TestServer, agent: &Agent) -> Value {
+    let begun = agent.begin(server).await;
+    json!({"request_id": begun.request_id, "nonce": begun.nonce,
+        "signature": agent.key.sign_base64(begun.nonce.as_bytes())})
+}
+
+async fn whoever_shows_an_old_certificate_again_gets_the_same_next_one(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    server.clock.advance_ms(183 * DAY_MS);
+    let renewed = id(&wire.call("auth.renew_cert", renewal(&server, &agent).await).await, "cert");
+    for method in ["auth.renew_cert", "auth.request_cert"] {
+        assert_eq!(wire.call(method, renewal(&server, &agent).await).await["cert"], renewed.as_str(), "{method}");
+    }
+    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str());
+    let made = "SELECT serial FROM mesh_certificates WHERE aid = 'alice.localhost.test'";
+    assert_eq!(server.store(made).await.len(), 2);
+    // When that one is past half of its life too, there is another, whichever is shown.
+    server.clock.advance_ms(183 * DAY_MS);
+    let third = id(&wire.call("auth.renew_cert", renewal(&server, &agent).await).await, "cert");
+    assert_ne!(third, renewed);
+    let agent = Agent { cert: renewed, ..agent };
+    assert_eq!(wire.call("auth.renew_cert", renewal(&server, &agent).await).await["cert"], third.as_str());
+}
+
 async fn an_agent_renews_and_changes_its_key_itself(engine: Engine) {
     renews_and_changes_its_key(engine, "auth.renew_cert", "auth.rekey").await;
 }
@@ -172,14 +199,9 @@ async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
     let mut wire = agent.connect(&server, "dev-1").await;
-    let begun = agent.begin(&server).await;
-    let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
-        "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
-    assert_eq!(wire.refused(renew, renewal.clone()).await.0, -32009, "it is not due");
+    assert_eq!(wire.refused(renew, renewal(&server, &agent).await).await.0, -32009, "it is not due");
     server.clock.advance_ms(183 * DAY_MS);
-    let begun = agent.begin(&server).await;
-    let renewal = json!({"request_id": begun.request_id, "nonce": begun.nonce,
-        "signature": agent.key.sign_base64(begun.nonce.as_bytes())});
+    let renewal = renewal(&server, &agent).await;
     let renewed = wire.call(renew, renewal.clone()).await;
     assert_ne!(renewed["cert"], agent.cert.as_str());
     assert_eq!(wire.refused(renew, renewal).await.0, -32001, "the nonce was used");

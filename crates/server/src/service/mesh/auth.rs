@@ -95,9 +95,9 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
 pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Failure> {
     let Login2Params { aid, request_id, nonce, client_time, signature } = asked;
     let signed = format!("{nonce}:{client_time}");
-    let (identity, certificate) = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
-    let new_cert = next_certificate(app, &identity, &certificate).await?;
-    tokens::begin(app, &identity, new_cert).await
+    let identity = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
+    let next = next_certificate(app, &identity).await?;
+    tokens::begin(app, &identity, next.map(|next| next.to_pem())).await
 }
 
 pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
@@ -123,13 +123,12 @@ pub async fn request_cert(app: &App, caller: &MeshCaller, asked: RequestCertPara
 pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
     let RenewCertParams { request_id, nonce, signature } = asked;
     let proof = (request_id.as_str(), nonce.as_str());
-    let (identity, certificate) = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
-    if !certificate.is_due_for_renewal(app.now()) {
+    let identity = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
+    let next = next_certificate(app, &identity).await?;
+    next.map(|next| result(&caller.aid, &next)).ok_or_else(|| {
         let message = "the certificate is not past half its life";
-        return Err(Failure::rule(FailureKind::StateConflict, "certificate-fresh", message));
-    }
-    let made = certify(app, &caller.aid, certificate.public_key(), renewal(&identity)).await?;
-    made.map(|made| result(&caller.aid, &made)).ok_or_else(revoked)
+        Failure::rule(FailureKind::StateConflict, "certificate-fresh", message)
+    })
 }
 
 /// A certificate for a new key. Those for the old one are revoked, and whoever else logged in with it is out.
@@ -137,7 +136,7 @@ pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result
     let RekeyParams { request_id, nonce, public_key, signature } = asked;
     let key = agents_key(&public_key)?;
     let (signed, proof) = (format!("{nonce}{public_key}"), (request_id.as_str(), nonce.as_str()));
-    let (identity, _) = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
+    let identity = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
     app.mesh.count_rekey(&caller.aid, app.now())?;
     let (aid, login_id) = (caller.aid.clone(), caller.login_id.clone());
     app.to_the_end(|app| async move {
@@ -155,10 +154,6 @@ pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result
     .await
 }
 
-fn renewal(shown: &Identity) -> Grounds {
-    Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) }
-}
-
 fn result(aid: &Aid, made: &Certificate) -> CertResult {
     CertResult { aid: aid.clone(), cert: made.to_pem(), cert_fingerprint: made.fingerprint() }
 }
@@ -170,8 +165,7 @@ async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Ide
     if identity.revoked_at.is_some() {
         return Err(revoked());
     }
-    let certificate = Certificate::from_pem(&identity.certificate);
-    let certificate = certificate.ok_or_else(|| Failure::internal("a stored certificate cannot be read"))?;
+    let certificate = read(&identity)?;
     if !certificate.can_be_renewed(app.now()) {
         return Err(unproved("the certificate has expired, and long ago"));
     }
@@ -185,7 +179,7 @@ async fn finish(
     (request_id, nonce): (&str, &str),
     signed: &[u8],
     signature: &str,
-) -> Result<(Identity, Certificate), Failure> {
+) -> Result<Identity, Failure> {
     let begun = app.mesh.pki()?.open_ticket::<Begun>(LOGIN, request_id);
     let begun = begun.ok_or_else(|| unproved("request_id: no login of ours"))?;
     if begun.aid != *aid || !ostler_crypto::equal(begun.nonce.as_bytes(), nonce.as_bytes()) {
@@ -199,22 +193,25 @@ async fn finish(
         return Err(unproved("the signature does not check out"));
     }
     let spent = store::mesh_logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
-    if spent.map_err(store_failure)? { Ok((identity, certificate)) } else { Err(unproved("the nonce was used")) }
+    if spent.map_err(store_failure)? { Ok(identity) } else { Err(unproved("the nonce was used")) }
 }
 
-/// What comes after the certificate that somebody logged in with: a newer one that they have not got, or, past half of its
-/// life, the next.
-async fn next_certificate(app: &App, shown: &Identity, certificate: &Certificate) -> Result<Option<String>, Failure> {
+/// What comes after the certificate that somebody showed: a newer one that they have not got, or, past half of the newest's
+/// life, another. However often they show an old one, one more is made of it and not many.
+async fn next_certificate(app: &App, shown: &Identity) -> Result<Option<Certificate>, Failure> {
     // It is for the same key: one for another would have ended the certificate that was shown.
     let newest = version(app, &shown.aid, None).await?;
-    if newest.cert_fingerprint != shown.cert_fingerprint {
-        return Ok(Some(newest.certificate));
-    }
+    let certificate = read(&newest)?;
     if !certificate.is_due_for_renewal(app.now()) {
-        return Ok(None);
+        return Ok((newest.serial != shown.serial).then_some(certificate));
     }
-    let made = certify(app, &shown.aid, certificate.public_key(), renewal(shown)).await?;
-    made.map(|made| Some(made.to_pem())).ok_or_else(revoked)
+    let grounds = Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };
+    certify(app, &shown.aid, certificate.public_key(), grounds).await?.map(Some).ok_or_else(revoked)
+}
+
+fn read(identity: &Identity) -> Result<Certificate, Failure> {
+    let certificate = Certificate::from_pem(&identity.certificate);
+    certificate.ok_or_else(|| Failure::internal("a stored certificate cannot be read"))
 }
 
 fn unproved(message: &str) -> Failure {
