@@ -16,14 +16,17 @@ pub struct Pair {
     pub refresh_hash: String,
 }
 
-/// Begins a chain, proved with the certificate of this serial.
+/// Begins a chain, proved with the certificate of this serial. Of the name's chains only the newest are kept.
 pub async fn insert(
     db: &Db,
     login_id: &str,
     (aid, serial): (&Aid, &str),
     pair: &Pair,
     ends_at: Timestamp,
+    kept_max: u32,
 ) -> Result<(), StoreError> {
+    const OLDER: &str = "DELETE FROM mesh_logins WHERE aid = $1 AND (ends_at, login_id) < (SELECT ends_at, login_id \
+        FROM mesh_logins WHERE aid = $1 ORDER BY ends_at DESC, login_id DESC LIMIT 1 OFFSET $2)";
     const SQL: &str = "INSERT INTO mesh_logins (login_id, aid, serial, access_hash, access_until, refresh_hash, refreshes, \
         ends_at) VALUES ($1, $2, $3, $4, $5, $6, 0, $7)";
     let args = vec![
@@ -35,7 +38,8 @@ pub async fn insert(
         pair.refresh_hash.as_str().into(),
         ends_at.into(),
     ];
-    db.execute(SQL, args).await
+    let older = Statement::new(OLDER, vec![text(aid), (i64::from(kept_max) - 1).into()]);
+    db.write_together(vec![Statement::new(SQL, args), older]).await.map(drop)
 }
 
 /// A login `l` stands as long as what it was proved with, whoever comes to delete it.

@@ -17,6 +17,9 @@ pub const ACCESS_TOKEN_LIFE_MS: i64 = 3_600_000;
 pub const REFRESH_CHAIN_MS_MAX: i64 = 30 * 86_400_000;
 /// … and after this many uses.
 pub const REFRESH_CHAIN_USES_MAX: u32 = 720;
+/// Logins of a name that stand at once; the oldest makes room for the next. Nobody logs out, and a command that sends one
+/// message has logged in for it, so there are many: what comes too often must not push out whoever stays connected.
+pub const LOGINS_PER_AID_MAX: u32 = 1_000;
 pub const NONCE_BYTES_MAX: usize = 128;
 pub const CERTIFICATE_PEM_BYTES_MAX: usize = 16 * 1024;
 

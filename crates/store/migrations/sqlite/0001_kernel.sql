@@ -500,7 +500,7 @@ CREATE TABLE mesh_logins (
     refreshes BIGINT NOT NULL,
     ends_at BIGINT NOT NULL
 );
-CREATE INDEX mesh_logins_aid ON mesh_logins (aid);
+CREATE INDEX mesh_logins_aid ON mesh_logins (aid, ends_at, login_id);
 CREATE INDEX mesh_logins_ends ON mesh_logins (ends_at);
 
 -- What may be used once: nonces of logins, invitations. Kept as long as they could be shown again.

@@ -23,6 +23,7 @@ on_both_engines!(
     a_name_is_given_once_and_a_certificate_revoked_once,
     only_the_last_pair_of_a_login_is_good,
     a_login_is_good_as_long_as_its_certificate,
+    the_oldest_login_of_a_name_makes_room_for_the_next,
 );
 
 fn aid(name: &str) -> Aid {
@@ -121,7 +122,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let whose = async |hash, at| mesh_logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
     let live = async |at| mesh_logins::is_live(db, "login", at).await.unwrap();
     identities::append(db, &made(Operation::Issue, "alice", "c1", now)).await.unwrap();
-    mesh_logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600)).await.unwrap();
+    mesh_logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600), 9).await.unwrap();
     assert_eq!(whose("a0", now).await, Some(aid("alice")));
     assert_eq!(whose("a0", later(60)).await, None, "its time is over");
     assert!(live(later(60)).await && !live(later(600)).await);
@@ -138,7 +139,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert_eq!((whose("a2", now).await, live(now).await), (None, false));
     for login in ["kept", "ended"] {
         let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
-        mesh_logins::insert(db, login, (&aid("alice"), "c1"), &pair, later(600)).await.unwrap();
+        mesh_logins::insert(db, login, (&aid("alice"), "c1"), &pair, later(600), 9).await.unwrap();
     }
     mesh_logins::delete_of(db, &aid("alice"), Some("kept")).await.unwrap();
     assert_eq!((whose("kept", now).await, whose("ended", now).await), (Some(aid("alice")), None));
@@ -157,7 +158,7 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
         |login: &str| Pair { access_hash: login.into(), access_until: until, refresh_hash: format!("r-{login}") };
     let append = async |entry: Entry| assert!(identities::append(db, &entry).await.unwrap());
     let login = async |login: &str, name: &str, serial: &str| {
-        mesh_logins::insert(db, login, (&aid(name), serial), &pair(login), until).await.unwrap();
+        mesh_logins::insert(db, login, (&aid(name), serial), &pair(login), until, 9).await.unwrap();
     };
     let stands = async |login: &str| {
         let is_live = mesh_logins::is_live(db, login, now).await.unwrap();
@@ -191,4 +192,26 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     assert!(!stands("second").await && stands("bobby's").await);
     assert_eq!(refresh("r-second").await, None);
     assert_eq!(refresh("r-bobby's").await, Some(aid("bobby")));
+}
+
+async fn the_oldest_login_of_a_name_makes_room_for_the_next(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let (db, now) = (&workshop.db, workshop.now());
+    let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+    for (name, serial) in [("alice", "a1"), ("bobby", "b1")] {
+        assert!(identities::append(db, &made(Operation::Issue, name, serial, now)).await.unwrap());
+    }
+    let login = async |login: &str, (name, serial), ends_at| {
+        let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
+        mesh_logins::insert(db, login, (&aid(name), serial), &pair, ends_at, 2).await.unwrap();
+    };
+    let stands = async |login| mesh_logins::is_live(db, login, now).await.unwrap();
+    login("bobby's", ("bobby", "b1"), later(50)).await;
+    for (n, one) in ["1", "2", "3"].into_iter().enumerate() {
+        login(one, ("alice", "a1"), later(60 + n as i64)).await;
+    }
+    assert!(!stands("1").await && stands("2").await && stands("3").await);
+    // Of those that began at once, their ids tell.
+    login("4", ("alice", "a1"), later(62)).await;
+    assert!(!stands("2").await && stands("3").await && stands("4").await && stands("bobby's").await);
 }

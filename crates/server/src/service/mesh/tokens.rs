@@ -7,7 +7,10 @@ use ostler_protocol::{
     identities::Identity,
     mesh::{
         Aid,
-        auth::{ACCESS_TOKEN_LIFE_MS, Login2Result, REFRESH_CHAIN_MS_MAX, REFRESH_CHAIN_USES_MAX, RefreshTokenResult},
+        auth::{
+            ACCESS_TOKEN_LIFE_MS, LOGINS_PER_AID_MAX, Login2Result, REFRESH_CHAIN_MS_MAX, REFRESH_CHAIN_USES_MAX,
+            RefreshTokenResult,
+        },
     },
 };
 use ostler_store::{self as store, mesh_logins::Pair};
@@ -46,7 +49,8 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
     let minted = mint_pair(now);
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
     let by = (&proved.aid, proved.serial.as_str());
-    store::mesh_logins::insert(&app.db, &login_id, by, &minted.pair, ends_at).await.map_err(store_failure)?;
+    let inserted = store::mesh_logins::insert(&app.db, &login_id, by, &minted.pair, ends_at, LOGINS_PER_AID_MAX);
+    inserted.await.map_err(store_failure)?;
     Ok(Login2Result {
         access_token: minted.access,
         refresh_token: minted.refresh,
