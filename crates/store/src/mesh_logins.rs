@@ -94,11 +94,10 @@ pub async fn update_refreshed(
     Ok(db.write(sql, args, |row| row.id()).await?.pop())
 }
 
-/// Ends the chain whose refresh token was shown a second time: one of the two who have it has stolen it.
-pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<bool, StoreError> {
-    let ended =
-        db.write("DELETE FROM mesh_logins WHERE spent_hash = $1 RETURNING aid", vec![hash.into()], |row| row.text());
-    Ok(!ended.await?.is_empty())
+/// Ends the chain whose last refresh token but one is shown again: one of the two who have it has stolen it. Whose it was.
+pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<Option<Aid>, StoreError> {
+    const SQL: &str = "DELETE FROM mesh_logins WHERE spent_hash = $1 RETURNING aid";
+    Ok(db.write(SQL, vec![hash.into()], |row| row.id()).await?.pop())
 }
 
 /// Ends every chain of a name, or all but one.

@@ -130,7 +130,13 @@ async fn a_refresh_token_shown_twice_ends_the_login(engine: Engine) {
         answer["result"].clone()
     };
     let next = refresh(&first.refresh).await;
+    let access = id(&next, "access_token");
+    let thief = Tokens { access, refresh: String::new(), answer: next.clone() };
+    let mut connected = Wire::open(&server).await;
+    let params = introduction(&connected, &thief, "dev-1", "", "fanout");
+    assert_eq!(connected.call("auth.connect", params).await["status"], "ok");
     assert_eq!(refresh(&first.refresh).await["success"], false);
+    assert_eq!(connected.socket.closed().await, 1008, "so are its connections");
     assert_eq!(refresh(&id(&next, "refresh_token")).await["success"], false, "the thief's and the owner's are over");
     assert_eq!(refresh(&other.refresh).await["success"], true, "another login goes on");
 }

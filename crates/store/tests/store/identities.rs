@@ -134,8 +134,8 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert!(!refresh("r1", 2, 2, later(600)).await, "the chain has ended");
     assert!(refresh("r1", 2, 2, now).await);
     assert!(!refresh("r2", 3, 2, now).await, "so many times and no more");
-    assert!(!mesh_logins::delete_by_spent(db, "r0").await.unwrap(), "long forgotten");
-    assert!(mesh_logins::delete_by_spent(db, "r1").await.unwrap());
+    assert_eq!(mesh_logins::delete_by_spent(db, "r0").await.unwrap(), None, "long forgotten");
+    assert_eq!(mesh_logins::delete_by_spent(db, "r1").await.unwrap(), Some(aid("alice")));
     assert_eq!((whose("a2", now).await, live(now).await), (None, false));
     for login in ["kept", "ended"] {
         let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };

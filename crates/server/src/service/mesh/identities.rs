@@ -20,6 +20,7 @@ use ostler_store::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::tokens::doubt;
 use crate::{
     app::{App, store_failure},
     auth::{Access, Principal},
@@ -228,10 +229,7 @@ fn changed_meanwhile(aid: &Aid) -> Failure {
 pub async fn end_logins(app: &App, aid: &Aid, except: Option<&str>) -> Result<(), Failure> {
     store::mesh_logins::delete_of(&app.db, aid, except).await.map_err(store_failure)?;
     store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)?;
-    app.mesh.connections.doubt(aid);
-    if let Some(told) = &app.told {
-        told.put_doubt(aid);
-    }
+    doubt(app, aid);
     Ok(())
 }
 

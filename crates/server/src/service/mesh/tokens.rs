@@ -73,9 +73,14 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
             error: None,
         });
     }
-    if store::mesh_logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
-        tracing::warn!("a refresh token was shown a second time; its login was ended");
-    }
+    app.to_the_end(|app| async move {
+        if let Some(aid) = store::mesh_logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
+            tracing::warn!(%aid, "a refresh token was shown a second time; its login was ended");
+            doubt(&app, &aid);
+        }
+        Ok(())
+    })
+    .await?;
     Ok(RefreshTokenResult { error: Some("the refresh token is not valid".into()), ..RefreshTokenResult::default() })
 }
 
@@ -90,6 +95,14 @@ pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Fail
 /// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
 pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
     store::mesh_logins::is_live(&app.db, login_id, app.now()).await.map_err(store_failure)
+}
+
+/// Has every connection of a name, to whichever server, look whether its login still stands.
+pub(super) fn doubt(app: &App, aid: &Aid) {
+    app.mesh.connections.doubt(aid);
+    if let Some(told) = &app.told {
+        told.put_doubt(aid);
+    }
 }
 
 /// Forgets logins that are over, and what can be used no more anyway.
