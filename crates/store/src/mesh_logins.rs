@@ -100,10 +100,9 @@ pub async fn delete_by_spent(db: &Db, hash: &str) -> Result<Option<Aid>, StoreEr
     Ok(db.write(SQL, vec![hash.into()], |row| row.id()).await?.pop())
 }
 
-/// Ends every chain of a name, or all but one.
-pub async fn delete_of(db: &Db, aid: &Aid, except: Option<&str>) -> Result<(), StoreError> {
-    const SQL: &str = "DELETE FROM mesh_logins WHERE aid = $1 AND login_id <> $2";
-    db.execute(SQL, vec![text(aid), except.unwrap_or_default().into()]).await
+/// Forgets those chains of a name that stand no longer.
+pub async fn delete_fallen(db: &Db, aid: &Aid) -> Result<(), StoreError> {
+    db.execute(format!("DELETE FROM mesh_logins AS l WHERE l.aid = $1 AND NOT {}", stands()), vec![text(aid)]).await
 }
 
 /// Uses up what may be used once. False: it was used before.

@@ -137,12 +137,6 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert_eq!(mesh_logins::delete_by_spent(db, "r0").await.unwrap(), None, "long forgotten");
     assert_eq!(mesh_logins::delete_by_spent(db, "r1").await.unwrap(), Some(aid("alice")));
     assert_eq!((whose("a2", now).await, live(now).await), (None, false));
-    for login in ["kept", "ended"] {
-        let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
-        mesh_logins::insert(db, login, (&aid("alice"), "c1"), &pair, later(600), 9).await.unwrap();
-    }
-    mesh_logins::delete_of(db, &aid("alice"), Some("kept")).await.unwrap();
-    assert_eq!((whose("kept", now).await, whose("ended", now).await), (Some(aid("alice")), None));
     assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
     assert!(!mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
     mesh_logins::delete_ended(db, later(60)).await.unwrap();
@@ -191,6 +185,9 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
     assert!(!stands("second").await && stands("bobby's").await);
     assert_eq!(refresh("r-second").await, None);
+    for name in ["alice", "bobby"] {
+        mesh_logins::delete_fallen(db, &aid(name)).await.unwrap();
+    }
     assert_eq!(refresh("r-bobby's").await, Some(aid("bobby")));
 }
 

@@ -144,11 +144,11 @@ pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result
         let grounds = Grounds {
             replaced: Some(Revoked { serial: newest, reason: RevocationReason::Superseded }),
             asked_with: Some(identity.serial),
-            asked_by: Some(login_id.clone()),
+            asked_by: Some(login_id),
             ..Grounds::of(Operation::Rekey)
         };
         let made = certify(&app, &aid, &key, grounds).await?.ok_or_else(revoked)?;
-        end_logins(&app, &aid, Some(&login_id)).await?;
+        end_logins(&app, &aid).await?;
         Ok(result(&aid, &made))
     })
     .await

@@ -176,7 +176,7 @@ pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Re
         certify(&app, &aid, &key, grounds).await?.ok_or_else(|| changed_meanwhile(&aid))?;
         tracing::info!(%aid, by, "the operator gave a certificate");
         if known.is_some() {
-            end_logins(&app, &aid, None).await?;
+            end_logins(&app, &aid).await?;
         }
         Ok((version(&app, &aid, None).await?, true))
     })
@@ -195,7 +195,7 @@ pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdent
     let (aid, by) = (aid.clone(), caller.name().to_owned());
     app.to_the_end(|app| async move {
         let revoked = revoke_newest(&app, &by, &aid, asked.reason).await?;
-        end_logins(&app, &aid, None).await?;
+        end_logins(&app, &aid).await?;
         Ok(revoked)
     })
     .await
@@ -224,13 +224,12 @@ fn changed_meanwhile(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile; ask again"))
 }
 
-/// Clears away what was begun with keys that are good no longer, logins but for one and prekeys, and has connections on
-/// whichever server look at theirs. That they are good no longer does not depend on it.
-pub async fn end_logins(app: &App, aid: &Aid, except: Option<&str>) -> Result<(), Failure> {
-    store::mesh_logins::delete_of(&app.db, aid, except).await.map_err(store_failure)?;
-    store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)?;
+/// Ends the connections, to whichever server, that were begun with keys that are good no longer, and clears away logins
+/// and prekeys that were. What these can still do does not depend on it.
+pub async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
     doubt(app, aid);
-    Ok(())
+    store::mesh_logins::delete_fallen(&app.db, aid).await.map_err(store_failure)?;
+    store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)
 }
 
 pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
