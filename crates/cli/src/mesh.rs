@@ -10,10 +10,7 @@ use std::{
 };
 
 use clap::Subcommand;
-use ostler_client::{
-    is_transient,
-    mesh::{Ambient, Gateway, Member, Standing, is_place_taken},
-};
+use ostler_client::mesh::{Ambient, Gateway, Member, Standing, Unregistered, is_place_taken};
 use ostler_protocol::{
     Failure,
     mesh::{
@@ -162,8 +159,8 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
         match kept.member.register(&gateway, args.invite.clone()).await {
             Ok(certificate) => kept.change(|member| member.adopt(&certificate))?,
             // What may have been registered is not thrown away: to join again with the same key is to go on.
-            Err(failure) if is_transient(&failure) => return Err(failure),
-            Err(failure) => return kept.remove().and(Err(failure)),
+            Err(Unregistered::Unsettled(failure)) => return Err(failure),
+            Err(Unregistered::Refused(failure)) => return kept.remove().and(Err(failure)),
         }
     }
     match kept.enter(&gateway, inbox::READER).await {

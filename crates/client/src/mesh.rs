@@ -33,7 +33,7 @@ pub use pages::Standing;
 pub use sealing::{Came, Keys, Opened, OwnPrekey, Sealer, Shut};
 pub use session::{Heard, Session};
 
-use crate::web_client;
+use crate::{is_transient, web_client};
 
 const RULE_PLACE_TAKEN: &str = "mesh-place-taken";
 
@@ -75,6 +75,21 @@ pub struct Tokens {
     pub new_certificate: Option<Certificate>,
 }
 
+/// Why a name could not be registered.
+#[derive(Debug)]
+pub enum Unregistered {
+    /// It is not the key's, and nothing was done.
+    Refused(Failure),
+    /// It may be registered for the key all the same: to register it again is to find out.
+    Unsettled(Failure),
+}
+
+impl From<Failure> for Unregistered {
+    fn from(failure: Failure) -> Self {
+        Self::Unsettled(failure)
+    }
+}
+
 impl Gateway {
     /// The gateway of the server at `base_url`, believed if it comes from this root (PEM).
     pub fn new(base_url: &str, root: &str, ambient: Ambient) -> Result<Self, Failure> {
@@ -94,7 +109,12 @@ impl Gateway {
     }
 
     /// Registers a name for a key. Again with the same key, it gives the same name.
-    pub async fn register(&self, aid: &Aid, key: &PrivateKey, invite: Option<String>) -> Result<Identity, Failure> {
+    pub async fn register(
+        &self,
+        aid: &Aid,
+        key: &PrivateKey,
+        invite: Option<String>,
+    ) -> Result<Identity, Unregistered> {
         let params = CreateAidParams {
             aid: aid.clone(),
             public_key: key.public_key().to_base64(),
@@ -107,14 +127,17 @@ impl Gateway {
                 let path = format!("/pki/cert/{aid}");
                 self.page(&path).await?.ok_or(failure)?
             }
-            Err(failure) => return Err(failure),
+            Err(failure) if is_transient(&failure) => return Err(failure.into()),
+            Err(failure) => return Err(Unregistered::Refused(failure)),
         };
         let certificate = Certificate::from_pem(&cert).ok_or_else(|| not_believed("the certificate cannot be read"))?;
-        let believed = self.chain().await?.verify_agent(certificate.clone(), aid.as_str(), self.ambient.now());
-        believed.map_err(|fault| not_believed(&fault.to_string()))?;
-        Identity::new(key.clone(), certificate).ok_or_else(|| {
-            Failure::rule(FailureKind::StateConflict, "aid-taken", format!("{aid} already exists and is another's"))
-        })
+        let identity = Identity::new(key.clone(), certificate.clone()).ok_or_else(|| {
+            let message = format!("{aid} already exists and is another's");
+            Unregistered::Refused(Failure::rule(FailureKind::StateConflict, "aid-taken", message))
+        })?;
+        let believed = self.chain().await?.verify_agent(certificate, aid.as_str(), self.ambient.now());
+        believed.map_err(|fault| pages::doubtful(&fault))?;
+        Ok(identity)
     }
 
     /// Logs in: the auth service proves itself first, by a certificate that was not revoked.
@@ -131,7 +154,7 @@ impl Gateway {
             Certificate::from_pem(&begun.auth_cert).ok_or_else(|| not_believed("its certificate cannot be read"))?;
         let service = format!("auth.{}", aid.domain());
         let now = self.ambient.now();
-        chain.verify_service(&auth, &service, now).map_err(|fault| not_believed(&fault.to_string()))?;
+        chain.verify_service(&auth, &service, now).map_err(|fault| pages::doubtful(&fault))?;
         if self.is_revoked(&auth.serial()).await? {
             return Err(not_believed(&format!("the certificate of {service} was revoked")));
         }

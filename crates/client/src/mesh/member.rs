@@ -16,7 +16,7 @@ use ostler_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Ambient, Gateway, Keys, OwnPrekey, Sealer};
+use super::{Ambient, Gateway, Keys, OwnPrekey, Sealer, Unregistered};
 
 /// Certificates of the same key that are kept: what was sealed for the one before can still be opened.
 const CERTIFICATES_KEPT: usize = 4;
@@ -57,7 +57,7 @@ impl Member {
 
     /// Registers the name: see [`Member::adopt`]. Again with the same key it is the same name, so whoever keeps the key first
     /// loses nothing.
-    pub async fn register(&self, gateway: &Gateway, invite: Option<String>) -> Result<Certificate, Failure> {
+    pub async fn register(&self, gateway: &Gateway, invite: Option<String>) -> Result<Certificate, Unregistered> {
         let identity = gateway.register(&self.aid, &self.key, invite).await?;
         Ok(identity.certificate().clone())
     }

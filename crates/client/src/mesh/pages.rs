@@ -10,7 +10,7 @@ use std::{
 use http::{Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
-    certificates::{Certificate, Chain, FaultKind, Peer, Serial},
+    certificates::{Certificate, Chain, Fault, FaultKind, Peer, Serial},
     crl::{LIST_BYTES_MAX, Revocations},
 };
 use ostler_protocol::{Failure, FailureKind, mesh::Aid};
@@ -58,7 +58,7 @@ impl Gateway {
             let authorities =
                 Certificate::list_from_pem(&text).ok_or_else(|| not_believed("the chain cannot be read"))?;
             Chain::verify(authorities, std::slice::from_ref(&self.root), self.ambient.now())
-                .map_err(|fault| not_believed(&fault.to_string()))
+                .map_err(|fault| doubtful(&fault))
         };
         self.known.chain.get_or_try_init(read).await
     }
@@ -68,8 +68,7 @@ impl Gateway {
         let Some(certificate) = self.certificate(aid, fingerprint).await? else { return Ok(Standing::Unknown) };
         let not_believed = |why: String| Standing::NotBelieved { certificate: Box::new(certificate.clone()), why };
         match self.chain().await?.verify_agent(certificate.clone(), aid.as_str(), self.ambient.now()) {
-            // An issuer dates nothing ahead, so it is our clock that is behind.
-            Err(fault) if fault.kind == FaultKind::NotYetValid => Err(unknowable("mesh-clock", &fault.to_string())),
+            Err(fault) if fault.kind == FaultKind::NotYetValid => Err(doubtful(&fault)),
             Err(fault) => Ok(not_believed(fault.to_string())),
             Ok(_) if self.is_revoked(&certificate.serial()).await? => {
                 Ok(not_believed(format!("the certificate of {aid} was revoked")))
@@ -159,6 +158,15 @@ async fn page(web: &reqwest::Client, address: &str, bytes_max: usize) -> Result<
 fn is_fingerprint(named: &str) -> bool {
     let digits = named.strip_prefix("sha256:").unwrap_or_default().as_bytes();
     digits.len() == 64 && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Why a certificate is not believed, or not yet.
+pub(super) fn doubtful(fault: &Fault) -> Failure {
+    match fault.kind {
+        // An issuer dates nothing ahead, so it is our clock that is behind.
+        FaultKind::NotYetValid => unknowable("mesh-clock", &format!("{fault}; is this machine's clock right?")),
+        _ => not_believed(&fault.to_string()),
+    }
 }
 
 /// Whether somebody is to be believed could not be found out.

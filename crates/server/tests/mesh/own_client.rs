@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
-use ostler_client::mesh::{Ambient, Gateway, Member, Opened, Sealer, Shut, Standing, is_place_taken};
+use ostler_client::mesh::{Ambient, Gateway, Member, Opened, Sealer, Shut, Standing, Unregistered, is_place_taken};
 use ostler_crypto::certificates::Certificate;
-use ostler_protocol::{Failure, mesh::Aid};
+use ostler_protocol::{Failure, FailureKind, mesh::Aid};
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
@@ -20,6 +20,7 @@ on_both_engines!(
     a_long_list_of_revocations_is_read,
     a_device_that_is_not_believed_keeps_nothing_from_the_others,
     what_cannot_be_checked_now_is_not_shut_for_good,
+    a_key_whose_name_may_be_registered_is_not_given_up,
 );
 
 /// How far both sides' clocks are behind this machine's. Each test has a process of its own.
@@ -197,4 +198,27 @@ async fn what_cannot_be_checked_now_is_not_shut_for_good(engine: Engine) {
     assert!(matches!(opened[0].contents, Err(Shut::ForNow(_))), "{opened:?}");
     DAYS_BEHIND.store(0, Ordering::SeqCst);
     assert_eq!(texts(&sealer.pull(0).await.unwrap().0), ["once more"]);
+}
+
+async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
+    let server = start(engine).await;
+    let member = |name: &str| Member::new(aid(name), "", String::new(), AMBIENT);
+    let gateway = async || gateway(&server).await;
+    let alice = member("alice");
+    // A clock that is a day behind the server's.
+    let (early, right) = (gateway().await, gateway().await);
+    DAYS_BEHIND.store(1, Ordering::SeqCst);
+    match alice.register(&early, None).await {
+        Err(Unregistered::Unsettled(failure)) => assert_eq!(failure.rule_name(), Some("mesh-clock"), "{failure}"),
+        other => panic!("{other:?}"),
+    }
+    DAYS_BEHIND.store(0, Ordering::SeqCst);
+    assert_eq!(alice.register(&right, None).await.unwrap().name(), "alice.localhost.test", "it was registered");
+    // Whoever has another key, or asks for what nobody gives, has nothing to keep.
+    for (member, kind) in [(member("alice"), FailureKind::StateConflict), (member("auth"), FailureKind::Forbidden)] {
+        match member.register(&right, None).await {
+            Err(Unregistered::Refused(failure)) => assert_eq!(failure.kind, kind, "{failure}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
