@@ -75,7 +75,7 @@ struct InitArgs {
     /// The issuer's certificate, PEM
     #[arg(long, value_name = "FILE", requires = "root")]
     issuer: Option<PathBuf>,
-    /// The issuer's key, PKCS#8 in PEM; it is kept sealed
+    /// The issuer's key, PKCS#8 in PEM, on P-384; it is kept sealed
     #[arg(long, value_name = "FILE", requires = "root")]
     issuer_key: Option<PathBuf>,
     #[command(flatten)]

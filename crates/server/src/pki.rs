@@ -125,12 +125,20 @@ impl Pki {
         if issuer.name() != domain.as_str() {
             return Err(mistaken(&format!("the issuer is of {:?}, not of {domain}", issuer.name())));
         }
-        let fits = Authority::new(Kind::Issuer, key.clone(), issuer.clone()).is_some();
-        if !fits {
-            return Err(mistaken("the issuer's key is not its certificate's, or the certificate is no issuer's"));
+        if key.curve() != Kind::Issuer.curve() {
+            let (is, needed) = (key.curve().name(), Kind::Issuer.curve().name());
+            return Err(mistaken(&format!("the issuer's key is on {is}, and has to be on {needed}")));
         }
+        let authority = Authority::new(Kind::Issuer, key.clone(), issuer.clone());
+        let authority = authority
+            .ok_or_else(|| mistaken("the issuer's key is not its certificate's, or the certificate is no issuer's"))?;
         let authorities = vec![issuer.clone(), registry.clone(), root.clone()];
         Chain::verify(authorities, std::slice::from_ref(&root), now).map_err(|fault| mistaken(&fault.to_string()))?;
+        // Whoever cannot certify the auth service is of no use, and is not written down for good.
+        let service = domain.service("auth");
+        if authority.issue(Kind::Service, &service, &key.public_key(), &serial(), now).is_none() {
+            return Err(mistaken(&format!("the issuer cannot certify {service}")));
+        }
         let files = open_files(config)?;
         {
             let _lock = files.lock()?;

@@ -83,6 +83,42 @@ fn files_that_do_not_fit_are_the_callers_mistake() {
     assert!(!home.data_dir.join("pki").exists(), "nothing was made");
 }
 
+/// Signed by an authority above it with OpenSSL, as somebody else's would be.
+#[test]
+fn an_issuer_on_another_curve_is_refused_before_anything_is_written() {
+    let home = Home::new(Engine::Sqlite);
+    let made = |name: &str, curve: &str, common_name: &str, above: Option<&str>, length: u8| {
+        let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
+        let (curve, subject) = (format!("ec_paramgen_curve:{curve}"), format!("/CN={common_name}"));
+        let constraints = format!("basicConstraints=critical,CA:TRUE,pathlen:{length}");
+        let mut args =
+            vec!["req", "-x509", "-newkey", "ec", "-pkeyopt", &curve, "-nodes", "-sha384", "-subj", &subject];
+        args.extend(["-keyout", &key, "-out", &certificate, "-days", "9", "-addext", &constraints]);
+        args.extend(["-addext", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign"]);
+        let signer = above.map(|above| (format!("{above}.crt"), format!("{above}.key")));
+        if let Some((certificate, key)) = &signer {
+            args.extend(["-CA", certificate, "-CAkey", key]);
+        }
+        openssl(&home, &args);
+    };
+    made("root", "P-384", "Root", None, 2);
+    made("registry", "P-384", "Registry", Some("root"), 1);
+    let import = |issuer: &str| {
+        let (certificate, key) = (format!("{issuer}.crt"), format!("{issuer}.key"));
+        let mut args = vec!["pki", "init", "--mesh-issuer", "probe.test", "--root", "root.crt"];
+        args.extend(["--registry", "registry.crt", "--issuer", &certificate, "--issuer-key", &key]);
+        home.cli(None, &args)
+    };
+    made("short", "P-256", "probe.test", Some("registry"), 0);
+    let refused = import("short");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has to be on P-384"), "{refused:?}");
+    assert!(!home.data_dir.join("pki").exists(), "nothing was made");
+    made("issuer", "P-384", "probe.test", Some("registry"), 0);
+    let taken = import("issuer");
+    assert!(taken.status.success(), "{taken:?}");
+}
+
 #[test]
 fn only_public_keys_are_sent_and_a_dry_run_says_what_would_be_revoked() {
     let home = Home::new(Engine::Sqlite);

@@ -123,10 +123,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Takes up an authority that was made before. `None`: the key is another's, or the certificate is of another kind.
+    /// Takes up an authority that was made before. `None`: the key is another's or on another curve than its kind's, or the
+    /// certificate is of another kind.
     pub fn new(kind: Kind, key: PrivateKey, certificate: Certificate) -> Option<Self> {
         let (_, constraints) = certificate.body().get_extension::<BasicConstraints>().ok()??;
-        let fits = constraints.ca && constraints.path_len_constraint == Some(kind.path_length()?);
+        let is_of_kind = constraints.ca && constraints.path_len_constraint == Some(kind.path_length()?);
+        let fits = is_of_kind && key.curve() == kind.curve();
         (fits && key.public_key() == *certificate.public_key()).then_some(Self { kind, key, certificate })
     }
 

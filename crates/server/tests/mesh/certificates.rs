@@ -204,6 +204,10 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
     };
     let rule = |outcome: Result<Pki, Failure>| outcome.err().unwrap().rule_name().unwrap().to_owned();
     assert_eq!(rule(Pki::import(&config, &supplied(&key()), now)), "pki", "the key is another's");
+    let short = PrivateKey::generate(Curve::P256, &mut fill);
+    let refused = Pki::import(&config, &supplied(&short), now).err().unwrap();
+    assert!(refused.message.contains("has to be on P-384"), "{refused}");
+    assert!(!scratch.path().join("pki").exists(), "nothing was written");
     let pki = Pki::import(&config, &supplied(issuer.key()), now).unwrap();
     assert_eq!((pki.root(), pki.issuer().certificate()), (root.certificate(), issuer.certificate()));
     assert_eq!(rule(Pki::import(&config, &supplied(issuer.key()), now)), "pki-there");
