@@ -3,6 +3,7 @@
 
 use ostler_crypto::certificates::Certificate;
 use ostler_protocol::FailureKind;
+use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -15,6 +16,7 @@ use crate::{
 on_both_engines!(
     the_auth_service_proves_itself_and_the_agent_does,
     a_nonce_is_good_once_for_its_login_and_for_a_minute,
+    what_was_used_is_remembered_where_a_clock_is_behind,
     a_stranger_and_a_forged_certificate_get_nowhere,
     tokens_go_round_until_their_chain_ends,
     a_refresh_token_shown_twice_ends_the_login,
@@ -76,6 +78,24 @@ async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
     let late = alice.begin(&server).await;
     server.clock.advance_ms(60_001);
     assert_eq!(second(&server, alice.proof(&late, "1")).await, -32001);
+}
+
+async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 10).await;
+    let agent = Agent::register(&server, "alice").await;
+    agent.login(&server).await;
+    let spent = async || server.store("SELECT ticket FROM mesh_spent").await;
+    // Of what was used up long ago it can be seen that somebody has swept since.
+    let planted = |ticket: &str, ms_ago: i64| {
+        let ends_at = server.clock.now().as_microsecond() - ms_ago * 1_000;
+        format!("INSERT INTO mesh_spent (ticket, ends_at) VALUES ('{ticket}', {ends_at})")
+    };
+    server.clock.advance_ms(120_000);
+    server.store(&planted("long-ago", 300_000)).await;
+    eventually("it was swept", async || (!spent().await.contains(&"long-ago".to_owned())).then_some(())).await;
+    assert_eq!(spent().await.len(), 1, "a minute after its end, by this clock, the nonce is remembered");
+    server.clock.advance_ms(300_000);
+    eventually("it is forgotten", async || spent().await.is_empty().then_some(())).await;
 }
 
 async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {

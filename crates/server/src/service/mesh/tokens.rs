@@ -22,6 +22,8 @@ use crate::{
 };
 
 const TOKEN_BYTES_MAX: usize = 256;
+/// How far the clocks of two servers may be apart: what was used up is remembered for so long after its end.
+const CLOCKS_APART_MS_MAX: i64 = 5 * 60_000;
 
 struct Minted {
     access: SecretString,
@@ -105,7 +107,8 @@ pub(super) fn doubt(app: &App, aid: &Aid) {
     }
 }
 
-/// Forgets logins that are over, and what can be used no more anyway.
+/// Forgets logins that are over, and what can be used no more anyway, wherever a clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
-    store::mesh_logins::delete_ended(&app.db, app.now()).await.map_err(store_failure)
+    let ended_before = after(app.now(), -CLOCKS_APART_MS_MAX);
+    store::mesh_logins::delete_ended(&app.db, ended_before).await.map_err(store_failure)
 }
