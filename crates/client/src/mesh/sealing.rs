@@ -160,9 +160,7 @@ impl Sealer {
         if theirs.is_empty() {
             return Err(self.nothing_sealed(to, doubt).await?);
         }
-        let own = self.aid.clone();
-        let (mut copies, _) = self.sealed_for(&own, to, &message_id, now_ms, &text).await?;
-        copies.retain(|(device_id, _)| *device_id != self.device_id);
+        let copies = self.sealed_for_others(to, &message_id, now_ms, &text).await?;
         let (kind, payload) = match theirs.as_slice() {
             [(_, envelope)] if copies.is_empty() => (SEALED, json!(envelope)),
             _ => {
@@ -178,6 +176,23 @@ impl Sealer {
         let params = json!({"to": to, "payload": payload, "type": kind, "encrypted": true, "message_id": message_id,
             "timestamp": now_ms});
         self.session.call("message.send", &params).await
+    }
+
+    /// Copies for the sender's other devices, unless the message is for them in any case.
+    async fn sealed_for_others(
+        &mut self,
+        to: &Aid,
+        message_id: &str,
+        now_ms: i64,
+        text: &str,
+    ) -> Result<Vec<(String, Envelope)>, Failure> {
+        if *to == self.aid {
+            return Ok(vec![]);
+        }
+        let own = self.aid.clone();
+        let (mut copies, _) = self.sealed_for(&own, to, message_id, now_ms, text).await?;
+        copies.retain(|(device_id, _)| *device_id != self.device_id);
+        Ok(copies)
     }
 
     /// Why there is nobody to seal for.

@@ -21,6 +21,7 @@ on_both_engines!(
     a_device_that_is_not_believed_keeps_nothing_from_the_others,
     what_cannot_be_checked_now_is_not_shut_for_good,
     a_key_whose_name_may_be_registered_is_not_given_up,
+    what_somebody_sends_itself_comes_once_to_each_of_its_devices,
 );
 
 /// How far both sides' clocks are behind this machine's. Each test has a process of its own.
@@ -220,5 +221,21 @@ async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
             Err(Unregistered::Refused(failure)) => assert_eq!(failure.kind, kind, "{failure}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+async fn what_somebody_sends_itself_comes_once_to_each_of_its_devices(engine: Engine) {
+    let server = start(engine).await;
+    let mut first = register(&server, "alice").await;
+    // The same name and key, on another device.
+    let mut kept = serde_json::to_value(&first).unwrap();
+    kept["device_id"] = json!("another-device");
+    let mut second: Member = serde_json::from_value(kept).unwrap();
+    let mut here = enter(&server, &mut first).await;
+    let mut there = enter(&server, &mut second).await;
+    here.send(&aid("alice"), &say("a note")).await.unwrap();
+    for device in [&mut here, &mut there] {
+        let (came, _) = device.pull(0).await.unwrap();
+        assert_eq!(texts(&came), ["a note"]);
     }
 }
