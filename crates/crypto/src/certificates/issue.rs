@@ -179,10 +179,6 @@ impl Authority {
     pub fn key(&self) -> &PrivateKey {
         &self.key
     }
-
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
 }
 
 /// A common name may be as long as a name in the DNS, which it is; X.520's 64 characters are too few for some.

@@ -42,7 +42,6 @@ pub enum FaultKind {
     Extension,
     /// It bears another name than the one asked for, or one outside its issuer's domain.
     Name,
-    Revoked,
 }
 
 impl fmt::Display for Fault {
@@ -60,7 +59,6 @@ impl fmt::Display for Fault {
             FaultKind::KeyKind => "has a key on another curve than it needs",
             FaultKind::Extension => "has an extension that is unknown or given twice",
             FaultKind::Name => "bears a name that does not belong here",
-            FaultKind::Revoked => "was revoked",
         };
         write!(f, "the certificate of {:?} {what}", self.certificate)
     }

@@ -109,7 +109,7 @@ fn nobody_signs_above_his_station() {
     let (p256, p384) = (domain.key(Curve::P256), domain.key(Curve::P384));
     let serial = domain.serial();
     let refused = |by: &Authority, kind, name: &str, key: &PrivateKey| {
-        assert!(by.issue(kind, name, &key.public_key(), &serial, now()).is_none(), "{kind:?} by {:?}", by.kind());
+        assert!(by.issue(kind, name, &key.public_key(), &serial, now()).is_none(), "{kind:?} by {by:?}");
     };
     refused(&domain.issuer, Kind::Issuer, "sub.probe.test", &p384);
     refused(&domain.issuer, Kind::Registry, "r", &p384);

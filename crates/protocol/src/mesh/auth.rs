@@ -1,5 +1,5 @@
-//! Registration, login, tokens and certificates on the wire. A gateway remembers a pending login by its request id, for the
-//! two halves of it come over different connections.
+//! Registration, login, tokens and certificates on the wire. A login's two halves come over different connections, and a
+//! request id holds them together: it says, sealed, all that the second must know of the first.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use ostler_crypto::certificates::Certificate;
+use ostler_crypto::{certificates::Certificate, proofs};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     identities::{Identity, Operation, RevocationReason},
@@ -94,8 +94,8 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
 
 pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Failure> {
     let Login2Params { aid, request_id, nonce, client_time, signature } = asked;
-    let signed = format!("{nonce}:{client_time}");
-    let identity = finish(app, &aid, (&request_id, &nonce), signed.as_bytes(), &signature).await?;
+    let signed = proofs::login(&nonce, &client_time);
+    let identity = finish(app, &aid, (&request_id, &nonce), &signed, &signature).await?;
     let next = next_certificate(app, &identity).await?;
     tokens::begin(app, &identity, next.map(|next| next.to_pem())).await
 }
@@ -122,8 +122,8 @@ pub async fn request_cert(app: &App, caller: &MeshCaller, asked: RequestCertPara
 /// The next certificate for the same key, once the present one is past half its life.
 pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
     let RenewCertParams { request_id, nonce, signature } = asked;
-    let proof = (request_id.as_str(), nonce.as_str());
-    let identity = finish(app, &caller.aid, proof, nonce.as_bytes(), &signature).await?;
+    let signed = proofs::renewal(&nonce);
+    let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
     let next = next_certificate(app, &identity).await?;
     next.map(|next| result(&caller.aid, &next)).ok_or_else(|| {
         let message = "the certificate is not past half its life";
@@ -135,8 +135,8 @@ pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) 
 pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result<CertResult, Failure> {
     let RekeyParams { request_id, nonce, public_key, signature } = asked;
     let key = agents_key(&public_key)?;
-    let (signed, proof) = (format!("{nonce}{public_key}"), (request_id.as_str(), nonce.as_str()));
-    let identity = finish(app, &caller.aid, proof, signed.as_bytes(), &signature).await?;
+    let signed = proofs::rekey(&nonce, &public_key);
+    let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
     app.mesh.count_rekey(&caller.aid, app.now())?;
     let (aid, login_id) = (caller.aid.clone(), caller.login_id.clone());
     app.to_the_end(|app| async move {
