@@ -195,11 +195,10 @@ impl Pki {
         self.issuer.issue(Kind::Agent, aid.as_str(), key, &serial(), now)
     }
 
-    /// The list of trusted roots, which is ours alone, signed.
-    pub fn trust_list(&self, now: Timestamp) -> Map<String, Value> {
+    /// The list of trusted roots, which is ours alone, signed. It sends whoever asks what was revoked to `base`.
+    pub fn trust_list(&self, base: &str, now: Timestamp) -> Map<String, Value> {
         let root = self.root();
-        let base = format!("http://pki.{}/pki", self.domain);
-        let root_entry = Root::active("root-1", "", root, &format!("{base}/crl"), &format!("{base}/ocsp"));
+        let root_entry = Root::active("root-1", "", root, &format!("{base}/pki/crl"), &format!("{base}/pki/ocsp"));
         // A later root makes a later list.
         let version = root.not_before().as_second().max(0) as u64;
         trust_list::sign(&self.authority, version, now, hours_after(now, TRUST_LIST_HOURS), &[root_entry])

@@ -54,6 +54,22 @@ impl Config {
         domain.map_err(|fault| Failure::invalid("config", format!("mesh.issuer: {fault}")))
     }
 
+    /// Where everybody reaches what is served of the mesh: beside the configured gateway, or else by the domain's own name,
+    /// as this server listens.
+    pub fn mesh_base(&self) -> String {
+        let configured = self.mesh.gateway_url.as_deref().and_then(|url| {
+            let (scheme, rest) = url.split_once("://")?;
+            Some(format!("{}://{}", scheme.replacen("ws", "http", 1), rest.split('/').next()?))
+        });
+        configured.unwrap_or_else(|| {
+            let usual = if self.scheme() == "https" { "443" } else { "80" };
+            // Which one a 0 becomes is not known beforehand.
+            let port = self.server.listen.rsplit(':').next().filter(|port| ![usual, "0"].contains(port));
+            let scheme = self.scheme();
+            format!("{scheme}://pki.{}{}", self.mesh.issuer, port.map(|port| format!(":{port}")).unwrap_or_default())
+        })
+    }
+
     pub fn pki_directory(&self) -> Result<PathBuf, Failure> {
         Ok(self.mesh.pki_directory.clone().unwrap_or(self.data_dir()?.join("pki")))
     }
@@ -86,5 +102,29 @@ impl Config {
             (None, None) => Ok(None),
             _ => Err(Failure::invalid("config", "server.tls_cert and server.tls_key go together")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_of_the_mesh_is_found_where_the_server_is_reached() {
+        let base = |listen: &str, is_tls: bool, gateway: Option<&str>| {
+            let mut config = Config::default();
+            config.server.listen = listen.into();
+            config.server.tls_cert = is_tls.then(|| "web.crt".into());
+            config.mesh.issuer = "probe.test".into();
+            config.mesh.gateway_url = gateway.map(str::to_owned);
+            config.mesh_base()
+        };
+        assert_eq!(base("0.0.0.0:80", false, None), "http://pki.probe.test");
+        assert_eq!(base("0.0.0.0:443", true, None), "https://pki.probe.test");
+        assert_eq!(base("[::]:8443", true, None), "https://pki.probe.test:8443");
+        assert_eq!(base("127.0.0.1:0", false, None), "http://pki.probe.test");
+        let proxied = Some("wss://gateway.probe.test:9443/aun");
+        assert_eq!(base("127.0.0.1:7000", false, proxied), "https://gateway.probe.test:9443");
+        assert_eq!(base("127.0.0.1:7000", false, Some("ws://10.0.0.1")), "http://10.0.0.1");
     }
 }

@@ -145,7 +145,7 @@ pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
     if let Some((_, list)) = roots.as_ref().filter(|(made_at, _)| is_fresh(*made_at, now)) {
         return Ok(list.clone());
     }
-    let list: Arc<str> = serde_json::Value::Object(pki.trust_list(now)).to_string().into();
+    let list: Arc<str> = serde_json::Value::Object(pki.trust_list(&app.config.mesh_base(), now)).to_string().into();
     *roots = Some((now, list.clone()));
     Ok(list)
 }
