@@ -3,18 +3,22 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::available_parallelism,
 };
 
 use ostler_protocol::{
     Failure, FailureKind,
     ids::AgentId,
     manifest::{Canonical, Checked, ManifestDiff, diff::diff},
-    relations::standing::{Declared, DeclaredSince},
+    relations::standing::{Declared, DeclaredSince, Question},
 };
 use ostler_store::{self as store, Db};
 use quick_cache::{Weighter, sync::Cache};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 
 use crate::app::store_failure;
 
@@ -24,6 +28,12 @@ const MANIFESTS_EXPECTED: usize = 256;
 /// A diff of ordinary manifests is a few KiB, the largest more than 1 MiB.
 const DIFFS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const DIFFS_EXPECTED: usize = 512;
+/// A question is a few hundred bytes, the longest 10 KiB: room for what several people with as many relations as they may
+/// have, with agents that ask for as much as they may, have to answer.
+const QUESTIONS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+const QUESTIONS_EXPECTED: usize = 4_096;
+/// Of the machine's cores, this share at most reads and compares manifests.
+const CORES_DIVISOR: usize = 2;
 
 /// A version of an agent's manifest.
 pub struct Version {
@@ -61,10 +71,21 @@ impl<Key> Weighter<Key, Arc<Between>> for Bytes {
     }
 }
 
+impl<Key> Weighter<Key, Arc<Option<Question>>> for Bytes {
+    fn weight(&self, _: &Key, question: &Arc<Option<Question>>) -> u64 {
+        (size_of::<Option<Question>>() + question.as_ref().as_ref().map_or(0, Question::bytes)) as u64
+    }
+}
+
 pub struct Manifests {
     versions: Cache<(AgentId, i64), Arc<Version>, Bytes>,
     /// From one version to another, as somebody who consented to the first one sees it.
     diffs: Cache<(AgentId, i64, i64), Arc<Between>, Bytes>,
+    /// What follows from those for whoever has to answer: small, so that it is still known when the rest is long forgotten.
+    questions: Cache<(AgentId, i64, i64), Arc<Option<Question>>, Bytes>,
+    /// For whoever reads or compares a manifest. Nobody can have all the cores by asking for that very often.
+    places: Arc<Semaphore>,
+    computed: AtomicU64,
     /// Agents that somebody is changing, each with those who wait for their turn.
     changing: Mutex<HashMap<AgentId, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -74,9 +95,16 @@ impl Default for Manifests {
         Self {
             versions: Cache::with_weighter(MANIFESTS_EXPECTED, MANIFESTS_BYTES_MAX, Bytes),
             diffs: Cache::with_weighter(DIFFS_EXPECTED, DIFFS_BYTES_MAX, Bytes),
+            questions: Cache::with_weighter(QUESTIONS_EXPECTED, QUESTIONS_BYTES_MAX, Bytes),
+            places: Arc::new(Semaphore::new(places())),
+            computed: AtomicU64::new(0),
             changing: Mutex::default(),
         }
     }
+}
+
+fn places() -> usize {
+    available_parallelism().map_or(1, |cores| cores.get().div_ceil(CORES_DIVISOR))
 }
 
 impl Manifests {
@@ -110,18 +138,18 @@ impl Manifests {
     }
 
     pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<Version>, Failure> {
-        if let Some(known) = self.versions.get(&(agent_id, version)) {
-            return Ok(known);
-        }
-        let kept = store::manifests::get(db, agent_id, version).await.map_err(store_failure)?;
-        let kept = kept.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
-        let since = kept.declared_since;
-        let canonical = Canonical { text: kept.manifest, hash: kept.hash };
-        let checked = aside(move || Checked::stored(canonical)).await??;
-        let bytes = checked.bytes() as u64;
-        let known = Arc::new(Version { version, checked, since, bytes });
-        self.versions.insert((agent_id, version), known.clone());
-        Ok(known)
+        // Boxed, as those below are: such futures stand in each other, and a worker's stack is small.
+        let read = Box::pin(async {
+            let kept = store::manifests::get(db, agent_id, version).await.map_err(store_failure)?;
+            let kept = kept.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
+            let since = kept.declared_since;
+            let canonical = Canonical { text: kept.manifest, hash: kept.hash };
+            let checked = self.aside(move || Checked::stored(canonical)).await??;
+            let bytes = checked.bytes() as u64;
+            Ok(Arc::new(Version { version, checked, since, bytes }))
+        });
+        // Whoever asks for the same meanwhile waits for this answer.
+        self.versions.get_or_insert_async(&(agent_id, version), read).await
     }
 
     /// What has changed for somebody who consented to a version.
@@ -135,30 +163,63 @@ impl Manifests {
         if consented == current.version {
             return Ok(Arc::default());
         }
-        let key = (agent_id, consented, current.version);
-        if let Some(known) = self.diffs.get(&key) {
-            return Ok(known.diff.clone());
-        }
-        let before = self.get(db, agent_id, consented).await?;
-        let current = current.clone();
-        let compare =
-            move || current.declared().changed_since(consented, diff(Some(&before.checked), &current.checked));
-        let diff = Arc::new(aside(compare).await?);
-        let bytes = diff.bytes() as u64;
-        self.diffs.insert(key, Arc::new(Between { diff: diff.clone(), bytes }));
-        Ok(diff)
+        let compare = Box::pin(async {
+            let (before, current) = (self.get(db, agent_id, consented).await?, current.clone());
+            let compare =
+                move || current.declared().changed_since(consented, diff(Some(&before.checked), &current.checked));
+            let diff = Arc::new(self.aside(compare).await?);
+            let bytes = diff.bytes() as u64;
+            Ok(Arc::new(Between { diff, bytes }))
+        });
+        let between = self.diffs.get_or_insert_async(&(agent_id, consented, current.version), compare).await;
+        between.map(|between| between.diff.clone())
     }
-}
 
-/// Does what may take tens of milliseconds where nobody else waits for it.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(Failure::internal)
+    /// What somebody who consented to a version has to answer to now that another one is current; none: nothing.
+    pub async fn question(
+        &self,
+        db: &Db,
+        agent_id: AgentId,
+        consented: i64,
+        current: i64,
+    ) -> Result<Arc<Option<Question>>, Failure> {
+        let work_out = Box::pin(async {
+            let current = self.get(db, agent_id, current).await?;
+            let changed = self.changed(db, agent_id, consented, &current).await?;
+            Ok(Arc::new(current.declared().question(&changed)))
+        });
+        self.questions.get_or_insert_async(&(agent_id, consented, current), work_out).await
+    }
+
+    /// Does what may take tens of milliseconds where nobody else waits for it, in its turn.
+    pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+        let place = self.places.clone().acquire_owned().await.map_err(Failure::internal)?;
+        self.computed.fetch_add(1, Relaxed);
+        let work = move || {
+            // What was begun is finished, whether or not somebody still waits for it.
+            let _place = place;
+            work()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(Failure::internal)
+    }
+
+    /// How often manifests were read or compared.
+    pub fn computed(&self) -> u64 {
+        self.computed.load(Relaxed)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
-    use ostler_protocol::manifest::{Change, Rule};
+    use futures_util::{FutureExt, future::join_all};
+    use ostler_protocol::{
+        Timestamp,
+        agents::Agent,
+        manifest::{Change, Rule},
+        relations::standing::declared_since,
+    };
+    use ostler_store::{StoreConfig, Synchronous, manifests::KeptManifest};
+    use serde_json::{Value, json};
     use uuid::Uuid;
 
     use super::*;
@@ -198,5 +259,81 @@ mod tests {
         }
         assert!(!manifests.diffs.is_empty() && manifests.diffs.weight() <= DIFFS_BYTES_MAX);
         assert!(manifests.diffs.len() as u64 <= DIFFS_BYTES_MAX / bytes);
+    }
+
+    fn manifest(scopes: &[&str]) -> Value {
+        let scope = |id: &&str| json!({"id": id, "label_i18n_key": "a.b", "label_fallback": id, "description_fallback": "x", "sensitivity": "low"});
+        let scopes: Vec<_> = scopes.iter().map(scope).collect();
+        json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [], "permission_scopes": scopes})
+    }
+
+    /// An agent with these manifests, one after the other.
+    async fn publish(db: &Db, agent_id: AgentId, manifests: &[Value]) {
+        let (now, mut since) = (Timestamp::UNIX_EPOCH, DeclaredSince::default());
+        let mut agent = Agent {
+            id: agent_id,
+            name: "helper".into(),
+            owner_id: "local".into(),
+            backend_profile: None,
+            capability_manifest: None,
+            capability_manifest_version: 0,
+            capability_manifest_hash: None,
+            created_at: now,
+            updated_at: now,
+            retired_at: None,
+            revision: 1,
+        };
+        store::agents::insert(db, &agent, None).await.unwrap();
+        for (manifest, version) in manifests.iter().zip(1..) {
+            let Checked { canonical: Canonical { text, hash }, manifest, .. } =
+                Checked::read(&manifest.to_string()).unwrap();
+            since = declared_since(&since, &manifest, version);
+            let declared_since = since.clone();
+            let kept = KeptManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
+            (agent.capability_manifest_version, agent.revision) = (version, version + 1);
+            assert!(store::agents::update(db, &agent, Some(&kept), None).await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_people_are_asked_is_known_when_the_manifests_are_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig::Sqlite { file: directory.path().join("ostler.db"), synchronous: Synchronous::Full };
+        let db = Db::open(&config, Timestamp::UNIX_EPOCH).await.unwrap();
+        let (one, two) = (manifest(&["notes:read"]), manifest(&["notes:read", "notes:write"]));
+        publish(&db, agent(1), &[one.clone(), two, one]).await;
+        let manifests = Manifests::default();
+        for (current, expected) in [(2, Some("notes:write")), (3, None)] {
+            let ask = || manifests.question(&db, agent(1), 1, current);
+            let before = manifests.computed();
+            let asked = join_all((0..20).map(|_| ask())).await.pop().unwrap().unwrap();
+            let computed = manifests.computed();
+            assert!(computed - before <= 3, "two manifests and what lies between them, however many ask");
+            let scopes = asked.as_ref().as_ref().map(|question| question.scopes.keys().cloned().collect::<Vec<_>>());
+            assert_eq!(scopes, expected.map(|id: &str| vec![id.to_owned()]), "version {current}");
+            manifests.versions.clear();
+            manifests.diffs.clear();
+            assert_eq!((ask().await.unwrap(), manifests.computed()), (asked, computed));
+        }
+        db.close().await;
+    }
+
+    #[tokio::test]
+    async fn whoever_finds_every_place_taken_waits_for_one() {
+        let manifests = Manifests::default();
+        let mut ends = vec![];
+        let mut begin = || {
+            let (end, until) = std::sync::mpsc::channel::<()>();
+            ends.push(end);
+            Box::pin(manifests.aside(move || until.recv().is_err()))
+        };
+        let mut begun: Vec<_> = (0..places()).map(|_| begin()).collect();
+        assert!(begun.iter_mut().all(|work| work.now_or_never().is_none()));
+        let mut next = begin();
+        assert!((&mut next).now_or_never().is_none());
+        assert_eq!(manifests.computed(), places() as u64, "the next has not begun");
+        ends.clear();
+        assert!(join_all(begun).await.into_iter().all(Result::unwrap));
+        assert!(next.await.unwrap());
     }
 }

@@ -156,13 +156,14 @@ pub async fn list(
     db.read(sql, args, decode).await
 }
 
-/// Of one person, those with agents that have changed since, breaking or not.
-pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<Relation>, StoreError> {
+/// Of one person, those with agents that have changed since, breaking or not; each with the agent's version of now.
+pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<(Relation, i64)>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM relations AS t WHERE user_id = $1 AND revoked_at IS NULL AND consented_version <
-         (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = t.agent_id) ORDER BY created_at LIMIT $2"
+        "SELECT {COLUMNS}, latest FROM (SELECT t.*, (SELECT max(m.version) FROM manifests AS m
+             WHERE m.agent_id = t.agent_id) AS latest FROM relations AS t WHERE user_id = $1 AND revoked_at IS NULL)
+         AS known WHERE consented_version < latest ORDER BY created_at LIMIT $2"
     );
-    db.read(sql, vec![user_id.into(), i64::from(limit).into()], decode).await
+    db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| Ok((decode(row)?, row.int()?))).await
 }
 
 /// The versions before this one that people with a relation to the agent last consented to, newest first.

@@ -36,7 +36,12 @@ impl Declared<'_> {
 
     /// Whether whoever consented to this version has consented to this scope's being there.
     pub(super) fn was_there(&self, id: &str, version: i64) -> bool {
-        self.since.get(id).is_some_and(|since| *since <= version)
+        self.since_when(id) <= version
+    }
+
+    /// A scope that is not declared is one that nobody has consented to yet.
+    fn since_when(&self, id: &str) -> i64 {
+        self.since.get(id).copied().unwrap_or(i64::MAX)
     }
 
     /// Completes the difference between the manifest of a version and this one: what went and came back in between looks
@@ -63,6 +68,68 @@ impl Declared<'_> {
         diff.scopes_requiring_reauth = asked.into_iter().collect();
         diff
     }
+
+    /// What whoever consented to an earlier version is asked because of what [changed](Self::changed_since) since. `None`:
+    /// nothing.
+    pub fn question(&self, changed: &ManifestDiff) -> Option<Question> {
+        let since = |id: &String| (id.clone(), self.since_when(id));
+        changed.breaking.then(|| Question {
+            version: self.version,
+            hash: self.hash.to_owned(),
+            scopes: changed.scopes_requiring_reauth.iter().map(since).collect(),
+        })
+    }
+}
+
+/// What people have to answer to, apart from what it follows from: two manifests and all that changed between them may be
+/// very long, and this is not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The manifest of now.
+    pub version: i64,
+    pub hash: String,
+    /// The scopes in question, each with since when it is declared.
+    pub scopes: DeclaredSince,
+}
+
+impl Question {
+    /// As it is put to this person.
+    pub fn to(&self, relation: &Relation, now: Timestamp) -> ReauthRequired {
+        let of = |state| {
+            let is_so = |(id, since): &(&String, &i64)| scope_state(relation, id, **since, true, now) == state;
+            self.scopes.iter().filter(is_so).map(|(id, _)| id.clone()).collect()
+        };
+        ReauthRequired {
+            event_type: REAUTH_REQUIRED.into(),
+            agent_id: relation.agent_id,
+            new_manifest_version: self.version,
+            new_manifest_hash: self.hash.clone(),
+            scopes_requiring_reauth: self.scopes.keys().cloned().collect(),
+            relation_id: relation.relation_id,
+            suspended_scopes: of(ScopeState::Suspended),
+            unanswered_scopes: of(ScopeState::Unanswered),
+        }
+    }
+
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.hash.len()
+            + self.scopes.keys().map(|id| size_of::<(String, i64)>() + id.len()).sum::<usize>()
+    }
+}
+
+/// Where a scope that is declared since then stands with this person; `is_asked`: something changed that they must answer to.
+fn scope_state(relation: &Relation, id: &str, since: i64, is_asked: bool, now: Timestamp) -> ScopeState {
+    match relation.answers.get(id).filter(|_| relation.revoked_at.is_none()) {
+        Some(Answer::Denied) => ScopeState::Denied,
+        Some(Answer::Granted { expires_at, .. }) if since <= relation.consented.version => match expires_at {
+            Some(end) if *end <= now => ScopeState::Expired,
+            _ if is_asked => ScopeState::Suspended,
+            _ => ScopeState::Granted,
+        },
+        Some(Answer::Granted { .. }) | None => ScopeState::Unanswered,
+    }
 }
 
 /// A relation, the manifest of now, and what changed between that and what was consented to.
@@ -85,29 +152,18 @@ impl Standing<'_> {
     }
 
     fn scope(&self, scope: &Scope) -> ScopeStanding {
-        let answer = self.relation.answers.get(&scope.id).filter(|_| self.is_active());
+        let since = self.declared.since_when(&scope.id);
+        let is_asked = self.changed.scopes_requiring_reauth.contains(&scope.id);
+        let state = scope_state(self.relation, &scope.id, since, is_asked, self.now);
         let floor = preset(&scope.id).map_or(Sensitivity::Low, |preset| preset.floor).max(scope.sensitivity);
-        let unanswered = ScopeStanding {
-            id: scope.id.clone(),
-            state: ScopeState::Unanswered,
-            sensitivity: floor,
-            once: false,
-            expires_at: None,
-        };
-        match answer {
-            Some(Answer::Denied) => ScopeStanding { state: ScopeState::Denied, ..unanswered },
-            Some(Answer::Granted { sensitivity, once, expires_at })
-                if self.declared.was_there(&scope.id, self.relation.consented.version) =>
-            {
-                let state = match expires_at {
-                    Some(end) if *end <= self.now => ScopeState::Expired,
-                    _ if self.changed.scopes_requiring_reauth.contains(&scope.id) => ScopeState::Suspended,
-                    _ => ScopeState::Granted,
-                };
+        let unanswered =
+            ScopeStanding { id: scope.id.clone(), state, sensitivity: floor, once: false, expires_at: None };
+        match self.relation.answers.get(&scope.id) {
+            Some(Answer::Granted { sensitivity, once, expires_at }) if state != ScopeState::Unanswered => {
                 let sensitivity = Sensitivity::in_force(*sensitivity, floor);
-                ScopeStanding { state, sensitivity, once: *once, expires_at: *expires_at, ..unanswered }
+                ScopeStanding { sensitivity, once: *once, expires_at: *expires_at, ..unanswered }
             }
-            Some(Answer::Granted { .. }) | None => unanswered,
+            _ => unanswered,
         }
     }
 
@@ -157,23 +213,6 @@ impl Standing<'_> {
             updated_at,
             revoked_at,
         }
-    }
-
-    /// What this person is to be told; `None`: nothing.
-    pub fn reauth_required(&self) -> Option<ReauthRequired> {
-        let view = self.is_pending().then(|| self.view())?;
-        let asked = |id: &str| view.scopes_requiring_reauth.iter().any(|asked| asked == id);
-        let unanswered = |scope: &&ScopeStanding| scope.state == ScopeState::Unanswered && asked(&scope.id);
-        Some(ReauthRequired {
-            event_type: REAUTH_REQUIRED.into(),
-            agent_id: view.agent_id,
-            new_manifest_version: view.manifest_version,
-            new_manifest_hash: view.manifest_hash,
-            relation_id: view.id,
-            unanswered_scopes: ids(view.scopes.iter().filter(unanswered)),
-            suspended_scopes: view.suspended_scopes,
-            scopes_requiring_reauth: view.scopes_requiring_reauth.clone(),
-        })
     }
 }
 

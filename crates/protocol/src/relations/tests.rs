@@ -82,6 +82,10 @@ impl World {
         self.with(|standing| standing.view())
     }
 
+    fn asked(&self) -> Option<ReauthRequired> {
+        Some(self.declared().question(&self.changed())?.to(&self.relation, self.now))
+    }
+
     fn answer(&mut self, asked: &Answers) -> Result<Act, Failure> {
         let (next, act) = match narrow(&self.relation, asked, self.now)? {
             Some(next) => (next, Act::Narrowed),
@@ -170,7 +174,7 @@ fn what_must_be_asked_again_is_suspended_until_it_is_answered() {
     let view = world.view();
     assert_eq!(view.granted_scopes, ["notes:read"]);
     assert_eq!(view.suspended_scopes, ["notes:write"]);
-    let told = world.with(|standing| standing.reauth_required()).unwrap();
+    let told = world.asked().unwrap();
     assert_eq!(told.scopes_requiring_reauth, ["notes:write", "shell:exec"]);
     assert_eq!(
         (told.suspended_scopes, told.unanswered_scopes),
@@ -180,7 +184,7 @@ fn what_must_be_asked_again_is_suspended_until_it_is_answered() {
     world.consent(&["notes:read", "notes:write"]);
     let view = world.view();
     assert_eq!((view.granted_scopes.len(), view.reauth_required), (2, false));
-    assert_eq!(world.with(|standing| standing.reauth_required()), None);
+    assert_eq!(world.asked(), None);
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn whoever_was_away_is_asked_once_about_everything_since_their_consent() {
     let mut third = manifest(&one, vec![tool("read", "notes:read", &["a"])]);
     third["agent_version"] = json!("1.1.0");
     world.patch(third);
-    let told = world.with(|standing| standing.reauth_required()).unwrap();
+    let told = world.asked().unwrap();
     assert_eq!(told.new_manifest_version, 3);
     assert_eq!(told.new_manifest_hash, world.declared().hash);
     assert_eq!(world.changed().changes.iter().filter(|change| change.breaking).count(), 1);
@@ -414,6 +418,14 @@ proptest! {
                 prop_assert!(now.1 == then.1 || now.1 == Some(json!([])), "its tool takes less than it did");
             }
             let silent = !view.reauth_required;
+            let asked = world.asked();
+            prop_assert_eq!(silent, asked.is_none());
+            if let Some(asked) = asked {
+                let is_new = |scope: &&ScopeStanding| scope.state == ScopeState::Unanswered && asked.scopes_requiring_reauth.contains(&scope.id);
+                let unanswered: BTreeSet<_> = view.scopes.iter().filter(is_new).map(|scope| scope.id.clone()).collect();
+                prop_assert_eq!(unanswered, asked.unanswered_scopes.iter().cloned().collect());
+                prop_assert_eq!((&view.suspended_scopes, &view.scopes_requiring_reauth), (&asked.suspended_scopes, &asked.scopes_requiring_reauth));
+            }
             prop_assert!(!silent || view.suspended_scopes.is_empty());
             prop_assert_eq!(silent, view.scopes_requiring_reauth.is_empty());
         }

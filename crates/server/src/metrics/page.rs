@@ -61,6 +61,12 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "",
         "Times that people could not be told of a breaking manifest because the store failed, and it was tried again.",
     ),
+    (
+        "ostler_manifest_computations_total",
+        "counter",
+        "",
+        "Manifests read, and pairs of them compared, because what they say was not known.",
+    ),
 ];
 
 /// What is not counted but looked up.
@@ -75,6 +81,7 @@ pub struct Gauges {
     pub leases: i64,
     pub jobs_pending: i64,
     pub jobs_running: i64,
+    pub manifest_computations: u64,
 }
 
 pub fn page(metrics: &Metrics, gauges: &Gauges) -> String {
@@ -133,6 +140,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
         "ostler_manifests_large_total" => plain(out, metrics.large_manifests.load(Relaxed) as i64),
         "ostler_reauth_retries_total" => plain(out, metrics.reauth_retries.load(Relaxed) as i64),
+        "ostler_manifest_computations_total" => plain(out, gauges.manifest_computations as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }
 }

@@ -15,7 +15,7 @@ use ostler_protocol::{
     manifest::{Canonical, Checked, ManifestDiff, diff::diff},
     relations::{
         REAUTH_REQUIRED, ReauthAnnounced,
-        standing::{DeclaredSince, declared_since},
+        standing::{DeclaredSince, Question, declared_since},
     },
 };
 use ostler_store::{self as store, manifests::KeptManifest, webhooks::NewDelivery};
@@ -25,7 +25,7 @@ use super::{live, relations, tokens::later, webhooks};
 use crate::{
     app::{App, store_failure},
     auth::{self, Access, Principal, forbidden, mint, token_hash},
-    manifests::{Version, aside},
+    manifests::Version,
 };
 
 /// Agents of removed owners that are retired at a time.
@@ -317,7 +317,7 @@ fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
 /// Reads a manifest. It may take tens of milliseconds, which nobody else should wait for.
 async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
     let text = manifest.as_str().to_owned();
-    let checked = aside(move || Checked::read(&text)).await??;
+    let checked = app.manifests.aside(move || Checked::read(&text)).await??;
     if checked.is_large() {
         app.metrics.large_manifest();
     }
@@ -339,22 +339,23 @@ async fn foreseen(
     before: Option<Arc<Version>>,
     checked: Arc<Checked>,
 ) -> Result<ManifestDiff, Failure> {
-    let mut all = compared(before.clone(), checked.clone()).await?;
+    let mut all = compared(app, before.clone(), checked.clone()).await?;
     let Some(before) = before else { return Ok(all) };
     for version in relations::consented_before(app, known.id, before.version).await? {
         let older = app.manifests.get(&app.db, known.id, version).await?;
-        let asked_already = app.manifests.changed(&app.db, known.id, version, &before).await?;
-        let to_ask = compared(Some(older), checked.clone()).await?;
-        let is_news = |scope: &String| !asked_already.scopes_requiring_reauth.contains(scope);
-        if to_ask.breaking && (!asked_already.breaking || to_ask.scopes_requiring_reauth.iter().any(is_news)) {
+        let asked_already = app.manifests.question(&app.db, known.id, version, before.version).await?;
+        let to_ask = compared(app, Some(older), checked.clone()).await?;
+        let is_asked =
+            |question: &Question| to_ask.scopes_requiring_reauth.iter().all(|id| question.scopes.contains_key(id));
+        if to_ask.breaking && !asked_already.as_ref().as_ref().is_some_and(is_asked) {
             all = all.and(&to_ask);
         }
     }
     Ok(all)
 }
 
-async fn compared(before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
-    aside(move || diff(before.as_ref().map(|before| &before.checked), &checked)).await
+async fn compared(app: &App, before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
+    app.manifests.aside(move || diff(before.as_ref().map(|before| &before.checked), &checked)).await
 }
 
 /// Gives the agent its next manifest, and says how it is kept for those who consent to it.

@@ -21,6 +21,7 @@ pub async fn page(app: &App) -> Result<String, Failure> {
         leases: store::leases::count_held(&app.db).await.map_err(store_failure)?,
         jobs_pending,
         jobs_running,
+        manifest_computations: app.manifests.computed(),
     };
     Ok(metrics::page(&app.metrics, &gauges))
 }

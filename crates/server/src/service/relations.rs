@@ -1,7 +1,7 @@
 //! Relations: people grant agents scopes, answer again when an agent has changed, and take grants back. Every answer is
 //! written together with its receipt.
 
-use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
+use std::{ops::ControlFlow, sync::Arc};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
@@ -14,7 +14,7 @@ use ostler_protocol::{
         Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
         RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
         answering::{self, Between, establish},
-        standing::Standing,
+        standing::{Question, Standing},
     },
 };
 use ostler_store::{self as store, webhooks::NewDelivery};
@@ -260,10 +260,17 @@ pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> 
 pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Failure> {
     let behind = store::relations::list_behind(&app.db, user_id, RELATIONS_PER_USER_MAX as u32).await;
     let mut told = vec![];
-    for relation in behind.map_err(store_failure)? {
-        told.extend(Held::of(app, relation).await?.standing(app.now()).reauth_required());
+    for (relation, current) in behind.map_err(store_failure)? {
+        told.extend(asked(app, &relation, current).await?);
     }
     Ok(told)
+}
+
+/// What this person has to answer to, if anything, now that this version is current.
+async fn asked(app: &App, relation: &Relation, current: i64) -> Result<Option<ReauthRequired>, Failure> {
+    let consented = relation.consented.version;
+    let question = app.manifests.question(&app.db, relation.agent_id, consented, current).await?;
+    Ok(question.as_ref().as_ref().map(|question| question.to(relation, app.now())))
 }
 
 /// Everybody who has something to answer to now that an agent has changed: hands on their id and what they are told, until
@@ -273,17 +280,15 @@ pub async fn each_pending(
     agent_id: AgentId,
     mut tell: impl FnMut(&str, ReauthRequired) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
-    let current = app.manifests.current(&app.db, agent_id).await?;
+    let Some(current) = current_version(app, agent_id).await? else { return Ok(()) };
     let mut last: Option<Relation> = None;
     loop {
-        let page =
-            store::relations::list_behind_version(&app.db, agent_id, current.version, last.as_ref(), TOLD_AT_ONCE);
+        let page = store::relations::list_behind_version(&app.db, agent_id, current, last.as_ref(), TOLD_AT_ONCE);
         let page = page.await.map_err(store_failure)?;
         let Some(end) = page.last().cloned() else { return Ok(()) };
         for relation in page {
-            let held = Held::against(app, relation, current.clone()).await?;
-            let event = held.standing(app.now()).reauth_required();
-            if event.is_some_and(|event| tell(&held.relation.user_id, event).is_break()) {
+            let event = asked(app, &relation, current).await?;
+            if event.is_some_and(|event| tell(&relation.user_id, event).is_break()) {
                 return Ok(());
             }
         }
@@ -293,21 +298,28 @@ pub async fn each_pending(
 
 /// What the agent's own side is told for as long as somebody has not answered to its manifest of now. `None`: nobody has to.
 pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnnounced>, Failure> {
-    let version = store::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)?;
-    let Some(version) = version else { return Ok(None) };
-    let current = app.manifests.get(&app.db, agent_id, version).await?;
-    let (mut must_ask, mut scopes) = (false, BTreeSet::new());
-    for seen in consented_before(app, agent_id, version).await? {
-        let changed = app.manifests.changed(&app.db, agent_id, seen, &current).await?;
-        must_ask |= changed.breaking;
-        scopes.extend(changed.scopes_requiring_reauth.iter().cloned());
+    let Some(current) = current_version(app, agent_id).await? else { return Ok(None) };
+    let mut announced: Option<ReauthAnnounced> = None;
+    for consented in consented_before(app, agent_id, current).await? {
+        let question = app.manifests.question(&app.db, agent_id, consented, current).await?;
+        let Some(Question { version, hash, scopes }) = question.as_ref().as_ref() else { continue };
+        let told = announced.get_or_insert_with(|| ReauthAnnounced {
+            agent_id,
+            new_manifest_version: *version,
+            new_manifest_hash: hash.clone(),
+            scopes_requiring_reauth: vec![],
+        });
+        told.scopes_requiring_reauth.extend(scopes.keys().cloned());
     }
-    Ok(must_ask.then(|| ReauthAnnounced {
-        agent_id,
-        new_manifest_version: version,
-        new_manifest_hash: current.declared().hash.to_owned(),
-        scopes_requiring_reauth: scopes.into_iter().collect(),
-    }))
+    announced.iter_mut().for_each(|told| {
+        told.scopes_requiring_reauth.sort_unstable();
+        told.scopes_requiring_reauth.dedup();
+    });
+    Ok(announced)
+}
+
+async fn current_version(app: &App, agent_id: AgentId) -> Result<Option<i64>, Failure> {
+    store::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)
 }
 
 /// The versions of an agent before this one that people last consented to.

@@ -191,7 +191,7 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
     db.close().await;
     publish(&place, 2).await;
     let db = open(&place).await;
-    assert_eq!(relations::list_behind(&db, "usr_1", 10).await.unwrap(), [relation(1, "usr_1")]);
+    assert_eq!(relations::list_behind(&db, "usr_1", 10).await.unwrap(), [(relation(1, "usr_1"), 2)]);
     let answered =
         Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
     let head = receipts::head(&db, "usr_2").await.unwrap();
