@@ -34,6 +34,9 @@ pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
 pub const DELIVERIES_WAITING_MAX: i64 = 10_000;
 /// Of these, other than re-consents: anybody can bring them about, and they are not to crowd those out.
 pub const RELATION_DELIVERIES_WAITING_MAX: i64 = DELIVERIES_WAITING_MAX / 2;
+/// Of one agent, deliveries of each end (delivered, dead) that are still shown, other than re-consents; the oldest beyond that
+/// are forgotten before their time.
+pub const ENDED_DELIVERIES_MAX: u32 = 10_000;
 pub const VERSION: &str = "v1";
 
 /// One thing that is told to a webhook. A UUID of version 7, written as such: receivers see it.

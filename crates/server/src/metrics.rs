@@ -61,6 +61,7 @@ pub struct Metrics {
     large_manifests: AtomicU64,
     reauth_retries: AtomicU64,
     webhook_attempts: [AtomicU64; ATTEMPTS.len()],
+    deliveries_dropped: AtomicU64,
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
 }
 
@@ -146,6 +147,11 @@ impl Metrics {
 
     pub fn spans_dropped(&self, spans: usize) {
         self.spans_dropped.fetch_add(spans as u64, Relaxed);
+    }
+
+    /// Deliveries that had ended were forgotten before their time.
+    pub fn deliveries_dropped(&self, deliveries: usize) {
+        self.deliveries_dropped.fetch_add(deliveries as u64, Relaxed);
     }
 
     pub fn webhook_attempt(&self, next: Next) {

@@ -4,7 +4,9 @@
 use ostler_client::receiver::{Receiver, Refused};
 use ostler_protocol::{
     FailureKind::*,
-    webhooks::{ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, JITTER_PERCENT, RELATION_DELIVERIES_WAITING_MAX},
+    webhooks::{
+        ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, ENDED_DELIVERIES_MAX, JITTER_PERCENT, RELATION_DELIVERIES_WAITING_MAX,
+    },
 };
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
@@ -29,6 +31,7 @@ on_both_engines!(
     what_fails_for_days_is_dead_and_can_be_replayed,
     no_more_is_replayed_than_may_wait,
     what_anybody_brings_about_leaves_room_for_a_re_consent,
+    what_anybody_brings_about_does_not_pile_up,
     a_receiver_is_left_alone_for_as_long_as_it_asks,
     one_receiver_that_hangs_holds_up_no_other,
     what_waits_outlives_the_server,
@@ -237,6 +240,30 @@ async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) 
     let received = hook.received(1).await;
     let received: Value = serde_json::from_slice(&received[0].body).unwrap();
     assert_eq!(received["type"], "h2a.reauth_required");
+}
+
+async fn what_anybody_brings_about_does_not_pile_up(engine: Engine) {
+    let choose = |setup: &mut Setup| {
+        quick(setup);
+        setup.config.sessions.gc_interval_ms = 50;
+    };
+    let (server, hook) = (TestServer::with(engine, choose).await, HookReceiver::start([]).await);
+    let (agent, _) = hooked(&server, &hook.url()).await;
+    let (most, now) = (i64::from(ENDED_DELIVERIES_MAX), now(&server).as_microsecond());
+    fill(&server, &agent, most + 600).await;
+    // They all died, one after the other; the oldest of them, and a few more, were re-consents.
+    server.store(&format!("UPDATE webhook_deliveries SET status = 'dead', due_at = NULL, updated_at = {now}, created_at =
+        CAST(SUBSTR(delivery_id, 7) AS BIGINT), event_type = CASE WHEN delivery_id IN ('waits-1', 'waits-7', 'waits-700')
+        THEN 'h2a.reauth_required' ELSE 'relation.revoked' END")).await;
+    eventually("the oldest are forgotten", async || {
+        let page = server.send(server.request("GET", "/metrics")).await.text;
+        page.contains("\nostler_webhook_deliveries_dropped_total 597\n").then_some(())
+    })
+    .await;
+    let left = server.store("SELECT delivery_id FROM webhook_deliveries ORDER BY created_at").await;
+    let numbers: Vec<i64> = left.iter().map(|id| id.trim_start_matches("waits-").parse().unwrap()).collect();
+    assert_eq!(numbers[..4], [1, 7, 600, 601]);
+    assert_eq!((numbers.len() as i64, numbers.last()), (most + 3, Some(&(most + 600))));
 }
 
 /// Deliveries that wait for ever.

@@ -258,3 +258,34 @@ pub async fn delete_ended(db: &Db, before: Timestamp, limit: u32) -> Result<usiz
          WHERE status <> 'pending' AND updated_at < $1 LIMIT $2) RETURNING 1";
     Ok(db.write(sql, vec![before.into(), i64::from(limit).into()], |_| Ok(())).await?.len())
 }
+
+/// What anybody can bring about and has ended, as the index of it says.
+const ANYBODYS: &str = "status <> 'pending' AND event_type <> 'h2a.reauth_required'";
+
+/// Whose ended deliveries are more than these, by agent and status; so many at once.
+pub async fn list_overfull(db: &Db, most: u32, limit: u32) -> Result<Vec<(AgentId, DeliveryStatus)>, StoreError> {
+    let sql = format!(
+        "SELECT agent_id, status FROM webhook_deliveries WHERE {ANYBODYS} GROUP BY agent_id, status
+         HAVING COUNT(*) > $1 LIMIT $2"
+    );
+    let decode = |row: &mut Reader<'_>| Ok((row.id()?, row.named(DeliveryStatus::parse)?));
+    db.read(sql, vec![i64::from(most).into(), i64::from(limit).into()], decode).await
+}
+
+/// Forgets the oldest of these beyond the newest so many; so many at once.
+pub async fn delete_oldest(
+    db: &Db,
+    agent_id: AgentId,
+    status: DeliveryStatus,
+    most: u32,
+    limit: u32,
+) -> Result<usize, StoreError> {
+    let order = db.byte_order();
+    let sql = format!(
+        "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
+             WHERE agent_id = $1 AND status = $2 AND {ANYBODYS}
+             ORDER BY created_at DESC, delivery_id{order} DESC LIMIT $3 OFFSET $4) RETURNING 1"
+    );
+    let args = vec![text(agent_id), status.as_str().into(), i64::from(limit).into(), i64::from(most).into()];
+    Ok(db.write(sql, args, |_| Ok(())).await?.len())
+}

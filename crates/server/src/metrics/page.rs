@@ -37,6 +37,12 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
     ("ostler_webhook_attempts_total", "counter", "outcome", "Attempts to tell a webhook something, by what followed."),
     ("ostler_webhook_deliveries_waiting", "gauge", "", "Deliveries that wait or are being sent, in the whole store."),
+    (
+        "ostler_webhook_deliveries_dropped_total",
+        "counter",
+        "",
+        "Ended deliveries that this server forgot before their time, because an agent had too many.",
+    ),
     ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
     ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
     ("ostler_jobs_ended_total", "counter", "end", "Runners started by this server that have ended, by how."),
@@ -121,6 +127,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         }
         "ostler_webhook_attempts_total" => write_labelled(out, name, "outcome", ATTEMPTS, &metrics.webhook_attempts),
         "ostler_webhook_deliveries_waiting" => plain(out, gauges.deliveries_waiting),
+        "ostler_webhook_deliveries_dropped_total" => plain(out, metrics.deliveries_dropped.load(Relaxed) as i64),
         "ostler_leases" => plain(out, gauges.leases),
         "ostler_jobs" => {
             for (phase, count) in [("pending", gauges.jobs_pending), ("running", gauges.jobs_running)] {

@@ -8,8 +8,8 @@ use ostler_protocol::{
     ids::AgentId,
     json::{hex, unhex},
     webhooks::{
-        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ListDeliveries, NewWebhook,
-        PutWebhook, Webhook, body,
+        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ENDED_DELIVERIES_MAX,
+        ListDeliveries, NewWebhook, PutWebhook, Webhook, body,
     },
 };
 use ostler_store::{
@@ -32,6 +32,8 @@ const TEST: &str = "webhook.test";
 const KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Deliveries that are forgotten by one statement.
 const FORGOTTEN_MAX: u32 = 500;
+/// Agents with too many ended deliveries that are looked at together.
+const OVERFULL_AT_ONCE: u32 = 100;
 
 /// Sets an agent's webhook, with a new secret. What still waits goes to the new one.
 pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWebhook) -> Result<NewWebhook, Failure> {
@@ -154,7 +156,24 @@ pub async fn forget_ended(app: &App) -> Result<(), Failure> {
     while store::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await.map_err(store_failure)?
         == FORGOTTEN_MAX as usize
     {}
-    Ok(())
+    drop_overfull(app).await
+}
+
+/// Anybody can begin and end a relation as often as they like, and each time a delivery is put down: of those the oldest are
+/// forgotten when there are too many. A re-consent is its owner's own doing, and is not.
+async fn drop_overfull(app: &App) -> Result<(), Failure> {
+    loop {
+        let found = store::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
+        let overfull = found.map_err(store_failure)?;
+        if overfull.is_empty() {
+            return Ok(());
+        }
+        for (agent_id, status) in overfull {
+            let dropped =
+                store::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, FORGOTTEN_MAX).await;
+            app.metrics.deliveries_dropped(dropped.map_err(store_failure)?);
+        }
+    }
 }
 
 /// The secret as it was shown. `None`: it cannot be opened with this server's key.

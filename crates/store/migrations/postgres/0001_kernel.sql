@@ -573,6 +573,8 @@ CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE status 
 CREATE INDEX webhook_deliveries_waiting ON webhook_deliveries (agent_id, due_at) WHERE status = 'pending';
 CREATE INDEX webhook_deliveries_agent ON webhook_deliveries (agent_id, created_at, delivery_id COLLATE "C");
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (updated_at) WHERE status <> 'pending';
+CREATE INDEX webhook_deliveries_kept ON webhook_deliveries (agent_id, status, created_at, delivery_id COLLATE "C")
+    WHERE status <> 'pending' AND event_type <> 'h2a.reauth_required';
 
 -- Which agents are connected to which server, and where each connection stands. Nothing of it is worth keeping.
 CREATE UNLOGGED TABLE mesh_presence (

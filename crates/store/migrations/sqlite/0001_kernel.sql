@@ -554,3 +554,5 @@ CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at) WHERE status 
 CREATE INDEX webhook_deliveries_waiting ON webhook_deliveries (agent_id, due_at) WHERE status = 'pending';
 CREATE INDEX webhook_deliveries_agent ON webhook_deliveries (agent_id, created_at, delivery_id);
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (updated_at) WHERE status <> 'pending';
+CREATE INDEX webhook_deliveries_kept ON webhook_deliveries (agent_id, status, created_at, delivery_id)
+    WHERE status <> 'pending' AND event_type <> 'h2a.reauth_required';
