@@ -19,6 +19,7 @@ use crate::{
     manifest::{Change, Sensitivity},
     receipts::Act,
 };
+use standing::{DeclaredSince, scope_state};
 
 /// Agents that one person can have relations with at a time.
 pub const RELATIONS_PER_USER_MAX: i64 = 1_000;
@@ -244,7 +245,7 @@ pub struct RelationTold {
     pub agent_id: AgentId,
     pub relation_id: RelationId,
     pub user_id: String,
-    /// What the person has granted; what waits for their answer is among it.
+    /// What the person has granted and the agent still declares; what waits for their answer is among it.
     pub granted_scopes: Vec<String>,
     /// What they last consented to.
     pub manifest_version: i64,
@@ -252,20 +253,26 @@ pub struct RelationTold {
 }
 
 impl RelationTold {
-    /// What is told of this act, by its name. `None`: it concerns the person's side alone.
-    pub fn of(act: Act, relation: &Relation) -> Option<(&'static str, Self)> {
+    /// What is told of this act, by its name, while the agent declares these scopes, if that is known. `None`: it concerns the
+    /// person's side alone.
+    pub fn of(act: Act, relation: &Relation, declared: Option<&DeclaredSince>) -> Option<(&'static str, Self)> {
         let event_type = match act {
             Act::Established => ESTABLISHED,
             Act::Consented | Act::Narrowed => CAPABILITY_CHANGED,
             Act::Revoked | Act::Ended => REVOKED,
             Act::Used => return None,
         };
-        let granted = relation.answers.iter().filter(|(_, answer)| matches!(answer, Answer::Granted { .. }));
+        let since = |id: &str| declared.map_or(Some(relation.consented.version), |declared| declared.get(id).copied());
+        let stands = |id: &&String| {
+            let state = |since| scope_state(relation, id, since, false, relation.updated_at);
+            since(id).map(state) == Some(ScopeState::Granted)
+        };
+        let granted = relation.answers.keys().filter(stands);
         let told = Self {
             agent_id: relation.agent_id,
             relation_id: relation.relation_id,
             user_id: relation.user_id.clone(),
-            granted_scopes: granted.map(|(id, _)| id.clone()).collect(),
+            granted_scopes: granted.cloned().collect(),
             manifest_version: relation.consented.version,
             manifest_hash: relation.consented.hash.clone(),
         };

@@ -187,6 +187,9 @@ async fn the_agents_side_hears_what_people_answer(engine: Engine) {
     ada.patch(&path, &json!({"granted_scopes": []})).await.with_status(200);
     let again = json!({"granted_scopes": ["notes:read"], "manifest_hash": hash});
     ada.patch(&path, &again).await.with_status(200);
+    scene.publish(&manifest(&[])).await;
+    // Nothing is taken back, and what is left is not declared any more.
+    ada.patch(&path, &json!({"granted_scopes": ["notes:read"]})).await.with_status(200);
     ada.send(ada.request("DELETE", &path)).await.with_status(200);
     let told = |event_type: &str, granted: Value| {
         let payload = json!({"agent_id": scene.agent_id, "relation_id": relation_id, "user_id": user_id,
@@ -197,6 +200,7 @@ async fn the_agents_side_hears_what_people_answer(engine: Engine) {
         told("relation.established", json!(["notes:read"])),
         told("agent.capability_changed", json!([])),
         told("agent.capability_changed", json!(["notes:read"])),
+        told("agent.capability_changed", json!([])),
         told("relation.revoked", json!([])),
     ];
     for (event_type, payload) in &expected {

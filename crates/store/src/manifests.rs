@@ -64,6 +64,12 @@ pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<Kept
     db.read_one(sql, vec![text(agent_id), version.into()], decode).await
 }
 
+/// The scopes that the agent's manifest of now declares. `None`: the agent is unknown, or has none.
+pub async fn find_declared(db: &Db, agent_id: AgentId) -> Result<Option<DeclaredSince>, StoreError> {
+    let sql = "SELECT declared_since FROM manifests WHERE agent_id = $1 ORDER BY version DESC LIMIT 1";
+    db.read_one(sql, vec![text(agent_id)], |row| row.json()).await
+}
+
 /// The number of the agent's manifest of now. `None`: the agent is unknown, or has none.
 pub async fn find_current_version(db: &Db, agent_id: AgentId) -> Result<Option<i64>, StoreError> {
     let sql = "SELECT version FROM manifests WHERE agent_id = $1 ORDER BY version DESC LIMIT 1";

@@ -120,7 +120,7 @@ impl Question {
 }
 
 /// Where a scope that is declared since then stands with this person; `is_asked`: something changed that they must answer to.
-fn scope_state(relation: &Relation, id: &str, since: i64, is_asked: bool, now: Timestamp) -> ScopeState {
+pub(super) fn scope_state(relation: &Relation, id: &str, since: i64, is_asked: bool, now: Timestamp) -> ScopeState {
     match relation.answers.get(id).filter(|_| relation.revoked_at.is_none()) {
         Some(Answer::Denied) => ScopeState::Denied,
         Some(Answer::Granted { expires_at, .. }) if since <= relation.consented.version => match expires_at {

@@ -203,6 +203,32 @@ fn whoever_was_away_is_asked_once_about_everything_since_their_consent() {
 }
 
 #[test]
+fn an_agent_is_told_only_what_still_stands() {
+    let all = [("notes:read", Low), ("notes:write", Medium), ("shell:exec", High), ("filesystem:read", Medium)];
+    let mut world = World::start(manifest(&all, vec![]), &["notes:read", "notes:write", "shell:exec"]);
+    let hash = world.declared().hash.to_owned();
+    let terms = [("notes:read".to_owned(), Terms { once: false, expires_in_ms: Some(10_000) })].into();
+    world
+        .answer(&Answers { manifest_hash: Some(hash), terms, ..grants(&["notes:read", "notes:write", "shell:exec"]) })
+        .unwrap();
+    let told = |world: &World, act| {
+        RelationTold::of(act, &world.relation, Some(world.declared().since)).unwrap().1.granted_scopes
+    };
+    assert_eq!(told(&world, Act::Consented), ["notes:read", "notes:write", "shell:exec"]);
+    // One goes and comes back, which nobody has answered to; another one goes for good.
+    world.patch(manifest(&[("notes:read", Low), ("filesystem:read", Medium)], vec![]));
+    assert_eq!(told(&world, Act::Narrowed), ["notes:read"]);
+    world.patch(manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![]));
+    assert_eq!(told(&world, Act::Narrowed), ["notes:read"]);
+    // The time of the last one is over by the time that something else is taken back.
+    world.now = at(60);
+    world.answer(&grants(&["notes:write"])).unwrap();
+    assert!(told(&world, Act::Narrowed).is_empty());
+    world.relation = revoke(&world.relation, world.now).unwrap();
+    assert!(told(&world, Act::Revoked).is_empty());
+}
+
+#[test]
 fn an_answer_names_the_manifest_that_was_seen() {
     let one = manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![]);
     let mut world = World::start(one, &["notes:read"]);

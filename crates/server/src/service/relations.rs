@@ -1,7 +1,7 @@
 //! Relations: people grant agents scopes, answer again when an agent has changed, and take grants back. Every answer is
 //! written together with its receipt.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
@@ -18,6 +18,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, webhooks::NewDelivery};
+use tokio::time::timeout;
 
 use super::{agents, live, webhooks};
 use crate::{
@@ -30,6 +31,8 @@ use crate::{
 const ATTEMPTS_MAX: usize = 20;
 /// Relations read at a time while an agent's people are told.
 const TOLD_AT_ONCE: u32 = 1_000;
+/// How long taking something back waits to hear what the agent still declares.
+const DECLARED_WITHIN: Duration = Duration::from_secs(1);
 /// Relations read at a time while they are ended.
 const ENDED_AT_ONCE: u32 = 500;
 /// Versions that people of one agent may have consented to, of which its own side is told; the newest ones.
@@ -119,7 +122,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
         let relation = establish(between, current.declared(), &refused, &answers, now)?;
         let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
         let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
-        let told = told(app, Act::Established, &relation);
+        let told = told(app, Act::Established, &relation, Some(&current)).await;
         let inserted = store::relations::insert(&app.db, &relation, &receipt, told.as_ref()).await;
         if inserted.map_err(store_failure)? {
             announce(app, told);
@@ -343,7 +346,7 @@ async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure>
         (None, None) => return Err(Failure::internal(format!("{} began without a receipt", next.relation_id))),
     };
     let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
-    let told = told(app, act, &next);
+    let told = told(app, act, &next, current.as_deref()).await;
     let updated = store::relations::update(&app.db, &next, &receipt, manifest_version, told.as_ref()).await;
     if !updated.map_err(store_failure)? {
         return Ok(None);
@@ -352,9 +355,17 @@ async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure>
     Ok(Some(next))
 }
 
-/// What the agent's own side is told of this.
-fn told(app: &App, act: Act, relation: &Relation) -> Option<NewDelivery> {
-    let (event_type, told) = RelationTold::of(act, relation)?;
+/// What the agent's own side is told of this. What is taken back is decided from the relation alone, and is not put off by the
+/// manifest: if that cannot be read soon, all that the person left is told.
+async fn told(app: &App, act: Act, relation: &Relation, current: Option<&Version>) -> Option<NewDelivery> {
+    let declared = match current {
+        Some(current) => Some(current.declared().since.clone()),
+        None => {
+            let read = store::manifests::find_declared(&app.db, relation.agent_id);
+            timeout(DECLARED_WITHIN, read).await.ok().and_then(Result::ok).flatten()
+        }
+    };
+    let (event_type, told) = RelationTold::of(act, relation, declared.as_ref())?;
     Some(webhooks::new_delivery(app, relation.agent_id, event_type, &told))
 }
 
