@@ -158,7 +158,15 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<AgentId>, StoreErr
     db.read(sql, vec![i64::from(limit).into()], |row| row.id()).await
 }
 
-pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<(), StoreError> {
+/// A guard: the agent is there and was not retired, and is not until the transaction has ended. Whoever retires it afterwards
+/// finds what was written beside this.
+pub(crate) fn is_there(db: &Db, id: AgentId) -> Statement {
+    let sql = format!("SELECT 1 FROM agents WHERE agent_id = $1 AND retired_at IS NULL {}", db.share_lock());
+    Statement::guard(sql, vec![text(id)])
+}
+
+/// False: the agent is not there, or was retired.
+pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<bool, StoreError> {
     let sql = format!("INSERT INTO agent_tokens ({TOKEN_COLUMNS}, token_hash) VALUES ($1, $2, $3, $4, $5, $6, $7)");
     let args = vec![
         text(token.token_id),
@@ -169,7 +177,7 @@ pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Resu
         token.revoked_at.into(),
         token_hash.into(),
     ];
-    db.execute(sql, args).await
+    db.write_together(vec![is_there(db, token.agent_id), Statement::new(sql, args)]).await
 }
 
 /// Also one that was revoked or has expired: whether it is good is the caller's question.

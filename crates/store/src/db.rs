@@ -215,6 +215,14 @@ impl Db {
         }
     }
 
+    /// Holds a row that is read as it is until the transaction has ended. SQLite's writes follow each other in any case.
+    pub(crate) fn share_lock(&self) -> &'static str {
+        match &self.engine {
+            Engine::Sqlite(_) => "",
+            Engine::Postgres(_) => "FOR SHARE",
+        }
+    }
+
     /// One statement that writes, durable when answered; on SQLite it joins the lane's next commit.
     pub(crate) async fn write<T: Send + 'static>(
         &self,

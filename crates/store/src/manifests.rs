@@ -3,7 +3,7 @@
 use ostler_protocol::{Timestamp, ids::AgentId, relations::standing::DeclaredSince};
 
 use crate::{
-    db::{Db, Engine, Statement, StoreError},
+    db::{Db, Statement, StoreError},
     record::{Reader, json, text},
 };
 
@@ -48,13 +48,10 @@ pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
 
 /// A guard: the agent is there, and this is its manifest of now; so it stays until the transaction has ended.
 pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement {
-    // Whoever publishes changes this row; SQLite's writes follow each other in any case.
-    let lock = match db.engine {
-        Engine::Sqlite(_) => "",
-        Engine::Postgres(_) => "FOR SHARE",
-    };
+    // Whoever publishes changes this row.
     let sql = format!(
-        "SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 AND retired_at IS NULL {lock}"
+        "SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 AND retired_at IS NULL {}",
+        db.share_lock()
     );
     Statement::guard(sql, vec![text(agent_id), version.into()])
 }

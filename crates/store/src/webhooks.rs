@@ -12,6 +12,7 @@ use ostler_protocol::{
 };
 
 use crate::{
+    agents,
     db::{Db, Engine, Statement, StoreError},
     record::{Reader, Value, text},
 };
@@ -60,8 +61,8 @@ pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<We
     db.read(sql, vec![owner_id.into(), i64::from(limit).into()], decode).await
 }
 
-/// Sets an agent's webhook, in place of the one it had.
-pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<(), StoreError> {
+/// Sets an agent's webhook, in place of the one it had. False: the agent is not there, or was retired.
+pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<bool, StoreError> {
     let sql = "INSERT INTO webhooks (agent_id, url, created_at, disabled_at, sealed_secret) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (agent_id) DO UPDATE SET url = excluded.url, created_at = excluded.created_at,
              disabled_at = excluded.disabled_at, sealed_secret = excluded.sealed_secret";
@@ -72,7 +73,7 @@ pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<(
         webhook.disabled_at.into(),
         sealed_secret.into(),
     ];
-    db.execute(sql, args).await
+    db.write_together(vec![agents::is_there(db, webhook.agent_id), Statement::new(sql, args)]).await
 }
 
 /// Removes an agent's webhook and what waits for it. False: there was none.

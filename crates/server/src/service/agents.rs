@@ -86,8 +86,12 @@ pub(super) async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
     let agent = find(app, id).await?;
     match agent.retired_at {
         None => Ok(agent),
-        Some(_) => Err(Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")),
+        Some(_) => Err(retired()),
     }
+}
+
+pub(super) fn retired() -> Failure {
+    Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")
 }
 
 /// An agent, also one that was retired.
@@ -260,7 +264,9 @@ pub async fn create_token(
     };
     let token = mint(auth::AGENT);
     let hash = token_hash(token.expose_secret());
-    store::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)?;
+    if !store::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)? {
+        return Err(retired());
+    }
     tracing::info!(agent_id = %id, token_id = %agent_token.token_id, by = caller.name(), "an agent's token was made");
     Ok(CreatedAgentToken { agent_token, token: token.expose_secret().to_owned() })
 }

@@ -18,7 +18,7 @@ use ostler_store::{
 };
 use serde_json::json;
 
-use super::agents::owned;
+use super::agents::{owned, retired};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -44,7 +44,9 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWeb
     let secret = secret_text(&random);
     let webhook = Webhook { agent_id, url: url.into(), created_at: app.now(), disabled_at: None };
     let sealed = hex(&app.secrets.seal(&sealed_name(agent_id), secret.as_bytes()));
-    store::webhooks::insert(&app.db, &webhook, &sealed).await.map_err(store_failure)?;
+    if !store::webhooks::insert(&app.db, &webhook, &sealed).await.map_err(store_failure)? {
+        return Err(retired());
+    }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was set");
     app.hub.deliveries.notify_one();
     Ok(NewWebhook { webhook, secret })

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
+mod agents;
 mod build;
 mod equivalence;
 mod flushes;

@@ -1,0 +1,63 @@
+//! Agents that are retired, and what others want to give them meanwhile.
+
+use ostler_protocol::{
+    Timestamp,
+    agents::{Agent, AgentToken},
+    ids::{AgentId, TokenId},
+    webhooks::Webhook,
+};
+use ostler_store::{Db, agents, webhooks};
+use uuid::Uuid;
+
+use crate::place::{Place, on_both_engines};
+
+on_both_engines!(a_retired_agent_gets_neither_tokens_nor_a_webhook);
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+async fn made(db: &Db, number: u128) -> AgentId {
+    let agent = Agent {
+        id: AgentId::new(Uuid::from_u128(number)),
+        name: "helper".into(),
+        owner_id: "local".into(),
+        backend_profile: None,
+        capability_manifest: None,
+        capability_manifest_version: 0,
+        capability_manifest_hash: None,
+        created_at: NOW,
+        updated_at: NOW,
+        retired_at: None,
+        revision: 1,
+    };
+    agents::insert(db, &agent, None).await.unwrap();
+    agent.id
+}
+
+async fn give_token(db: &Db, agent_id: AgentId, number: u128) -> bool {
+    let (token_id, name) = (TokenId::new(Uuid::from_u128(number)), "its own".to_owned());
+    let token = AgentToken { token_id, agent_id, name, created_at: NOW, expires_at: None, revoked_at: None };
+    agents::insert_token(db, &token, &format!("hash {number}")).await.unwrap()
+}
+
+async fn give_webhook(db: &Db, agent_id: AgentId) -> bool {
+    let webhook = Webhook { agent_id, url: "https://example.com".into(), created_at: NOW, disabled_at: None };
+    webhooks::insert(db, &webhook, "sealed").await.unwrap()
+}
+
+async fn a_retired_agent_gets_neither_tokens_nor_a_webhook(place: Place) {
+    let db = Db::open(&place.config(), NOW).await.unwrap();
+    for number in 1..=30 {
+        let agent = made(&db, number).await;
+        if number == 1 {
+            assert!(give_token(&db, agent, 1_000).await && give_webhook(&db, agent).await);
+        }
+        // Whichever comes first: nothing of it outlives the agent.
+        let retire = agents::update_retired(&db, agent, NOW);
+        let (retired, _, _) = tokio::join!(retire, give_token(&db, agent, number), give_webhook(&db, agent));
+        assert!(retired.unwrap());
+        assert!(!give_token(&db, agent, 2_000 + number).await && !give_webhook(&db, agent).await);
+        assert_eq!(agents::count_tokens(&db, agent, 10).await.unwrap(), 0, "agent {number}");
+        assert!(webhooks::get(&db, agent).await.unwrap().is_none(), "agent {number}");
+    }
+    db.close().await;
+}
