@@ -421,13 +421,15 @@ fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
     };
     let mut verifier = Verifier::default();
     let mut broken = None;
-    let mut text = String::new();
+    let mut bytes = vec![];
     while broken.is_none() {
-        text.clear();
-        if reader.by_ref().take(RECEIPT_BYTES_MAX as u64 + 2).read_line(&mut text).map_err(unreadable)? == 0 {
+        bytes.clear();
+        let mut bounded = reader.by_ref().take(RECEIPT_BYTES_MAX as u64 + 2);
+        if bounded.read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
             break;
         }
-        broken = verifier.take(text.trim_end_matches(['\n', '\r'])).err();
+        let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+        broken = verifier.take(&bytes[..end]).err();
     }
     let is_cut = |head: &String| broken.is_none() && !verifier.heads().values().any(|known| known.hash == *head);
     if let Some(head) = args.head.as_ref().filter(|head| is_cut(head)) {

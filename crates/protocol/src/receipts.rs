@@ -204,9 +204,10 @@ impl Verifier {
         &self.heads
     }
 
-    pub fn take(&mut self, line: &str) -> Result<(), Broken> {
+    pub fn take(&mut self, line: impl AsRef<[u8]>) -> Result<(), Broken> {
         self.receipts += 1;
         let broken = |id: Option<String>, reason: String| Broken { line: self.receipts, id, reason };
+        let line = std::str::from_utf8(line.as_ref()).map_err(|why| broken(None, format!("it is not UTF-8: {why}")))?;
         let (receipt, hash) = read(line).map_err(|failure| broken(None, failure.message))?;
         let named = Some(receipt.id.to_string());
         let head = self.heads.entry(receipt.user_id.clone()).or_default();

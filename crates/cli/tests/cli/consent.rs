@@ -202,6 +202,12 @@ fn a_ledger_is_checked_with_no_server_anywhere() {
     let mut dropped = lines.clone();
     dropped.remove(1);
     assert!(verify(&whole(&dropped), &[]).1.contains("line 2"));
+    // What is no text is as broken as what was changed.
+    let mut bytes = whole(&lines);
+    let third = lines[0].len() + lines[1].len() + 2;
+    bytes[third + 20] = 0xff;
+    let (code, said) = verify(&bytes, &[]);
+    assert!(code == 1 && said.contains("line 3") && said.contains("not UTF-8"), "{said}");
     // A ledger that was cut off fits in itself, unless somebody kept its end.
     assert_eq!(verify(&whole(&lines[..3]), &[]).0, 0);
     assert_eq!(verify(&whole(&lines[..3]), &head).0, 1);
