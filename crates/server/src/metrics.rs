@@ -29,12 +29,14 @@ const STATUSES: [u16; 22] =
 /// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
 const RULES_MAX: usize = 512;
 const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
-/// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in; the server stops; anything else.
-pub const SOCKET_ENDS: [(&str, u16); 6] = [
+/// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in, sent too much at once; the server stops;
+/// anything else.
+pub const SOCKET_ENDS: [(&str, u16); 7] = [
     ("gone", Close::GONE.code),
     ("dead", Close::DEAD.code),
     ("slow", Close::SLOW.code),
     ("refused", Close::REFUSED_CODE),
+    ("too-long", Close::TOO_LONG.code),
     ("stopping", Close::GOING.code),
     ("other", 0),
 ];

@@ -183,7 +183,10 @@ async fn a_frame_that_is_too_long_ends_the_connection(engine: Engine) {
     socket.send(Message::text(longest.clone())).await;
     assert_eq!(socket.hear().await["code"], "unknown_frame");
     socket.send(Message::text(format!(" {longest}"))).await;
-    socket.ended().await;
+    assert_eq!(socket.closed().await, 1009);
+    let mut stranger = Socket::open(&server, HUMAN, &[]).await.unwrap();
+    stranger.send(Message::text(format!(" {longest}"))).await;
+    assert_eq!(stranger.closed().await, 1009);
 }
 
 async fn an_agent_connects_by_its_own_token_and_as_nobody_else(engine: Engine) {

@@ -25,7 +25,7 @@ use crate::{
 use conversation::Conversation;
 pub use conversation::notification;
 
-/// A frame that is longer than any call may be still gets an answer; the sender of a much longer one is cut off.
+/// A frame that is longer than any call may be still gets an answer; the connection of a much longer one ends.
 pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// What a connection holds of this server's: a place among all, and one among the fresh until it has introduced itself.

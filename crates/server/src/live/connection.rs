@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    error::Error,
     future::Future,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard},
@@ -15,11 +16,13 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
+use tokio_tungstenite::tungstenite;
 
 /// A text frame; cheap to clone, because one may go to thousands.
 pub type Frame = Utf8Bytes;
 
-/// The longest frame that is heard; the sender of a longer one is cut off.
+/// The longest frame that people and agents may send. One up to twice as long is read to its end, so that its sender hears why
+/// the connection ends: whoever is cut off while sending may not.
 pub const HEARD_BYTES_MAX: usize = 64 * 1024;
 /// What a connection keeps to read into and to write from, for as long as it lives; a longer frame has it grow.
 const BUFFER_BYTES: usize = 4 * 1024;
@@ -52,6 +55,7 @@ impl Close {
     /// The peer went, or cannot be told anything any more.
     pub const GONE: Self = Self { code: 1005, reason: "gone" };
     pub const GOING: Self = Self { code: 1001, reason: "the server is stopping" };
+    pub const TOO_LONG: Self = Self { code: 1009, reason: "the frame is too long" };
     pub const NOT_TEXT: Self = Self { code: 1003, reason: "frames are text" };
     pub const SLOW: Self = Self { code: 1013, reason: "too slow: what is pending comes again on the next connect" };
     /// Not 4008: on that, the mesh's published client never comes back.
@@ -245,6 +249,7 @@ pub fn fitted(upgrade: WebSocketUpgrade, heard_bytes_max: usize) -> WebSocketUpg
 pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, dialect: impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+    E: Error + 'static,
 {
     let close = speak(&mut socket, &mut inbox, dialect, patience).await;
     if close != Close::GONE {
@@ -257,6 +262,7 @@ where
 async fn speak<S, E>(socket: &mut S, inbox: &mut Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+    E: Error + 'static,
 {
     let mut ping_at = Instant::now() + patience.ping;
     let mut dead_at = Instant::now() + patience.dead;
@@ -279,6 +285,7 @@ where
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library answers pings by itself.
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
+                    Some(Err(why)) if is_too_long(&why) => Close::TOO_LONG.into(),
                     Some(Ok(Message::Close(_)) | Err(_)) | None => Close::GONE.into(),
                 }
             }
@@ -292,6 +299,11 @@ where
             () = sleep_until(dead_at) => Close::DEAD.into(),
         };
     }
+}
+
+/// Whether the library would not read a frame for its length; what wraps its error does not matter.
+fn is_too_long(why: &(dyn Error + 'static)) -> bool {
+    matches!(why.downcast_ref(), Some(tungstenite::Error::Capacity(_))) || why.source().is_some_and(is_too_long)
 }
 
 /// Has the dialect answer. However long that takes, what waits for the peer does not gather meanwhile.
@@ -333,258 +345,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        convert::Infallible,
-        pin::Pin,
-        task::{Context, Poll, ready},
-    };
-
-    use futures_util::FutureExt;
-    use tokio::sync::mpsc;
-
-    use super::*;
-
-    const PATIENCE: Patience =
-        Patience { ping: Duration::from_secs(30), dead: Duration::from_secs(90), write: Duration::from_secs(10) };
-
-    /// The server's end of a socket. A peer that reads nothing leaves its way out full.
-    struct Socket {
-        heard: mpsc::UnboundedReceiver<Message>,
-        said: mpsc::Sender<Message>,
-        sending: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
-    }
-
-    impl Stream for Socket {
-        type Item = Result<Message, Infallible>;
-
-        fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-            self.heard.poll_recv(context).map(|message| message.map(Ok))
-        }
-    }
-
-    impl Sink<Message> for Socket {
-        type Error = ();
-
-        fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
-            let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
-            let sent = ready!(sending.as_mut().poll(context));
-            self.sending = None;
-            Poll::Ready(sent.then_some(()).ok_or(()))
-        }
-
-        fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), ()> {
-            let said = self.said.clone();
-            self.sending = Some(Box::pin(async move { said.send(message).await.is_ok() }));
-            Ok(())
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
-            self.poll_ready(context)
-        }
-
-        fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
-            self.poll_ready(context)
-        }
-    }
-
-    /// Says hello, and everything back, as soon as it may; nothing wakes it. Whoever was answered is no stranger.
-    #[derive(Default)]
-    struct Echo {
-        is_stranger: bool,
-        may_answer: Option<Arc<Notify>>,
-    }
-
-    impl Dialect for Echo {
-        async fn open(&mut self) -> Step {
-            vec!["hello".into()].into()
-        }
-
-        fn is_introduced(&self) -> bool {
-            !self.is_stranger
-        }
-
-        async fn hear(&mut self, text: &str) -> Step {
-            if let Some(may_answer) = &self.may_answer {
-                may_answer.notified().await;
-            }
-            self.is_stranger = false;
-            vec![text.into()].into()
-        }
-
-        async fn wake(&mut self) -> Step {
-            std::future::pending().await
-        }
-    }
-
-    struct Peer {
-        to: mpsc::UnboundedSender<Message>,
-        from: mpsc::Receiver<Message>,
-        outbox: Outbox,
-        ended: tokio::task::JoinHandle<Close>,
-    }
-
-    fn connect() -> Peer {
-        speaking(Echo::default())
-    }
-
-    fn speaking(echo: Echo) -> Peer {
-        let (to, heard) = mpsc::unbounded_channel();
-        let (said, from) = mpsc::channel(1);
-        let (outbox, inbox) = queue();
-        let socket = Socket { heard, said, sending: None };
-        let ended = tokio::spawn(async move { converse(socket, inbox, echo, PATIENCE).await });
-        Peer { to, from, outbox, ended }
-    }
-
-    impl Peer {
-        async fn text(&mut self) -> String {
-            match self.from.recv().await {
-                Some(Message::Text(text)) => text.to_string(),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_server_may_speak_first_and_is_answered() {
-        let mut peer = connect();
-        assert_eq!(peer.text().await, "hello");
-        peer.to.send(Message::Text("you".into())).unwrap();
-        assert_eq!(peer.text().await, "you");
-        peer.outbox.put("news".into());
-        assert_eq!(peer.text().await, "news");
-        drop(peer.to);
-        assert_eq!(peer.ended.await.unwrap(), Close::GONE);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
-        let mut peer = connect();
-        let began = Instant::now();
-        assert_eq!(peer.text().await, "hello");
-        for ping in 1..=2 {
-            assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
-            assert_eq!(began.elapsed().as_secs(), 30 * ping);
-        }
-        peer.to.send(Message::Pong(Default::default())).unwrap();
-        for ping in 3..=4 {
-            assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
-            assert_eq!(began.elapsed().as_secs(), 30 * ping, "the pong at 60 s was heard");
-        }
-        loop {
-            match peer.from.recv().await {
-                Some(Message::Ping(_)) => {}
-                Some(Message::Close(Some(frame))) => break assert_eq!(frame.code, Close::DEAD.code),
-                other => panic!("{other:?}"),
-            }
-        }
-        assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 150));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_peer_that_takes_nothing_is_dropped() {
-        let peer = connect();
-        let began = Instant::now();
-        // One frame is in its hands and one on the way; the rest gathers.
-        for number in 0..3 {
-            peer.outbox.put(number.to_string().into());
-        }
-        assert_eq!(peer.ended.await.unwrap(), Close::SLOW);
-        assert!(began.elapsed() <= 3 * PATIENCE.write, "{:?}", began.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_queue_that_overflows_ends_the_connection_and_never_grows() {
-        let mut peer = connect();
-        for number in 0..10 * QUEUE_FRAMES_MAX {
-            peer.outbox.put(number.to_string().into());
-        }
-        let mut told = 0;
-        let close = loop {
-            match peer.from.recv().await {
-                Some(Message::Text(_)) => told += 1,
-                Some(Message::Close(Some(frame))) => break frame.code,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(close, Close::SLOW.code);
-        assert!(told <= QUEUE_FRAMES_MAX + 1, "{told}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_peer_is_told_news_while_its_call_is_answered() {
-        let may_answer = Arc::<Notify>::default();
-        let mut peer = speaking(Echo { may_answer: Some(may_answer.clone()), ..Echo::default() });
-        assert_eq!(peer.text().await, "hello");
-        peer.to.send(Message::Text("call".into())).unwrap();
-        for number in 0..2 * QUEUE_FRAMES_MAX {
-            peer.outbox.put(number.to_string().into());
-            let told = timeout(PATIENCE.dead, peer.text()).await.expect("nobody waits for the answer");
-            assert_eq!(told, number.to_string());
-        }
-        may_answer.notify_one();
-        assert_eq!(peer.text().await, "call");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stranger_hears_nothing_before_its_answer() {
-        let may_answer = Arc::<Notify>::default();
-        let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()) });
-        assert_eq!(peer.text().await, "hello");
-        peer.to.send(Message::Text("call".into())).unwrap();
-        peer.outbox.put("news".into());
-        tokio::task::yield_now().await;
-        may_answer.notify_one();
-        assert_eq!((peer.text().await, peer.text().await), ("call".into(), "news".into()));
-    }
-
-    #[tokio::test]
-    async fn a_queue_is_bounded_in_bytes_and_takes_one_frame_of_any_size() {
-        let large = || Frame::from("x".repeat(QUEUE_BYTES_MAX / 4));
-        let (outbox, mut inbox) = queue();
-        outbox.put("x".repeat(2 * QUEUE_BYTES_MAX).into());
-        assert_eq!(inbox.next().await.unwrap().len(), 2 * QUEUE_BYTES_MAX);
-        (0..4).for_each(|_| outbox.put(large()));
-        assert!(inbox.next().await.is_some(), "as much as it may be");
-        (0..2).for_each(|_| outbox.put(large()));
-        assert!(inbox.next().await.is_none(), "too much is nothing at all");
-        assert!(!outbox.offer(&"more".into()));
-    }
-
-    #[tokio::test]
-    async fn what_can_come_later_is_not_taken_until_the_queue_is_empty_again() {
-        let (outbox, mut inbox) = queue();
-        let taken = (0..10 * QUEUE_FRAMES_MAX).take_while(|_| outbox.offer(&"x".into())).count();
-        assert_eq!(taken, QUEUE_FRAMES_MAX / 2, "there is room left for what cannot");
-        for _ in 0..taken {
-            assert!(outbox.emptied().now_or_never().is_none());
-            inbox.next().await.unwrap();
-        }
-        outbox.emptied().now_or_never().expect("whoever had more is told");
-        assert!(outbox.offer(&"x".into()));
-        drop(inbox);
-        assert!(!outbox.offer(&"x".into()), "nobody takes it");
-    }
-
-    #[tokio::test]
-    async fn a_queue_that_is_held_takes_nothing() {
-        let (outbox, mut inbox) = queue();
-        outbox.hold();
-        outbox.put("word".into());
-        assert!(!outbox.offer(&"letter".into()));
-        outbox.open();
-        outbox.emptied().now_or_never().expect("whoever had something is told");
-        outbox.put("next".into());
-        assert_eq!(inbox.next().await.unwrap().as_str(), "next");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn bytes_are_not_spoken_here() {
-        let peer = connect();
-        peer.to.send(Message::Binary(vec![1].into())).unwrap();
-        let mut from = peer.from;
-        tokio::spawn(async move { while from.recv().await.is_some() {} });
-        assert_eq!(peer.ended.await.unwrap(), Close::NOT_TEXT);
-    }
-}
+mod tests;

@@ -58,11 +58,6 @@ impl Socket {
         timeout(PATIENCE, self.0.next()).await.expect("something comes").unwrap().unwrap()
     }
 
-    /// Reads to the end, however it comes.
-    pub async fn ended(mut self) {
-        while let Some(Ok(_)) = timeout(PATIENCE, self.0.next()).await.expect("an end comes") {}
-    }
-
     /// Reads to the end, which must come; the code that it ends with.
     pub async fn closed(&mut self) -> u16 {
         loop {

@@ -91,7 +91,7 @@ fn open(
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
-    let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
+    let upgrade = fitted(upgrade, 2 * HEARD_BYTES_MAX);
     Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face)))
 }
 
@@ -310,6 +310,9 @@ impl Dialect for Conversation {
     }
 
     async fn hear(&mut self, text: &str) -> Step {
+        if text.len() > HEARD_BYTES_MAX {
+            return Close::TOO_LONG.into();
+        }
         let checked = self.check().await;
         if checked.close.is_some() {
             return checked;

@@ -1,0 +1,267 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
+
+use super::*;
+
+const PATIENCE: Patience =
+    Patience { ping: Duration::from_secs(30), dead: Duration::from_secs(90), write: Duration::from_secs(10) };
+
+/// The server's end of a socket. A peer that reads nothing leaves its way out full.
+struct Socket {
+    heard: mpsc::UnboundedReceiver<Result<Message, axum::Error>>,
+    said: mpsc::Sender<Message>,
+    sending: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+}
+
+impl Stream for Socket {
+    type Item = Result<Message, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.heard.poll_recv(context)
+    }
+}
+
+impl Sink<Message> for Socket {
+    type Error = ();
+
+    fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
+        let sent = ready!(sending.as_mut().poll(context));
+        self.sending = None;
+        Poll::Ready(sent.then_some(()).ok_or(()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), ()> {
+        let said = self.said.clone();
+        self.sending = Some(Box::pin(async move { said.send(message).await.is_ok() }));
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        self.poll_ready(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        self.poll_ready(context)
+    }
+}
+
+/// Says hello, and everything back, as soon as it may; nothing wakes it. Whoever was answered is no stranger.
+#[derive(Default)]
+struct Echo {
+    is_stranger: bool,
+    may_answer: Option<Arc<Notify>>,
+}
+
+impl Dialect for Echo {
+    async fn open(&mut self) -> Step {
+        vec!["hello".into()].into()
+    }
+
+    fn is_introduced(&self) -> bool {
+        !self.is_stranger
+    }
+
+    async fn hear(&mut self, text: &str) -> Step {
+        if let Some(may_answer) = &self.may_answer {
+            may_answer.notified().await;
+        }
+        self.is_stranger = false;
+        vec![text.into()].into()
+    }
+
+    async fn wake(&mut self) -> Step {
+        std::future::pending().await
+    }
+}
+
+struct Peer {
+    to: mpsc::UnboundedSender<Result<Message, axum::Error>>,
+    from: mpsc::Receiver<Message>,
+    outbox: Outbox,
+    ended: tokio::task::JoinHandle<Close>,
+}
+
+fn connect() -> Peer {
+    speaking(Echo::default())
+}
+
+fn speaking(echo: Echo) -> Peer {
+    let (to, heard) = mpsc::unbounded_channel();
+    let (said, from) = mpsc::channel(1);
+    let (outbox, inbox) = queue();
+    let socket = Socket { heard, said, sending: None };
+    let ended = tokio::spawn(async move { converse(socket, inbox, echo, PATIENCE).await });
+    Peer { to, from, outbox, ended }
+}
+
+impl Peer {
+    async fn text(&mut self) -> String {
+        match self.from.recv().await {
+            Some(Message::Text(text)) => text.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_may_speak_first_and_is_answered() {
+    let mut peer = connect();
+    assert_eq!(peer.text().await, "hello");
+    peer.to.send(Ok(Message::Text("you".into()))).unwrap();
+    assert_eq!(peer.text().await, "you");
+    peer.outbox.put("news".into());
+    assert_eq!(peer.text().await, "news");
+    drop(peer.to);
+    assert_eq!(peer.ended.await.unwrap(), Close::GONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
+    let mut peer = connect();
+    let began = Instant::now();
+    assert_eq!(peer.text().await, "hello");
+    for ping in 1..=2 {
+        assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
+        assert_eq!(began.elapsed().as_secs(), 30 * ping);
+    }
+    peer.to.send(Ok(Message::Pong(Default::default()))).unwrap();
+    for ping in 3..=4 {
+        assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
+        assert_eq!(began.elapsed().as_secs(), 30 * ping, "the pong at 60 s was heard");
+    }
+    loop {
+        match peer.from.recv().await {
+            Some(Message::Ping(_)) => {}
+            Some(Message::Close(Some(frame))) => break assert_eq!(frame.code, Close::DEAD.code),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 150));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_is_dropped() {
+    let peer = connect();
+    let began = Instant::now();
+    // One frame is in its hands and one on the way; the rest gathers.
+    for number in 0..3 {
+        peer.outbox.put(number.to_string().into());
+    }
+    assert_eq!(peer.ended.await.unwrap(), Close::SLOW);
+    assert!(began.elapsed() <= 3 * PATIENCE.write, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_overflows_ends_the_connection_and_never_grows() {
+    let mut peer = connect();
+    for number in 0..10 * QUEUE_FRAMES_MAX {
+        peer.outbox.put(number.to_string().into());
+    }
+    let mut told = 0;
+    let close = loop {
+        match peer.from.recv().await {
+            Some(Message::Text(_)) => told += 1,
+            Some(Message::Close(Some(frame))) => break frame.code,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(close, Close::SLOW.code);
+    assert!(told <= QUEUE_FRAMES_MAX + 1, "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_is_told_news_while_its_call_is_answered() {
+    let may_answer = Arc::<Notify>::default();
+    let mut peer = speaking(Echo { may_answer: Some(may_answer.clone()), ..Echo::default() });
+    assert_eq!(peer.text().await, "hello");
+    peer.to.send(Ok(Message::Text("call".into()))).unwrap();
+    for number in 0..2 * QUEUE_FRAMES_MAX {
+        peer.outbox.put(number.to_string().into());
+        let told = timeout(PATIENCE.dead, peer.text()).await.expect("nobody waits for the answer");
+        assert_eq!(told, number.to_string());
+    }
+    may_answer.notify_one();
+    assert_eq!(peer.text().await, "call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_hears_nothing_before_its_answer() {
+    let may_answer = Arc::<Notify>::default();
+    let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()) });
+    assert_eq!(peer.text().await, "hello");
+    peer.to.send(Ok(Message::Text("call".into()))).unwrap();
+    peer.outbox.put("news".into());
+    tokio::task::yield_now().await;
+    may_answer.notify_one();
+    assert_eq!((peer.text().await, peer.text().await), ("call".into(), "news".into()));
+}
+
+#[tokio::test]
+async fn a_queue_is_bounded_in_bytes_and_takes_one_frame_of_any_size() {
+    let large = || Frame::from("x".repeat(QUEUE_BYTES_MAX / 4));
+    let (outbox, mut inbox) = queue();
+    outbox.put("x".repeat(2 * QUEUE_BYTES_MAX).into());
+    assert_eq!(inbox.next().await.unwrap().len(), 2 * QUEUE_BYTES_MAX);
+    (0..4).for_each(|_| outbox.put(large()));
+    assert!(inbox.next().await.is_some(), "as much as it may be");
+    (0..2).for_each(|_| outbox.put(large()));
+    assert!(inbox.next().await.is_none(), "too much is nothing at all");
+    assert!(!outbox.offer(&"more".into()));
+}
+
+#[tokio::test]
+async fn what_can_come_later_is_not_taken_until_the_queue_is_empty_again() {
+    let (outbox, mut inbox) = queue();
+    let taken = (0..10 * QUEUE_FRAMES_MAX).take_while(|_| outbox.offer(&"x".into())).count();
+    assert_eq!(taken, QUEUE_FRAMES_MAX / 2, "there is room left for what cannot");
+    for _ in 0..taken {
+        assert!(outbox.emptied().now_or_never().is_none());
+        inbox.next().await.unwrap();
+    }
+    outbox.emptied().now_or_never().expect("whoever had more is told");
+    assert!(outbox.offer(&"x".into()));
+    drop(inbox);
+    assert!(!outbox.offer(&"x".into()), "nobody takes it");
+}
+
+#[tokio::test]
+async fn a_queue_that_is_held_takes_nothing() {
+    let (outbox, mut inbox) = queue();
+    outbox.hold();
+    outbox.put("word".into());
+    assert!(!outbox.offer(&"letter".into()));
+    outbox.open();
+    outbox.emptied().now_or_never().expect("whoever had something is told");
+    outbox.put("next".into());
+    assert_eq!(inbox.next().await.unwrap().as_str(), "next");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_sends_a_frame_that_is_not_read_is_told_why() {
+    let mut peer = connect();
+    assert_eq!(peer.text().await, "hello");
+    let too_long = tungstenite::error::CapacityError::MessageTooLong { size: 2, max_size: 1 };
+    peer.to.send(Err(axum::Error::new(tungstenite::Error::from(too_long)))).unwrap();
+    let Some(Message::Close(Some(frame))) = peer.from.recv().await else { panic!("it is told nothing") };
+    assert_eq!((frame.code, peer.ended.await.unwrap()), (1009, Close::TOO_LONG));
+    let peer = connect();
+    peer.to.send(Err(axum::Error::new(tungstenite::Error::ConnectionClosed))).unwrap();
+    let mut from = peer.from;
+    tokio::spawn(async move { while from.recv().await.is_some() {} });
+    assert_eq!(peer.ended.await.unwrap(), Close::GONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_are_not_spoken_here() {
+    let peer = connect();
+    peer.to.send(Ok(Message::Binary(vec![1].into()))).unwrap();
+    let mut from = peer.from;
+    tokio::spawn(async move { while from.recv().await.is_some() {} });
+    assert_eq!(peer.ended.await.unwrap(), Close::NOT_TEXT);
+}
