@@ -8,9 +8,65 @@ pub fn turns(c: char) -> bool {
 }
 
 /// Whether text has something to see in it, and nothing that cannot be seen: no control characters, no line ends, nothing
-/// that turns the direction, joins or has no width, and no character that only some readers know.
+/// that turns the direction, joins or has no width, and no character that only some readers know. Joiners may stand where
+/// they change what is seen ([`shapes`]).
 pub fn is_plain(text: &str) -> bool {
-    text.chars().any(is_visible) && !text.chars().any(is_hidden)
+    let shown: Vec<char> = text.chars().collect();
+    let is_seen = |at: usize| !is_hidden(shown[at]) || shapes(&shown[..at], shown[at], &shown[at + 1..]);
+    shown.iter().copied().any(is_visible) && (0..shown.len()).all(is_seen)
+}
+
+/// Whether a joiner stands where its script needs it, so that the text looks otherwise without it: after the sign that
+/// joins letters of India, between letters of Arabic script that would join, between two pictures. As RFC 5892 (A.1, A.2) has
+/// it for names, and emoji beside. Anywhere else it would only make two texts that look the same.
+fn shapes(before: &[char], joiner: char, after: &[char]) -> bool {
+    const NOT_JOINED: char = '\u{200c}';
+    const JOINED: char = '\u{200d}';
+    let (Some(&last), Some(&next)) = (before.last(), after.first()) else { return false };
+    let is_letter = |c| get_general_category(c) == GeneralCategory::OtherLetter;
+    let is_mark = |c: &&char| get_general_category(**c) == GeneralCategory::NonspacingMark;
+    match joiner {
+        // These scripts have 128 places each.
+        NOT_JOINED | JOINED if joins_letters(last) => is_letter(next) && u32::from(last) >> 7 == u32::from(next) >> 7,
+        NOT_JOINED => {
+            let last = before.iter().rev().find(|c| !is_mark(c));
+            let next = after.iter().find(|c| !is_mark(c));
+            last.is_some_and(|c| joins_both(*c)) && next.is_some_and(|c| joins_both(*c) || joins_before(*c))
+        }
+        JOINED => (is_picture(last) || is_skin(last)) && is_picture(next) && !is_skin(next),
+        _ => false,
+    }
+}
+
+/// The viramas of the scripts from Devanagari to Sinhala.
+fn joins_letters(c: char) -> bool {
+    let indian = matches!(c, '\u{0900}'..='\u{0d7f}') && u32::from(c) & 0x7f == 0x4d;
+    (indian && get_general_category(c) == GeneralCategory::NonspacingMark) || c == '\u{0dca}'
+}
+
+/// Arabic letters that join on both sides (Joining_Type D).
+fn joins_both(c: char) -> bool {
+    matches!(c, '\u{0620}' | '\u{0626}' | '\u{0628}' | '\u{062a}'..='\u{062e}' | '\u{0633}'..='\u{063f}'
+        | '\u{0641}'..='\u{0647}' | '\u{0649}'..='\u{064a}' | '\u{066e}'..='\u{066f}' | '\u{0678}'..='\u{0687}'
+        | '\u{069a}'..='\u{06bf}' | '\u{06c1}'..='\u{06c2}' | '\u{06cc}' | '\u{06ce}' | '\u{06d0}'..='\u{06d1}'
+        | '\u{06fa}'..='\u{06fc}' | '\u{06ff}')
+}
+
+/// Arabic letters that join to the one before only (Joining_Type R).
+fn joins_before(c: char) -> bool {
+    matches!(c, '\u{0622}'..='\u{0625}' | '\u{0627}' | '\u{0629}' | '\u{062f}'..='\u{0632}' | '\u{0648}'
+        | '\u{0671}'..='\u{0673}' | '\u{0675}'..='\u{0677}' | '\u{0688}'..='\u{0699}' | '\u{06c0}'
+        | '\u{06c3}'..='\u{06cb}' | '\u{06cd}' | '\u{06cf}' | '\u{06d2}'..='\u{06d3}' | '\u{06d5}'
+        | '\u{06ee}'..='\u{06ef}')
+}
+
+fn is_picture(c: char) -> bool {
+    matches!(c, '\u{2194}'..='\u{2195}' | '\u{2600}'..='\u{27bf}' | '\u{2b1b}' | '\u{1f300}'..='\u{1f64f}'
+        | '\u{1f680}'..='\u{1f6ff}' | '\u{1f900}'..='\u{1faff}')
+}
+
+fn is_skin(c: char) -> bool {
+    matches!(c, '\u{1f3fb}'..='\u{1f3ff}')
 }
 
 /// Whether a character leaves a mark of its own. Spaces do not; accents need another to sit on.
@@ -50,6 +106,51 @@ mod tests {
             ["Read files", "读取本地文件", "Прочитать «файл»", "قراءة الملفات", "naïve e\u{301}", "⚠ 3 €", "a\u{a0}b"]
         {
             assert!(is_plain(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn joiners_stand_where_they_are_seen_and_nowhere_else() {
+        for text in [
+            "می\u{200c}خواهم",
+            "کتاب\u{200c}ها",
+            "نامه\u{64c}\u{200c}ای",
+            "क्\u{200d}ष",
+            "क्\u{200c}ष",
+            "ශ්\u{200d}රී",
+            "👩\u{200d}💻",
+            "👨\u{200d}👩\u{200d}👧 family",
+            "🧑🏽\u{200d}🚀",
+            "🐈\u{200d}⬛",
+        ] {
+            assert!(is_plain(text), "{text:?}");
+        }
+        for text in [
+            "ad\u{200c}min",
+            "ad\u{200d}min",
+            "读\u{200d}取",
+            "می\u{200c} خواهم",
+            "می \u{200c}خواهم",
+            "می\u{200c}\u{200c}خواهم",
+            "می\u{200d}خواهم",
+            "کار\u{200c}ها",
+            "می\u{200c}a",
+            "\u{200c}می",
+            "می\u{200c}",
+            "क\u{200d}ष",
+            "क्\u{200d}",
+            "क्\u{200d}a",
+            "क्\u{200d}ష",
+            "क्\u{200d}\u{200d}ष",
+            "👩\u{200d}",
+            "\u{200d}👩",
+            "👩\u{200d}a",
+            "a\u{200d}👩",
+            "👩\u{200c}👩",
+            "👩\u{200d}\u{200d}👩",
+            "👩\u{200d}🏽",
+        ] {
+            assert!(!is_plain(text), "{text:?}");
         }
     }
 
