@@ -107,6 +107,80 @@ fn a_person_chooses_scopes_in_english() {
 }
 
 #[test]
+fn a_person_chooses_scopes_in_chinese() {
+    let scene = Scene::set();
+    let terminal = scene.consent(&["grant", &scene.agent_id], &[("LANG", "zh_CN.UTF-8")]);
+    let screen = terminal.shows("`q` 保持不变并退出");
+    let order = [
+        "请求 3 项权限。未经你同意，不会授予任何权限。",
+        "▲ 高：每次都询问",
+        "[ ] 1  Run programs  shell:exec",
+        "● 中：每天询问一次",
+        "[ ] 2  读取本地文件  filesystem:read",
+        "○ 低：使用时不再询问",
+        "[ ] 3  Read notes  notes:read",
+        "用于 read_note",
+    ];
+    let places: Vec<_> =
+        order.iter().map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}:\n{screen}"))).collect();
+    assert!(places.is_sorted(), "the most sensitive comes first:\n{screen}");
+    terminal.types("2 1h\n");
+    terminal.shows("[x] 2  读取本地文件  filesystem:read  (限时 1h)");
+    terminal.types("1 never\n");
+    terminal.shows("[-] 1  Run programs  shell:exec  (始终拒绝)");
+    terminal.types("3 nonsense\n");
+    terminal.shows("无法理解：");
+    terminal.types("3\n");
+    terminal.shows("[x] 3  Read notes  notes:read");
+    terminal.types("\n");
+    terminal.shows("向 notes-helper 授予 3 项权限中的 2 项？ [y/N]");
+    terminal.types("y\n");
+    let screen = good(terminal.ends());
+    assert!(screen.contains("已授予 filesystem:read, notes:read"), "{screen}");
+    let relation = scene.relation();
+    assert_eq!(relation["granted_scopes"], json!(["filesystem:read", "notes:read"]));
+    assert_eq!(relation["denied_scopes"], json!(["shell:exec"]));
+    // The receipt says in which language they read what they agreed to, and the words themselves.
+    let page = Http::new(&scene.server).get(&format!("/h2a/relations/{}/receipts", relation["id"].as_str().unwrap()));
+    let receipt = page.good()["receipts"][0].clone();
+    assert_eq!(receipt["language"], "zh", "{receipt}");
+    assert!(receipt.to_string().contains("读取本地文件"), "{receipt}");
+}
+
+#[test]
+fn a_person_reviews_what_changed_in_english() {
+    let scene = Scene::set();
+    let granted = ["consent", "grant", &scene.agent_id, "--grant", "notes:read", "--grant", "filesystem:read", "--yes"];
+    assert!(scene.cli(&granted).status.success());
+    scene.publish(&manifest(&["path"]));
+    let terminal = scene.consent(&["review"], &[("LANG", "en_GB.UTF-8")]);
+    let screen = terminal.shows("`q` leaves everything as it is");
+    for text in [
+        "has changed since you consented (manifest 1, now 2):",
+        "! uses a tool in another way: read_note",
+        "required-added /tools/0/input_schema",
+        "[x] 2  Read local files  filesystem:read",
+        "[ ] 3  Read notes  notes:read  (paused since the agent changed)",
+    ] {
+        assert!(screen.contains(text), "{text}:\n{screen}");
+    }
+    terminal.types("3 once\n");
+    terminal.shows("[x] 3  Read notes  notes:read  (paused since the agent changed, once)");
+    terminal.types("2\n");
+    terminal.shows("[ ] 2  Read local files");
+    terminal.types("\n");
+    terminal.shows("Grant 1 of 3 scopes to notes-helper? [y/N]");
+    terminal.types("y\n");
+    let screen = good(terminal.ends());
+    assert!(screen.contains("granted notes:read"), "{screen}");
+    let relation = scene.relation();
+    assert_eq!((&relation["reauth_required"], &relation["consented_manifest_version"]), (&json!(false), &json!(2)));
+    assert_eq!(relation["granted_scopes"], json!(["notes:read"]));
+    let screen = good(scene.consent(&["review"], &[]).ends());
+    assert!(screen.contains("nothing waits for an answer"), "{screen}");
+}
+
+#[test]
 fn a_person_reviews_what_changed_in_chinese() {
     let scene = Scene::set();
     let granted = ["consent", "grant", &scene.agent_id, "--grant", "notes:read", "--grant", "filesystem:read", "--yes"];
