@@ -166,10 +166,10 @@ fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure
     Ok(())
 }
 
-fn check_schema(
-    input: &Value,
+fn check_schema<'a>(
+    input: &'a Value,
     at: &str,
-    left: &mut schema::Allowance,
+    left: &mut schema::Allowance<'a>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), Failure> {
     schema::check(input, &Pointer::from(at), left)

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jsonschema::{Draft, PatternOptions};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{outline::Outline, pointer::Pointer};
 
@@ -13,8 +13,11 @@ pub const SCHEMA_DEPTH_MAX: usize = 32;
 /// How many subschemas look at one and the same value, every `$ref` followed.
 pub const SCHEMA_UNFOLDED_MAX: usize = 1_000;
 pub const PATTERN_BYTES_MAX: usize = 512;
-/// Patterns in a manifest.
-pub const PATTERNS_MAX: usize = 256;
+/// Different patterns in a manifest, and …
+pub const PATTERNS_MAX: usize = 64;
+/// … how long they are together. What a pattern costs to compile grows with its text, in the worst case by microseconds for
+/// each byte.
+pub const PATTERNS_BYTES_MAX: usize = 4 * 1024;
 /// A pattern's program, once compiled; what it costs to make grows with it.
 pub const PATTERN_PROGRAM_BYTES_MAX: usize = 64 * 1024;
 
@@ -78,27 +81,43 @@ impl Fault {
 }
 
 /// What the schemas of a manifest may have together.
-pub(super) struct Allowance {
+pub(super) struct Allowance<'a> {
     patterns: usize,
+    pattern_bytes: usize,
     place_bytes: usize,
+    /// Those that were found to be good.
+    known: HashSet<&'a str>,
 }
 
-impl Default for Allowance {
+impl Default for Allowance<'_> {
     fn default() -> Self {
-        Self { patterns: PATTERNS_MAX, place_bytes: PLACES_BYTES_MAX }
+        Self {
+            patterns: PATTERNS_MAX,
+            pattern_bytes: PATTERNS_BYTES_MAX,
+            place_bytes: PLACES_BYTES_MAX,
+            known: HashSet::new(),
+        }
     }
 }
 
 /// Checks one schema. `left` is what the manifest may still have.
-pub(super) fn check(root: &Value, at: &Pointer<'_>, left: &mut Allowance) -> Result<(), Fault> {
+pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut Allowance<'a>) -> Result<(), Fault> {
     let mut survey =
         Survey { left, places: vec![], by_address: HashMap::new(), anchors: HashSet::new(), references: vec![] };
     survey.visit(root, at, 0)?;
     survey.follow_references(root, at)?;
     survey.check_cost(at)?;
+    // Every pattern was compiled once, however often it stands there.
+    let mut root = root.clone();
+    forget_patterns(&mut root);
+    build(&root, at)
+}
+
+/// Whether this is a schema as the dialect has it.
+fn build(schema: &Value, at: &Pointer<'_>) -> Result<(), Fault> {
     let patterns = PatternOptions::regex().size_limit(PATTERN_PROGRAM_BYTES_MAX);
     let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(false);
-    match options.with_pattern_options(patterns).offline().build(root) {
+    match options.with_pattern_options(patterns).offline().build(schema) {
         Ok(_) => Ok(()),
         // Masked: what stands there is as long as a stranger likes.
         Err(error) => {
@@ -107,9 +126,41 @@ pub(super) fn check(root: &Value, at: &Pointer<'_>, left: &mut Allowance) -> Res
     }
 }
 
+/// Leaves patterns that cost nothing. Where a value only looks like a schema, it is no less valid for it.
+fn forget_patterns(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            if let Some(Value::String(pattern)) = object.get_mut("pattern") {
+                pattern.clear();
+            }
+            object.values_mut().for_each(forget_patterns);
+        }
+        Value::Array(list) => list.iter_mut().for_each(forget_patterns),
+        _ => {}
+    }
+}
+
+/// Whether a pattern has `(?i)` or the like. ECMA-262 knew no such thing when the dialect was made, so readers differ; and to fold
+/// the case of a large class takes milliseconds, as often as it stands there.
+fn sets_flags(pattern: &str) -> bool {
+    let (mut rest, mut in_class) = (pattern, false);
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\\' => rest = rest.chars().next().map_or("", |escaped| &rest[escaped.len_utf8()..]),
+            '[' => in_class = true,
+            // The one reader ends an empty class here and the other does not: then it is refused.
+            ']' => in_class = false,
+            '(' if !in_class && rest.starts_with('?') && !rest[1..].starts_with([':', '<', '=', '!']) => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Every subschema of a schema, and what each hands its value on to.
 struct Survey<'a, 'b> {
-    left: &'b mut Allowance,
+    left: &'b mut Allowance<'a>,
     /// For each subschema, the others that look at the same value.
     places: Vec<Vec<usize>>,
     by_address: HashMap<*const Value, usize>,
@@ -153,7 +204,7 @@ impl<'a> Survey<'a, '_> {
         Ok(place)
     }
 
-    fn check_keywords(&mut self, object: &Map<String, Value>, at: &Pointer<'_>, is_root: bool) -> Result<(), Fault> {
+    fn check_keywords(&mut self, object: &'a Map<String, Value>, at: &Pointer<'_>, is_root: bool) -> Result<(), Fault> {
         if let Some(keyword) = OUTDATED.into_iter().find(|keyword| object.contains_key(*keyword)) {
             return Err(Fault::at(&at.key(keyword), "this keyword is not of draft 2020-12"));
         }
@@ -169,20 +220,32 @@ impl<'a> Survey<'a, '_> {
         if text("$id").is_some_and(is_anothers) {
             return Err(Fault::at(&at.key("$id"), "this name is another schema's"));
         }
-        let named = object
-            .get("patternProperties")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.as_str());
-        for pattern in object.get("pattern").and_then(Value::as_str).into_iter().chain(named) {
-            if pattern.len() > PATTERN_BYTES_MAX {
-                return Err(Fault::at(at, format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
-            }
-            take(&mut self.left.patterns, 1)
-                .ok_or_else(|| Fault::at(at, format!("a manifest has at most {PATTERNS_MAX} patterns")))?;
+        let named = object.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+        // These are compiled wherever they stand: references may lead through them, so their names stay.
+        for (pattern, _) in named {
+            self.take_pattern(pattern, &at.key("patternProperties"))?;
         }
+        let Some(pattern) = object.get("pattern").and_then(Value::as_str) else { return Ok(()) };
+        if self.left.known.contains(pattern) {
+            return Ok(());
+        }
+        self.take_pattern(pattern, &at.key("pattern"))?;
+        build(&json!({"pattern": pattern}), at)?;
+        self.left.known.insert(pattern);
         Ok(())
+    }
+
+    fn take_pattern(&mut self, pattern: &str, at: &Pointer<'_>) -> Result<(), Fault> {
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return Err(Fault::at(at, format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
+        }
+        if sets_flags(pattern) {
+            return Err(Fault::at(at, "a pattern sets no flags: `(?i)` and the like are not read by all"));
+        }
+        take(&mut self.left.patterns, 1)
+            .ok_or_else(|| Fault::at(at, format!("a manifest has at most {PATTERNS_MAX} different patterns")))?;
+        take(&mut self.left.pattern_bytes, pattern.len())
+            .ok_or_else(|| Fault::at(at, format!("the patterns of a manifest have at most {PATTERNS_BYTES_MAX} bytes")))
     }
 
     /// Of two anchors with one name, one reader takes the first and another the last.

@@ -8,7 +8,7 @@ use super::{compare, scope, taking};
 use crate::manifest::{
     Checked, Rule,
     compare::REPORT_BYTES_MAX,
-    schema::{PATTERN_BYTES_MAX, PATTERNS_MAX, SCHEMA_DEPTH_MAX},
+    schema::{PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX, PATTERNS_MAX, SCHEMA_DEPTH_MAX},
 };
 
 fn refusal(schema: Value) -> String {
@@ -274,13 +274,28 @@ fn patterns_are_short_few_and_linear() {
     for bad in [r"^(?=a)b", r"(a)\1", "(", "(((a{90}){90}){90}){90}"] {
         refusal(x(bad));
     }
-    let many = |count: usize| {
+    // Folding the case of what a class holds takes milliseconds, and readers differ on whether a pattern may ask for it.
+    for flags in [r"(?i)\pL", r"a(?i:b)", r"(?s-m)a", r"[](?i)a]", r"[[](?i)a]", r"\\(?i)a", "(?x)a"] {
+        assert!(refusal(x(flags)).contains("flags"), "{flags}");
+    }
+    for none in [r"(?:a)", r"(?<year>\d{4})", r"\(?i", r"[(?i)]", r"a(b)?i", "\u{e9}(a)?"] {
+        accepted(x(none));
+    }
+    let many = |count: usize, pattern: &dyn Fn(usize) -> String| {
         let mut properties = Map::new();
-        (0..count).for_each(|n| drop(properties.insert(format!("p{n}"), json!({"pattern": "a"}))));
+        (0..count).for_each(|n| drop(properties.insert(format!("p{n}"), json!({"pattern": pattern(n)}))));
         json!({"type": "object", "properties": properties})
     };
-    accepted(many(PATTERNS_MAX));
-    assert!(refusal(many(PATTERNS_MAX + 1)).contains("patterns"));
+    accepted(many(PATTERNS_MAX, &|n| format!("a{n}")));
+    assert!(refusal(many(PATTERNS_MAX + 1, &|n| format!("a{n}"))).contains("patterns"));
+    let long = |n: usize| format!("{n:064}");
+    accepted(many(PATTERNS_BYTES_MAX / 64, &long));
+    assert!(refusal(many(PATTERNS_BYTES_MAX / 64, &|n| long(n) + "a")).contains("bytes"));
+    // One that stands everywhere is compiled once.
+    accepted(many(2_000, &|_| r"^\pL+$".into()));
+    let by_name = |count: usize| json!({"type": "object", "patternProperties": (0..count).map(|n| (format!("a{n}"), json!({}))).collect::<Value>()});
+    accepted(by_name(PATTERNS_MAX));
+    assert!(refusal(by_name(PATTERNS_MAX + 1)).contains("patterns"));
     let mut named = String::new();
     write!(named, "{}", "b".repeat(PATTERN_BYTES_MAX + 1)).unwrap();
     assert!(refusal(json!({"type": "object", "patternProperties": {named: {}}})).contains("bytes"));
