@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 28] = [
+const TARGETS: [(&str, Target); 30] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -29,6 +29,8 @@ const TARGETS: [(&str, Target); 28] = [
     ("idle.sessions_10k_mib", AtMost(20.0)),
     ("manifest.check_cpu_ms", AtMost(50.0)),
     ("manifest.diff_cpu_ms", AtMost(20.0)),
+    ("manifest.hostile_check_cpu_ms", AtMost(75.0)),
+    ("manifest.hostile_diff_cpu_ms", AtMost(30.0)),
     ("mesh.cpu_us_per_send", AtMost(120.0)),
     ("mesh.idle_10k_mib", AtMost(400.0)),
     ("mesh.login_cpu_ms", AtMost(5.0)),
