@@ -18,6 +18,7 @@ on_both_engines!(
     a_silent_change_asks_nobody,
     somebody_who_was_away_is_asked_once_for_all_that_changed,
     the_agent_hears_of_it_until_everybody_has_answered,
+    the_agent_hears_of_it_whatever_versions_people_consented_to,
     the_agents_webhook_is_told_of_every_break_and_of_nothing_else,
     the_agents_side_hears_what_people_answer,
     a_store_that_fails_for_a_while_keeps_nobody_from_being_asked,
@@ -158,6 +159,28 @@ async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
     assert_eq!(again.hear().await, expected);
     scene.answer(&ada, &relation_id, &published).await;
     is_open(&mut Socket::introduce(&scene.server, "/ws/agent", &agent).await.0).await;
+}
+
+async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let (_, ada) = user(&scene.server, "ada").await;
+    scene.grant(&ada).await;
+    for number in 2..=150 {
+        let mut next = second();
+        next["agent_version"] = json!(format!("1.0.{number}"));
+        scene.publish(&next).await;
+    }
+    // Others consented to a version each, and have nothing to answer to.
+    let others = "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 149)
+        INSERT INTO relations (relation_id, agent_id, agent_name, agent_owner_id, user_id, created_at, consented_version,
+            consented_hash, answers, revision, updated_at, revoked_at)
+        SELECT relation_id || n.i, agent_id, agent_name, agent_owner_id, user_id || n.i, created_at, n.i,
+            consented_hash, answers, revision, updated_at, revoked_at FROM relations, n";
+    scene.server.store(others).await;
+    let (mut socket, _) = Socket::introduce(&scene.server, "/ws/agent", &scene.agent().await).await;
+    let told = socket.hear().await;
+    assert_eq!((&told["type"], &told["new_manifest_version"]), (&json!(REAUTH_REQUIRED), &json!(150)));
+    assert_eq!(told["scopes_requiring_reauth"], json!(["notes:write"]));
 }
 
 async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: Engine) {

@@ -166,16 +166,12 @@ pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<(Rela
     db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| Ok((decode(row)?, row.int()?))).await
 }
 
-/// The versions before this one that people with a relation to the agent last consented to, newest first.
-pub async fn list_consented_before(
-    db: &Db,
-    agent_id: AgentId,
-    version: i64,
-    limit: u32,
-) -> Result<Vec<i64>, StoreError> {
+/// The versions before this one that people with a relation to the agent last consented to, newest first: no more than there
+/// are such people.
+pub async fn list_consented_before(db: &Db, agent_id: AgentId, version: i64) -> Result<Vec<i64>, StoreError> {
     let sql = "SELECT DISTINCT consented_version FROM relations WHERE agent_id = $1 AND revoked_at IS NULL
-         AND consented_version < $2 ORDER BY consented_version DESC LIMIT $3";
-    db.read(sql, vec![text(agent_id), version.into(), i64::from(limit).into()], |row| row.int()).await
+         AND consented_version < $2 ORDER BY consented_version DESC";
+    db.read(sql, vec![text(agent_id), version.into()], |row| row.int()).await
 }
 
 /// With one agent, those that consented to a version before this one, by version and id.

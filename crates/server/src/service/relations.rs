@@ -35,8 +35,6 @@ const TOLD_AT_ONCE: u32 = 1_000;
 const DECLARED_WITHIN: Duration = Duration::from_secs(1);
 /// Relations read at a time while they are ended.
 const ENDED_AT_ONCE: u32 = 500;
-/// Versions that people of one agent may have consented to, of which its own side is told; the newest ones.
-const VERSIONS_MAX: u32 = 100;
 
 /// A relation with what it has to be seen against.
 struct Held {
@@ -327,7 +325,7 @@ async fn current_version(app: &App, agent_id: AgentId) -> Result<Option<i64>, Fa
 
 /// The versions of an agent before this one that people last consented to.
 pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
-    store::relations::list_consented_before(&app.db, agent_id, version, VERSIONS_MAX).await.map_err(store_failure)
+    store::relations::list_consented_before(&app.db, agent_id, version).await.map_err(store_failure)
 }
 
 /// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.
