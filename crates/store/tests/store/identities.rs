@@ -185,9 +185,14 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
     assert!(!stands("second").await && stands("bobby's").await);
     assert_eq!(refresh("r-second").await, None);
+    // What is cleared away then is what has fallen, and not who has begun anew.
+    append(made(Operation::Rekey, "alice", "a4", now)).await;
+    login("third", "alice", "a4").await;
     for name in ["alice", "bobby"] {
         mesh_logins::delete_fallen(db, &aid(name)).await.unwrap();
     }
+    assert!(stands("third").await);
+    login("second", "alice", "a4").await;
     assert_eq!(refresh("r-bobby's").await, Some(aid("bobby")));
 }
 
