@@ -144,16 +144,15 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
     let place = caller.place.of_call(asked.device_id.as_deref(), asked.slot_id.as_deref())?;
     let (limit, after, now) = (asked.limit()?, asked.after_seq, app.now());
     let acked = store::get_ack(&app.db, &caller.aid, place).await.map_err(store_failure)?;
-    let nothing = PullResult {
-        messages: vec![],
-        count: 0,
-        latest_seq: 0,
-        server_ack_seq: acked,
-        ephemeral_earliest_available_seq: None,
-        ephemeral_dropped_count: 0,
-    };
     let Some(mailbox) = store::get_mailbox(&app.db, &caller.aid).await.map_err(store_failure)? else {
-        return Ok(nothing);
+        return Ok(PullResult {
+            messages: vec![],
+            count: 0,
+            latest_seq: 0,
+            server_ack_seq: acked,
+            ephemeral_earliest_available_seq: None,
+            ephemeral_dropped_count: 0,
+        });
     };
     let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
     let kept = kept.await.map_err(store_failure)?;
@@ -177,7 +176,6 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
         ephemeral_earliest_available_seq: queue.earliest_seq,
         ephemeral_dropped_count: queue.dropped,
         server_ack_seq,
-        ..nothing
     })
 }
 
