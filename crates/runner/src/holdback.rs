@@ -5,6 +5,8 @@
 const WORD_BYTES_MAX: usize = 4 * 1024;
 /// Likewise a key block.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
+/// A line in the middle of a key block is at least as long.
+const BLOCK_LINE_BYTES_MIN: usize = 32;
 const BLOCK_BEGINS: &str = "-----BEGIN";
 const BLOCK_ENDS: &str = "-----END";
 
@@ -21,6 +23,27 @@ pub fn settled(text: &str) -> usize {
         }
         _ => settled,
     }
+}
+
+/// The length of a beginning that may be the rest of something nobody heard: the first line, with the lines of a key block
+/// after it; of a line without an end the first word. `None`: more of it may come.
+pub fn opening(text: &str) -> Option<usize> {
+    let Some(mut end) = text.find('\n').map(|at| at + 1) else {
+        let first = text.find(|char: char| !char.is_ascii_graphic()).unwrap_or(text.len());
+        return (text.len() > WORD_BYTES_MAX).then_some(first);
+    };
+    while end <= BLOCK_BYTES_MAX {
+        let line = text[end..].split_inclusive('\n').next().unwrap_or_default();
+        let body = line.trim_end_matches(['\n', '\r']);
+        let in_block = body.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+        match line.ends_with('\n') {
+            _ if !in_block => break,
+            true if body.len() < BLOCK_LINE_BYTES_MIN => break,
+            true => end += line.len(),
+            false => return None,
+        }
+    }
+    Some(end)
 }
 
 /// The beginning of a text that is cut for being too long: between words too, because half a credential is not recognised.
@@ -80,6 +103,19 @@ mod tests {
         assert_eq!(shown(&whole), whole);
         let endless = format!("-----BEGIN X-----\n{}", "abc\n".repeat(BLOCK_BYTES_MAX));
         assert_eq!(shown(&endless), endless);
+    }
+
+    #[test]
+    fn a_beginning_is_the_first_line_and_what_may_be_the_rest_of_a_key() {
+        let beginning = |text: &'static str| opening(text).map(|end| &text[..end]);
+        assert_eq!(beginning("rest of sk-12"), None);
+        assert_eq!(beginning("678 more\n"), None, "the next line is not known");
+        assert_eq!(beginning("678 more\nand so on"), Some("678 more\n"));
+        assert_eq!(beginning("1\n2\n3\n"), Some("1\n"), "counting is no key");
+        let block = "QAB\nMIIEvgIBADANBgkqhkiG9w0BAQEFAASCBKgwggSk\nMIIEvgIBADANBgkqhkiG9w0BAQEFAASCBKgwggSk\n-----END X-----\n";
+        assert_eq!(beginning(block), block.strip_suffix("-----END X-----\n"));
+        let endless = format!("word {}", "x ".repeat(WORD_BYTES_MAX));
+        assert_eq!(opening(&endless), Some(4));
     }
 
     #[test]

@@ -169,13 +169,7 @@ impl Link {
 
     /// Output of a tool.
     pub async fn output(&self, tool_call_id: &str, stream: &str, text: &str) {
-        self.output_cut(tool_call_id, stream, text, false).await;
-    }
-
-    /// Output of which the agent has left out something already.
-    pub async fn output_cut(&self, tool_call_id: &str, stream: &str, text: &str, cut: bool) {
-        let (text, too_long) = fit(text, TEXT_BYTES_MAX);
-        let cut = cut || too_long;
+        let (text, cut) = fit(text, TEXT_BYTES_MAX);
         let payload = json!({"toolCallId": tool_call_id, "stream": stream, "text": text, "textTruncated": cut, "outputTruncated": cut});
         self.emit(EventType::CommandOutput, &payload).await;
     }

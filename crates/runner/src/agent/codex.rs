@@ -9,6 +9,7 @@ mod conversation;
 mod failures;
 mod items;
 mod later;
+mod output;
 pub mod program;
 mod wire;
 

@@ -6,14 +6,13 @@ use std::collections::HashMap;
 use ostler_protocol::{events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Value, json};
 
-use super::wire::{DeltaNote, FileChange, Item};
-use crate::{
-    holdback::{self, clip},
-    link::Link,
+use super::{
+    output::{Output, Piece},
+    wire::{DeltaNote, FileChange, Item},
 };
+use crate::{holdback::clip, link::Link};
 
-/// Output of one tool that is kept; it is the end of a build that never stops talking.
-const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+const THOUGHT_BYTES_MAX: usize = 32 * 1024;
 const ARGUMENT_CHARS_MAX: usize = 2_000;
 const FILES_MAX: usize = 50;
 
@@ -28,12 +27,7 @@ pub struct Items {
 
 #[derive(Default)]
 struct Tool {
-    /// Of what came in pieces.
-    output_bytes: usize,
-    /// The end of it that waits for more.
-    held: String,
-    /// It was said that something is left out.
-    is_cut: bool,
+    output: Output,
     /// The files it is about to change.
     changes: Vec<FileChange>,
 }
@@ -51,9 +45,10 @@ impl Items {
 
     /// Says of the tools that never ended that nobody can know how they did.
     pub async fn abandon(&mut self, link: &mut Link) {
-        let open: Vec<String> = self.open.drain().map(|(id, _)| id).collect();
-        for item_id in open {
+        let open: Vec<(String, Tool)> = self.open.drain().collect();
+        for (item_id, mut tool) in open {
             let id = self.id(link, &item_id, "tool");
+            tell(link, &id, tool.output.end(None)).await;
             let call = json!({"toolCallId": id, "itemId": item_id, "status": "outcome-unknown"});
             link.emit(EventType::ToolCall, &call).await;
         }
@@ -104,16 +99,9 @@ impl Items {
     }
 
     async fn tool_ended(&mut self, link: &mut Link, item: &Item) {
-        let tool = self.open.remove(&item.id).unwrap_or_default();
-        let missed = missed(item.aggregated_output.as_deref().unwrap_or_default(), &tool);
-        if !missed.is_empty() {
-            let id = self.id(link, &item.id, "tool");
-            output_event(link, &id, missed, OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes)).await;
-        }
-        if !tool.held.is_empty() {
-            let id = self.id(link, &item.id, "tool");
-            link.output(&id, "stdout", &tool.held).await;
-        }
+        let mut tool = self.open.remove(&item.id).unwrap_or_default();
+        let id = self.id(link, &item.id, "tool");
+        tell(link, &id, tool.output.end(item.aggregated_output.as_deref())).await;
         let status = match item.status.as_deref() {
             // Not every kind of item has one.
             None | Some("completed") => "completed",
@@ -139,24 +127,7 @@ impl Items {
     pub async fn output(&mut self, link: &mut Link, note: &DeltaNote) {
         let id = self.id(link, &note.item_id, "tool");
         let Some(tool) = self.open.get_mut(&note.item_id) else { return };
-        let room = OUTPUT_BYTES_MAX.saturating_sub(tool.output_bytes);
-        tool.output_bytes = tool.output_bytes.saturating_add(note.delta.len());
-        if room == 0 {
-            // What comes after is not told; that it came is.
-            if !std::mem::replace(&mut tool.is_cut, true) {
-                link.output_cut(&id, "stdout", "", true).await;
-            }
-        } else {
-            tool.is_cut = note.delta.len() > room;
-            let room = room + tool.held.len();
-            let mut text = std::mem::take(&mut tool.held) + &note.delta;
-            if !tool.is_cut {
-                tool.held = text.split_off(holdback::settled(&text));
-            }
-            if !text.is_empty() {
-                output_event(link, &id, &text, room).await;
-            }
-        }
+        tell(link, &id, tool.output.hear(&note.delta)).await;
     }
 
     /// Lets go of the message that was held back, as the turn's reply or as one on the way.
@@ -231,23 +202,15 @@ async fn compaction(link: &Link, what: &str) {
     link.emit(EventType::BackendStatus, &json!({"phase": format!("context-compaction:{what}")})).await;
 }
 
-/// What a command said before Codex began to listen to it. Only the whole, told at its end, has it: often that is all there
-/// is, else it is told late rather than never.
-fn missed<'a>(whole: &'a str, tool: &Tool) -> &'a str {
-    let bytes = if tool.is_cut { 0 } else { whole.len().saturating_sub(tool.output_bytes) };
-    let missed = &whole[..whole.floor_char_boundary(bytes)];
-    // The rest of a word that it ends in the middle of has been told.
-    if tool.output_bytes == 0 { missed } else { &missed[..holdback::settled(missed)] }
-}
-
-async fn output_event(link: &Link, tool_call_id: &str, text: &str, bytes_max: usize) {
-    let shown = &text[..text.floor_char_boundary(bytes_max)];
-    let cut = shown.len() < text.len();
-    let shown = if cut { &shown[..holdback::settled(shown)] } else { shown };
-    link.output_cut(tool_call_id, "stdout", shown, cut).await;
+async fn tell(link: &Link, tool_call_id: &str, pieces: Vec<Piece>) {
+    for piece in pieces {
+        let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": piece.text,
+            "textTruncated": piece.is_cut, "outputTruncated": piece.is_cut, "isBeginning": piece.is_beginning});
+        link.emit(EventType::CommandOutput, &payload).await;
+    }
 }
 
 /// Thoughts are shown, not kept whole at any price.
 fn clip_bytes(text: &str) -> &str {
-    &text[..text.floor_char_boundary(OUTPUT_BYTES_MAX / 2)]
+    &text[..text.floor_char_boundary(THOUGHT_BYTES_MAX)]
 }

@@ -132,6 +132,23 @@ async fn thoughts_are_told_as_such() {
     let played = stage.play("[[think]]").await;
     assert_eq!(played.all("reasoning").len(), 1, "{:#?}", played.events);
     assert_eq!(played.all("reasoning")[0]["text"], "a thought");
+#[tokio::test]
+async fn what_codex_does_not_hear_of_a_command_is_told_with_what_it_heard_next() {
+    let mut stage = Stage::new();
+    let pieces = "for i in sk-abcd efgh 0123 4567; do printf %s $i; sleep .3; done; echo; sleep .3; echo tail";
+    let played = stage.play(&format!("[[tool:{pieces}]]")).await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let outputs = played.all("command_output");
+    let told = |is_beginning: bool| -> String {
+        let fits = outputs.iter().filter(|out| out["isBeginning"] == is_beginning);
+        fits.map(|out| out["text"].as_str().unwrap()).collect()
+    };
+    // Whole, so that whoever keeps it can see what it is.
+    assert_eq!(format!("{}{}", told(true), told(false)), "sk-abcdefgh01234567\ntail\n", "{outputs:#?}");
+    let pieces: Vec<_> = outputs.iter().filter(|out| out["text"].as_str().unwrap().contains("4567")).collect();
+    assert!(pieces.len() == 1 && pieces[0]["text"].as_str().unwrap().starts_with("sk-abcdefgh0123"), "{outputs:#?}");
+}
+
     assert_eq!(played.all("assistant_message")[0]["text"], "after some thought");
 }
 

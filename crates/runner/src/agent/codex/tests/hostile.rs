@@ -99,7 +99,7 @@ async fn what_a_command_said_before_codex_listened_is_told_when_it_ends() {
     let played = played_by(&script).play("hello").await;
     assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
     let output: Vec<_> = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
-    assert_eq!(output, ["late\n", "early\n"]);
+    assert_eq!(output, ["early\nlate\n"]);
 }
 
 #[tokio::test]
