@@ -7,6 +7,7 @@
 //! | `delta-only` | pieces of a text that is never finished |
 //! | `think` | a reasoning summary, then a text |
 //! | `tool:COMMAND`, `escalate:COMMAND` | a shell command, the second outside the sandbox; afterwards a text |
+//! | `loop:COMMAND` | a shell command, again and again |
 //! | `background:COMMAND` | a shell command that is not waited for; afterwards a text |
 //! | `spawn:PROMPT` | an agent of its own that is asked this, and waited for; afterwards a text |
 //! | `slow:N` | a text of N pieces, one every 50 ms |
@@ -61,7 +62,7 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
             let said = message("after some thought");
             stream(vec![done(&thought), done(&said), completed(Some(asked.usage()))])
         }
-        "tool" | "escalate" | "background" if asked.outputs.is_empty() => {
+        "tool" | "escalate" | "background" | "loop" if asked.outputs.is_empty() || marker.name == "loop" => {
             let mut arguments = json!({"cmd": marker.argument});
             if marker.name == "escalate" {
                 arguments["sandbox_permissions"] = "require_escalated".into();

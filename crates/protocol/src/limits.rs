@@ -32,8 +32,8 @@ pub const PERMISSION_TITLE_BYTES_MAX: usize = 4 * 1024;
 pub const PERMISSION_WAIT_MS_DEFAULT: i64 = 600_000;
 pub const PERMISSION_WAIT_MS_MAX: i64 = 86_400_000;
 
-/// How long after its `timeoutMs` the server ends a command that its runner has not stopped.
-pub const TIMEOUT_GRACE_MS: i64 = 30_000;
+/// How long its runner has to stop a command that goes on beyond a budget, its time included, before the server ends it.
+pub const BUDGET_GRACE_MS: i64 = 30_000;
 pub const LEASE_MS_MIN: i64 = 10;
 pub const LEASE_MS_DEFAULT: i64 = 60_000;
 pub const LEASE_MS_MAX: i64 = 600_000;

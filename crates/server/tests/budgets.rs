@@ -94,7 +94,7 @@ async fn a_runner_that_does_not_stop_is_stopped(engine: Engine) {
     let runner = server.claim(&run_id, "runner-a").await;
     runner.ack(&command_id).await;
     let timeout_ms = server.run(&run_id).await["executionPolicy"]["timeoutMs"].as_i64().unwrap();
-    server.clock.advance_ms(timeout_ms + ostler_protocol::limits::TIMEOUT_GRACE_MS);
+    server.clock.advance_ms(timeout_ms + ostler_protocol::limits::BUDGET_GRACE_MS);
     let result = server.ended(&run_id, &command_id).await;
     assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("blocked"), &json!("budget-exceeded")));
     assert!(result["blocker"].as_str().unwrap().contains("timeoutMs"), "{result}");

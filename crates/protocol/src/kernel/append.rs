@@ -60,7 +60,7 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
     for event in op.events {
         take(desk, run_id, event, now);
     }
-    budget::end_overspent(desk, run_id, overspent, now);
+    budget::limit_overspent(desk, run_id, &overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
     let rows = desk.run(run_id)?;
     let leaves = op.release_if_idle || rows.lease.as_deref().is_some_and(|lease| lease.dismissed);

@@ -12,26 +12,20 @@ use crate::{
     facts::Facts,
     ids::{CommandId, RunId},
     kernel::claim::after,
-    limits::TIMEOUT_GRACE_MS,
+    limits::BUDGET_GRACE_MS,
     runs::{Run, TerminalStatus},
 };
 
 /// Commands that had used up a budget before this batch, and whose agent has gone on since: it called another model or
-/// another tool. A runner that stops its agent in time never comes here.
-pub fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<(CommandId, UsedUp)> {
-    let mut found: Vec<(CommandId, UsedUp)> = vec![];
-    for event in events {
-        let Some(command) = event.command_id.and_then(|id| rows.commands.get(&id)) else { continue };
-        let used_up = match &event.facts {
-            Facts::Usage { .. } => used_up(&rows.run, command),
-            Facts::Tool(tool) if tool.status.as_deref() == Some("started") => used_up(&rows.run, command),
-            _ => None,
-        };
-        if let Some(used_up) = used_up.filter(|_| found.iter().all(|(id, _)| *id != command.command_id)) {
-            found.push((command.command_id, used_up));
-        }
-    }
-    found
+/// another tool. An agent is allowed to be that late, for it is not heard in the moment it is told to stop.
+pub fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<CommandId> {
+    let goes_on = |event: &&NewEvent| match &event.facts {
+        Facts::Usage { .. } => true,
+        Facts::Tool(tool) => tool.status.as_deref() == Some("started"),
+        _ => false,
+    };
+    let of_events = events.iter().filter(goes_on).filter_map(|event| rows.commands.get(&event.command_id?));
+    of_events.filter(|command| used_up(&rows.run, command).is_some()).map(|command| command.command_id).collect()
 }
 
 fn used_up(run: &Run, command: &Command) -> Option<UsedUp> {
@@ -40,9 +34,13 @@ fn used_up(run: &Run, command: &Command) -> Option<UsedUp> {
     spent.usage_used_up(&budgets).or_else(|| spent.tools_used_up(&budgets, 0))
 }
 
-pub fn end_overspent(desk: &mut Desk, run_id: RunId, overspent: Vec<(CommandId, UsedUp)>, now: Timestamp) {
-    for (command_id, used_up) in overspent {
-        end(desk, run_id, command_id, &used_up, now);
+/// Leaves their runner a while to end them; then the server does.
+pub fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[CommandId], now: Timestamp) {
+    let latest = after(now, BUDGET_GRACE_MS);
+    for command_id in overspent {
+        if let Some(command) = desk.run_mut(run_id).commands.get_mut(command_id) {
+            command.deadline_at = Some(command.deadline_at.map_or(latest, |deadline| deadline.min(latest)));
+        }
     }
 }
 
@@ -50,16 +48,17 @@ pub fn end_overspent(desk: &mut Desk, run_id: RunId, overspent: Vec<(CommandId, 
 /// time it was given first.
 pub fn deadline(run: &Run, command: &Command, now: Timestamp) -> Option<Timestamp> {
     let allowance = Allowance::of(&run.execution_policy, &command.payload).ok()?;
-    Some(after(now, allowance.timeout_ms.saturating_add(TIMEOUT_GRACE_MS)))
+    Some(after(now, allowance.timeout_ms.saturating_add(BUDGET_GRACE_MS)))
 }
 
-/// Ends what has run past its time.
+/// Ends what has run past its time, or past the time its runner had to stop it.
 pub fn end_overdue(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let Ok(rows) = desk.run(run_id) else { return };
     let late = rows.unfinished().filter(|c| c.deadline_at.is_some_and(|deadline| deadline <= now));
-    let late: Vec<_> = late
-        .filter_map(|c| Some((c.command_id, Allowance::of(&rows.run.execution_policy, &c.payload).ok()?.timed_out())))
-        .collect();
+    let timed_out =
+        |c: &Command| Allowance::of(&rows.run.execution_policy, &c.payload).ok().map(|allowance| allowance.timed_out());
+    let late: Vec<_> =
+        late.filter_map(|c| Some((c.command_id, used_up(&rows.run, c).or_else(|| timed_out(c))?))).collect();
     for (command_id, used_up) in late {
         end(desk, run_id, command_id, &used_up, now);
     }

@@ -1,6 +1,6 @@
 //! How commands and runs end: by one explicit fact each, with everything that depends on it in the same transaction.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     desk::Desk,
@@ -82,6 +82,9 @@ pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut en
     permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, "the command ended", now);
     let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
     end.explain(reason);
+    if end.event.is_none() {
+        leave_calls(desk, run_id, command_id, now);
+    }
     let event = end.event(Some(command_id));
     let seq = desk.append(run_id, event, now);
     let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
@@ -100,6 +103,15 @@ pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut en
         end_command(desk, run_id, steer, end, now);
     }
     seq
+}
+
+/// Says of the tool calls that are still open that nobody will say how they ended: their runner is not asked any more.
+fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
+    let open = desk.run_mut(run_id).commands[&command_id].fold.tools.open.clone();
+    for tool_call_id in open {
+        let fact = json!({"toolCallId": tool_call_id, "status": "outcome-unknown"});
+        desk.append(run_id, NewEvent::written(EventType::ToolCall, Some(command_id), &fact), now);
+    }
 }
 
 /// Ends a run with everything unfinished in it, and its lease.

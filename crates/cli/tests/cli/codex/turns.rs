@@ -119,6 +119,42 @@ fn a_budget_that_is_used_up_interrupts_codex_and_blocks_the_command() {
 }
 
 #[test]
+fn an_agent_that_calls_tool_after_tool_is_stopped_by_its_runner_and_leaves_no_call_open() {
+    let mut inn = Inn::open(&CODEX, "resident");
+    for most in [1, 3] {
+        let (run, turn) = inn.submit_with("[[loop:sleep 0.2; echo on]]", json!({"maxToolCalls": most}), json!({}));
+        let result = inn.ended(&run, &turn);
+        assert_eq!(result["failureKind"], "budget-exceeded", "{result}");
+        let events = inn.events(&run);
+        let end = events.iter().find(|event| event["type"] == "terminal_status").unwrap();
+        assert_eq!(end["payload"]["source"], "runner", "{end}");
+        assert_eq!(end["payload"]["message"], format!("the budget maxToolCalls of {most} is used up"));
+        let ids = |is_start: bool| {
+            let calls = events.iter().filter(|event| event["type"] == "tool_call").map(|event| &event["payload"]);
+            let fits = calls.filter(|call| (call["status"] == "started") == is_start);
+            fits.map(|call| call["toolCallId"].as_str().unwrap().to_owned()).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert!(ids(true).len() > most as usize, "{events:#?}");
+        assert_eq!(ids(true), ids(false), "each that started has ended: {events:#?}");
+    }
+    inn.close();
+}
+
+#[test]
+fn a_key_that_a_command_prints_in_pieces_is_stored_nowhere_not_even_in_part() {
+    let mut inn = Inn::open(&CODEX, "resident");
+    let script = "for i in sk-plan ted-pro vider-k ey-4711; do printf %s $i; sleep .3; done; echo; sleep .3; echo tail";
+    let (run, turn) = inn.submit(&format!("[[tool:{script}]]"));
+    assert_eq!(inn.ended(&run, &turn)["status"], "completed");
+    let events = inn.events(&run);
+    let texts = events.iter().filter(|event| event["type"] == "command_output").map(|event| &event["payload"]["text"]);
+    let told: Vec<_> = texts.map(|text| text.as_str().unwrap()).collect();
+    assert!(told.contains(&"tail\n") && told.contains(&"[redacted]\n"), "{told:?}");
+    assert!(!told.concat().contains("ey-4711"), "{told:?}");
+    inn.close();
+}
+
+#[test]
 fn a_session_is_gone_on_with_in_the_run_that_waits_for_it() {
     let inn = Inn::open(&CODEX, "resident");
     let ask = |words: &[&str]| {

@@ -1,7 +1,7 @@
 //! Budgets that a runner does not keep.
 
 use super::*;
-use crate::limits::TIMEOUT_GRACE_MS;
+use crate::limits::BUDGET_GRACE_MS;
 
 fn usage(turn: CommandId, tokens: i64) -> NewEvent {
     NewEvent::written(EventType::Usage, Some(turn), &json!({"totalTokens": tokens}))
@@ -24,12 +24,17 @@ fn within(budgets: Budgets) -> (Scene, RunId, CommandId) {
 }
 
 #[test]
-fn a_runner_has_one_batch_to_stop_its_agent_and_then_the_server_does() {
+fn a_runner_has_a_while_to_stop_its_agent_and_then_the_server_does() {
     let (mut scene, run, turn) = within(Budgets { max_tokens: Some(100), ..Budgets::default() });
     scene.append(run, vec![usage(turn, 60), usage(turn, 60)]).unwrap();
     scene.append(run, vec![says(turn)]).unwrap();
-    assert_eq!(scene.state(run, turn), CommandState::Running, "what it says on its way out is heard");
     scene.append(run, vec![usage(turn, 1)]).unwrap();
+    assert_eq!(scene.state(run, turn), CommandState::Running, "what it says on its way out is heard");
+    scene.advance_ms(BUDGET_GRACE_MS - 1);
+    scene.sweep(run);
+    assert!(scene.command(run, turn).is_unfinished());
+    scene.advance_ms(1);
+    scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Blocked);
     assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
     let message = scene.command(run, turn).terminal.as_ref().unwrap().message.clone().unwrap();
@@ -37,13 +42,19 @@ fn a_runner_has_one_batch_to_stop_its_agent_and_then_the_server_does() {
 }
 
 #[test]
-fn an_agent_that_calls_tool_after_tool_is_ended() {
+fn an_agent_that_calls_tool_after_tool_is_ended_and_leaves_no_call_open() {
     let (mut scene, run, turn) = within(Budgets { max_tool_calls: Some(1), ..Budgets::default() });
     scene.append(run, vec![tool(turn, "a")]).unwrap();
+    let deadline = scene.command(run, turn).deadline_at;
     scene.append(run, vec![tool(turn, "b")]).unwrap();
-    assert_eq!(scene.state(run, turn), CommandState::Running);
+    assert_eq!(scene.command(run, turn).deadline_at, deadline, "it is told to stop, and has not gone on");
     scene.append(run, vec![tool(turn, "c")]).unwrap();
+    scene.advance_ms(BUDGET_GRACE_MS);
+    scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Blocked);
+    let calls = scene.facts(EventType::ToolCall);
+    let unknown = calls.iter().filter(|call| call["status"] == "outcome-unknown").count();
+    assert_eq!(unknown, 3, "nobody will say how they ended");
 }
 
 #[test]
@@ -58,7 +69,7 @@ fn time_runs_on_through_attempts_and_the_server_ends_what_outlives_it() {
     assert_eq!(scene.command(run, turn).deadline_at, Some(deadline));
     scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Acked);
-    scene.advance_ms(1_000 + TIMEOUT_GRACE_MS);
+    scene.advance_ms(1_000 + BUDGET_GRACE_MS);
     scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Blocked);
     assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
