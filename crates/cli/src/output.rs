@@ -143,6 +143,13 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// All of a text, with what a terminal would obey or hide written out instead.
+pub fn visible(text: &str) -> String {
+    let write =
+        |c: char| if is_control(c) && !"\n\t".contains(c) { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(write).collect()
+}
+
 fn is_control(c: char) -> bool {
     c.is_control() || turns(c)
 }

@@ -17,9 +17,6 @@ use crate::{
     times::{age, now},
 };
 
-/// How much is shown of what will run.
-const COMMAND_CHARS_MAX: usize = 2_000;
-
 /// Allow what an agent asked for
 ///
 /// Without a request's id it answers the only open one, and lists them where there are several. The option chosen is
@@ -161,8 +158,13 @@ fn describe(request: &PermissionRequest, now: Timestamp) -> String {
 
 /// What is asked for, as everybody sees it before they answer: never without what will run.
 pub fn asked(head: &str, command: Option<&str>, digest: &str, all: &[PermissionOption]) -> String {
-    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", line(what, COMMAND_CHARS_MAX)));
+    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", whole(what)));
     format!("{head}\n{command}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+}
+
+/// All of it, each line under the other.
+fn whole(what: &str) -> String {
+    output::visible(what.trim_end_matches('\n')).replace('\n', "\n           ")
 }
 
 /// The commands that answer it.
@@ -245,6 +247,15 @@ mod tests {
         assert_eq!(failure.message, "the option \"no\" refuses");
         assert!(choose(&all, Some("yes"), Verdict::Reject).is_err());
         assert!(choose(&all, Some("other"), Verdict::Allow).is_err());
+    }
+
+    #[test]
+    fn what_will_run_is_shown_whole_and_nothing_of_it_is_hidden() {
+        let long = format!("echo {}; touch HIDDEN", "a".repeat(4_000));
+        assert!(asked("", Some(&long), "", &[]).contains(&format!("  command: {long}\n")));
+        let sly = "echo 1\u{1b}[8m\rrm -rf ~\u{202e}\nls\t-l\n";
+        let shown = "  command: echo 1\\u{1b}[8m\\rrm -rf ~\\u{202e}\n           ls\t-l\n";
+        assert!(asked("", Some(sly), "", &[]).contains(shown), "{}", asked("", Some(sly), "", &[]));
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
 pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
 /// The phase the server writes when a turn was taken back: nobody is told of it any more.
 pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
+/// What an agent asked for was refused without asking anybody: `command`, `reason`, `toolCallId`.
+pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
 /// At most `max` characters of a text.

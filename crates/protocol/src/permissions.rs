@@ -127,6 +127,11 @@ impl AskPermission {
         (digest_fits && options_fit && words_fit).then_some(ask)
     }
 
+    /// Whether it says, in full and within the limits, what will run: nobody agrees to the beginning of something.
+    pub fn can_be_asked(&self) -> bool {
+        self.command.is_some() && Self::well_formed(&RawJson::of(self)).is_some()
+    }
+
     /// Until when an answer is waited for.
     pub fn waits_until(&self, now: Timestamp) -> Timestamp {
         let after = |ms: i64| now.checked_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX);

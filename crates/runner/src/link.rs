@@ -13,7 +13,7 @@ use std::{
 
 use ostler_protocol::{
     RawJson,
-    events::{EventType, PHASE_STEER_ACCEPTED},
+    events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_STEER_ACCEPTED},
     ids::{CommandId, PermissionId},
     json::canonical_hash,
     permissions::{self, AskPermission, PermissionRequest, PermissionStatus},
@@ -31,6 +31,7 @@ pub use runner_end::RunnerEnd;
 use crate::{
     agent::{Left, Turn, TurnEnd},
     budgets::{Meter, Stop},
+    holdback::clip,
     outbox::Outbox,
 };
 
@@ -38,6 +39,11 @@ use crate::{
 const TEXT_BYTES_MAX: usize = 240 * 1024;
 /// The server resolves a request at its deadline; should it not, the agent still does not wait for ever.
 const ANSWER_GRACE_MS: u64 = 60_000;
+/// Why a request is refused without asking anybody.
+pub const NEVER_ASKS: &str = "the run's policy is never to ask";
+pub const CANNOT_BE_SHOWN: &str = "what it would do is not said, or too long to be shown";
+/// Of what was refused.
+const DECLINED_CHARS_MAX: usize = 300;
 /// Steers of one turn that wait to be heard. The server allows fewer unfinished commands.
 const STEERS_MAX: usize = 128;
 
@@ -214,6 +220,14 @@ impl Link {
         let wait_ms = ask.wait_ms().unsigned_abs() + ANSWER_GRACE_MS;
         let digest = ask.digest.clone();
         Asked { permission_id: ask.permission_id, digest, answer: well_formed.then_some(answer), wait_ms }
+    }
+
+    /// Says that what would have been asked is refused without asking anybody.
+    pub async fn declined(&self, method: &str, reason: &str, ask: &AskPermission) {
+        let command = ask.command.as_deref().map(|command| clip(command, DECLINED_CHARS_MAX));
+        let told = json!({"phase": PHASE_APPROVAL_DECLINED, "method": method, "reason": reason,
+            "toolCallId": ask.tool_call_id, "command": command});
+        self.emit(EventType::BackendStatus, &told).await;
     }
 
     /// The next steer. Dropping one without accepting it leaves it undelivered, and it ends as blocked.

@@ -163,12 +163,56 @@ async fn a_permission_is_asked_for_once_and_answered_in_the_agents_words() {
     }
 }
 
+/// What is asked about a call that is described like this; nothing, where it is declined without asking.
+async fn asked_about(call: Value) -> (Stage, Option<String>) {
+    let script = ASKS
+        .replace(r#""title":"Shell: rm x","rawInput":{"command":"rm x"}},"#, &format!("{},", &call.to_string()[1..]));
+    let script = script
+        .replace(r#","title":"Shell: rm x","kind":"execute","status":"pending","rawInput":{"command":"rm x"}"#, "");
+    let stage = Stage::with(&script, json!({"approval": "untrusted"}));
+    let command_id = stage.ask("do it");
+    let runner = stage.start();
+    let is_done = |kernel: &Kernel| !kernel.permissions().is_empty() || !kernel.command(command_id).is_unfinished();
+    stage.kernel.until(is_done).await;
+    let asked = stage.kernel.permissions().pop();
+    if let Some(asked) = &asked {
+        stage.kernel.answer_permission(asked.permission_id, "no", &asked.digest);
+    }
+    runner.await.unwrap();
+    (stage, asked.and_then(|asked| asked.command))
+}
+
+#[tokio::test]
+async fn whoever_is_asked_is_shown_the_whole_call() {
+    let long = format!("echo {}; touch HIDDEN", "a".repeat(4_000));
+    let (_, shown) = asked_about(json!({"title": long, "rawInput": {"command": long, "is_background": false}})).await;
+    assert_eq!(shown, Some(format!("{long}\nis_background: false")));
+    let input = json!({"file_path": "/w/good.txt", "content": "one\\ntwo"});
+    let (_, shown) = asked_about(json!({"title": "Writing to good.txt", "rawInput": input})).await;
+    assert_eq!(shown.as_deref(), Some("content: one\\ntwo\nfile_path: /w/good.txt"));
+    let diff = json!([{"type": "diff", "path": "good.txt", "oldText": "one", "newText": "two"}]);
+    let (_, shown) = asked_about(json!({"title": "Writing to good.txt", "content": diff})).await;
+    assert_eq!(shown.as_deref(), Some("good.txt\n-one\n+two"));
+}
+
+#[tokio::test]
+async fn a_call_that_is_too_long_to_be_shown_is_declined_and_the_log_says_so() {
+    let long = format!("echo {}", "a".repeat(70_000));
+    let (stage, shown) = asked_about(json!({"title": "Shell", "rawInput": {"command": long}})).await;
+    assert_eq!(shown, None);
+    let [told] = &phases(&stage.kernel, "approval:declined")[..] else { panic!("it is said once") };
+    assert!(told["reason"].as_str().unwrap().contains("too long"), "{told}");
+    assert!(stage.file("answer").contains(r#""optionId":"no""#), "{}", stage.file("answer"));
+}
+
 #[tokio::test]
 async fn a_run_that_is_never_to_ask_declines_and_says_so() {
     let stage = Stage::new(ASKS);
     assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
     assert!(stage.kernel.permissions().is_empty());
-    assert_eq!(phases(&stage.kernel, "approval:declined").len(), 1);
+    let [told] = &phases(&stage.kernel, "approval:declined")[..] else { panic!("it is said once") };
+    assert_eq!((&told["command"], &told["reason"]), (&json!("rm x"), &json!("the run's policy is never to ask")));
+    assert_eq!(told["toolCallId"], of_type(&stage.kernel, EventType::ToolCall)[0]["toolCallId"]);
     assert!(stage.file("answer").contains(r#""optionId":"no""#), "{}", stage.file("answer"));
 }
 

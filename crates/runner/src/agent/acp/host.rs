@@ -5,9 +5,8 @@
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use ostler_protocol::{
     RawJson,
-    events::EventType,
     json::canonical_hash,
-    limits::{PERMISSION_OPTIONS_MAX, TOOL_COMMAND_CHARS_MAX},
+    limits::PERMISSION_OPTIONS_MAX,
     permissions::{AskPermission, OptionKind, PermissionOption},
     policy::{Approval, ExecutionPolicy, Sandbox},
     rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcId},
@@ -19,11 +18,11 @@ use super::{
     files::Files,
     terminals::Terminals,
     updates::{self, Updates},
-    wire::{CreateTerminal, OfTerminal, PermissionAsked, PermissionOffer, ReadFile, WriteFile},
+    wire::{CreateTerminal, OfTerminal, PermissionAsked, PermissionOffer, ReadFile, ToolCall, WriteFile},
 };
 use crate::{
     holdback::clip,
-    link::{Answer, Link},
+    link::{Answer, CANNOT_BE_SHOWN, Link, NEVER_ASKS},
 };
 
 const TITLE_CHARS_MAX: usize = 300;
@@ -119,22 +118,23 @@ impl Host {
             Ok(asked) => asked,
             Err(error) => return Some(Err(error)),
         };
-        let tool_call_id = updates.asked_about(link, &asked.tool_call).await;
-        let options = offered(&asked.options);
-        if self.approval == Approval::Never || !options.iter().any(|option| option.kind.allows()) {
-            updates.declined(asked.tool_call.tool_call_id.as_ref());
-            let reason = match self.approval {
-                Approval::Never => "the run's policy is never to ask",
-                _ => "there is nothing to allow",
-            };
-            let phase = json!({"phase": "approval:declined", "method": "session/request_permission", "reason": reason});
-            link.emit(EventType::BackendStatus, &phase).await;
+        let known = updates.asked_about(link, &asked.tool_call.call).await;
+        let request = request(link, params, &asked, known);
+        let theirs = asked.tool_call.call.tool_call_id;
+        let declined = match self.approval {
+            Approval::Never => Some(NEVER_ASKS),
+            _ if !request.options.iter().any(|option| option.kind.allows()) => Some("there is nothing to allow"),
+            _ if !request.can_be_asked() => Some(CANNOT_BE_SHOWN),
+            _ => None,
+        };
+        if let Some(reason) = declined {
+            updates.declined(theirs.as_ref());
+            link.declined("session/request_permission", reason, &request).await;
             return Some(Ok(refused(&asked.options, None)));
         }
-        let request = request(link, params, &asked, options, tool_call_id);
         let answer = link.ask(&request).await;
         self.asked.push(id.clone());
-        let (id, theirs, offers) = (id.clone(), asked.tool_call.tool_call_id, asked.options);
+        let (id, offers) = (id.clone(), asked.options);
         let settle = async move {
             let (outcome, declined) = match answer.answer().await {
                 Answer::Allowed { option_id } => (selected(option_id.unwrap_or_default()), None),
@@ -219,18 +219,17 @@ fn request(
     link: &mut Link,
     params: &RawJson,
     asked: &PermissionAsked,
-    options: Vec<PermissionOption>,
-    tool_call_id: Option<String>,
+    known: Option<(String, ToolCall)>,
 ) -> AskPermission {
-    let call = &asked.tool_call;
-    let title =
-        call.title.clone().filter(|title| !title.is_empty()).unwrap_or_else(|| "The agent asks for leave".into());
+    let (tool_call_id, call) = known.unzip();
+    let call = call.as_ref().unwrap_or(&asked.tool_call.call);
+    let title = call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or("The agent asks for leave");
     AskPermission {
         permission_id: link.new_permission_id(),
-        title: clip(&title, TITLE_CHARS_MAX),
-        command: updates::command(call).map(|command| clip(&command, TOOL_COMMAND_CHARS_MAX)),
+        title: clip(title, TITLE_CHARS_MAX),
+        command: Some(updates::what(call, &asked.tool_call.content)).filter(|what| !what.is_empty()),
         tool_call_id,
-        options,
+        options: offered(&asked.options),
         digest: canonical_hash(&params.to_value()["toolCall"]),
         wait_ms: None,
         deadline: None,

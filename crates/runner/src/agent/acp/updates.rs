@@ -151,13 +151,13 @@ impl Updates {
         Ok(())
     }
 
-    /// Somebody is asked about a call: the id under which it stands in the log.
-    pub async fn asked_about(&mut self, link: &mut Link, call: &ToolCall) -> Option<String> {
+    /// Somebody is asked about a call: the id under which it stands in the log, and all that is known of it.
+    pub async fn asked_about(&mut self, link: &mut Link, call: &ToolCall) -> Option<(String, ToolCall)> {
         let update = Update { kind: "tool_call_update".into(), tool: call.clone(), ..Update::default() };
         self.tool(link, &update).await.ok()?;
         let tool = self.tools.get_mut(call.tool_call_id.as_ref()?)?;
         tool.start(link).await;
-        Some(tool.id.clone())
+        Some((tool.id.clone(), tool.known.clone()))
     }
 
     pub fn declined(&mut self, theirs: Option<&String>) {
@@ -247,8 +247,39 @@ impl Tool {
     }
 }
 
+/// What a call would do, in full: what it is given, or what it would make of files, or at least its title.
+pub fn what(call: &ToolCall, content: &Value) -> String {
+    let field = |name: &str, value: &Value| match value {
+        Value::String(text) => format!("{name}: {text}"),
+        other => format!("{name}: {other}"),
+    };
+    let given = match call.raw_input.as_ref().filter(|input| has_content(input)) {
+        Some(Value::Object(fields)) => {
+            let rest = fields.iter().filter(|(name, value)| *name != "command" || !value.is_string());
+            let command = fields.get("command").and_then(Value::as_str).map(str::to_owned);
+            command.into_iter().chain(rest.map(|(name, value)| field(name, value))).collect()
+        }
+        Some(other) => vec![other.to_string()],
+        None => diffs(content),
+    };
+    if given.is_empty() { call.title.clone().unwrap_or_default() } else { given.join("\n") }
+}
+
+/// Files as they are and as they would be, line by line.
+fn diffs(content: &Value) -> Vec<String> {
+    let marked = |mark: char, text: &Value| {
+        let lines = text.as_str().unwrap_or_default().lines();
+        lines.map(|line| format!("{mark}{line}")).collect::<Vec<_>>()
+    };
+    let one = |part: &Value| {
+        let path = part["path"].as_str().unwrap_or_default().to_owned();
+        [vec![path], marked('-', &part["oldText"]), marked('+', &part["newText"])].concat().join("\n")
+    };
+    content.as_array().into_iter().flatten().filter(|part| part["type"] == "diff").map(one).collect()
+}
+
 /// What a call does, in a line.
-pub fn command(call: &ToolCall) -> Option<String> {
+fn command(call: &ToolCall) -> Option<String> {
     let input = call.raw_input.as_ref().and_then(|input| input["command"].as_str());
     input.map(str::to_owned).or_else(|| call.title.clone())
 }

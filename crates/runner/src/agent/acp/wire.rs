@@ -126,10 +126,19 @@ pub struct ToolCall {
     pub raw_output: Option<Value>,
 }
 
+/// A call that somebody is asked about, with what it would make of files.
+#[derive(Default, Deserialize)]
+pub struct AskedCall {
+    #[serde(default)]
+    pub content: Value,
+    #[serde(flatten)]
+    pub call: ToolCall,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionAsked {
-    pub tool_call: ToolCall,
+    pub tool_call: AskedCall,
     pub options: Vec<PermissionOffer>,
 }
 

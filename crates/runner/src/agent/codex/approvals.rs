@@ -15,14 +15,12 @@ use serde_json::{Value, json};
 use super::wire::{ApprovalRequest, FileChange};
 use crate::{
     holdback::clip,
-    link::{Answer, Link},
+    link::{Answer, CANNOT_BE_SHOWN, Link, NEVER_ASKS},
 };
 
 const TITLE_CHARS_MAX: usize = 300;
 /// A method nobody here knows may be any text.
 const METHOD_CHARS_MAX: usize = 100;
-/// What a person is shown; the request has a limit of its own.
-const WHAT_BYTES_MAX: usize = 8 * 1024;
 const CANCEL: &str = "cancel";
 const COMMAND: &str = "item/commandExecution/requestApproval";
 const FILES: &str = "item/fileChange/requestApproval";
@@ -74,25 +72,21 @@ impl Approvals {
         if !matches!(method, COMMAND | FILES) {
             return Some(refuse(link, method).await);
         }
-        let asked = params.view::<ApprovalRequest>();
-        let declined = match &asked {
-            None => Some("the request cannot be read"),
-            Some(_) if approval == Approval::Never => Some("the run's policy is never to ask"),
-            Some(asked) if asked.grant_root.is_some() => Some("nothing is granted for longer than one call"),
-            Some(asked) if what(method, asked, changes).is_none() => {
-                Some("what it would do is not said, or too long to be shown")
-            }
-            Some(_) => None,
+        let readable = params.view::<ApprovalRequest>();
+        let is_readable = readable.is_some();
+        let asked = readable.unwrap_or_default();
+        let request = request(link, method, params, &asked, changes, tool_call_id);
+        let declined = match approval {
+            _ if !is_readable => Some("the request cannot be read"),
+            Approval::Never => Some(NEVER_ASKS),
+            _ if asked.grant_root.is_some() => Some("nothing is granted for longer than one call"),
+            _ if !request.can_be_asked() => Some(CANNOT_BE_SHOWN),
+            _ => None,
         };
-        let asked = asked.unwrap_or_default();
         if let Some(reason) = declined {
-            let command = asked.command.map(|command| clip(&command, TITLE_CHARS_MAX));
-            let told = json!({"phase": "approval:declined", "method": method, "reason": reason,
-                "toolCallId": tool_call_id, "command": command});
-            link.emit(EventType::BackendStatus, &told).await;
+            link.declined(method, reason, &request).await;
             return Some(Ok(Decision::Decline.answer()));
         }
-        let request = request(link, method, params, &asked, changes, tool_call_id);
         let answer = link.ask(&request).await;
         let id = id.clone();
         self.waiting.push(
@@ -123,12 +117,12 @@ fn decided(answer: Answer) -> Decision {
     }
 }
 
-/// What will happen, in full: nobody agrees to the beginning of something.
+/// What will happen, in full.
 fn what(method: &str, asked: &ApprovalRequest, changes: &[FileChange]) -> Option<String> {
     let files =
         || changes.iter().map(|change| format!("{}\n{}", change.path, change.diff)).collect::<Vec<_>>().join("\n");
     let what = if method == COMMAND { asked.command.clone().unwrap_or_default() } else { files() };
-    (1..=WHAT_BYTES_MAX).contains(&what.len()).then_some(what)
+    Some(what).filter(|what| !what.is_empty())
 }
 
 /// The digest is over the request as Codex made it, and over the changes it is about.
