@@ -1,7 +1,7 @@
 //! Events as one short line each. Payloads may hold anything, so every field is read leniently, and nothing of it can
 //! drive the terminal.
 
-use ostler_protocol::events::{EventType, EventView};
+use ostler_protocol::events::{EventType, EventView, PHASE_APPROVAL_DECLINED};
 use serde_json::Value;
 
 use crate::output::line;
@@ -29,7 +29,7 @@ fn describe(event_type: EventType, payload: &Value) -> String {
         EventType::CommandOutput => words(&[&labelled(&field("stream"), ":"), &field("text")]),
         EventType::Step => words(&[&field("name"), &field("status")]),
         EventType::Usage => usage(payload),
-        EventType::BackendStatus => words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]),
+        EventType::BackendStatus => backend(payload),
         EventType::Lease => {
             // A runner does not end its own lease by going silent.
             let of = if field("state") == "expired" { "of " } else { "by " };
@@ -59,6 +59,23 @@ pub fn tool_call(payload: &Value) -> String {
     let head = words(&[&name, &field("status")]);
     let body = if what.is_empty() { head } else { format!("{head}: {what}") };
     words(&[&body, &labelled("(exit ", &labelled(&field("exitCode"), ")"))])
+}
+
+/// `approval:declined: touch x (the run's policy is never to ask)`.
+fn backend(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let phase = words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]);
+    match field("phase").as_str() {
+        PHASE_APPROVAL_DECLINED => declined(&phase, payload),
+        _ => phase,
+    }
+}
+
+/// What was refused without asking anybody, and why.
+pub fn declined(head: &str, payload: &Value) -> String {
+    let (command, reason) = (field(payload, "command"), field(payload, "reason"));
+    let what = if command.is_empty() { head.to_owned() } else { format!("{head}: {command}") };
+    words(&[&what, &labelled("(", &labelled(&reason, ")"))])
 }
 
 /// Blanks are shown as such: they are most of what some deltas hold.
@@ -167,6 +184,11 @@ mod tests {
             (CommandOutput, json!({"stream": "stdout", "text": "x\ny"}), "stdout: x y"),
             (Usage, json!({"inputTokens": 3, "outputTokens": 4}), "7 tokens"),
             (BackendStatus, json!({"phase": "thread/started"}), "thread/started"),
+            (
+                BackendStatus,
+                json!({"phase": "approval:declined", "command": "touch x", "reason": "never asks"}),
+                "approval:declined: touch x (never asks)",
+            ),
             (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),
             (
                 PermissionRequest,

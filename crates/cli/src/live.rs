@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     Timestamp,
-    events::{EventType, EventView, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
+    events::{EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
     ids::{CommandId, RunId},
     liveness::Phase,
     permissions::{AskPermission, Asked},
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     errors,
-    events::{field, tool_call},
+    events::{declined, field, tool_call},
     output::{count, line},
     paint::Paint,
     permissions,
@@ -45,6 +45,8 @@ pub struct Live {
     /// The message that the last piece of the reply belongs to.
     current: Option<String>,
     mid_line: bool,
+    /// It was said how questions could be answered.
+    hinted: bool,
     pub replied: bool,
     pub end: Option<TerminalStatus>,
 }
@@ -60,6 +62,7 @@ impl Live {
             shown: BTreeMap::new(),
             current: None,
             mid_line: false,
+            hinted: false,
             replied: false,
             end: None,
         }
@@ -138,11 +141,22 @@ impl Live {
                 self.current = None;
                 vec![self.note("another runner took the turn over; the reply starts anew")]
             }
+            PHASE_APPROVAL_DECLINED => {
+                let told = self.note(&declined("declined", payload));
+                let hint = "`ostler run --approval on-request` lets somebody answer such a question";
+                let hints = self.hints_at_asking(payload).then(|| self.note(&format!("hint: {hint}")));
+                [Some(told), hints].into_iter().flatten().collect()
+            }
             PHASE_WAITING_PROVIDER => {
                 vec![self.note(&format!("the provider says later; waiting until {}", field(payload, "resumeAt")))]
             }
             _ => vec![],
         }
+    }
+
+    /// Whether a question could have been answered, had the policy let it be asked; said once.
+    fn hints_at_asking(&mut self, payload: &Value) -> bool {
+        field(payload, "reason").contains("never to ask") && !std::mem::replace(&mut self.hinted, true)
     }
 
     fn permission(&self, event: &EventView) -> Vec<Piece> {
@@ -310,6 +324,16 @@ mod tests {
         );
         let text = note(&mut live(), EventType::PermissionRequest, json!({"title": "x"}));
         assert_eq!(text, "a permission request could not be read and counts as denied\n");
+    }
+
+    #[test]
+    fn what_was_declined_is_shown_with_its_reason_and_once_with_what_to_do() {
+        let live = &mut live();
+        let payload = json!({"phase": PHASE_APPROVAL_DECLINED, "command": "touch x", "reason": "the run's policy is never to ask"});
+        let told = "declined: touch x (the run's policy is never to ask)\n";
+        let text = note(live, EventType::BackendStatus, payload.clone());
+        assert!(text.starts_with(told) && text.contains("--approval on-request"), "{text}");
+        assert_eq!(note(live, EventType::BackendStatus, payload), told);
     }
 
     #[test]
