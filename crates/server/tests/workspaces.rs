@@ -19,6 +19,7 @@ on_both_engines!(
     a_repository_is_checked_out_at_its_commit_and_shares_nothing,
     a_commit_that_is_not_there_ends_the_turn_with_a_reason,
     what_was_made_for_a_run_goes_with_it,
+    what_was_made_for_a_session_goes_with_its_storage,
     runs_without_a_workspace_work_where_their_session_did,
     what_a_turn_changed_is_in_its_result_and_behind_its_route,
 );
@@ -219,16 +220,39 @@ async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
     .await;
     let place = tempfile::tempdir().unwrap();
     let (url, ..) = repository(place.path());
-    for workspace in [json!({"kind": "none"}), json!({"kind": "git", "repoUrl": url})] {
-        let (ended, _) = run_in(&server, workspace.clone()).await;
-        let (idle, _) = run_in(&server, workspace).await;
-        let (first, second) = (place_of(&server, &ended).await, place_of(&server, &idle).await);
-        server.cancel_run(&ended).await;
-        eventually("it is cleared", async || (!first.exists()).then_some(())).await;
-        assert!(second.exists());
-        server.clock.advance_ms(server.config.workspaces.keep_ms);
-        eventually("so is one that nobody uses", async || (!second.exists()).then_some(())).await;
-    }
+    let workspace = json!({"kind": "git", "repoUrl": url});
+    let (ended, _) = run_in(&server, workspace.clone()).await;
+    let (idle, _) = run_in(&server, workspace).await;
+    let (first, second) = (place_of(&server, &ended).await, place_of(&server, &idle).await);
+    server.cancel_run(&ended).await;
+    eventually("it is cleared", async || (!first.exists()).then_some(())).await;
+    assert!(second.exists());
+    server.clock.advance_ms(server.config.workspaces.keep_ms);
+    eventually("so is one that nobody uses", async || (!second.exists()).then_some(())).await;
+}
+
+async fn what_was_made_for_a_session_goes_with_its_storage(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.sessions.gc_interval_ms = 10;
+    })
+    .await;
+    let place = tempfile::tempdir().unwrap();
+    let (url, ..) = repository(place.path());
+    let (run_id, _) = run_in(&server, json!({"kind": "none"})).await;
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    let own = place_of(&server, &run_id).await;
+    server.cancel_run(&run_id).await;
+    server.clock.advance_ms(2 * server.config.workspaces.keep_ms);
+    // A sweep has been there: it cleared what was made after it.
+    let (other, _) = run_in(&server, json!({"kind": "git", "repoUrl": url})).await;
+    let checkout = place_of(&server, &other).await;
+    server.cancel_run(&other).await;
+    eventually("a sweep comes by", async || (!checkout.exists()).then_some(())).await;
+    assert!(own.exists(), "later runs of the session work there too");
+    let storage = format!("/api/v1/sessions/{session_id}/storage");
+    server.send(server.request("DELETE", &storage)).await.with_status(200);
+    eventually("it goes with the storage", async || (!own.exists()).then_some(())).await;
 }
 
 async fn what_a_turn_changed_is_in_its_result_and_behind_its_route(engine: Engine) {

@@ -1,5 +1,6 @@
 //! Workspaces of runs: a directory of the session's own, one of the machine's below an allowed root, or a checkout. What is
-//! made lies in the data directory, outlives runners, and goes when its run has ended or was not used for long.
+//! made lies in the data directory and outlives runners. A run's own goes when the run has ended or was not used for long; a
+//! session's own goes with the session's storage.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,6 +13,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId},
     json::canonical_hash,
     runs::Run,
+    session_storage::StorageKind,
     workspaces::{GitRef, WorkspaceRef},
 };
 use ostler_store as store;
@@ -127,7 +129,7 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Clears away the workspaces of runs that have ended, or that nobody has used for long.
+/// Clears away the workspaces of runs that have ended or that nobody has used for long, and of sessions that take no work.
 pub async fn clear_unused(app: &App) -> Result<(), Failure> {
     let Ok(entries) = std::fs::read_dir(directories::all_workspaces(app)?) else { return Ok(()) };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -150,13 +152,10 @@ async fn is_unused(app: &App, run_id: RunId) -> Result<bool, Failure> {
     Ok(!held && run.is_none_or(|run| is_over(app, &run)))
 }
 
-/// Its runs share it, one after the other; the last one speaks for all.
+/// It is the session's own, whatever became of its runs, as long as the session can be gone on with.
 async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Failure> {
     let session = store::sessions::get(&app.db, session).await.map_err(store_failure)?;
-    match session.and_then(|session| session.last_run_id) {
-        Some(last) => is_unused(app, last).await,
-        None => Ok(true),
-    }
+    Ok(session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local))
 }
 
 fn is_over(app: &App, run: &Run) -> bool {
