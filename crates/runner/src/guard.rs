@@ -42,8 +42,6 @@ pub struct Guard {
     pub limits: Limits,
     /// Keep programs to their part of the file system, where the kernel can.
     pub landlock: bool,
-    /// What no confined program may read, but for its own directories in there.
-    pub hidden: Vec<PathBuf>,
 }
 
 /// What a program and each process it starts may use; what is unset is the system's affair.

@@ -30,6 +30,8 @@ pub struct Outfit {
     pub lacks: Option<Lack>,
     /// Who stands guard over the agent's program. `None`: nobody.
     pub guard: Option<Guard>,
+    /// What no agent that is confined may read, but for its own directories in there.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// How long an agent bears with a model provider that does not do its work.
@@ -69,6 +71,7 @@ impl Outfit {
             patience: Patience::default(),
             lacks: None,
             guard: None,
+            hidden: vec![],
         }
     }
 
@@ -105,12 +108,12 @@ impl Outfit {
         let guard = self.guard.as_ref()?;
         // Codex confines its tools itself, by namespaces that cannot be made from within Landlock.
         let confined = guard.landlock && !self.agent.has_own_sandbox();
-        let reach = self.reach(sandbox, &guard.hidden).filter(|_| confined);
+        let reach = self.reach(sandbox).filter(|_| confined);
         let order = Order { limits: guard.limits, reach, runner_pid: std::process::id() };
         Some(Guarded { guard: guard.program.clone(), order })
     }
 
-    fn reach(&self, sandbox: Sandbox, hidden: &[PathBuf]) -> Option<Reach> {
+    fn reach(&self, sandbox: Sandbox) -> Option<Reach> {
         let mut writable: Vec<_> = [&self.home, &self.storage].into_iter().flatten().cloned().collect();
         let mut readable = vec![];
         match sandbox {
@@ -120,7 +123,7 @@ impl Outfit {
         }
         // Nobody else's /tmp.
         let tmp = self.home.as_ref().map(|home| home.join("tmp"));
-        Some(Reach { writable, readable, hidden: hidden.to_vec(), tmp })
+        Some(Reach { writable, readable, hidden: self.hidden.clone(), tmp })
     }
 }
 
@@ -138,15 +141,15 @@ mod tests {
     use super::*;
 
     fn reach(sandbox: Sandbox) -> Option<Reach> {
-        let guard = Guard {
-            program: "ostler".into(),
-            limits: Default::default(),
-            landlock: true,
-            hidden: vec!["/data".into()],
-        };
+        let guard = Guard { program: "ostler".into(), limits: Default::default(), landlock: true };
         let bare = Outfit::bare(AgentConfig::Acp { command: vec![], keep: Default::default() });
-        let outfit =
-            Outfit { workspace: Some("/place".into()), home: Some("/data/home".into()), guard: Some(guard), ..bare };
+        let outfit = Outfit {
+            workspace: Some("/place".into()),
+            home: Some("/data/home".into()),
+            guard: Some(guard),
+            hidden: vec!["/data".into()],
+            ..bare
+        };
         let codex = Outfit { agent: AgentConfig::Codex, ..outfit.clone() };
         assert_eq!(codex.guarded(sandbox).unwrap().order.reach, None, "it confines its tools itself");
         outfit.guarded(sandbox).unwrap().order.reach

@@ -136,7 +136,8 @@ struct Side {
 }
 
 /// Prints everything that a tool can see of its agent's credential.
-const LOOK: &str = "sleep 2; echo harmless-witness; cat $HOME/auth.json; env; cat /proc/$PPID/cmdline";
+const LOOK: &str =
+    "sleep 2; echo harmless-witness; cat $HOME/auth.json $HOME/../*/auth.json; env; cat /proc/$PPID/cmdline";
 
 fn two_profiles_at_once_share_nothing(engine: Engine) {
     let home = home(engine);
@@ -173,7 +174,8 @@ fn two_profiles_at_once_share_nothing(engine: Engine) {
         });
         assert_eq!(result["terminalStatus"], "completed", "{result}");
         let said = json!(http.events(&side.run_id)).to_string();
-        assert!(said.contains(WITNESS) && said.contains("[redacted]") && said.contains("HOME="), "{said}");
+        assert!(said.contains(WITNESS) && said.contains("HOME="), "{said}");
+        assert!(said.contains("auth.json: No such file"), "a tool sees no home, not even its own: {said}");
         assert!(!said.contains(MARK), "{said}");
         let keys: Vec<_> = side.provider.seen().into_iter().filter_map(|seen| seen.authorization).collect();
         assert!(keys.len() >= 2 && keys.iter().all(|key| *key == format!("Bearer {}", side.key)), "{keys:?}");

@@ -10,12 +10,12 @@ mod failures;
 mod items;
 mod later;
 mod output;
+mod permissions;
 pub mod program;
 mod wire;
 
 use std::{
     collections::HashMap,
-    path::Path,
     sync::{Arc, LazyLock},
 };
 
@@ -23,11 +23,11 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
     events::EventType,
-    policy::{Approval, ExecutionPolicy, Network, Sandbox},
+    policy::{Approval, ExecutionPolicy, Sandbox},
     redaction::Redactor,
     rpc::{Frame, Version},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{
@@ -72,8 +72,6 @@ struct Live {
     is_on_disk: bool,
     /// What each thread has used so far, as far as it is known.
     used: HashMap<String, Tokens>,
-    /// The settings that the thread's next turn goes by, unless it is told others.
-    told: Option<Map<String, Value>>,
 }
 
 impl Live {
@@ -150,8 +148,7 @@ impl Codex {
                 if is_on_disk {
                     self.thread_id = Some(thread.id.clone());
                 }
-                let (used, told) = (HashMap::new(), None);
-                let live = Live { process, thread_id: thread.id, model, is_on_disk, used, told };
+                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: HashMap::new() };
                 Ok(Opening { live, prompt })
             }
             Err(end) => {
@@ -174,7 +171,7 @@ impl Codex {
                 "codexRolloutSubdir": ROLLOUT_FOLDER, "valuesPrinted": false});
             link.emit(EventType::BackendStatus, &phase).await;
         }
-        let settings = settings(&turn.run.execution_policy, self.outfit.needs_workspace()?);
+        let settings = settings(&turn.run.execution_policy, &self.outfit)?;
         let told = self.thread_id.clone().or_else(|| turn.thread_id.clone());
         let untold = match &told {
             None if turn.is_repeat => untold(process).await?,
@@ -359,9 +356,18 @@ fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::R
     serde_json::from_str(answer.as_str()).map_err(|_| misread())
 }
 
-/// What a thread is started or resumed with: the run's policy, nothing wider.
-fn settings(policy: &ExecutionPolicy, workspace: &Path) -> Value {
-    json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER, "sandbox": policy.sandbox})
+/// What a thread is started or resumed with: the run's policy, nothing wider. It holds for all its turns.
+fn settings(policy: &ExecutionPolicy, outfit: &Outfit) -> Result<Value, TurnEnd> {
+    let workspace = outfit.needs_workspace()?;
+    let mut settings = json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER});
+    match permissions::profile(policy, outfit) {
+        Some(profile) => {
+            settings["permissions"] = permissions::PROFILE.into();
+            settings["config"] = json!({"permissions": {permissions::PROFILE: profile}});
+        }
+        None => settings["sandbox"] = json!(policy.sandbox),
+    }
+    Ok(settings)
 }
 
 /// When Codex asks us. Told never to ask, it refuses by itself and says so to its model alone; so it asks, and a run
@@ -370,30 +376,6 @@ fn asking(policy: &ExecutionPolicy) -> Approval {
     match policy.approval {
         Approval::Never => Approval::OnRequest,
         asks => asks,
-    }
-}
-
-/// The same policy in the words of `turn/start`, which alone can say something about the network.
-fn turn_settings(policy: &ExecutionPolicy, home: Option<&Path>) -> Map<String, Value> {
-    let settings = [
-        ("approvalPolicy", json!(asking(policy))),
-        ("approvalsReviewer", REVIEWER.into()),
-        ("sandboxPolicy", sandbox_policy(policy, home)),
-    ];
-    settings.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
-/// Tools write to the workspace and to a folder of their own, which is their `TMPDIR`; not to everybody's `/tmp`.
-fn sandbox_policy(policy: &ExecutionPolicy, home: Option<&Path>) -> Value {
-    let network = policy.network == Network::Enabled;
-    match policy.sandbox {
-        Sandbox::ReadOnly => json!({"type": "readOnly", "networkAccess": network}),
-        Sandbox::WorkspaceWrite => {
-            let scratch: Vec<_> = home.map(|home| home.join(SCRATCH_FOLDER)).into_iter().collect();
-            json!({"type": "workspaceWrite", "writableRoots": scratch, "networkAccess": network,
-                "excludeTmpdirEnvVar": true, "excludeSlashTmp": true})
-        }
-        Sandbox::DangerFullAccess => json!({"type": "dangerFullAccess"}),
     }
 }
 

@@ -52,7 +52,9 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| agent == AgentConfig::Codex);
     let bare = Outfit::bare(agent);
-    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app)?, ..bare };
+    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app), ..bare };
+    // The operator's token is in there, and what other agents were given.
+    outfit.hidden = vec![app.config.data_dir()?];
     if outfit.agent.is_program() {
         outfit.storage = Some(session_storage::make(app, run.session).await?);
         let workspace = workspaces::ready(app, &runs::read(app, run.run_id).await?).await?;
@@ -64,8 +66,8 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     Ok(Outfit { home: Some(home), ..outfit })
 }
 
-fn guard(app: &App) -> Result<Option<Guard>, Failure> {
-    let Some(program) = app.config.runner.guard.clone() else { return Ok(None) };
+fn guard(app: &App) -> Option<Guard> {
+    let program = app.config.runner.guard.clone()?;
     let section = &app.config.confinement;
     let limits = Limits {
         memory_bytes: section.memory_bytes,
@@ -74,9 +76,7 @@ fn guard(app: &App) -> Result<Option<Guard>, Failure> {
         open_files: section.open_files,
         processes: section.processes,
     };
-    // The operator's token is in there, and what other agents were given.
-    let hidden = vec![app.config.data_dir()?];
-    Ok(Some(Guard { program, limits, landlock: section.landlock, hidden }))
+    Some(Guard { program, limits, landlock: section.landlock })
 }
 
 /// Clears away what was made for a job. Its runner is gone.

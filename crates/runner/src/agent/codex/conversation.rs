@@ -20,7 +20,7 @@ use super::{
     failures,
     items::Items,
     later::GO_ON,
-    notice_text, process_ended, turn_settings,
+    notice_text, process_ended,
     wire::{DeltaNote, ErrorNote, ItemNote, Notice, Turn as CodexTurn, TurnError, TurnNote, UsageNote},
 };
 use crate::{
@@ -140,15 +140,9 @@ impl<'a> Conversation<'a> {
     async fn start(&mut self, text: &str) -> Result<(), CallError> {
         // Codex keeps what it was shown; it is shown once.
         let images = if text == GO_ON { &[][..] } else { &self.turn.images };
-        let mut params = json!({"threadId": self.live.thread_id, "input": input(text, images),
+        let params = json!({"threadId": self.live.thread_id, "input": input(text, images),
             "clientUserMessageId": self.turn.command.command_id});
-        // They hold for the thread's later turns too, and being told again costs Codex a tenth of a turn.
-        let settings = turn_settings(&self.turn.run.execution_policy, self.outfit.home.as_deref());
-        if self.live.told.as_ref() != Some(&settings) {
-            params.as_object_mut().into_iter().for_each(|params| params.extend(settings.clone()));
-        }
         let answer = self.live.process.call("turn/start", &params, Duration::from_millis(CALL_MS)).await?;
-        self.live.told = Some(settings);
         self.has_started = false;
         self.trying_since = None;
         self.turn_id = answer.view::<TurnNote>().ok_or(CallError::Gone)?.turn.id;

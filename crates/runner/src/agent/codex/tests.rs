@@ -89,6 +89,32 @@ async fn a_second_turn_is_held_to_the_same_policy_as_the_first() {
     }
 }
 
+/// Tools of a run work in their workspace, in the data directory, and see nothing else there.
+#[tokio::test]
+async fn tools_cannot_read_what_is_hidden_from_agents() {
+    for sandbox in ["read-only", "workspace-write"] {
+        let mut stage = Stage::new();
+        let hidden = stage.scratch.path().canonicalize().unwrap();
+        std::fs::create_dir(hidden.join("other-home")).unwrap();
+        for file in ["token", "other-home/auth.json", "workspace/ours"] {
+            std::fs::write(hidden.join(file), format!("held-in-{file}\n")).unwrap();
+        }
+        stage.hide(&hidden);
+        stage.policy = json!({"sandbox": sandbox, "approval": "never"});
+        let look = format!(
+            "cat ours; cd {}; cat token other-home/* home/auth.json storage/*; ls; echo seen",
+            hidden.display()
+        );
+        let played = stage.play(&format!("[[tool:{look}]]")).await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+        let told: String = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
+        assert!(told.starts_with("held-in-workspace/ours\n") && told.ends_with("seen\n"), "{sandbox}: {told}");
+        for secret in ["held-in-token", "held-in-other-home", "planted-provider-key"] {
+            assert!(!told.contains(secret), "{sandbox}: {told}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_tool_is_told_with_its_output_and_exit_code() {
     let mut stage = Stage::new();
@@ -104,6 +130,23 @@ async fn a_tool_is_told_with_its_output_and_exit_code() {
         assert_eq!(output, "said\n");
         assert_eq!(played.all("usage").len(), 2, "one for each call of the model");
     }
+}
+
+#[tokio::test]
+async fn what_codex_does_not_hear_of_a_command_is_told_with_what_it_heard_next() {
+    let mut stage = Stage::new();
+    let pieces = "for i in sk-abcd efgh 0123 4567; do printf %s $i; sleep .3; done; echo; sleep .3; echo tail";
+    let played = stage.play(&format!("[[tool:{pieces}]]")).await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let outputs = played.all("command_output");
+    let told = |is_beginning: bool| -> String {
+        let fits = outputs.iter().filter(|out| out["isBeginning"] == is_beginning);
+        fits.map(|out| out["text"].as_str().unwrap()).collect()
+    };
+    // Whole, so that whoever keeps it can see what it is.
+    assert_eq!(format!("{}{}", told(true), told(false)), "sk-abcdefgh01234567\ntail\n", "{outputs:#?}");
+    let pieces: Vec<_> = outputs.iter().filter(|out| out["text"].as_str().unwrap().contains("4567")).collect();
+    assert!(pieces.len() == 1 && pieces[0]["text"].as_str().unwrap().starts_with("sk-abcdefgh0123"), "{outputs:#?}");
 }
 
 #[tokio::test]
@@ -132,23 +175,6 @@ async fn thoughts_are_told_as_such() {
     let played = stage.play("[[think]]").await;
     assert_eq!(played.all("reasoning").len(), 1, "{:#?}", played.events);
     assert_eq!(played.all("reasoning")[0]["text"], "a thought");
-#[tokio::test]
-async fn what_codex_does_not_hear_of_a_command_is_told_with_what_it_heard_next() {
-    let mut stage = Stage::new();
-    let pieces = "for i in sk-abcd efgh 0123 4567; do printf %s $i; sleep .3; done; echo; sleep .3; echo tail";
-    let played = stage.play(&format!("[[tool:{pieces}]]")).await;
-    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
-    let outputs = played.all("command_output");
-    let told = |is_beginning: bool| -> String {
-        let fits = outputs.iter().filter(|out| out["isBeginning"] == is_beginning);
-        fits.map(|out| out["text"].as_str().unwrap()).collect()
-    };
-    // Whole, so that whoever keeps it can see what it is.
-    assert_eq!(format!("{}{}", told(true), told(false)), "sk-abcdefgh01234567\ntail\n", "{outputs:#?}");
-    let pieces: Vec<_> = outputs.iter().filter(|out| out["text"].as_str().unwrap().contains("4567")).collect();
-    assert!(pieces.len() == 1 && pieces[0]["text"].as_str().unwrap().starts_with("sk-abcdefgh0123"), "{outputs:#?}");
-}
-
     assert_eq!(played.all("assistant_message")[0]["text"], "after some thought");
 }
 

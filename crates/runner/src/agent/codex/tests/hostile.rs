@@ -103,11 +103,11 @@ async fn what_a_command_said_before_codex_listened_is_told_when_it_ends() {
 }
 
 #[tokio::test]
-async fn settings_are_told_once_and_a_request_that_comes_before_the_turn_is_answered() {
+async fn settings_are_told_with_the_thread_and_a_request_that_comes_before_the_turn_is_answered() {
     let script = r#"read_to() { read -r line; printf '%s\n' "$line" >> "$HOME/heard"; }
         say() { printf '%s\n' "$1"; }
         read line; say '{"id":1,"result":{"userAgent":"a shell"}}'
-        read line; read line; say '{"id":"early","method":"future/thing","params":{}}'
+        read line; read_to; say '{"id":"early","method":"future/thing","params":{}}'
         say '{"id":2,"result":{"thread":{"id":"t1"},"model":"m"}}'
         for turn in 3 4; do
             read_to; say "{\"id\":$turn,\"result\":{\"turn\":{\"id\":\"u$turn\",\"status\":\"inProgress\"}}}"
@@ -120,11 +120,13 @@ async fn settings_are_told_once_and_a_request_that_comes_before_the_turn_is_answ
         assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
     }
     let heard = std::fs::read_to_string(stage.home().join("heard")).unwrap();
-    let [first, early, second] = heard.lines().collect::<Vec<_>>()[..] else { panic!("{heard}") };
-    assert!(first.contains("sandboxPolicy") && first.contains("approvalPolicy"), "{first}");
+    let [opened, first, early, second] = heard.lines().collect::<Vec<_>>()[..] else { panic!("{heard}") };
+    assert!(opened.contains("\"sandbox\":") && opened.contains("approvalPolicy"), "{opened}");
     assert!(early.contains("early") && early.contains("-32601"), "{early}");
     // Codex is a tenth of a turn slower each time it is told.
-    assert!(second.contains("turn/start") && !second.contains("Policy"), "{second}");
+    for turn in [first, second] {
+        assert!(turn.contains("turn/start") && !turn.contains("Policy"), "{turn}");
+    }
 }
 
 #[tokio::test]

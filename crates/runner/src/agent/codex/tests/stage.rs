@@ -1,6 +1,9 @@
 //! A stage for one agent: a home, a storage, a workspace, a provider, and the runner's end in the test's hand.
 
-use std::{path::PathBuf, process::Command as System};
+use std::{
+    path::{Path, PathBuf},
+    process::Command as System,
+};
 
 use ostler_protocol::{
     commands::Command, events::AppendEvent, ids::AttemptId, policy::Budgets, provider_profiles::AgentConfig,
@@ -111,6 +114,12 @@ impl Stage {
 
     pub fn home(&self) -> PathBuf {
         self.outfit.home.clone().unwrap()
+    }
+
+    /// Hides a directory from the agent's tools, but for its own places in there.
+    pub fn hide(&mut self, directory: &Path) {
+        self.outfit.hidden = vec![directory.to_owned()];
+        self.codex = Codex::new(self.outfit.clone());
     }
 
     pub fn write_home(&mut self, config: &str) {
