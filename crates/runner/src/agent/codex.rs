@@ -187,6 +187,7 @@ impl Codex {
             None => ("thread/start", call(process, "thread/start", &settings).await?),
         };
         refuse_defaults(process, link).await?;
+        permissions::check_taken(&turn.run.execution_policy, &answer)?;
         let phase = json!({"phase": format!("{method}:completed"), "threadId": answer.thread.id, "model": answer.model,
             "modelProvider": answer.model_provider});
         link.emit(EventType::BackendStatus, &phase).await;

@@ -4,11 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_protocol::policy::{ExecutionPolicy, Network, Sandbox};
+use ostler_protocol::{
+    FailureKind,
+    policy::{ExecutionPolicy, Network, Sandbox},
+};
 use serde_json::{Map, Value, json};
 
-use super::SCRATCH_FOLDER;
-use crate::Outfit;
+use super::{SCRATCH_FOLDER, wire::ThreadAnswer};
+use crate::{Outfit, agent::TurnEnd};
 
 /// The profile's name; a profile of this name in the agent's own configuration does not count.
 pub const PROFILE: &str = "ostler";
@@ -42,6 +45,19 @@ pub fn profile(policy: &ExecutionPolicy, outfit: &Outfit) -> Option<Value> {
     };
     let network = json!({"enabled": policy.network == Network::Enabled});
     Some(json!({"extends": base, "filesystem": files, "network": network}))
+}
+
+/// A Codex that does not know such profiles would hold its tools to whatever its own configuration says.
+pub fn check_taken(policy: &ExecutionPolicy, answer: &ThreadAnswer) -> Result<(), TurnEnd> {
+    let is_taken = answer.active_permission_profile.as_ref().is_some_and(|active| active.id == PROFILE);
+    match policy.sandbox {
+        Sandbox::DangerFullAccess => Ok(()),
+        _ if is_taken => Ok(()),
+        _ => {
+            let message = "this Codex does not hold its tools to the run's sandbox; 0.166.0 is known to";
+            Err(TurnEnd::failed(FailureKind::InfraFailed, message))
+        }
+    }
 }
 
 /// All of a directory but the way to a place within it.

@@ -22,6 +22,14 @@ pub struct ThreadAnswer {
     pub model_provider: String,
     #[serde(default)]
     pub initial_turns_page: Option<TurnsPage>,
+    /// What holds the thread's tools, by name.
+    #[serde(default)]
+    pub active_permission_profile: Option<NamedProfile>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct NamedProfile {
+    pub id: String,
 }
 
 /// The answer to `thread/list`.

@@ -47,6 +47,15 @@ async fn an_interrupt_that_is_never_answered_does_not_hold_the_turn() {
 }
 
 #[tokio::test]
+async fn a_codex_that_does_not_say_that_it_holds_its_tools_gets_no_turn() {
+    let mut stage = played_by("while read line; do :; done");
+    stage.policy = json!({"sandbox": "workspace-write", "approval": "never"});
+    let played = stage.play("hello").await;
+    assert_eq!(played.failure_kind(), Some(FailureKind::InfraFailed), "{:#?}", played.events);
+    assert!(!played.phases().contains(&"turn/started"));
+}
+
+#[tokio::test]
 async fn a_turn_that_does_not_end_when_told_to_ends_with_its_process() {
     let mut stage = played_by("while read line; do :; done");
     let played = stage
