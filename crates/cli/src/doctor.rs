@@ -8,7 +8,7 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     backends::{Backend, CodexProgram},
     health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID},
-    provider_profiles::ProviderProfile,
+    provider_profiles::{AgentKind, ProviderProfile},
     runs::ListRuns,
 };
 use serde::Serialize;
@@ -103,6 +103,7 @@ async fn examine(connection: &Connection) -> Vec<Check> {
         let profiles = client.list_provider_profiles().await.map(|all| all.provider_profiles).unwrap_or_default();
         checks.extend(agents(&known.backends, &profiles));
         checks.push(codex(&known.codex));
+        checks.extend(profiles.iter().filter_map(program));
     }
     checks
 }
@@ -309,6 +310,15 @@ fn agents(backends: &[Backend], profiles: &[ProviderProfile]) -> Option<Check> {
     }
     let state = if ready.is_empty() { State::Fail } else { State::Ok };
     Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
+}
+
+/// A profile with a program of its own that is not where the server runs.
+fn program(known: &ProviderProfile) -> Option<Check> {
+    let message = known.message.as_deref().filter(|_| known.configured && known.agent == AgentKind::Acp)?;
+    let is_missing = known.failure_kind == Some(FailureKind::InfraFailed);
+    let (name, found) = (line(&known.profile, 63), line(message, 300));
+    let fix = format!("install it where the server runs, or change the command: `ostler profiles config {name}`");
+    is_missing.then(|| Check::of("profile", State::Fail, format!("{name}: {found}"), &fix))
 }
 
 /// Which Codex the server runs, and whether it works.

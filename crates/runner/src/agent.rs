@@ -3,7 +3,7 @@
 //!
 //! An agent knows nothing of leases, epochs, batches or the server; a [`Link`] is all it has.
 
-mod acp;
+pub mod acp;
 pub mod codex;
 mod model;
 pub mod process;

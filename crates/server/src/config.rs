@@ -270,7 +270,7 @@ pub struct AgentsSection {
     /// Codex's native program; the one on the PATH, or inside the npm package there, when left out.
     #[schema(value_type = Option<String>)]
     pub codex: Option<PathBuf>,
-    /// A model provider that an agent cannot reach is given up after this.
+    /// A model provider that an agent cannot reach is given up after this; so is an ACP agent that has said nothing of its prompt.
     pub provider_unreachable_ms: u64,
     /// A model provider that says "later" is asked again after this, then after twice as long, a few times over.
     pub provider_later_ms: u64,

@@ -6,6 +6,7 @@
 
 mod files;
 mod host;
+pub mod program;
 mod talk;
 mod terminals;
 mod updates;
@@ -38,7 +39,7 @@ use talk::Talk;
 use wire::{AUTH_REQUIRED, Initialized, Modes, Opened, PROTOCOL_VERSION, Updated};
 
 /// Starting a program that is itself started by an interpreter takes its time.
-const START_MS: u64 = 300_000;
+const START_MS: u64 = 60_000;
 const CALL_MS: u64 = 60_000;
 const MESSAGE_CHARS_MAX: usize = 500;
 /// The mode, by the name agents give it, in which an agent asks before it acts.
@@ -216,15 +217,15 @@ impl Acp {
     }
 
     fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
-        let Some((path, arguments)) = self.command.split_first() else {
-            return Err(TurnEnd::failed(FailureKind::InfraFailed, "the profile names no program"));
-        };
+        let path = program::find(&self.command, std::env::var_os("PATH").as_deref())
+            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+        let arguments = self.command.iter().skip(1);
         let home = self.outfit.needs_home()?;
         self.outfit.mount(self.keep.iter().map(AsRef::as_ref))?;
         let environment: Vec<(OsString, OsString)> = vec![("HOME".into(), home.into())];
         Ok(Program {
-            path: self.outfit.program.clone().unwrap_or_else(|| path.into()),
-            arguments: arguments.iter().map(Into::into).collect(),
+            path,
+            arguments: arguments.map(Into::into).collect(),
             directory: Some(self.outfit.needs_workspace()?.to_owned()),
             environment,
             version: Version::Two,

@@ -11,7 +11,7 @@ use ostler_protocol::{
     provider_profiles::AgentConfig,
     runs::TerminalStatus,
 };
-use ostler_runner::{Outfit, RunnerOrder, RunnerOutcome, run};
+use ostler_runner::{Outfit, Patience, RunnerOrder, RunnerOutcome, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -38,6 +38,7 @@ struct Stage {
     home: TempDir,
     workspace: TempDir,
     storage: TempDir,
+    patience: Patience,
 }
 
 impl Stage {
@@ -49,7 +50,14 @@ impl Stage {
         let mut all = json!({"sandbox": "workspace-write"});
         all.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
         let [home, workspace, storage] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
-        Self { kernel: Kernel::new(all), script: script.to_owned(), home, workspace, storage }
+        Self {
+            kernel: Kernel::new(all),
+            script: script.to_owned(),
+            home,
+            workspace,
+            storage,
+            patience: Patience::default(),
+        }
     }
 
     fn ask(&self, prompt: &str) -> CommandId {
@@ -57,11 +65,15 @@ impl Stage {
     }
 
     fn start(&self) -> JoinHandle<RunnerOutcome> {
-        let command = vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{WORDS}{}", self.script)];
+        self.start_program(vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{WORDS}{}", self.script)])
+    }
+
+    fn start_program(&self, command: Vec<String>) -> JoinHandle<RunnerOutcome> {
         let outfit = Outfit {
             home: Some(self.home.path().to_owned()),
             workspace: Some(self.workspace.path().to_owned()),
             storage: Some(self.storage.path().to_owned()),
+            patience: self.patience,
             ..Outfit::bare(AgentConfig::Acp { command, keep: vec!["kept".into()] })
         };
         let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), outfit);
@@ -161,6 +173,27 @@ async fn a_permission_is_asked_for_once_and_answered_in_the_agents_words() {
         assert_eq!(calls.last().unwrap()["status"], status);
         assert_eq!(asked.tool_call_id.as_deref(), calls[0]["toolCallId"].as_str());
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_says_nothing_of_a_prompt_is_not_waited_for_for_ever() {
+    let told =
+        r#"begin; read -r l; tell '{"sessionUpdate":"available_commands_update","availableCommands":[]}'; listen"#;
+    let mut stage = Stage::new(told);
+    stage.patience.unreachable_ms = 200;
+    let command = stage.turn().await;
+    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::ProviderUnavailable)));
+    assert!(command.terminal.unwrap().message.unwrap().contains("said nothing for 200 ms"));
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_installed_is_named() {
+    let stage = Stage::new("");
+    let command_id = stage.ask("do it");
+    stage.start_program(vec!["no-such-agent".into()]).await.unwrap();
+    let terminal = stage.kernel.command(command_id).terminal.unwrap();
+    assert_eq!(terminal.failure_kind, Some(FailureKind::InfraFailed));
+    assert!(terminal.message.as_ref().unwrap().contains("\"no-such-agent\" is not installed"), "{terminal:?}");
 }
 
 /// What is asked about a call that is described like this; nothing, where it is declined without asking.

@@ -18,6 +18,7 @@ use ostler_protocol::{
     redaction::Redactor,
     runs::CreateRun,
 };
+use ostler_runner::agent::acp;
 use ostler_store as store;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
@@ -205,6 +206,7 @@ fn describe(profile: &str, secret: Result<Option<Secret>, Failure>, trial: Optio
     };
     let credential = secret.as_ref().map(|secret| secret.credential.clone()).unwrap_or_default();
     let ready = broken.map_or_else(|| credential.home(profile).map(|(config, _)| config.agent), Err);
+    let missing = ready.as_ref().ok().and_then(missing_program);
     let resource_version = secret.as_ref().map(|secret| secret.resource_version.clone());
     let tried = trial.as_ref().filter(|trial| trial.resource_version == resource_version);
     let keys = if secret.is_some() { credential.keys() } else { secret_ref(profile).keys };
@@ -226,10 +228,21 @@ fn describe(profile: &str, secret: Result<Option<Secret>, Failure>, trial: Optio
             .as_ref()
             .err()
             .map(|_| FailureKind::SecretUnavailable)
+            .or(missing.is_some().then_some(FailureKind::InfraFailed))
             .or(tried.and_then(|t| t.failure_kind)),
-        message: ready.err().map(|failure| failure.message).or(tried.and_then(|trial| trial.message.clone())),
+        message: ready
+            .err()
+            .map(|failure| failure.message)
+            .or(missing)
+            .or(tried.and_then(|trial| trial.message.clone())),
         validation: trial.map(|trial| trial.summary()),
     }
+}
+
+/// What is wrong with the program of a profile that brings its own, as far as it can be seen from here.
+fn missing_program(agent: &AgentConfig) -> Option<String> {
+    let AgentConfig::Acp { command, .. } = agent else { return None };
+    acp::program::find(command, std::env::var_os("PATH").as_deref()).err()
 }
 
 async fn latest_trials(app: &App) -> Result<BTreeMap<String, Validation>, Failure> {

@@ -47,6 +47,9 @@ pub struct Talk<'a> {
     updates: Updates,
     steers: VecDeque<Steer>,
     noise: u32,
+    /// The agent has done something since it was asked.
+    is_at_it: bool,
+    unreachable_ms: u64,
     /// The process can be used for another turn.
     pub is_well: bool,
 }
@@ -67,7 +70,18 @@ impl<'a> Talk<'a> {
         let tools = Outfit { home: None, storage: None, ..outfit.clone() };
         let host = Host::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
         let updates = Updates::new(live.model.clone());
-        Self { live, turn, link, host, updates, steers: VecDeque::new(), noise: 0, is_well: false }
+        Self {
+            live,
+            turn,
+            link,
+            host,
+            updates,
+            steers: VecDeque::new(),
+            noise: 0,
+            is_at_it: false,
+            unreachable_ms: outfit.patience.unreachable_ms,
+            is_well: false,
+        }
     }
 
     pub async fn run(&mut self, holds_prompt: bool) -> TurnResult {
@@ -109,11 +123,18 @@ impl<'a> Talk<'a> {
     async fn prompt(&mut self, text: &str) -> Result<Prompted, Ended> {
         let params = json!({"sessionId": self.live.session_id, "prompt": [{"type": "text", "text": text}]});
         let call = self.live.process.start_call("session/prompt", &params).await.map_err(|_| Ended::Gone)?;
+        self.is_at_it = false;
+        let asked_at = Instant::now();
         let mut stopped = Box::pin(self.link.stopped());
         // Once it was told to stop, until when an answer is waited for.
         let mut stop_by: Option<Instant> = None;
         loop {
-            let wait = stop_by.unwrap_or_else(|| Instant::now() + Duration::from_millis(SILENCE_MS));
+            let wait = match stop_by {
+                Some(stop_by) => stop_by,
+                None if self.is_at_it => Instant::now() + Duration::from_millis(SILENCE_MS),
+                // Most agents try again and again to reach their provider, and say nothing of it.
+                None => asked_at + Duration::from_millis(self.unreachable_ms),
+            };
             let happening = tokio::select! {
                 biased;
                 () = &mut stopped, if stop_by.is_none() => Happening::Stopped,
@@ -140,6 +161,13 @@ impl<'a> Talk<'a> {
                 Happening::Steer(steer) => self.steers.push_back(steer),
                 Happening::Silence if stop_by.is_some() => return Err(Ended::Deaf),
                 Happening::Silence if self.updates.has_open_tools() || self.host.is_waiting() => {}
+                Happening::Silence if !self.is_at_it => {
+                    let message = format!(
+                        "the agent said nothing for {} ms after it was asked; its provider may be out of reach",
+                        self.unreachable_ms
+                    );
+                    return Err(Ended::Failed(FailureKind::ProviderUnavailable, message));
+                }
                 Happening::Silence => {
                     let message = format!("the agent said nothing for {} s", SILENCE_MS / 1_000);
                     return Err(Ended::Failed(FailureKind::BackendTimeout, message));
@@ -163,6 +191,7 @@ impl<'a> Talk<'a> {
             }
             Heard::Frame(Frame::Notification { .. }) => {}
             Heard::Frame(Frame::Request { id, method, params }) => {
+                self.is_at_it = true;
                 if let Some(reply) = self.host.take(&mut self.link, &mut self.updates, &id, &method, &params).await {
                     self.answer(id, reply).await?;
                 }
@@ -187,6 +216,7 @@ impl<'a> Talk<'a> {
         let Some(told) = params.view::<Updated>().filter(|told| told.session_id == self.live.session_id) else {
             return Ok(());
         };
+        self.is_at_it |= told.update.is_of_turn();
         let flooded = self.updates.take(&mut self.link, told.update).await;
         flooded
             .map_err(|_| Ended::Failed(FailureKind::BackendFailed, "the agent says more than a turn may hold".into()))

@@ -95,6 +95,14 @@ pub struct Update {
     pub tool: ToolCall,
 }
 
+impl Update {
+    /// Whether it tells of the work on a prompt, as opposed to what the agent says of itself at any time.
+    pub fn is_of_turn(&self) -> bool {
+        let kinds = ["agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"];
+        kinds.contains(&self.kind.as_str())
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
