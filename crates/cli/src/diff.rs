@@ -19,7 +19,8 @@ use crate::{
 
 /// Show what an agent changed in its workspace
 ///
-/// In a pipe it is a patch, which `git apply` takes unless it was too long to keep whole.
+/// In a pipe it is a patch, which `git apply` takes unless it was too long to keep whole. Binary files are left out of it; a
+/// line names each, and `--stat` lists them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler diff\n  ostler diff my-session --stat\n  ostler diff RUN | git apply")]
 pub struct Args {
@@ -53,6 +54,9 @@ pub async fn diff(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     args.output.one(&diff, || if stat { summary(&diff, Paint::stdout()) } else { patch(&diff, Paint::stdout()) });
     if diff.changes.truncated {
         output::words("there was more than is kept here; the workspace has it all\n");
+    }
+    if diff.changes.files.iter().any(|file| file.binary) {
+        output::words("binary files are left out of the patch; the workspace has them\n");
     }
     Ok(exit_codes::OK)
 }

@@ -44,7 +44,7 @@ fn what_a_real_agent_changed_is_in_its_result_behind_its_route_and_on_the_comman
     let mut inn = Inn::open_on(Engine::Sqlite, &CODEX, "process", &[("OSTLER_WORKSPACES__ROOTS", root)]);
     let workspace = json!({"workspaceRef": {"kind": "local", "path": theirs}});
     let (run, turn) = inn.submit_with(
-        "[[tool:echo three >> changed; rm removed; mkdir new; echo hi > new/file]]",
+        "[[tool:echo three >> changed; rm removed; mkdir new; echo hi > new/file; printf '\\0\\1' > picture]]",
         json!({}),
         workspace,
     );
@@ -52,14 +52,14 @@ fn what_a_real_agent_changed_is_in_its_result_behind_its_route_and_on_the_comman
     let summary = &result["artifactSummary"];
     assert_eq!(
         (&summary["filesChanged"], &summary["bytesAdded"], &summary["bytesRemoved"], &summary["truncated"]),
-        (&json!(3), &json!(9), &json!(5), &json!(false)),
+        (&json!(4), &json!(9), &json!(5), &json!(false)),
         "{result}"
     );
     let route = inn.http.get(summary["diffPath"].as_str().unwrap()).good();
     let files = route["files"].as_array().unwrap().iter();
     let changes: Vec<_> =
         files.map(|file| (file["path"].as_str().unwrap(), file["change"].as_str().unwrap())).collect();
-    assert_eq!(changes, [("changed", "modified"), ("new/file", "added"), ("removed", "deleted")]);
+    assert_eq!(changes, [("changed", "modified"), ("new/file", "added"), ("picture", "added"), ("removed", "deleted")]);
 
     let said = |arguments: &[&str]| {
         let output = inn.home.cli(Some(&inn.server), arguments);
@@ -67,7 +67,7 @@ fn what_a_real_agent_changed_is_in_its_result_behind_its_route_and_on_the_comman
         output.stdout
     };
     let stat = String::from_utf8(said(&["diff", &run, "--stat"])).unwrap();
-    assert!(stat.ends_with("3 files changed, 9 bytes added, 5 removed\n"), "{stat}");
+    assert!(stat.ends_with("4 files changed, 9 bytes added, 5 removed\n"), "{stat}");
     let patch = said(&["diff", &run]);
     assert_eq!(patch, route["diff"].as_str().unwrap().as_bytes());
     git(&ours, &["apply", "-"], &patch);

@@ -11,6 +11,7 @@ use crate::link::fit;
 const DIFF_BYTES_MAX: usize = 120 * 1024;
 const FILES_KEPT: usize = 100;
 const PATH_CHARS_MAX: usize = 200;
+const BEGINS: &[u8] = b"diff --git ";
 
 /// `cut`: there was more than could be read.
 pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
@@ -18,7 +19,7 @@ pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
     let mut file: Option<ChangedFile> = None;
     let mut in_hunk = false;
     for line in patch.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(names) = line.strip_prefix(b"diff --git ") {
+        if let Some(names) = line.strip_prefix(BEGINS) {
             changes.add(file.take());
             let change = "modified".to_owned();
             file = Some(ChangedFile { path: path_of(names), change, ..ChangedFile::default() });
@@ -38,13 +39,45 @@ pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
         }
     }
     changes.add(file);
-    let text = String::from_utf8_lossy(patch);
+    let patch = without_binaries(patch);
+    let text = String::from_utf8_lossy(&patch);
     let (shown, shortened) = fit(&text, DIFF_BYTES_MAX);
     changes.truncated |= shortened;
     // Whole lines only.
     changes.diff =
         if shortened { shown[..shown.rfind('\n').map_or(0, |end| end + 1)].to_owned() } else { shown.into() };
     changes
+}
+
+/// Of a binary file git says only that it differs, and nothing takes that for a patch: a line says so instead.
+fn without_binaries(patch: &[u8]) -> Vec<u8> {
+    let mut kept = vec![];
+    for section in sections(patch) {
+        let header = section.split_inclusive(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"@@"));
+        let is_binary = header.into_iter().any(|line| line.starts_with(b"Binary files"));
+        match section.strip_prefix(BEGINS).filter(|_| is_binary) {
+            Some(rest) => {
+                let names = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                kept.extend(format!("# {}: a binary file, left out\n", path_of(names)).bytes());
+            }
+            None => kept.extend(section),
+        }
+    }
+    kept
+}
+
+/// A file each.
+fn sections(patch: &[u8]) -> Vec<&[u8]> {
+    let (mut sections, mut from, mut at) = (vec![], 0, 0);
+    for line in patch.split_inclusive(|byte| *byte == b'\n') {
+        if line.starts_with(BEGINS) && at > from {
+            sections.push(&patch[from..at]);
+            from = at;
+        }
+        at += line.len();
+    }
+    sections.push(&patch[from..]);
+    sections
 }
 
 trait Add {
@@ -98,6 +131,7 @@ mod tests {
             (file.path.as_str(), file.change.as_str(), file.binary, file.bytes_added),
             ("i.png", "added", true, 0)
         );
+        assert_eq!(changes.diff, "# i.png: a binary file, left out\n");
     }
 
     #[test]
