@@ -84,6 +84,19 @@ fn general(failure: &Failure) -> &'static str {
             return "whoever runs the server took the name back; `ostler pki issue` there certifies a new key";
         }
         Some("invite") => return "ask whoever runs the server for an invitation: `ostler pki invite`, then `--invite`",
+        Some("workspace-git-commit") => {
+            return "check the repository's address and the branch, tag or commit that was named";
+        }
+        Some("workspace-git-credential") => {
+            return "the credential is a file in `git-credentials` of the server's data directory; docs/workspaces.md has more";
+        }
+        Some("workspace-root") => {
+            return "the operator names the directories that agents may work in: `workspaces.roots` in the server's config";
+        }
+        Some("resource-version") => {
+            return "somebody changed it meanwhile; `ostler profiles show` has the version of now";
+        }
+        Some("profile-unknown") => return "`ostler profiles list` lists what there is, `ostler profiles set` makes one",
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
     }
@@ -117,13 +130,18 @@ pub fn hint(kind: FailureKind) -> &'static str {
         Gone => "its events are kept no longer; `ostler result` still has the outcome",
         SessionStoreEvicted => "start in a new session",
         PayloadTooLarge => "send less at once",
-        SecretUnavailable => "have the operator configure the profile's credential, or use `--profile scripted`",
+        SecretUnavailable => {
+            "`ostler profiles set PROFILE` stores the profile's credential, `ostler profiles config PROFILE` shows its \
+                configuration; `--profile scripted` needs none"
+        }
         RunInputInvalid => "look at the code and the message above; docs/agent-runs.md has the rules of the input",
         BudgetExceeded => "raise the budget in the execution policy, or split the work",
         PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
-        BackendTimeout => "give it more time with `--timeout`, or ask for less at once",
+        BackendTimeout => {
+            "`ostler trace` shows what it did last; give it more time with `--timeout`, or ask for less at once"
+        }
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
         ProviderUnavailable => "try again later, or use another profile",

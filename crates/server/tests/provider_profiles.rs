@@ -206,7 +206,8 @@ async fn an_unknown_profile_is_nobody_elses(engine: Engine) {
     server.post(&format!("{}/validate", path("codex-2")), &json!({})).await.refused(NotFound);
     let mut body = run_of("codex-2");
     body["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
-    server.post("/api/v1/runs", &body).await.refused_by(SecretUnavailable, "profile-secret-missing");
+    let refused = server.post("/api/v1/runs", &body).await.refused_by(SecretUnavailable, "profile-unknown");
+    assert!(refused.message.contains("no profile \"codex-2\""), "{}", refused.message);
 }
 
 async fn a_deleted_profile_is_gone(engine: Engine) {

@@ -67,7 +67,13 @@ pub fn check(app: &App, workspace: &WorkspaceRef) -> Result<(), Failure> {
 /// The directory itself, without links or dots, if it lies below one of the roots. Asked again when a runner starts: a
 /// link may lead elsewhere by then.
 fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
-    let refused = || denied("workspace-root", "workspaceRef.path is not below a root that this server allows");
+    // The same whether it is there or not: nobody learns what lies elsewhere.
+    let refused = || {
+        let message = format!(
+            "workspaceRef.path {path:?} is no directory below a root that this server allows (workspaces.roots)"
+        );
+        denied("workspace-root", message)
+    };
     let real = Path::new(path).canonicalize().map_err(|_| refused())?;
     let roots = &app.config.workspaces.roots;
     let allowed =

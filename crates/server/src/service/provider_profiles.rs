@@ -296,6 +296,10 @@ fn needs_none(app: &App, profile: &str) -> bool {
 /// The agent of a profile, and the files of its home.
 pub async fn outfit(app: &App, profile: &str) -> Result<(AgentConfig, BTreeMap<String, SecretString>), Failure> {
     let secret = app.secrets.get(&secret_name(profile)).await?;
+    if secret.is_none() && !BUILT_IN.contains(&profile) {
+        let message = format!("there is no profile {profile:?}");
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-unknown", message));
+    }
     let credential = secret.map(|secret| secret.credential).unwrap_or_default();
     learn(app, &credential);
     credential.home(profile).map(|(config, files)| (config.agent, files))
