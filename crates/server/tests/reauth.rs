@@ -178,8 +178,10 @@ async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Eng
             consented_hash, answers, revision, updated_at, revoked_at FROM relations, n";
     scene.server.store(others).await;
     let (mut socket, _) = Socket::introduce(&scene.server, "/ws/agent", &scene.agent().await).await;
+    socket.say(&json!({"type": "whatever"})).await;
     let told = socket.hear().await;
-    assert_eq!((&told["type"], &told["new_manifest_version"]), (&json!(REAUTH_REQUIRED), &json!(150)));
+    let expected = (&json!(REAUTH_REQUIRED), &json!(150));
+    assert_eq!((&told["type"], &told["new_manifest_version"]), expected, "it comes before the answer to anything else");
     assert_eq!(told["scopes_requiring_reauth"], json!(["notes:write"]));
 }
 
