@@ -82,7 +82,7 @@ fn patterns() -> Map<String, Value> {
 fn choices(is_new: bool) -> Map<String, Value> {
     let branch = |n: u32| if is_new { json!({"enum": [n, n + 1_000]}) } else { json!({"enum": [n]}) };
     let branches: Vec<_> = (0..if is_new { 120 } else { 60 }).map(branch).collect();
-    (0..20).map(|n| (format!("q{n}"), json!({"oneOf": branches}))).collect()
+    (0..40).map(|n| (format!("q{n}"), json!({"oneOf": branches}))).collect()
 }
 
 /// Schemas in schemas that all lead to the same long list.
