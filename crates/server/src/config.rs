@@ -379,6 +379,7 @@ impl Config {
             ("limits.socket_auth_ms", limits.socket_auth_ms, 1..=MS_MAX),
             ("limits.socket_ping_ms", limits.socket_ping_ms, 1..=MS_MAX),
             ("limits.socket_dead_ms", limits.socket_dead_ms, 1..=MS_MAX),
+            ("limits.socket_probe_ms", limits.socket_probe_ms, 1..=MS_MAX),
             ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
             ("limits.socket_reread_ms", limits.socket_reread_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),

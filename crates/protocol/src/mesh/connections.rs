@@ -170,6 +170,11 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// Whether it is because of another connection, which may go.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::DeviceSingletonConflict | Self::SlotConflict | Self::DeliveryModeConflict)
+    }
+
     pub fn error(&self, asked: &Versions) -> RpcError {
         let (code, message) = match self {
             Self::Params(why) => (4000, *why),

@@ -33,6 +33,8 @@ pub struct LimitsSection {
     pub socket_ping_ms: u64,
     /// A WebSocket whose other end was not heard of for this long is closed.
     pub socket_dead_ms: u64,
+    /// The same while somebody else wants its place: an agent of the mesh that comes back to where it was connected.
+    pub socket_probe_ms: u64,
     /// A WebSocket whose caller would not be let in any more is closed; this is how often that is asked.
     pub socket_readmit_ms: u64,
     /// What waits for whoever is at the other end of a WebSocket is read this often even without a wake-up.
@@ -57,6 +59,7 @@ impl Default for LimitsSection {
             socket_auth_ms: 5_000,
             socket_ping_ms: 30_000,
             socket_dead_ms: 90_000,
+            socket_probe_ms: 4_000,
             socket_readmit_ms: 30_000,
             socket_reread_ms: 60_000,
             recheck_ms: 2_000,

@@ -8,9 +8,9 @@ use std::{
 
 use ostler_protocol::mesh::{
     Aid,
-    connections::{Live, Refused, admit},
+    connections::{Live, Place, Refused, admit},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 
 use crate::live::connection::{Frame, Outbox};
 
@@ -24,10 +24,21 @@ pub struct Connected {
     pub live: Live,
 }
 
-#[derive(Default)]
+/// Answers of other servers that may wait to be heard; who misses one waits a little longer.
+const SETTLED_MAX: usize = 64;
+
 pub struct Connections {
     seats: Mutex<Seats>,
     some_left: Notify,
+    /// Places at other servers of which it was settled whether somebody is there.
+    pub settled_elsewhere: broadcast::Sender<(Aid, Place)>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        let (seats, some_left) = Default::default();
+        Self { seats, some_left, settled_elsewhere: broadcast::Sender::new(SETTLED_MAX) }
+    }
 }
 
 #[derive(Default)]
@@ -85,6 +96,13 @@ impl Connections {
     pub fn of(&self, aid: &Aid) -> Vec<Connected> {
         let seats = self.seats();
         seats.by_aid.get(aid).into_iter().flatten().map(|taken| taken.connected.clone()).collect()
+    }
+
+    /// Whoever has this very place here, and the way to it.
+    pub fn at(&self, aid: &Aid, place: &Place) -> Option<(ConnectionId, Outbox)> {
+        let seats = self.seats();
+        let taken = seats.by_aid.get(aid)?.iter().find(|taken| taken.connected.live.place == *place)?;
+        Some((taken.connected.id, taken.outbox.clone()))
     }
 
     /// Every live connection here.
@@ -200,7 +218,7 @@ fn told(own: &[Taken]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::mesh::connections::{DeliveryMode, Place};
+    use ostler_protocol::mesh::connections::DeliveryMode;
 
     use super::*;
     use crate::live::connection::queue;

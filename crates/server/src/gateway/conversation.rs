@@ -6,6 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     ids::TraceId,
     mesh::{
+        Aid,
         calls::{self, Call, NotACall},
         connections::{
             CHALLENGE, Challenge, ConnectParams, ConnectResult, ConnectedAs, ConnectedIdentity, DISCONNECT_EVENT,
@@ -131,12 +132,17 @@ impl Conversation {
         let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
         // Nothing is told before it is settled that it may be.
         self.outbox.hold();
-        let seat = self.app.mesh.connections.join(&aid, live.clone(), self.outbox.clone(), last_seq).map_err(refuse)?;
+        let mut seat = self.take_seat(&aid, &live, last_seq).await?;
+        if seat.as_ref().is_err_and(Refused::is_conflict) {
+            // It may be this very peer's connection of a moment ago, whose network has gone.
+            mesh::presence::probe(&self.app, &aid, &live.place).await?;
+            seat = self.take_seat(&aid, &live, last_seq).await?;
+        }
+        let seat = seat.map_err(refuse)?;
         // A login that ended before there was a seat to be doubted.
         if !mesh::is_live(&self.app, &login_id).await? {
             return Err(refuse(Refused::Token));
         }
-        mesh::presence::admit_beside_others(&self.app, &aid, seat.id, &live).await?.map_err(refuse)?;
         let Live { place, delivery_mode } = live;
         let now = self.app.now();
         let result = ConnectResult {
@@ -157,6 +163,16 @@ impl Conversation {
         self.session = Some(Session { caller, seat, doubt_at: Instant::now() + DOUBT_INTERVAL });
         self.outbox.open();
         Ok(RawJson::of(&result))
+    }
+
+    /// A place beside the agent's other connections, here and elsewhere.
+    async fn take_seat(&self, aid: &Aid, live: &Live, last_seq: i64) -> Result<Result<Seat, Refused>, Failure> {
+        let seat = match self.app.mesh.connections.join(aid, live.clone(), self.outbox.clone(), last_seq) {
+            Ok(seat) => seat,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let admitted = mesh::presence::admit_beside_others(&self.app, aid, seat.id, live).await?;
+        Ok(admitted.map(|()| seat))
     }
 
     /// Whoever still has a good certificate may log in anew.

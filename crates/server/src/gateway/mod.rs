@@ -54,6 +54,7 @@ pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
         dead: Duration::from_millis(limits.socket_dead_ms),
+        probe: Duration::from_millis(limits.socket_probe_ms),
         write: Duration::from_millis(limits.slow_reader_ms),
     };
     let (outbox, inbox) = queue();

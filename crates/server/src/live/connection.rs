@@ -38,6 +38,8 @@ pub struct Patience {
     pub ping: Duration,
     /// One that has not been heard of for this long is dead.
     pub dead: Duration,
+    /// The same, when somebody wants to know at once.
+    pub probe: Duration,
     /// How long a peer may take to take one frame.
     pub write: Duration,
 }
@@ -109,6 +111,10 @@ struct Queue {
     waiting: Mutex<Waiting>,
     some: Notify,
     emptied: Notify,
+    /// Somebody wants to know whether the peer is there.
+    probed: Notify,
+    /// It was heard of, or is gone.
+    settled: Notify,
 }
 
 #[derive(Default)]
@@ -117,6 +123,8 @@ struct Waiting {
     bytes: usize,
     /// Too much gathered, or nobody takes it any more.
     is_over: bool,
+    /// The connection has ended.
+    is_gone: bool,
     /// Somebody has more, and waits until this is said.
     is_awaited: bool,
     /// Nothing is for this peer yet.
@@ -204,6 +212,15 @@ impl Outbox {
     pub async fn emptied(&self) {
         self.0.emptied.notified().await;
     }
+
+    /// Asks whether the peer is there. Resolves when it was heard of, or its connection has ended for want of that.
+    pub async fn probe(&self) {
+        let settled = self.0.settled.notified();
+        if !self.0.waiting().is_gone {
+            self.0.probed.notify_one();
+            settled.await;
+        }
+    }
 }
 
 impl Inbox {
@@ -230,7 +247,10 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.0.waiting().end();
+        let mut waiting = self.0.waiting();
+        waiting.end();
+        waiting.is_gone = true;
+        self.0.settled.notify_waiters();
     }
 }
 
@@ -246,12 +266,15 @@ pub fn fitted(upgrade: WebSocketUpgrade, heard_bytes_max: usize) -> WebSocketUpg
 }
 
 /// Speaks until somebody ends it; answers who and why.
-pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, dialect: impl Dialect, patience: Patience) -> Close
+pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,
 {
-    let close = speak(&mut socket, &mut inbox, dialect, patience).await;
+    let close = speak(&mut socket, &mut inbox, &mut dialect, patience).await;
+    // What it held is free before anybody hears of its end.
+    drop(dialect);
+    drop(inbox);
     if close != Close::GONE {
         let frame = CloseFrame { code: close.code, reason: close.reason.into() };
         let _ = timeout(patience.write, socket.send(Message::Close(Some(frame)))).await;
@@ -259,11 +282,12 @@ where
     close
 }
 
-async fn speak<S, E>(socket: &mut S, inbox: &mut Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
+async fn speak<S, E>(socket: &mut S, inbox: &mut Inbox, dialect: &mut impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,
 {
+    let queue = inbox.0.clone();
     let mut ping_at = Instant::now() + patience.ping;
     let mut dead_at = Instant::now() + patience.dead;
     let mut step = dialect.open().await;
@@ -280,8 +304,9 @@ where
         step = tokio::select! {
             heard = socket.next() => {
                 dead_at = Instant::now() + patience.dead;
+                queue.settled.notify_waiters();
                 match heard {
-                    Some(Ok(Message::Text(text))) => answer(socket, inbox, &mut dialect, &text, patience).await,
+                    Some(Ok(Message::Text(text))) => answer(socket, inbox, dialect, &text, patience).await,
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library answers pings by itself.
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
@@ -293,8 +318,11 @@ where
             step = dialect.wake() => step,
             () = sleep_until(ping_at) => {
                 ping_at += patience.ping;
-                let pinged = say(socket, Message::Ping(Default::default()), patience).await;
-                Step { say: vec![], close: pinged.err() }
+                ping(socket, patience).await
+            }
+            () = queue.probed.notified() => {
+                dead_at = dead_at.min(Instant::now() + patience.probe);
+                ping(socket, patience).await
             }
             () = sleep_until(dead_at) => Close::DEAD.into(),
         };
@@ -331,6 +359,14 @@ where
             },
         }
     }
+}
+
+async fn ping<S, E>(socket: &mut S, patience: Patience) -> Step
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
+{
+    let pinged = say(socket, Message::Ping(Default::default()), patience).await;
+    Step { say: vec![], close: pinged.err() }
 }
 
 async fn say<S, E>(socket: &mut S, message: Message, patience: Patience) -> Result<(), Close>

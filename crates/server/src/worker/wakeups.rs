@@ -10,7 +10,11 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
-use ostler_protocol::{Failure, ids::SessionId, mesh::Aid};
+use ostler_protocol::{
+    Failure,
+    ids::SessionId,
+    mesh::{Aid, connections::Place},
+};
 use ostler_store::{
     self as store, StoreError,
     lane::Committed,
@@ -38,6 +42,10 @@ const EVENTS_MAX: i64 = 256;
 
 /// Before the name of an agent: not its mailbox, its logins.
 const DOUBT: &str = "!";
+/// Before a place of an agent's: whether somebody is there is asked, …
+const PROBE: &str = "?";
+/// … and was settled.
+const SETTLED: &str = "=";
 /// What does not fit a wake-up is read as soon as that is heard, and kept a little longer.
 const TOLD_KEPT: SignedDuration = SignedDuration::from_mins(1);
 
@@ -74,6 +82,21 @@ impl Tray {
     /// Logins of an agent have ended.
     pub fn put_doubt(&self, aid: &Aid) {
         self.lock().add_listener(format!("{DOUBT}{aid}"));
+        self.some.notify_one();
+    }
+
+    /// Somebody wants a place that another server has given away.
+    pub fn put_probe(&self, aid: &Aid, place: &Place) {
+        self.put_place(PROBE, aid, place);
+    }
+
+    /// Whoever had that place here has it still, or has left it.
+    pub fn put_settled(&self, aid: &Aid, place: &Place) {
+        self.put_place(SETTLED, aid, place);
+    }
+
+    fn put_place(&self, what: &str, aid: &Aid, Place { device_id, slot_id }: &Place) {
+        self.lock().add_listener(format!("{what}{device_id}/{slot_id}/{aid}"));
         self.some.notify_one();
     }
 
@@ -198,17 +221,7 @@ async fn pass_on(app: &App, heard: &Tray) {
             app.mesh.delivery.look_at_all();
             app.mesh.connections.doubt_all();
         }
-        for name in &news.listeners {
-            if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {
-                app.mesh.connections.doubt(&aid);
-                continue;
-            }
-            // Names of the mesh have a dot in them, and nobody else's have.
-            match name.parse::<Aid>() {
-                Ok(aid) => app.mesh.delivery.look_again(&aid),
-                Err(_) => app.live.reread(&live::Listener::named(name)),
-            }
-        }
+        news.listeners.iter().for_each(|name| wake(app, name));
         for (name, frame) in &news.said {
             let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let Some(frame) = frame.map(Into::into) else { continue };
@@ -221,6 +234,29 @@ async fn pass_on(app: &App, heard: &Tray) {
         let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
         reads.buffer_unordered(READS_MAX).collect::<()>().await;
     }
+}
+
+/// Somebody here is named by another server.
+fn wake(app: &App, name: &str) {
+    if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {
+        app.mesh.connections.doubt(&aid);
+    } else if let Some((aid, place)) = name.strip_prefix(PROBE).and_then(place) {
+        tokio::spawn(presence::answer_probe(app.clone(), aid, place));
+    } else if let Some(settled) = name.strip_prefix(SETTLED).and_then(place) {
+        // Perhaps nobody waits for it here.
+        let _ = app.mesh.connections.settled_elsewhere.send(settled);
+    } else if let Ok(aid) = name.parse::<Aid>() {
+        // Names of the mesh have a dot in them, and nobody else's have.
+        app.mesh.delivery.look_again(&aid);
+    } else {
+        app.live.reread(&live::Listener::named(name));
+    }
+}
+
+fn place(name: &str) -> Option<(Aid, Place)> {
+    let mut parts = name.splitn(3, '/');
+    let (device_id, slot_id) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    Some((parts.next()?.parse().ok()?, Place { device_id, slot_id }))
 }
 
 /// Reads what another server wrote, once for all who follow it here.

@@ -4,6 +4,7 @@
 use ostler_crypto::keys::{Curve, PrivateKey};
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::{Socket, TestServer, id};
 
@@ -78,6 +79,21 @@ impl Wire {
         let error = &answer["error"];
         let code = error["code"].as_i64().unwrap_or_else(|| panic!("{method}: {answer}"));
         (code, id(error, "message"))
+    }
+}
+
+/// A connection whose other end is there and answers pings, and says nothing else. Dropped, it leaves.
+pub struct Staying(JoinHandle<()>);
+
+impl Wire {
+    pub fn stay(mut self) -> Staying {
+        Staying(tokio::spawn(async move { while self.socket.is_open().await {} }))
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

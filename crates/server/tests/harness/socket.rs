@@ -58,6 +58,11 @@ impl Socket {
         timeout(PATIENCE, self.0.next()).await.expect("something comes").unwrap().unwrap()
     }
 
+    /// Reads one more frame, whatever it is, whenever it comes. False: there is none.
+    pub async fn is_open(&mut self) -> bool {
+        matches!(self.0.next().await, Some(Ok(_)))
+    }
+
     /// Reads to the end, which must come; the code that it ends with.
     pub async fn closed(&mut self) -> u16 {
         loop {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Agent, Engine, TestServer, Tokens, Wire, eventually, introduction},
+    harness::{Agent, Engine, Setup, TestServer, Tokens, Wire, eventually, introduction},
     on_both_engines,
 };
 
@@ -13,6 +13,8 @@ on_both_engines!(
     connections_clash_by_their_names,
     connections_clash_across_servers,
     who_leaves_gives_the_place_back,
+    who_comes_back_gets_the_place_of_a_connection_that_is_dead,
+    who_comes_to_another_server_gets_it_too,
     a_connection_introduces_itself_once,
     a_draining_server_lets_its_connections_go,
 );
@@ -69,16 +71,21 @@ fn clash(name: &str) -> Option<(Value, Value)> {
     Some((json!(5009), json!(name)))
 }
 
+/// Whoever is there answers, however long it may take: nobody loses a place to the machine's being busy.
+fn patiently(setup: &mut Setup) {
+    setup.config.limits.socket_probe_ms = 60_000;
+}
+
 async fn connections_clash_by_their_names(engine: Engine) {
-    let server = TestServer::start(engine).await;
+    let server = TestServer::with(engine, patiently).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
     let connect = async |device: &str, slot: &str, mode: &str| connect(&server, &tokens, device, slot, mode).await;
     assert_eq!(connect("", "a", "fanout").await.err(), Some((json!(4009), json!("slot_requires_device_id"))));
-    let _whole = connect("dev-1", "", "fanout").await.unwrap();
+    let _whole = connect("dev-1", "", "fanout").await.unwrap().stay();
     assert_eq!(connect("dev-1", "", "fanout").await.err(), clash("device_singleton_conflict"));
-    let _slot = connect("dev-2", "a", "fanout").await.unwrap();
+    let _slot = connect("dev-2", "a", "fanout").await.unwrap().stay();
     assert_eq!(connect("dev-2", "a", "fanout").await.err(), clash("slot_conflict"));
-    let _beside = connect("dev-2", "b", "fanout").await.unwrap();
+    let _beside = connect("dev-2", "b", "fanout").await.unwrap().stay();
     assert_eq!(connect("dev-3", "", "queue").await.err(), clash("delivery_mode_conflict"));
     // Legacy connections stand for no device, and beside each other.
     let _legacy = [connect("", "", "fanout").await.unwrap(), connect("", "", "fanout").await.unwrap()];
@@ -92,14 +99,14 @@ async fn connections_clash_across_servers(engine: Engine) {
         // One process has one store.
         return;
     }
-    let mut here = TestServer::start(engine).await;
+    let mut here = TestServer::with(engine, patiently).await;
     let there = here.of_one_mesh().await;
     let tokens = Agent::register(&here, "alice").await.login(&here).await;
     let connect = async |server: &TestServer, device: &str, slot: &str, mode: &str| {
         connect(server, &tokens, device, slot, mode).await
     };
-    let whole = connect(&here, "dev-1", "", "fanout").await.unwrap();
-    let _slot = connect(&here, "dev-2", "a", "fanout").await.unwrap();
+    let whole = connect(&here, "dev-1", "", "fanout").await.unwrap().stay();
+    let _slot = connect(&here, "dev-2", "a", "fanout").await.unwrap().stay();
     // Each server is there for the other as soon as it listens.
     eventually("they know of each other", async || {
         (connect(&there, "dev-1", "", "fanout").await.err() == clash("device_singleton_conflict")).then_some(())
@@ -108,12 +115,13 @@ async fn connections_clash_across_servers(engine: Engine) {
     assert_eq!(connect(&there, "dev-1", "a", "fanout").await.err(), clash("device_singleton_conflict"));
     assert_eq!(connect(&there, "dev-2", "a", "fanout").await.err(), clash("slot_conflict"));
     assert_eq!(connect(&there, "dev-3", "", "queue").await.err(), clash("delivery_mode_conflict"));
-    let _beside = connect(&there, "dev-2", "b", "fanout").await.unwrap();
+    let _beside = connect(&there, "dev-2", "b", "fanout").await.unwrap().stay();
     let _legacy = connect(&there, "", "", "fanout").await.unwrap();
     assert_eq!(connect(&here, "dev-2", "b", "fanout").await.err(), clash("slot_conflict"));
     // Whoever leaves gives the place back there, too.
     drop(whole);
-    let moved = eventually("the place is free", async || connect(&there, "dev-1", "", "fanout").await.ok()).await;
+    let moved =
+        eventually("the place is free", async || connect(&there, "dev-1", "", "fanout").await.ok()).await.stay();
     assert_eq!(connect(&here, "dev-1", "", "fanout").await.err(), clash("device_singleton_conflict"));
     // A server whose connections were forgotten, as when Postgres crashed, says again who is there.
     here.store("DELETE FROM mesh_presence RETURNING aid").await;
@@ -143,6 +151,35 @@ async fn who_leaves_gives_the_place_back(engine: Engine) {
         (wire.ask("auth.connect", params).await["result"]["status"] == "ok").then_some(())
     })
     .await;
+}
+
+/// As when its network has gone: it takes what is sent to it, and answers nothing.
+async fn who_comes_back_gets_the_place_of_a_connection_that_is_dead(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.socket_probe_ms = 50).await;
+    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    for (device, slot) in [("dev-1", ""), ("dev-2", "a")] {
+        let mut dead = connect(&server, &tokens, device, slot, "fanout").await.unwrap();
+        let mut back = connect(&server, &tokens, device, slot, "fanout").await.unwrap();
+        assert_eq!(dead.socket.closed().await, 4408);
+        assert_eq!(back.call("meta.ping", json!({})).await["pong"], true);
+    }
+    // Only the very place is asked after: another slot of the device is as much in the way as before.
+    let _dead = connect(&server, &tokens, "dev-3", "a", "fanout").await.unwrap();
+    assert_eq!(connect(&server, &tokens, "dev-3", "", "fanout").await.err(), clash("device_singleton_conflict"));
+}
+
+async fn who_comes_to_another_server_gets_it_too(engine: Engine) {
+    if engine == Engine::Sqlite {
+        // One process has one store.
+        return;
+    }
+    let here = TestServer::with(engine, |setup| setup.config.limits.socket_probe_ms = 50).await;
+    let there = here.of_one_mesh().await;
+    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let mut dead = connect(&here, &tokens, "dev-1", "", "fanout").await.unwrap();
+    let mut back = connect(&there, &tokens, "dev-1", "", "fanout").await.unwrap();
+    assert_eq!(dead.socket.closed().await, 4408);
+    assert_eq!(back.call("meta.ping", json!({})).await["pong"], true);
 }
 
 async fn a_connection_introduces_itself_once(engine: Engine) {

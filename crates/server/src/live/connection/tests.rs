@@ -8,8 +8,12 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-const PATIENCE: Patience =
-    Patience { ping: Duration::from_secs(30), dead: Duration::from_secs(90), write: Duration::from_secs(10) };
+const PATIENCE: Patience = Patience {
+    ping: Duration::from_secs(30),
+    dead: Duration::from_secs(90),
+    probe: Duration::from_secs(4),
+    write: Duration::from_secs(10),
+};
 
 /// The server's end of a socket. A peer that reads nothing leaves its way out full.
 struct Socket {
@@ -143,6 +147,27 @@ async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
         }
     }
     assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 150));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_somebody_asks_after_answers_at_once_or_is_dead_after_4_s() {
+    let mut peer = connect();
+    let began = Instant::now();
+    assert_eq!(peer.text().await, "hello");
+    let asked = tokio::spawn({
+        let outbox = peer.outbox.clone();
+        async move { outbox.probe().await }
+    });
+    assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
+    assert!(!asked.is_finished(), "nothing was heard yet");
+    peer.to.send(Ok(Message::Pong(Default::default()))).unwrap();
+    asked.await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 0);
+    peer.outbox.probe().await;
+    drop(peer.from);
+    assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 4));
+    peer.outbox.probe().await;
+    assert_eq!(began.elapsed().as_secs(), 4, "who is gone is not waited for");
 }
 
 #[tokio::test(start_paused = true)]

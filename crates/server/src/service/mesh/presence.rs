@@ -1,19 +1,27 @@
 //! Who is connected, whichever server they came to. A connection is written down before it is looked who else of its agent is
-//! there; two that clash and come at the same moment may both be refused, and never both be taken.
+//! there; two that clash and come at the same moment may both be refused, and never both be taken. Whoever is in the way of
+//! another by its very place is asked whether it is still there.
+
+use std::time::Duration;
 
 use ostler_protocol::{
     Failure,
     mesh::{
         Aid,
-        connections::{Live, Refused, admit},
+        connections::{Live, Place, Refused, admit},
     },
 };
 use ostler_store::mesh_presence::{self as store, Seat};
+use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 use crate::{
     app::{App, store_failure},
     gateway::connections::ConnectionId,
 };
+
+/// What a probe may take beyond the time to answer it: words between servers, a write that is under way. With that, it ends
+/// before the 10 s that the published client waits for an answer.
+const PROBE_SLACK: Duration = Duration::from_secs(4);
 
 fn seat(app: &App, id: ConnectionId) -> Seat {
     Seat { server: app.mesh.server, number: id as i64 }
@@ -38,6 +46,57 @@ pub async fn admit_beside_others(
         store::delete(&app.db, seat(app, id)).await.map_err(store_failure)?;
     }
     Ok(admitted)
+}
+
+/// Asks whoever has this very place, here or elsewhere, whether it is still there. Resolves when that is settled: it was heard
+/// of, has left, or nobody knows.
+pub async fn probe(app: &App, aid: &Aid, place: &Place) -> Result<(), Failure> {
+    // Legacy connections share a place, and are in nobody's way.
+    if place.device_id.is_empty() {
+        return Ok(());
+    }
+    if let Some((_, outbox)) = app.mesh.connections.at(aid, place) {
+        wait(app, outbox.probe()).await;
+        return Ok(());
+    }
+    let Some(told) = &app.told else { return Ok(()) };
+    let elsewhere = store::list_elsewhere(&app.db, aid, app.mesh.server).await.map_err(store_failure)?;
+    if elsewhere.iter().any(|live| live.place == *place) {
+        let mut settled = app.mesh.connections.settled_elsewhere.subscribe();
+        told.put_probe(aid, place);
+        let is_this = async {
+            loop {
+                match settled.recv().await {
+                    Ok((one, at)) if one == *aid && at == *place => break,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => break,
+                }
+            }
+        };
+        wait(app, is_this).await;
+    }
+    Ok(())
+}
+
+/// The same, asked by another server. Whoever has not got the place says nothing.
+pub async fn answer_probe(app: App, aid: Aid, place: Place) {
+    let (Some((id, outbox)), Some(told)) = (app.mesh.connections.at(&aid, &place), &app.told) else { return };
+    wait(&app, outbox.probe()).await;
+    let is_there = app.mesh.connections.at(&aid, &place).is_some_and(|(now, _)| now == id);
+    // Before it is said that it has left.
+    if !is_there && let Err(error) = store::delete(&app.db, seat(&app, id)).await {
+        tracing::warn!(%error, "the other servers believe that somebody is here who has left");
+    }
+    told.put_settled(&aid, &place);
+}
+
+/// Until a probe is settled, or too late.
+async fn wait(app: &App, settled: impl Future<Output = ()>) {
+    tokio::select! {
+        () = settled => {}
+        () = sleep(Duration::from_millis(app.config.limits.socket_probe_ms) + PROBE_SLACK) => {}
+        () = app.drained() => {}
+    }
 }
 
 pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
