@@ -31,6 +31,8 @@ const CALLERS_REMEMBERED: usize = 65_536;
 const ANSWERS_REMEMBERED: usize = 4_096;
 /// Connections that say nothing of themselves are held for half a minute; this many at once.
 const FRESH_MAX: usize = 1_024;
+/// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
+const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -48,8 +50,8 @@ pub struct Mesh {
     pub delivery: Arc<Delivery>,
     /// This server's number among those of the store.
     pub server: i64,
-    /// Names that somebody has. Nobody gives one back.
-    pub registered: Cache<Aid, ()>,
+    /// Names that somebody had when it was last looked.
+    valid: Cache<Aid, Timestamp>,
     /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
     pub certifying: tokio::sync::Mutex<()>,
     pub revocations: Mutex<Option<SignedList>>,
@@ -75,7 +77,7 @@ impl Mesh {
             delivery: Arc::new(Delivery::new(connections.clone())),
             connections,
             server: i64::from_ne_bytes(server),
-            registered: Cache::new(CALLERS_REMEMBERED),
+            valid: Cache::new(CALLERS_REMEMBERED),
             certifying: tokio::sync::Mutex::default(),
             revocations: Mutex::default(),
             roots: Mutex::default(),
@@ -92,6 +94,27 @@ impl Mesh {
 
     pub fn pki(&self) -> Result<&Pki, Failure> {
         self.pki.as_ref().map_err(|why| Failure::rule(FailureKind::InfraFailed, "mesh-off", why.as_str()))
+    }
+
+    /// Whether somebody had this name a moment ago.
+    pub fn is_known_valid(&self, aid: &Aid, now: Timestamp) -> bool {
+        self.valid.get(aid).is_some_and(|at| (SignedDuration::ZERO..LOOKED_AGAIN).contains(&now.duration_since(at)))
+    }
+
+    pub fn remember_valid(&self, aid: &Aid, at: Timestamp) {
+        self.valid.insert(aid.clone(), at);
+    }
+
+    /// Logins of an agent have ended, here or elsewhere: its connections make sure of theirs, and its name is looked up anew.
+    pub fn doubt(&self, aid: &Aid) {
+        self.valid.remove(aid);
+        self.connections.doubt(aid);
+    }
+
+    /// The same of everybody: whose ended elsewhere was not heard.
+    pub fn doubt_all(&self) {
+        self.valid.clear();
+        self.connections.doubt_all();
     }
 
     /// Counts a call against whoever makes it: an agent, or, before that is known, where it comes from.

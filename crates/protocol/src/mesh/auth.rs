@@ -211,6 +211,11 @@ pub fn not_registered(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::NotFound, "aid-unknown", format!("{aid} is not registered"))
 }
 
+/// Somebody had this name, and nobody has it any more.
+pub fn no_longer_valid(aid: &Aid) -> Failure {
+    Failure::rule(FailureKind::NotFound, "aid-revoked", format!("{aid} was revoked"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{from_value, json};

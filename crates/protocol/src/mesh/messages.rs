@@ -106,8 +106,11 @@ impl SendParams {
         if size > PAYLOAD_BYTES_MAX {
             return Err(Failure::too_large("payload-size", "payload", size, PAYLOAD_BYTES_MAX));
         }
-        if self.to.name() == "group" {
-            return Err(Failure::invalid("to-a-service", "to: messages go to agents; groups have their own methods"));
+        if !self.to.is_free_to_take() {
+            return Err(Failure::invalid(
+                "to-a-service",
+                "to: messages go to agents; services have methods of their own",
+            ));
         }
         if self.message_id.as_deref().is_some_and(|id| !is_printable(id, MESSAGE_ID_BYTES_MAX)) {
             let message = format!("message_id: 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters");

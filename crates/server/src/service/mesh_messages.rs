@@ -13,7 +13,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     mesh::{
         Aid,
-        auth::not_registered,
+        auth::{no_longer_valid, not_registered},
         connections::Mode,
         messages::{
             ACK_EVENT, AckEvent, AckParams, AckResult, MESSAGE_LIFE_MS_DEFAULT, PULL_BYTES_MAX, PullParams, PullResult,
@@ -59,7 +59,7 @@ pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>)
 pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<SendResult, Failure> {
     app.accepting()?;
     let parcel = asked.check()?;
-    check_registered(app, &asked.to).await?;
+    check_recipient(app, &asked.to).await?;
     let message_id = asked.message_id.unwrap_or_else(|| app.ids.body().to_string());
     let outgoing = Outgoing {
         message_id: message_id.clone(),
@@ -105,11 +105,17 @@ pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<S
     })
 }
 
-async fn check_registered(app: &App, aid: &Aid) -> Result<(), Failure> {
-    if app.mesh.registered.get(aid).is_none() {
-        identities::find(app, aid).await?.ok_or_else(|| not_registered(aid))?;
-        app.mesh.registered.insert(aid.clone(), ());
+/// Whether somebody has this name, and a good certificate under it.
+async fn check_recipient(app: &App, aid: &Aid) -> Result<(), Failure> {
+    let now = app.now();
+    if app.mesh.is_known_valid(aid, now) {
+        return Ok(());
     }
+    let identity = identities::find(app, aid).await?.ok_or_else(|| not_registered(aid))?;
+    if identity.revoked_at.is_some() {
+        return Err(no_longer_valid(aid));
+    }
+    app.mesh.remember_valid(aid, now);
     Ok(())
 }
 

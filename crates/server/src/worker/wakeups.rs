@@ -219,7 +219,7 @@ async fn pass_on(app: &App, heard: &Tray) {
         if news.everybody {
             app.live.reread_all();
             app.mesh.delivery.look_at_all();
-            app.mesh.connections.doubt_all();
+            app.mesh.doubt_all();
         }
         news.listeners.iter().for_each(|name| wake(app, name));
         for (name, frame) in &news.said {
@@ -239,7 +239,7 @@ async fn pass_on(app: &App, heard: &Tray) {
 /// Somebody here is named by another server.
 fn wake(app: &App, name: &str) {
     if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {
-        app.mesh.connections.doubt(&aid);
+        app.mesh.doubt(&aid);
     } else if let Some((aid, place)) = name.strip_prefix(PROBE).and_then(place) {
         tokio::spawn(presence::answer_probe(app.clone(), aid, place));
     } else if let Some(settled) = name.strip_prefix(SETTLED).and_then(place) {

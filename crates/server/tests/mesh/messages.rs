@@ -13,6 +13,8 @@ use crate::{
 on_both_engines!(
     a_message_is_pushed_pulled_and_acknowledged,
     whoever_is_away_finds_what_was_sent,
+    nobody_writes_to_a_name_that_was_revoked,
+    a_revocation_that_nobody_told_is_found,
     what_does_not_fit_is_refused_and_changes_nothing,
     a_message_is_taken_back_within_two_minutes,
     each_device_gets_its_own_copy,
@@ -124,6 +126,56 @@ async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
     assert_eq!(numbers(&bobby.call("message.pull", json!({})).await), Vec::<i64>::new(), "a day is over");
 }
 
+async fn nobody_writes_to_a_name_that_was_revoked(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = people(&server).await;
+    let mut alice = alice.connect(&server, "desk").await;
+    alice.call("message.send", text(BOBBY, "m-1")).await;
+    server.post(&format!("/api/v1/identities/{BOBBY}/revoke"), &json!({})).await.ok();
+    for id in ["m-1", "m-2"] {
+        let (code, message) = alice.refused("message.send", text(BOBBY, id)).await;
+        assert_eq!((code, message), (-32008, format!("{BOBBY} was revoked")), "{id}");
+    }
+    // Who gets the name anew is written to.
+    let body = json!({"aid": BOBBY, "publicKey": bobby.key.public_key().to_base64()});
+    server.post("/api/v1/identities", &body).await.with_status(201);
+    assert_eq!(alice.call("message.send", text(BOBBY, "m-2")).await["seq"], 2);
+}
+
+/// The name is revoked at one server, and its friends are connected to another.
+#[tokio::test]
+async fn nobody_writes_to_a_name_that_was_revoked_elsewhere() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let other = server.of_one_mesh().await;
+    let (alice, _) = people(&server).await;
+    let mut alice = alice.connect(&other, "desk").await;
+    alice.call("message.send", text(BOBBY, "m-1")).await;
+    server.post(&format!("/api/v1/identities/{BOBBY}/revoke"), &json!({})).await.ok();
+    eventually("the other server hears of it", async || {
+        let answer = alice.ask("message.send", text(BOBBY, "m-2")).await;
+        (answer["error"]["code"] == -32008).then_some(())
+    })
+    .await;
+}
+
+/// As when it was not heard that the name was revoked: the store is looked at again in time.
+async fn a_revocation_that_nobody_told_is_found(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, _) = people(&server).await;
+    let mut alice = alice.connect(&server, "desk").await;
+    alice.call("message.send", text(BOBBY, "m-1")).await;
+    let serial = format!("SELECT serial FROM mesh_certificates WHERE aid = '{BOBBY}'");
+    server
+        .store(&format!(
+            "INSERT INTO mesh_certificates (number, operation, aid, serial, revoked_serial, reason, created_at) \
+             SELECT MAX(number) + 1, 'revoke', '{BOBBY}', ({serial}), ({serial}), 'unspecified', 1 \
+             FROM mesh_certificates RETURNING operation"
+        ))
+        .await;
+    server.clock.advance_ms(30_000);
+    assert_eq!(alice.refused("message.send", text(BOBBY, "m-2")).await.0, -32008);
+}
+
 async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -133,6 +185,7 @@ async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
         (json!({"to": BOBBY, "payload": "text"}), -32602),
         (json!({"to": "nobody.localhost.test", "payload": {}}), -32008),
         (json!({"to": "group.localhost.test", "payload": {}}), -32602),
+        (json!({"to": "auth.localhost.test", "payload": {}}), -32602),
         (json!({"to": BOBBY, "payload": {"type": "text"}, "encrypted": true}), -32602),
         (json!({"to": BOBBY, "payload": {"type": "e2ee.multi_device"}}), -32602),
         (json!({"to": BOBBY, "payload": {}, "message_id": ""}), -32602),

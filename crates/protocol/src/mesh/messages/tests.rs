@@ -85,7 +85,9 @@ fn what_cannot_be_sent_is_refused_with_its_rule() {
     assert_eq!(rule(json!({"to": to, "payload": "text"})), "payload-not-an-object");
     assert_eq!(rule(json!({"to": to, "payload": []})), "payload-not-an-object");
     assert_eq!(rule(json!({"to": to, "payload": null})), "payload-not-an-object");
-    assert_eq!(rule(json!({"to": "group.probe.test", "payload": {}})), "to-a-service");
+    for service in ["group", "auth", "gateway"] {
+        assert_eq!(rule(json!({"to": format!("{service}.probe.test"), "payload": {}})), "to-a-service");
+    }
     assert_eq!(rule(json!({"to": to, "payload": {"type": "text"}, "encrypted": true})), "envelope");
     let sized = |length: usize| json!({"to": to, "payload": {"t": "x".repeat(length - 8)}});
     assert!(check(sized(PAYLOAD_BYTES_MAX)).is_ok());

@@ -101,7 +101,7 @@ pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
 
 /// Has every connection of a name, to whichever server, look whether its login still stands.
 pub(super) fn doubt(app: &App, aid: &Aid) {
-    app.mesh.connections.doubt(aid);
+    app.mesh.doubt(aid);
     if let Some(told) = &app.told {
         told.put_doubt(aid);
     }
