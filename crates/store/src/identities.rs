@@ -28,6 +28,8 @@ pub struct Entry {
     pub asked_with: Option<String>,
     /// The login by which they asked: it goes on with the certificate that was made.
     pub asked_by: Option<String>,
+    /// The invitation that is used up with it.
+    pub invite: Option<String>,
     pub at: Timestamp,
 }
 
@@ -57,8 +59,8 @@ pub enum Status {
 /// A number that another server took first is tried again this often.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. False: the name is taken, or a certificate was made or revoked before; nothing was changed.
-/// Whatever is written meanwhile takes the number, and this is decided again.
+/// Writes down what is done. False: the name is taken, the invitation used, or a certificate made or revoked before; nothing was
+/// changed. Whatever is written meanwhile takes the number, and this is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
         let mut statements = vec![row(entry)];
@@ -78,10 +80,10 @@ pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
 fn row(entry: &Entry) -> Statement {
     let sql = format!(
         "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
-        revoked_serial, reason, created_at) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM mesh_certificates \
-        HAVING $10 IS NULL OR {} RETURNING number",
-        is_good("$10")
+        revoked_serial, reason, created_at, invite) \
+        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 FROM mesh_certificates \
+        HAVING $11 IS NULL OR {} RETURNING number",
+        is_good("$11")
     );
     let args = vec![
         entry.operation.as_str().into(),
@@ -93,6 +95,7 @@ fn row(entry: &Entry) -> Statement {
         opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
         opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
         entry.at.into(),
+        opt_text(entry.invite.as_ref()),
         opt_text(entry.asked_with.as_ref()),
     ];
     Statement::guard(sql, args)
@@ -106,6 +109,13 @@ pub(crate) fn is_good(serial: &str) -> String {
     )
 }
 
+const USED: &str = "SELECT 1 FROM mesh_certificates WHERE invite = $1";
+
+/// Whether an invitation has given somebody a name.
+pub async fn is_used(db: &Db, invite: &str) -> Result<bool, StoreError> {
+    Ok(db.read_one(USED, vec![invite.into()], |_| Ok(())).await?.is_some())
+}
+
 /// Whether what is there already speaks against it, and not only against its number.
 async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     const TAKEN: &str = "SELECT 1 FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
@@ -114,7 +124,8 @@ async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     let issued = (entry.operation == Operation::Issue).then(|| text(&entry.aid));
     let made = entry.made.as_ref().map(|_| entry.serial.as_str().into());
     let revoked = entry.revoked.as_ref().map(|revoked| revoked.serial.as_str().into());
-    for (sql, arg) in [(TAKEN, issued), (MADE, made), (REVOKED, revoked)] {
+    let invite = entry.invite.as_deref().map(Value::from);
+    for (sql, arg) in [(TAKEN, issued), (MADE, made), (REVOKED, revoked), (USED, invite)] {
         let Some(arg) = arg else { continue };
         if db.read_one(sql, vec![arg], |_| Ok(())).await?.is_some() {
             return Ok(true);
@@ -228,7 +239,20 @@ pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, S
             }
             _ => None,
         };
-        Ok((number, Entry { operation, aid, serial, made, revoked, asked_with: None, asked_by: None, at: row.time()? }))
+        Ok((
+            number,
+            Entry {
+                operation,
+                aid,
+                serial,
+                made,
+                revoked,
+                asked_with: None,
+                asked_by: None,
+                invite: None,
+                at: row.time()?,
+            },
+        ))
     })
     .await
 }

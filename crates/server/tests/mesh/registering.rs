@@ -1,5 +1,6 @@
 //! Who gets a name: one key each, from this domain, by invitation where that is asked for.
 
+use futures_util::future::join_all;
 use ostler_crypto::certificates::{Certificate, Chain};
 use ostler_protocol::FailureKind;
 use ostler_server::{clock::Clock, config::Registration};
@@ -15,6 +16,7 @@ on_both_engines!(
     names_and_keys_that_cannot_be_are_refused,
     at_once_only_one_gets_a_name,
     an_invitation_is_good_for_one_name,
+    an_invitation_that_gave_no_name_is_good_still,
     the_operator_gives_lists_and_takes_names,
     everything_done_to_certificates_is_written_down,
 );
@@ -62,8 +64,7 @@ async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
 async fn at_once_only_one_gets_a_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     let strangers: Vec<_> = (0..8).map(|_| Agent::stranger("alice").registration()).collect();
-    let answers =
-        futures_util::future::join_all(strangers.into_iter().map(|one| fresh(&server, "auth.create_aid", one)));
+    let answers = join_all(strangers.into_iter().map(|one| fresh(&server, "auth.create_aid", one)));
     let answers = answers.await;
     assert_eq!(answers.iter().filter(|answer| answer["result"].is_object()).count(), 1, "{answers:?}");
 }
@@ -94,6 +95,48 @@ async fn an_invitation_is_good_for_one_name(engine: Engine) {
     let body = json!({"aid": carol.aid, "publicKey": carol.key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);
     assert_eq!(register("carol", None).await, Some(-32009));
+}
+
+/// Whatever comes between: the invitation is used up together with the name, or not at all.
+async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
+    let invite = async || {
+        let made = server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
+        id(&made, "invite")
+    };
+    let register = async |name: &str, invite: &str| {
+        let mut params = Agent::stranger(name).registration();
+        params["invite"] = json!(invite);
+        fresh(&server, "auth.create_aid", params).await["error"]["code"].as_i64()
+    };
+    // The store takes no new names for a while.
+    let (close, open) = match engine {
+        Engine::Sqlite => (
+            "CREATE TRIGGER closed BEFORE INSERT ON mesh_certificates BEGIN SELECT RAISE(ABORT, 'closed'); END",
+            "DROP TRIGGER closed",
+        ),
+        Engine::Postgres => (
+            "ALTER TABLE mesh_certificates ADD CONSTRAINT closed CHECK (aid <> 'alice.localhost.test')",
+            "ALTER TABLE mesh_certificates DROP CONSTRAINT closed",
+        ),
+    };
+    let one = invite().await;
+    server.store(close).await;
+    assert!(register("alice", &one).await.is_some());
+    server.store(open).await;
+    assert_eq!(register("alice", &one).await, None);
+    assert_eq!(register("bobby", &one).await, Some(-32004), "now it was used");
+    // Of several who want a name at once, those who do not get it have their invitations still; an invitation that several
+    // show at once gives one name.
+    let two = [invite().await, invite().await];
+    let tried = join_all(two.iter().map(|one| register("carol", one))).await;
+    assert_eq!(tried.iter().filter(|code| code.is_none()).count(), 1, "{tried:?}");
+    for (invite, code) in two.iter().zip(&tried) {
+        assert_eq!(register("david", invite).await.is_none(), code.is_some(), "{tried:?}");
+    }
+    let shared = invite().await;
+    let tried = join_all(["emily", "frank", "grace"].map(|name| register(name, &shared))).await;
+    assert_eq!(tried.iter().filter(|code| **code == Some(-32004)).count(), 2, "{tried:?}");
 }
 
 async fn the_operator_gives_lists_and_takes_names(engine: Engine) {

@@ -476,6 +476,8 @@ CREATE TABLE mesh_certificates (
     -- The newest certificate that is good no longer since then, and why.
     revoked_serial TEXT UNIQUE,
     reason TEXT,
+    -- The invitation that gave the name; each gives one.
+    invite TEXT UNIQUE,
     created_at BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX mesh_certificates_name ON mesh_certificates (aid) WHERE operation = 'issue';

@@ -41,6 +41,7 @@ fn made(operation: Operation, name: &str, serial: &str, at: Timestamp) -> Entry 
         revoked: None,
         asked_with: None,
         asked_by: None,
+        invite: None,
         at,
     }
 }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     MeshCaller,
-    identities::{Grounds, agents_key, certify, check_name, end_logins, find, take_invite, version},
+    identities::{Grounds, agents_key, certify, check_name, check_unused, end_logins, find, open_invite, version},
     tokens,
 };
 use crate::{
@@ -55,11 +55,22 @@ pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Resu
     if find(app, &aid).await?.is_some() {
         return Err(already_exists(&aid));
     }
-    app.mesh.count_registration(peer, app.config.mesh.registrations_per_hour_max, app.now())?;
-    if !app.config.registration_is_open() {
-        take_invite(app, pki, &aid, invite.as_deref()).await?;
+    let invite = match app.config.registration_is_open() {
+        true => None,
+        false => Some(open_invite(app, pki, &aid, invite.as_deref())?),
+    };
+    if let Some(invite) = &invite {
+        check_unused(app, invite).await?;
     }
-    let made = certify(app, &aid, &key, Grounds::of(Operation::Issue)).await?.ok_or_else(|| already_exists(&aid))?;
+    app.mesh.count_registration(peer, app.config.mesh.registrations_per_hour_max, app.now())?;
+    let grounds = Grounds { invite: invite.clone(), ..Grounds::of(Operation::Issue) };
+    let Some(made) = certify(app, &aid, &key, grounds).await? else {
+        // Somebody was a moment earlier, with the name or with the invitation.
+        if let Some(invite) = &invite {
+            check_unused(app, invite).await?;
+        }
+        return Err(already_exists(&aid));
+    };
     Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
 }
 

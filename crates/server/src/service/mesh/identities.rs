@@ -77,7 +77,8 @@ pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a certificate and writes it down. `None`: the name is taken, or the certificate that the asker showed was revoked.
+/// Makes a certificate and writes it down. `None`: the name is taken, the invitation used, or the certificate that the asker
+/// showed was revoked.
 pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) -> Result<Option<Certificate>, Failure> {
     let now = app.now();
     let made = app.mesh.pki()?.certify(aid, key, now);
@@ -101,19 +102,21 @@ pub struct Grounds {
     pub asked_with: Option<String>,
     /// The login by which they asked; it goes on with the new certificate.
     pub asked_by: Option<String>,
+    /// The invitation that the asker showed.
+    pub invite: Option<String>,
 }
 
 impl Grounds {
     pub fn of(operation: Operation) -> Self {
-        Self { operation, replaced: None, asked_with: None, asked_by: None }
+        Self { operation, replaced: None, asked_with: None, asked_by: None, invite: None }
     }
 }
 
 fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry {
     let serial = made.serial().to_string();
     let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem(), ends_at: made.not_after() };
-    let Grounds { operation, replaced, asked_with, asked_by } = grounds;
-    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, asked_by, at }
+    let Grounds { operation, replaced, asked_with, asked_by, invite } = grounds;
+    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, asked_by, invite, at }
 }
 
 /// Writes down who certifies the domain, and the auth service's own certificate. Run once at start. An error says why this
@@ -211,10 +214,11 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
         }
         let revoked = Some(Revoked { serial: newest.serial.clone(), reason });
         let (operation, serial, at) = (Operation::Revoke, newest.serial, app.now());
-        let entry =
-            Entry { operation, aid: aid.clone(), serial, made: None, revoked, asked_with: None, asked_by: None, at };
+        let aid = aid.clone();
+        let (made, asked_with, asked_by, invite) = (None, None, None, None);
+        let entry = Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at };
         if store::identities::append(&app.db, &entry).await.map_err(store_failure)? {
-            tracing::info!(%aid, by, reason = reason.as_str(), "a name was revoked");
+            tracing::info!(aid = %entry.aid, by, reason = reason.as_str(), "a name was revoked");
         }
     }
     Err(changed_meanwhile(aid))
@@ -264,14 +268,24 @@ pub fn invite(app: &App, caller: &Principal, asked: &CreateInvite) -> Result<Inv
     Ok(Invite { invite: pki.ticket(INVITE, &invited), expires_at: until })
 }
 
-/// Uses an invitation up.
-pub async fn take_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<(), Failure> {
-    let refused = |message: &str| Failure::rule(FailureKind::Forbidden, "invite", message);
-    let invite = invite.ok_or_else(|| refused("names are given by invitation here"))?;
-    let invited: Invited = pki.open_ticket(INVITE, invite).ok_or_else(|| refused("the invitation is not valid"))?;
+/// The id of an invitation to take this name. It is used up by the row that gives the name, and not before.
+pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
+    let invite = invite.ok_or_else(|| not_invited("names are given by invitation here"))?;
+    let invited: Invited = pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
     if app.now() > invited.until || invited.aid.as_ref().is_some_and(|named| named != aid) {
-        return Err(refused("the invitation is over, or for another name"));
+        return Err(not_invited("the invitation is over, or for another name"));
     }
-    let spent = store::mesh_logins::spend(&app.db, &format!("{INVITE}:{}", invited.id), invited.until).await;
-    if spent.map_err(store_failure)? { Ok(()) } else { Err(refused("the invitation was used")) }
+    Ok(invited.id)
+}
+
+/// Whether an invitation still gives a name.
+pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
+    match store::identities::is_used(&app.db, invite).await.map_err(store_failure)? {
+        true => Err(not_invited("the invitation was used")),
+        false => Ok(()),
+    }
+}
+
+fn not_invited(message: &str) -> Failure {
+    Failure::rule(FailureKind::Forbidden, "invite", message)
 }
