@@ -28,8 +28,11 @@ const WARM_UP_SENDS: usize = 50;
 const SETTLE: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// As many names as we like, and nobody is dead because we do not answer pings.
-const SETTINGS: [(&str, &str); 2] =
-    [("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1000000"), ("OSTLER_LIMITS__SOCKET_DEAD_MS", "3600000")];
+const SETTINGS: [(&str, &str); 3] = [
+    ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1000000"),
+    ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_TOTAL_MAX", "1000000"),
+    ("OSTLER_LIMITS__SOCKET_DEAD_MS", "3600000"),
+];
 
 /// An envelope of the size that the published client makes of a few sentences.
 pub fn payload() -> String {

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     clock,
+    config::MeshSection,
     gateway::{connections::Connections, delivery::Delivery},
     pki::Pki,
     rates::{Buckets, Whose},
@@ -27,6 +28,8 @@ use crate::{
 
 /// Callers whose calls are counted; one that was not seen for long is forgotten.
 const CALLERS_REMEMBERED: usize = 65_536;
+/// Room for the one key of a bucket that all share; with less, it could be pushed out.
+const ONE_KEY: usize = 16;
 /// Answers about certificates that are signed once and given to many.
 const ANSWERS_REMEMBERED: usize = 4_096;
 /// Connections that say nothing of themselves are held for half a minute; this many at once.
@@ -59,6 +62,7 @@ pub struct Mesh {
     pub answers: Cache<String, StatusAnswer>,
     calls: Buckets<(Whose, Method)>,
     registrations: Buckets<Whose>,
+    registrations_total: Buckets<()>,
     rekeys: Buckets<Aid>,
     signatures: Buckets<Whose>,
     /// Connections, and those among them that have not introduced themselves.
@@ -84,6 +88,7 @@ impl Mesh {
             answers: Cache::new(ANSWERS_REMEMBERED),
             calls: Buckets::new(CALLERS_REMEMBERED),
             registrations: Buckets::new(CALLERS_REMEMBERED),
+            registrations_total: Buckets::new(ONE_KEY),
             rekeys: Buckets::new(CALLERS_REMEMBERED),
             signatures: Buckets::new(CALLERS_REMEMBERED),
             sockets: Arc::new(Semaphore::new(sockets_max)),
@@ -124,10 +129,12 @@ impl Mesh {
         taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
     }
 
-    /// Names are given out slowly, so that nobody takes all the good ones.
-    pub fn count_registration(&self, peer: IpAddr, per_hour_max: u32, now: Timestamp) -> Result<(), Failure> {
-        let taken = self.registrations.take(Whose::peer(peer), per_hour_max, HOUR, now);
-        taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))
+    /// Names are given out slowly, so that nobody takes all the good ones, from however many addresses.
+    pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.registrations.take(Whose::peer(peer), config.registrations_per_hour_max, HOUR, now);
+        taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))?;
+        let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
+        taken.map_err(|wait_ms| too_often("mesh-registrations-total", "too many names at once".into(), wait_ms))
     }
 
     pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
@@ -153,6 +160,28 @@ fn too_often(rule: &'static str, message: String, wait_ms: i64) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_given_out_slowly_to_one_address_and_to_all() {
+        let mesh = Mesh::new(Err("no keys".into()), 1);
+        let config = MeshSection {
+            registrations_per_hour_max: 2,
+            registrations_per_hour_total_max: 5,
+            ..MeshSection::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let refused = |last: u8, now| {
+            let refused = mesh.count_registration([192, 0, 2, last].into(), &config, now).err();
+            refused.map(|failure| failure.rule_name().unwrap().to_owned())
+        };
+        for last in [1, 1, 2, 2] {
+            assert_eq!(refused(last, now), None);
+        }
+        assert_eq!(refused(1, now).as_deref(), Some("mesh-registrations"));
+        assert_eq!(refused(3, now), None, "who is refused takes nothing from the others");
+        assert_eq!(refused(4, now).as_deref(), Some("mesh-registrations-total"));
+        assert_eq!(refused(5, now + HOUR), None);
+    }
 
     #[test]
     fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {

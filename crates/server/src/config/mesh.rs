@@ -23,6 +23,8 @@ pub struct MeshSection {
     pub registration: Registration,
     /// Names that one address may register in an hour.
     pub registrations_per_hour_max: u32,
+    /// Names that all addresses together may register at one server in an hour.
+    pub registrations_per_hour_total_max: u32,
     /// Where agents reach the gateway, if it is not where they asked: behind a proxy, say.
     pub gateway_url: Option<String>,
 }
@@ -34,6 +36,7 @@ impl Default for MeshSection {
             pki_directory: None,
             registration: Registration::Loopback,
             registrations_per_hour_max: 1_000,
+            registrations_per_hour_total_max: 10_000,
             gateway_url: None,
         }
     }

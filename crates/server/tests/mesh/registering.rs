@@ -15,6 +15,7 @@ on_both_engines!(
     a_name_is_given_once,
     names_and_keys_that_cannot_be_are_refused,
     at_once_only_one_gets_a_name,
+    names_are_given_out_slowly,
     an_invitation_is_good_for_one_name,
     an_invitation_that_gave_no_name_is_good_still,
     the_operator_gives_lists_and_takes_names,
@@ -67,6 +68,18 @@ async fn at_once_only_one_gets_a_name(engine: Engine) {
     let answers = join_all(strangers.into_iter().map(|one| fresh(&server, "auth.create_aid", one)));
     let answers = answers.await;
     assert_eq!(answers.iter().filter(|answer| answer["result"].is_object()).count(), 1, "{answers:?}");
+}
+
+async fn names_are_given_out_slowly(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.mesh.registrations_per_hour_total_max = 2).await;
+    for name in ["alice", "bobby"] {
+        Agent::register(&server, name).await;
+    }
+    let registration = Agent::stranger("carol").registration();
+    let refused = fresh(&server, "auth.create_aid", registration.clone()).await["error"].clone();
+    assert_eq!((&refused["code"], &refused["data"]["rule"]), (&json!(-32029), &json!("mesh-registrations-total")));
+    server.clock.advance_ms(refused["data"]["retryAfterMs"].as_i64().unwrap());
+    assert!(fresh(&server, "auth.create_aid", registration).await["result"].is_object());
 }
 
 async fn an_invitation_is_good_for_one_name(engine: Engine) {

@@ -62,7 +62,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Resu
     if let Some(invite) = &invite {
         check_unused(app, invite).await?;
     }
-    app.mesh.count_registration(peer, app.config.mesh.registrations_per_hour_max, app.now())?;
+    app.mesh.count_registration(peer, &app.config.mesh, app.now())?;
     let grounds = Grounds { invite: invite.clone(), ..Grounds::of(Operation::Issue) };
     let Some(made) = certify(app, &aid, &key, grounds).await? else {
         // Somebody was a moment earlier, with the name or with the invitation.
