@@ -43,6 +43,11 @@ impl Socket {
         self.0.send(message).await.unwrap();
     }
 
+    /// Sends what the other end may stop taking before its end.
+    pub async fn pour(&mut self, message: Message) {
+        let _ = self.0.send(message).await;
+    }
+
     /// The next frame of text.
     pub async fn hear(&mut self) -> Value {
         loop {

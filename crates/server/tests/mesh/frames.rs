@@ -14,6 +14,7 @@ on_both_engines!(
     what_is_no_call_is_answered_as_json_rpc_says,
     calls_of_a_session_wait_for_the_introduction,
     what_is_too_large_or_too_often_is_refused,
+    a_frame_that_nobody_would_read_is_told_so,
     connections_are_numbered,
     a_web_page_and_a_foreign_name_are_kept_out,
 );
@@ -104,6 +105,15 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     }
     assert_eq!(wire.socket.hear().await["error"]["code"], -32700);
     assert_eq!(wire.socket.closed().await, 1008);
+}
+
+async fn a_frame_that_nobody_would_read_is_told_so(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut session = Agent::register(&server, "alice").await.connect(&server, "dev-1").await;
+    for wire in [&mut session, &mut Wire::open(&server).await] {
+        wire.socket.pour(Message::text("x".repeat(4 * 1024 * 1024 + 1))).await;
+        assert_eq!(wire.socket.closed().await, 1009);
+    }
 }
 
 async fn connections_are_numbered(engine: Engine) {
