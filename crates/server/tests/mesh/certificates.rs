@@ -126,28 +126,22 @@ async fn openssl_believes_what_we_make(engine: Engine) {
         openssl(&["ocsp", "-issuer", "issuer.pem", "-sha256", "-cert", agent, "-reqout", "request.der"], &scratch);
         let request = std::fs::read(scratch.path().join("request.der")).unwrap();
         let asked = server.with_token(None).request("POST", "/pki/ocsp");
-        let asked = asked.header("content-type", "application/ocsp-request").body(request);
-        write("response.der", &asked.send().await.unwrap().bytes().await.unwrap());
-        let read = openssl(
-            &[
-                "ocsp",
-                "-respin",
-                "response.der",
-                "-issuer",
-                "issuer.pem",
-                "-sha256",
-                "-cert",
-                agent,
-                "-CAfile",
-                "root.pem",
-                "-verify_other",
-                "above.pem",
-                "-no_nonce",
-            ],
-            &scratch,
-        );
-        assert!(read.contains("Response verify OK") && read.contains(&format!("{agent}: {expected}")), "{read}");
+        let asked = asked.header("content-type", "application/ocsp-request").body(request.clone());
+        write("posted.der", &asked.send().await.unwrap().bytes().await.unwrap());
+        // As RFC 6960 has it in its appendix A.1: a slash of the base64 is no slash of the path.
+        let text = BASE64.encode(request).replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
+        let answer = server.with_token(None).request("GET", &format!("/pki/ocsp/{text}")).send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "application/ocsp-response");
+        write("got.der", &answer.bytes().await.unwrap());
+        for response in ["posted.der", "got.der"] {
+            let respin = ["ocsp", "-respin", response, "-issuer", "issuer.pem", "-sha256", "-cert", agent];
+            let believed = ["-CAfile", "root.pem", "-verify_other", "above.pem", "-no_nonce"];
+            let read = openssl(&[&respin[..], &believed[..]].concat(), &scratch);
+            let is_said = read.contains("Response verify OK") && read.contains(&format!("{agent}: {expected}"));
+            assert!(is_said, "{response}: {read}");
+        }
     }
+    server.with_token(None).get("/pki/ocsp/MAA=").await.refused(FailureKind::NotFound);
     let nonsense =
         server.with_token(None).request("POST", "/pki/ocsp").header("content-type", "application/ocsp-request");
     let answer = nonsense.body("nonsense").send().await.unwrap();

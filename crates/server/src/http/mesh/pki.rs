@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Bytes,
     extract::{ConnectInfo, Request, State},
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use ostler_protocol::{
     failures::Problem,
@@ -74,15 +74,22 @@ pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal
     Ok(plain(CRL, Bytes::copy_from_slice(&list.der)))
 }
 
-/// Whether a certificate is still good, as the mesh's clients read it. For the form of RFC 6960: `POST /pki/ocsp`.
+/// Whether a certificate is still good: by its serial in hexadecimal, as the mesh's clients read it; or, in the place of the
+/// serial, by a request of RFC 6960 in base64, as that says in its appendix A.1.
 #[utoipa::path(get, path = "/pki/ocsp/{serial}", tag = "mesh", security(("mesh" = [])), params(("serial" = String, Path)),
-    responses((status = 200, body = CertificateStatus), (status = "4XX", body = Problem)))]
+    responses(
+        (status = 200, content((CertificateStatus = "application/json"), (Vec<u8> = "application/ocsp-response"))),
+        (status = "4XX", body = Problem)))]
 pub async fn status(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     At(serial): At<String>,
-) -> Result<Json<CertificateStatus>, Refusal> {
-    Ok(Json(pki::status(&app, peer.0.ip(), &serial).await?))
+) -> Result<Response, Refusal> {
+    // The one is short and has digits only; the other is long, and begins with an M.
+    match pki::requested(&serial) {
+        Some(request) => Ok(plain(OCSP_RESPONSE, pki::answer(&app, peer.0.ip(), &request).await?)),
+        None => Ok(Json(pki::status(&app, peer.0.ip(), &serial).await?).into_response()),
+    }
 }
 
 /// Whether certificates are still good, by RFC 6960.

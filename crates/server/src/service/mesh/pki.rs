@@ -24,6 +24,8 @@ use crate::{
 
 /// What is signed is good for longer; it is signed anew after this.
 const SIGNED_ANEW: SignedDuration = SignedDuration::from_mins(30);
+/// RFC 6960 has requests of up to 255 bytes asked for by their path; longer ones are posted.
+const REQUEST_TEXT_BYTES_MAX: usize = 1_024;
 
 /// A revocation list, and what it was made of.
 #[derive(Clone)]
@@ -120,6 +122,12 @@ pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<Certificate
         }
     };
     Ok(CertificateStatus { status: status.name().into(), ocsp_response: BASE64.encode(der) })
+}
+
+/// A request of RFC 6960 as it stands in a path. `None`: it is none.
+pub fn requested(text: &str) -> Option<Vec<u8>> {
+    let request = BASE64.decode(text).ok().filter(|_| text.len() <= REQUEST_TEXT_BYTES_MAX)?;
+    ocsp::Request::read(&request).is_some().then_some(request)
 }
 
 /// An answer as RFC 6960 has it. What is no request has an answer, too.
