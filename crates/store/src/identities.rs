@@ -185,8 +185,7 @@ pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreE
 
 /// The number of the newest revocation; 0: nothing was revoked yet.
 pub async fn last_revocation(db: &Db) -> Result<i64, StoreError> {
-    const SQL: &str =
-        "SELECT number FROM mesh_certificates WHERE revoked_serial IS NOT NULL ORDER BY number DESC LIMIT 1";
+    const SQL: &str = "SELECT number FROM mesh_certificates WHERE reason IS NOT NULL ORDER BY number DESC LIMIT 1";
     Ok(db.read_one(SQL, vec![], |row| row.int()).await?.unwrap_or_default())
 }
 
@@ -195,12 +194,21 @@ pub async fn list_revoked(
     db: &Db,
     good_at: Timestamp,
 ) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
-    let sql = format!(
+    let decode = |row: &mut Reader<'_>| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?));
+    db.read(all_revoked(), vec![good_at.into()], decode).await
+}
+
+fn all_revoked() -> String {
+    format!(
         "SELECT c.serial, r.created_at, r.reason FROM mesh_certificates AS c JOIN mesh_certificates AS r ON {ENDED} \
          WHERE c.certificate IS NOT NULL AND c.ends_at > $1 AND c.aid IN \
          (SELECT aid FROM mesh_certificates WHERE revoked_serial IS NOT NULL) ORDER BY r.number, c.number"
-    );
-    db.read(sql, vec![good_at.into()], |row| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?))).await
+    )
+}
+
+/// How the store goes about that, in its own words.
+pub async fn explain_revoked(db: &Db, good_at: Timestamp) -> Result<String, StoreError> {
+    Ok(db.explain(&all_revoked(), vec![good_at.into()]).await?.join("\n"))
 }
 
 /// Names with their newest certificates, the newest first.

@@ -13,6 +13,8 @@ use ostler_store::{
     mesh_logins::{self, Pair},
 };
 
+use sqlx::{Connection, Executor, PgConnection};
+
 use crate::{
     place::{Engine, Place, on_both_engines},
     workshop::Workshop,
@@ -21,6 +23,7 @@ use crate::{
 on_both_engines!(
     numbers_have_no_gap_whoever_writes,
     a_name_is_given_once_and_a_certificate_revoked_once,
+    what_ends_a_certificate_is_found_by_an_index,
     only_the_last_pair_of_a_login_is_good,
     a_login_is_good_as_long_as_its_certificate,
     the_oldest_login_of_a_name_makes_room_for_the_next,
@@ -113,6 +116,29 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     assert!(!append(made(Operation::Renew, "alice", "a5", now)).await, "it is there");
     assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
     assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
+}
+
+/// However many were revoked since Postgres last looked at the table: the list is made in one pass, with one look for the end
+/// of each certificate.
+async fn what_ends_a_certificate_is_found_by_an_index(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let now = workshop.now();
+    let names: Vec<(String, String)> = (0..300).map(|n| (format!("agent-{n}"), format!("{n:x}"))).collect();
+    for (name, serial) in &names {
+        identities::append(&workshop.db, &made(Operation::Issue, name, serial, now)).await.unwrap();
+    }
+    if place.engine() == Engine::Postgres {
+        PgConnection::connect(&place.url()).await.unwrap().execute("ANALYZE").await.unwrap();
+    }
+    for (name, serial) in &names {
+        let entry = made(Operation::Revoke, name, serial, now);
+        let entry = Entry { made: None, revoked: revoked(serial), ..entry };
+        identities::append(&workshop.db, &entry).await.unwrap();
+    }
+    let plan = identities::explain_revoked(&workshop.db, now).await.unwrap();
+    assert!(plan.contains("mesh_certificates_revoked_aid"), "{plan}");
+    assert!(!plan.contains("Filter: (aid = c.aid)"), "everything is looked through for each:\n{plan}");
+    assert_eq!(identities::list_revoked(&workshop.db, now).await.unwrap().len(), names.len());
 }
 
 async fn only_the_last_pair_of_a_login_is_good(place: Place) {
