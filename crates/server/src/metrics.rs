@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::{Method, StatusCode};
-use ostler_protocol::{Failure, runner_jobs::JobEnd, runs::TerminalStatus, webhooks::Next};
+use ostler_protocol::{Failure, mesh::messages::SendStatus, runner_jobs::JobEnd, runs::TerminalStatus, webhooks::Next};
 
 use crate::live::connection::Close;
 
@@ -28,6 +28,8 @@ const STATUSES: [u16; 22] =
     [0, 101, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
 /// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
 const RULES_MAX: usize = 512;
+const SENDS: [(SendStatus, &str); 3] =
+    [(SendStatus::Sent, "sent"), (SendStatus::Delivered, "delivered"), (SendStatus::Duplicate, "duplicate")];
 const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
 /// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in, sent too much at once; the server stops;
 /// anything else.
@@ -64,6 +66,7 @@ pub struct Metrics {
     reauth_retries: AtomicU64,
     webhook_attempts: [AtomicU64; ATTEMPTS.len()],
     deliveries_dropped: AtomicU64,
+    mesh_sends: [AtomicU64; SENDS.len()],
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
 }
 
@@ -164,6 +167,12 @@ impl Metrics {
             Next::Disable => 3,
         };
         self.webhook_attempts[at].fetch_add(1, Relaxed);
+    }
+
+    pub fn mesh_sent(&self, status: SendStatus) {
+        if let Some(at) = SENDS.iter().position(|(known, _)| *known == status) {
+            self.mesh_sends[at].fetch_add(1, Relaxed);
+        }
     }
 
     pub fn socket_closed(&self, close: Close) {

@@ -3,13 +3,14 @@
 use serde_json::json;
 
 use crate::{
-    harness::{Engine, TestServer},
+    harness::{Agent, Engine, TestServer, Wire, eventually, introduction},
     on_both_engines,
 };
 
 on_both_engines!(
     what_happens_is_counted,
     every_refusal_is_counted_by_its_rule,
+    what_happens_in_the_mesh_is_counted,
     only_the_operator_reads_it_unless_it_is_opened,
 );
 
@@ -65,6 +66,36 @@ async fn every_refusal_is_counted_by_its_rule(engine: Engine) {
     ] {
         assert_eq!(value(&server, &format!("ostler_refusals_total{{{labels}}}")).await, 1.0, "{labels}");
     }
+}
+
+async fn what_happens_in_the_mesh_is_counted(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (mut desk, mut other) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
+    let fresh = Wire::open(&server).await;
+    let send = |to: &Agent, id: &str| json!({"to": to.aid, "payload": {}, "message_id": id});
+    for (to, id) in [(&bobby, "m-1"), (&bobby, "m-1"), (&alice, "m-2")] {
+        desk.call("message.send", send(to, id)).await;
+    }
+    assert_eq!(other.socket.hear().await["method"], "event/message.received");
+    drop(other);
+    eventually("it has left", async || (value(&server, "ostler_mesh_connections").await == 1.0).then_some(())).await;
+    desk.call("message.send", send(&bobby, "m-3")).await;
+    let mut wire = Wire::open(&server).await;
+    let mut params = introduction(&wire, &alice.login(&server).await, "desk", "", "fanout");
+    params["auth"]["token"] = json!("stolen");
+    assert_eq!(wire.refused("auth.connect", params).await.0, 4001);
+    for (line, count) in [
+        ("ostler_mesh_sends_total{status=\"delivered\"}", 2.0),
+        ("ostler_mesh_sends_total{status=\"duplicate\"}", 1.0),
+        ("ostler_mesh_sends_total{status=\"sent\"}", 1.0),
+        ("ostler_mesh_pushes_total", 2.0),
+        ("ostler_refusals_total{kind=\"unauthenticated\",rule=\"mesh-token\"}", 1.0),
+    ] {
+        assert_eq!(value(&server, line).await, count, "{line}");
+    }
+    assert!(value(&server, "ostler_mesh_sockets").await >= 3.0);
+    drop(fresh);
 }
 
 async fn only_the_operator_reads_it_unless_it_is_opened(engine: Engine) {

@@ -99,7 +99,8 @@ pub fn error(failure: &Failure, trace_id: &str) -> RpcError {
     let row = failure.kind.row();
     let mut data = failure.details.as_deref().cloned().unwrap_or_default();
     data.insert("kind".into(), json!(row.name));
-    data.insert("retry".into(), json!(row.retry));
+    // Some know better than their kind.
+    data.entry("retry").or_insert_with(|| json!(row.retry));
     data.insert("trace_id".into(), json!(trace_id));
     let data = Some(RawJson::of(&data));
     RpcError { code: row.rpc_code.into(), message: failure.message.clone(), data }

@@ -3,11 +3,11 @@
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{Aid, auth::exposed};
-use crate::{Failure, RawJson, rpc::RpcError};
+use crate::{Failure, FailureKind};
 
 pub const PROTOCOL: &str = "1.0";
 pub const DEVICE_BYTES_MAX: usize = 128;
@@ -175,23 +175,52 @@ impl Refused {
         matches!(self, Self::DeviceSingletonConflict | Self::SlotConflict | Self::DeliveryModeConflict)
     }
 
-    pub fn error(&self, asked: &Versions) -> RpcError {
-        let (code, message) = match self {
-            Self::Params(why) => (4000, *why),
-            Self::Token => (4001, "the token is not valid"),
-            Self::Nonce => (4010, "the nonce is not this connection's"),
-            Self::Version => (-32000, "protocol version mismatch"),
-            Self::SlotRequiresDevice => (4009, "slot_requires_device_id"),
+    /// One of each, for the page that people read.
+    pub const ALL: [Self; 9] = [
+        Self::Params("device, slot, token or delivery mode do not fit"),
+        Self::Token,
+        Self::Nonce,
+        Self::Version,
+        Self::SlotRequiresDevice,
+        Self::DeviceSingletonConflict,
+        Self::SlotConflict,
+        Self::DeliveryModeConflict,
+        Self::TooMany,
+    ];
+
+    /// The code, which is not its kind's: clients decide by it whether to come back. The kind, the rule and the words.
+    fn row(&self) -> (i64, FailureKind, &'static str, &'static str) {
+        use FailureKind::{RateLimited, SchemaInvalid, StateConflict, Unauthenticated};
+        match self {
+            Self::Params(why) => (4000, SchemaInvalid, "mesh-connect", why),
+            Self::Token => (4001, Unauthenticated, "mesh-token", "the token is not valid"),
+            Self::Nonce => (4010, Unauthenticated, "mesh-nonce", "the nonce is not this connection's"),
+            Self::Version => (-32000, SchemaInvalid, "mesh-version", "protocol version mismatch"),
+            Self::SlotRequiresDevice => (4009, SchemaInvalid, "mesh-slot", "slot_requires_device_id"),
             // What is in the way may be one's own connection of a moment ago, whose end nobody has noticed yet. From
             // 5000 to 5999, the published client tries again.
-            Self::DeviceSingletonConflict => (5009, "device_singleton_conflict"),
-            Self::SlotConflict => (5009, "slot_conflict"),
-            Self::DeliveryModeConflict => (5009, "delivery_mode_conflict"),
-            Self::TooMany => (4290, "too many connections of this agent"),
-        };
-        let data: Option<Value> =
-            (*self == Self::Version).then(|| json!({"server_range": Versions::default(), "client_range": asked}));
-        RpcError { data: data.as_ref().map(RawJson::of), ..RpcError::new(code, message) }
+            Self::DeviceSingletonConflict => (5009, StateConflict, "mesh-device-taken", "device_singleton_conflict"),
+            Self::SlotConflict => (5009, StateConflict, "mesh-slot-taken", "slot_conflict"),
+            Self::DeliveryModeConflict => (5009, StateConflict, "mesh-delivery-mode", "delivery_mode_conflict"),
+            Self::TooMany => (4290, RateLimited, "mesh-connections", "too many connections of this agent"),
+        }
+    }
+
+    pub fn code(&self) -> i64 {
+        self.row().0
+    }
+
+    pub fn failure(&self, asked: &Versions) -> Failure {
+        let (_, kind, rule, message) = self.row();
+        let failure = Failure::rule(kind, rule, message);
+        match self {
+            Self::Version => {
+                failure.detail("server_range", json!(Versions::default())).detail("client_range", json!(asked))
+            }
+            // The other may go.
+            _ if self.is_conflict() => failure.detail("retry", true),
+            _ => failure,
+        }
     }
 }
 
@@ -292,7 +321,7 @@ pub const DISCONNECT_EVENT: &str = "event/gateway.disconnect";
 
 #[cfg(test)]
 mod tests {
-    use serde_json::from_value;
+    use serde_json::{Value, from_value};
 
     use super::*;
 
@@ -332,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_its_code() {
-        let code = |change: fn(&mut Value)| check(change).unwrap_err().error(&Versions::default()).code;
+        let code = |change: fn(&mut Value)| check(change).unwrap_err().code();
         assert_eq!(code(|params| params["device"]["id"] = json!("x".repeat(129))), 4000);
         assert_eq!(code(|params| params["device"]["id"] = json!("a/b")), 4000);
         assert_eq!(code(|params| params["auth"]["token"] = json!("")), 4000);
@@ -341,9 +370,8 @@ mod tests {
         for range in [("1.1", "2.0"), ("0.1", "0.9"), ("x", "2.0"), ("", "")] {
             let asked = Versions { min: range.0.into(), max: range.1.into() };
             let refused = check(|params| params["protocol"] = json!(asked)).unwrap_err();
-            let error = refused.error(&asked);
-            assert_eq!(error.code, -32000);
-            assert_eq!(error.data.unwrap().to_value()["client_range"]["min"], range.0);
+            assert_eq!(refused.code(), -32000);
+            assert_eq!(refused.failure(&asked).details.unwrap()["client_range"]["min"], range.0);
         }
         assert!(Versions { min: "0.9".into(), max: "1.10".into() }.include_ours());
         let slot = |params: &mut Value| {
@@ -351,7 +379,7 @@ mod tests {
             params["client"]["slot_id"] = json!("a");
         };
         let refused = check(slot).unwrap_err();
-        assert_eq!(refused.error(&Versions::default()).message, "slot_requires_device_id");
+        assert_eq!(refused.failure(&Versions::default()).message, "slot_requires_device_id");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema, openapi::RefOr, openapi::schema::Schema};
 
-use super::{auth::*, connections::*, messages::*, meta::*, prekeys::*};
+use super::{auth::*, calls, connections::*, messages::*, meta::*, prekeys::*};
 
 /// When a method may be called, and so by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,9 @@ pub fn page() -> String {
         page += &format!("\n## {}\n", row.name);
         page += &fields("parameter", &(row.params)());
         page += &fields("result", &(row.result)());
+        if row.method == Method::Connect {
+            page += &refusals();
+        }
     }
     page += "\n# What the gateway says by itself\n\nNotifications: they have no `id`, and are not answered.\n";
     let mut types = Types::new();
@@ -140,6 +143,19 @@ pub fn page() -> String {
         page += &format!("\n## {name}\n{told}");
     }
     page
+}
+
+/// How `auth.connect` refuses, with codes that clients know.
+fn refusals() -> String {
+    let mut table = String::from("\n| refusal | code | kind | rule | retry |\n|---|---|---|---|---|\n");
+    for refused in Refused::ALL {
+        let (failure, code) = (refused.failure(&Versions::default()), refused.code());
+        let error = calls::error(&failure, "").data.map(|data| data.to_value()).unwrap_or_default();
+        let (kind, rule) = (failure.kind.as_str(), failure.rule_name().unwrap_or_default());
+        let retry = if error["retry"] == true { "yes" } else { "no" };
+        table += &format!("| {} | {code} | `{kind}` | `{rule}` | {retry} |\n", failure.message);
+    }
+    table
 }
 
 type Event = (&'static str, &'static str, RefOr<Schema>, fn(&mut Types));
@@ -230,6 +246,8 @@ mod tests {
             "| `messages` | list of Message |",
             "\n## DeliveryMode\n",
             "\n## event/message.received\n",
+            "| slot_conflict | 5009 | `state-conflict` | `mesh-slot-taken` | yes |",
+            "| the token is not valid | 4001 | `unauthenticated` | `mesh-token` | no |",
         ] {
             assert!(page.contains(line), "{line} in {page}");
         }

@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use ostler_protocol::mesh::{
@@ -30,14 +33,16 @@ const SETTLED_MAX: usize = 64;
 pub struct Connections {
     seats: Mutex<Seats>,
     some_left: Notify,
+    /// Messages that were given to a connection.
+    pushed: AtomicU64,
     /// Places at other servers of which it was settled whether somebody is there.
     pub settled_elsewhere: broadcast::Sender<(Aid, Place)>,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        let (seats, some_left) = Default::default();
-        Self { seats, some_left, settled_elsewhere: broadcast::Sender::new(SETTLED_MAX) }
+        let (seats, some_left, pushed) = Default::default();
+        Self { seats, some_left, pushed, settled_elsewhere: broadcast::Sender::new(SETTLED_MAX) }
     }
 }
 
@@ -147,7 +152,13 @@ impl Connections {
     pub fn offer(&self, aid: &Aid, id: ConnectionId, frame: &Frame) -> bool {
         let seats = self.seats();
         let mut own = seats.by_aid.get(aid).into_iter().flatten();
-        own.any(|taken| taken.connected.id == id && taken.outbox.offer(frame))
+        let is_given = own.any(|taken| taken.connected.id == id && taken.outbox.offer(frame));
+        self.pushed.fetch_add(is_given.into(), Relaxed);
+        is_given
+    }
+
+    pub fn pushed(&self) -> u64 {
+        self.pushed.load(Relaxed)
     }
 
     /// Up to which number all connections of an agent that can be told more now were told; `None`: there is none.
@@ -174,9 +185,12 @@ impl Connections {
             let frame = frame(&taken.connected);
             if taken.told < after {
                 passed.is_behind |= taken.outbox.has_room();
-            } else if taken.told >= seq || frame.is_none_or(|frame| taken.outbox.offer(frame)) {
-                taken.told = taken.told.max(seq);
+            } else if taken.told >= seq {
                 passed.given += usize::from(frame.is_some());
+            } else if frame.is_none_or(|frame| taken.outbox.offer(frame)) {
+                taken.told = seq;
+                passed.given += usize::from(frame.is_some());
+                self.pushed.fetch_add(frame.is_some().into(), Relaxed);
             }
         }
         passed

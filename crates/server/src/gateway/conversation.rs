@@ -65,15 +65,15 @@ struct Session {
 }
 
 /// Why a call has no result.
-pub enum Refusal {
-    Failure(Failure),
+struct Refusal {
+    failure: Box<Failure>,
     /// Of `auth.connect`, which has codes of its own.
-    Connect(RpcError),
+    code: Option<i64>,
 }
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
+        Self { failure: Box::new(failure), code: None }
     }
 }
 
@@ -88,11 +88,11 @@ impl Conversation {
     async fn answer(&mut self, call: Call) -> RpcFrame {
         match self.call(&call).await {
             Ok(result) => call.answer(result),
-            Err(Refusal::Connect(error)) => call.refuse(error),
-            Err(Refusal::Failure(failure)) => {
+            Err(Refusal { failure, code }) => {
                 let trace_id = TraceId::new(self.app.ids.body());
-                let failure = http::told(&self.app, failure, trace_id, &call.method);
-                call.refuse(calls::error(&failure, &trace_id.to_string()))
+                let failure = http::told(&self.app, *failure, trace_id, &call.method);
+                let error = calls::error(&failure, &trace_id.to_string());
+                call.refuse(RpcError { code: code.unwrap_or(error.code), ..error })
             }
         }
     }
@@ -208,7 +208,8 @@ impl Conversation {
 }
 
 fn refused(why: &Refused, asked: Option<&Versions>) -> Refusal {
-    Refusal::Connect(why.error(asked.unwrap_or(&Versions::default())))
+    let failure = Box::new(why.failure(asked.unwrap_or(&Versions::default())));
+    Refusal { failure, code: Some(why.code()) }
 }
 
 /// A notification as it goes over the wire.

@@ -19,7 +19,7 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "ostler_refusals_total",
         "counter",
         "kind, rule",
-        "Requests refused, by failure kind and the exact rule: every limit, credentials (`unauthenticated`), rate limits (`rate-limited`).",
+        "Requests and calls refused, by failure kind and the exact rule: every limit, credentials (`unauthenticated`; logins to the mesh: `mesh-login`, `mesh-token`), rate limits (`rate-limited`).",
     ),
     (
         "ostler_connections_dropped_total",
@@ -35,6 +35,25 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_followers", "gauge", "", "Event streams open on this server."),
     ("ostler_sockets", "gauge", "", "WebSockets on this server whose other end has said who it is."),
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
+    (
+        "ostler_mesh_sockets",
+        "gauge",
+        "",
+        "Connections to the mesh's gateway on this server, also those that have said nothing yet.",
+    ),
+    (
+        "ostler_mesh_connections",
+        "gauge",
+        "",
+        "Connections of agents to the mesh's gateway on this server, after `auth.connect`.",
+    ),
+    (
+        "ostler_mesh_sends_total",
+        "counter",
+        "status",
+        "Messages that agents sent through this server, by what was answered.",
+    ),
+    ("ostler_mesh_pushes_total", "counter", "", "Messages that were given to a connection of this server."),
     ("ostler_webhook_attempts_total", "counter", "outcome", "Attempts to tell a webhook something, by what followed."),
     ("ostler_webhook_deliveries_waiting", "gauge", "", "Deliveries that wait or are being sent, in the whole store."),
     (
@@ -83,6 +102,9 @@ pub struct Gauges {
     pub waiting_bytes: usize,
     pub followers: usize,
     pub sockets: usize,
+    pub mesh_sockets: usize,
+    pub mesh_connections: usize,
+    pub mesh_pushes: u64,
     pub deliveries_waiting: i64,
     pub leases: i64,
     pub jobs_pending: i64,
@@ -125,6 +147,12 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_sockets_closed_total" => {
             write_labelled(out, name, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
         }
+        "ostler_mesh_sockets" => plain(out, gauges.mesh_sockets as i64),
+        "ostler_mesh_connections" => plain(out, gauges.mesh_connections as i64),
+        "ostler_mesh_sends_total" => {
+            write_labelled(out, name, "status", SENDS.map(|(_, status)| status), &metrics.mesh_sends)
+        }
+        "ostler_mesh_pushes_total" => plain(out, gauges.mesh_pushes as i64),
         "ostler_webhook_attempts_total" => write_labelled(out, name, "outcome", ATTEMPTS, &metrics.webhook_attempts),
         "ostler_webhook_deliveries_waiting" => plain(out, gauges.deliveries_waiting),
         "ostler_webhook_deliveries_dropped_total" => plain(out, metrics.deliveries_dropped.load(Relaxed) as i64),

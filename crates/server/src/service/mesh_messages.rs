@@ -96,6 +96,7 @@ pub async fn send(app: &App, caller: &MeshCaller, asked: SendParams) -> Result<S
         (false, true) => SendStatus::Delivered,
         (false, false) => SendStatus::Sent,
     };
+    app.metrics.mesh_sent(status);
     Ok(SendResult {
         message_id,
         seq: Some(sent.seq),

@@ -40,7 +40,10 @@ async fn an_introduction_needs_its_nonce_a_token_and_a_version(engine: Engine) {
     let answer =
         wire.ask("auth.connect", with(|params| params["protocol"] = json!({"min": "2.0", "max": "3.0"}))).await;
     assert_eq!(answer["error"]["code"], -32000);
-    assert_eq!(answer["error"]["data"]["server_range"], json!({"min": "1.0", "max": "1.0"}));
+    let data = &answer["error"]["data"];
+    assert_eq!(data["server_range"], json!({"min": "1.0", "max": "1.0"}));
+    assert_eq!((&data["kind"], &data["retry"]), (&json!("schema-invalid"), &json!(false)));
+    assert!(data["trace_id"].as_str().unwrap().starts_with("trc_"), "{data}");
     // A refresh token opens no connection.
     let refresh = Tokens { access: tokens.refresh.clone(), ..tokens.clone() };
     let params = introduction(&wire, &refresh, "dev-1", "", "fanout");
