@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     clock,
-    config::MeshSection,
+    config::{LimitsSection, MeshSection},
     gateway::{connections::Connections, delivery::Delivery},
     pki::Pki,
     rates::{Buckets, Whose},
@@ -32,8 +32,6 @@ const CALLERS_REMEMBERED: usize = 65_536;
 const ONE_KEY: usize = 16;
 /// Answers about certificates that are signed once and given to many.
 const ANSWERS_REMEMBERED: usize = 4_096;
-/// Connections that say nothing of themselves are held for half a minute; this many at once.
-const FRESH_MAX: usize = 1_024;
 /// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
 const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -72,7 +70,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    pub fn new(pki: Result<Pki, String>, sockets_max: usize) -> Self {
+    pub fn new(pki: Result<Pki, String>, limits: &LimitsSection) -> Self {
         let connections = Arc::<Connections>::default();
         let mut server = [0; 8];
         clock::fill(&mut server);
@@ -91,8 +89,8 @@ impl Mesh {
             registrations_total: Buckets::new(ONE_KEY),
             rekeys: Buckets::new(CALLERS_REMEMBERED),
             signatures: Buckets::new(CALLERS_REMEMBERED),
-            sockets: Arc::new(Semaphore::new(sockets_max)),
-            fresh: Arc::new(Semaphore::new(FRESH_MAX)),
+            sockets: Arc::new(Semaphore::new(limits.sockets_max)),
+            fresh: Arc::new(Semaphore::new(limits.sockets_fresh_max)),
             misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
@@ -163,7 +161,7 @@ mod tests {
 
     #[test]
     fn names_are_given_out_slowly_to_one_address_and_to_all() {
-        let mesh = Mesh::new(Err("no keys".into()), 1);
+        let mesh = Mesh::new(Err("no keys".into()), &LimitsSection::default());
         let config = MeshSection {
             registrations_per_hour_max: 2,
             registrations_per_hour_total_max: 5,
@@ -185,7 +183,7 @@ mod tests {
 
     #[test]
     fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {
-        let mesh = Mesh::new(Err("no keys".into()), 1);
+        let mesh = Mesh::new(Err("no keys".into()), &LimitsSection::default());
         let (peer, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let now = Timestamp::UNIX_EPOCH;
         let asked = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();

@@ -192,7 +192,7 @@ async fn mesh(db: &Db, config: &Config, now: Timestamp) -> Result<Mesh, Failure>
     if let Err(why) = &opened {
         tracing::warn!(why, "the mesh is off");
     }
-    Ok(Mesh::new(opened, config.limits.sockets_max))
+    Ok(Mesh::new(opened, &config.limits))
 }
 
 /// Where this server is at home, without links or dots.

@@ -25,6 +25,8 @@ pub struct LimitsSection {
     pub connections_max: usize,
     /// WebSockets open at once; each is one of the connections.
     pub sockets_max: usize,
+    /// Connections to the mesh's gateway that have not said yet whose they are, at once; each may take half a minute.
+    pub sockets_fresh_max: usize,
     /// WebSockets open at once by one caller.
     pub sockets_per_caller_max: usize,
     /// Who opens a WebSocket must say within this time who they are.
@@ -55,6 +57,7 @@ impl Default for LimitsSection {
             heartbeat_ms: 15_000,
             connections_max: 16_384,
             sockets_max: 12_288,
+            sockets_fresh_max: 1_024,
             sockets_per_caller_max: 16,
             socket_auth_ms: 5_000,
             socket_ping_ms: 30_000,

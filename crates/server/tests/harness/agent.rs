@@ -41,7 +41,10 @@ pub struct Wire {
 
 impl Wire {
     pub async fn open(server: &TestServer) -> Self {
-        let mut socket = Socket::open(server, "/aun", &[]).await.unwrap();
+        Self::over(Socket::open(server, "/aun", &[]).await.unwrap()).await
+    }
+
+    pub async fn over(mut socket: Socket) -> Self {
         let challenge = socket.hear().await;
         assert_eq!((&challenge["method"], &challenge["id"]), (&json!("challenge"), &Value::Null), "{challenge}");
         Self { socket, nonce: id(&challenge["params"], "nonce"), pushed: vec![], calls: 0 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::{
-    harness::{Agent, Engine, Socket, TestServer, Wire},
+    harness::{Agent, Engine, Socket, TestServer, Wire, eventually, introduction},
     on_both_engines,
 };
 
@@ -16,6 +16,7 @@ on_both_engines!(
     what_is_too_large_or_too_often_is_refused,
     a_frame_that_nobody_would_read_is_told_so,
     connections_are_numbered,
+    connections_that_have_said_nothing_are_numbered,
     a_web_page_and_a_foreign_name_are_kept_out,
 );
 
@@ -128,6 +129,25 @@ async fn connections_are_numbered(engine: Engine) {
         third = open().await;
     }
     drop(second);
+}
+
+async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.sockets_fresh_max = 2).await;
+    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    // What it took to log in may not have left yet.
+    let open = async || Socket::open(&server, "/aun", &[]).await;
+    let first = eventually("there is room for one", async || open().await.ok()).await;
+    let second = eventually("there is room for two", async || open().await.ok()).await;
+    assert_eq!(open().await.err(), Some(503));
+    // Whoever says who it is makes room, and so does whoever leaves.
+    let mut wire = Wire::over(first).await;
+    let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
+    wire.call("auth.connect", params).await;
+    let third = open().await.unwrap();
+    assert_eq!(open().await.err(), Some(503));
+    drop(second);
+    eventually("there is room again", async || open().await.ok()).await;
+    drop(third);
 }
 
 async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {

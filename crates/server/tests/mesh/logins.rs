@@ -5,7 +5,7 @@ use ostler_crypto::certificates::Certificate;
 use ostler_protocol::FailureKind;
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -24,6 +24,7 @@ on_both_engines!(
     whoever_shows_an_old_certificate_again_gets_the_same_next_one,
     an_agent_renews_and_changes_its_key_itself,
     one_method_does_for_both,
+    the_auth_service_renews_its_own_certificate_while_it_serves,
     whose_certificate_was_revoked_is_out,
     an_earlier_certificate_does_not_undo_a_revocation,
     a_new_key_ends_what_the_old_one_began,
@@ -246,6 +247,93 @@ async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
     let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
     let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
     assert!(id(&refused, "message").contains("revoked"), "{refused}");
+}
+
+async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Engine) {
+    let mut server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
+    let agent = Agent::register(&server, "alice").await;
+    let mut wire = agent.connect(&server, "dev-1").await;
+    let shown = async |server: &TestServer| id(&agent.begin(server).await.answer, "auth_cert");
+    let first = shown(&server).await;
+    // It is for two years, and renewed in the second.
+    server.clock.advance_ms(366 * DAY_MS);
+    let next = eventually("it has the next certificate", async || {
+        let begun = agent.begin(&server).await;
+        let next = Certificate::from_pem(&id(&begun.answer, "auth_cert")).unwrap();
+        let signature = id(&begun.answer, "client_nonce_signature");
+        assert!(next.public_key().verifies_base64(b"Y2xpZW50", &signature), "what is shown is what signs");
+        (next.to_pem() != first).then_some(next)
+    })
+    .await;
+    let (first, now) = (Certificate::from_pem(&first).unwrap(), server.clock.now());
+    assert_eq!((next.name(), next.is_valid_at(now), next.is_due_for_renewal(now)), (first.name(), true, false));
+    assert!(next.not_after() > first.not_after());
+    // It was written down before anybody saw it, and the one before is good to its end.
+    for certificate in [&first, &next] {
+        let status = server.with_token(None).get(&format!("/pki/ocsp/{}", certificate.serial())).await.ok();
+        assert_eq!(status["status"], "good");
+    }
+    assert_eq!(wire.call("meta.ping", json!({})).await["pong"], true, "whoever is connected stays");
+    drop(wire);
+    server.restart().await;
+    assert_eq!(shown(&server).await, next.to_pem());
+}
+
+/// Revokes a name as soon as a statement that begins so waits for a lock, and lets go of it.
+async fn revoke_while_it_waits(server: &TestServer, agent: &Agent, mut holder: PgConnection, statement: &str) {
+    let waiting = format!(
+        "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
+         AND query LIKE '{statement}%'"
+    );
+    eventually("it waits", async || server.store(&waiting).await.pop()).await;
+    revoke(server, agent).await;
+    holder.execute("COMMIT").await.unwrap();
+}
+
+/// The certificate was looked at, and is revoked before the nonce is used up.
+#[tokio::test]
+async fn a_login_does_not_outlive_a_revocation_that_came_meanwhile() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let agent = Agent::register(&server, "alice").await;
+    let begun = agent.begin(&server).await;
+    let mut holder = server.connection().await;
+    holder.execute("BEGIN; LOCK TABLE mesh_spent IN EXCLUSIVE MODE").await.unwrap();
+    let login = fresh(&server, "auth.aid_login2", agent.proof(&begun, "1"));
+    let meanwhile = revoke_while_it_waits(&server, &agent, holder, "INSERT INTO mesh_spent");
+    let (answer, ()) = tokio::join!(login, meanwhile);
+    if answer["result"].is_object() {
+        let (access, refresh) = (id(&answer["result"], "access_token"), id(&answer["result"], "refresh_token"));
+        let again = fresh(&server, "auth.refresh_token", json!({"refresh_token": refresh})).await;
+        assert_eq!(again["result"]["success"], false);
+        assert!(!opens(&server, &Tokens { access, refresh, answer }).await);
+    }
+}
+
+/// The token was good when it was looked at; then the name is revoked, before the connection has a seat and after.
+#[tokio::test]
+async fn a_connection_does_not_outlive_a_revocation_that_came_meanwhile() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (mut wire, tokens) = (Wire::open(&server).await, alice.login(&server).await);
+    let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
+    let mut holder = server.connection().await;
+    holder.execute("BEGIN; LOCK TABLE mesh_mailboxes IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let meanwhile = revoke_while_it_waits(&server, &alice, holder, "SELECT last_seq");
+    let (refused, ()) = tokio::join!(wire.refused("auth.connect", params), meanwhile);
+    assert_eq!(refused.0, 4001);
+    // How it takes messages is written down last.
+    let (mut wire, tokens) = (Wire::open(&server).await, bobby.login(&server).await);
+    let params = introduction(&wire, &tokens, "dev-1", "", "queue");
+    let mut holder = server.connection().await;
+    holder.execute("BEGIN; LOCK TABLE mesh_mailboxes IN EXCLUSIVE MODE").await.unwrap();
+    let meanwhile = revoke_while_it_waits(&server, &bobby, holder, "INSERT INTO mesh_mailboxes");
+    let (answer, ()) = tokio::join!(wire.call("auth.connect", params), meanwhile);
+    assert_eq!(answer["status"], "ok");
+    assert_eq!(wire.socket.closed().await, 4003);
+}
+
+async fn revoke(server: &TestServer, agent: &Agent) {
+    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
 }
 
 async fn whose_certificate_was_revoked_is_out(engine: Engine) {
