@@ -135,7 +135,7 @@ impl Conversation {
         let mut seat = self.take_seat(&aid, &live, last_seq).await?;
         if seat.as_ref().is_err_and(Refused::is_conflict) {
             // It may be this very peer's connection of a moment ago, whose network has gone.
-            mesh::presence::probe(&self.app, &aid, &live.place).await?;
+            mesh::presence::probe(&self.app, &aid, &live.place).await;
             seat = self.take_seat(&aid, &live, last_seq).await?;
         }
         let seat = seat.map_err(refuse)?;

@@ -76,7 +76,7 @@ fn clash(name: &str) -> Option<(Value, Value)> {
 
 /// Whoever is there answers, however long it may take: nobody loses a place to the machine's being busy.
 fn patiently(setup: &mut Setup) {
-    setup.config.limits.socket_probe_ms = 60_000;
+    setup.config.limits.socket_probe_ms = 15_000;
 }
 
 async fn connections_clash_by_their_names(engine: Engine) {

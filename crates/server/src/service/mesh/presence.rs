@@ -12,7 +12,10 @@ use ostler_protocol::{
     },
 };
 use ostler_store::mesh_presence::{self as store, Seat};
-use tokio::{sync::broadcast::error::RecvError, time::sleep};
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    time::{sleep, timeout},
+};
 
 use crate::{
     app::{App, store_failure},
@@ -22,6 +25,8 @@ use crate::{
 /// What a probe may take beyond the time to answer it: words between servers, a write that is under way. With that, it ends
 /// before the 10 s that the published client waits for an answer.
 const PROBE_SLACK: Duration = Duration::from_secs(4);
+/// How often another server is asked about a place, while it says nothing of it.
+const ASKED_AGAIN: Duration = Duration::from_millis(500);
 
 fn seat(app: &App, id: ConnectionId) -> Seat {
     Seat { server: app.mesh.server, number: id as i64 }
@@ -50,32 +55,43 @@ pub async fn admit_beside_others(
 
 /// Asks whoever has this very place, here or elsewhere, whether it is still there. Resolves when that is settled: it was heard
 /// of, has left, or nobody knows.
-pub async fn probe(app: &App, aid: &Aid, place: &Place) -> Result<(), Failure> {
+pub async fn probe(app: &App, aid: &Aid, place: &Place) {
     // Legacy connections share a place, and are in nobody's way.
     if place.device_id.is_empty() {
-        return Ok(());
+        return;
     }
     if let Some((_, outbox)) = app.mesh.connections.at(aid, place) {
         wait(app, outbox.probe()).await;
-        return Ok(());
+        return;
     }
-    let Some(told) = &app.told else { return Ok(()) };
-    let elsewhere = store::list_elsewhere(&app.db, aid, app.mesh.server).await.map_err(store_failure)?;
-    if elsewhere.iter().any(|live| live.place == *place) {
-        let mut settled = app.mesh.connections.settled_elsewhere.subscribe();
-        told.put_probe(aid, place);
-        let is_this = async {
-            loop {
-                match settled.recv().await {
-                    Ok((one, at)) if one == *aid && at == *place => break,
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => break,
-                }
+    let Some(told) = &app.told else { return };
+    let mut settled = app.mesh.connections.settled_elsewhere.subscribe();
+    let asked = async {
+        // Whoever had left before it was asked after says nothing, and what is said may not be heard.
+        while is_taken_elsewhere(app, aid, place).await.unwrap_or(true) {
+            told.put_probe(aid, place);
+            if timeout(ASKED_AGAIN, said_of(&mut settled, aid, place)).await.is_ok() {
+                break;
             }
-        };
-        wait(app, is_this).await;
+        }
+    };
+    wait(app, asked).await;
+}
+
+/// Resolves when another server says that it is settled whether somebody is there.
+async fn said_of(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &Place) {
+    loop {
+        match settled.recv().await {
+            Ok((one, at)) if one == *aid && at == *place => return,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
     }
-    Ok(())
+}
+
+async fn is_taken_elsewhere(app: &App, aid: &Aid, place: &Place) -> Result<bool, Failure> {
+    let elsewhere = store::list_elsewhere(&app.db, aid, app.mesh.server).await.map_err(store_failure)?;
+    Ok(elsewhere.iter().any(|live| live.place == *place))
 }
 
 /// The same, asked by another server. Whoever has not got the place says nothing.
