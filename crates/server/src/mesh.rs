@@ -2,6 +2,7 @@
 //! signed lately.
 
 use std::{
+    convert::Infallible,
     net::IpAddr,
     sync::{Arc, Mutex},
 };
@@ -34,6 +35,8 @@ const ONE_KEY: usize = 16;
 const ANSWERS_REMEMBERED: usize = 4_096;
 /// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
 const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// Connections of one address among those that have not introduced themselves: nobody keeps the others from logging in.
+const FRESH_PER_ADDRESS_MAX: usize = 256;
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -41,7 +44,7 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 const REKEYS_PER_DAY_MAX: u32 = 10;
 /// Signatures of the issuer's that strangers of one address may ask for.
 const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
-/// Frames of one address that are no call that anybody knows.
+/// Frames that are no call that anybody knows, of one agent, or of one address before it is known whose they are.
 const MISFITS_PER_MINUTE_MAX: u32 = 600;
 
 pub struct Mesh {
@@ -66,6 +69,7 @@ pub struct Mesh {
     /// Connections, and those among them that have not introduced themselves.
     pub sockets: Arc<Semaphore>,
     pub fresh: Arc<Semaphore>,
+    fresh_of: Cache<Whose, Arc<Semaphore>>,
     misfits: Buckets<Whose>,
 }
 
@@ -91,6 +95,7 @@ impl Mesh {
             signatures: Buckets::new(CALLERS_REMEMBERED),
             sockets: Arc::new(Semaphore::new(limits.sockets_max)),
             fresh: Arc::new(Semaphore::new(limits.sockets_fresh_max)),
+            fresh_of: Cache::new(CALLERS_REMEMBERED),
             misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
@@ -122,7 +127,7 @@ impl Mesh {
 
     /// Counts a call against whoever makes it: an agent, or, before that is known, where it comes from.
     pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
-        let whose = aid.map_or_else(|| Whose::peer(peer), |aid| Whose::Caller(aid.to_string()));
+        let whose = Whose::of(aid, peer);
         let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
         taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
     }
@@ -141,8 +146,17 @@ impl Mesh {
     }
 
     /// Counts a frame that is no call. False: there were too many.
-    pub fn count_misfit(&self, peer: IpAddr, now: Timestamp) -> bool {
-        self.misfits.take(Whose::peer(peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
+    /// Places for connections from one address that have not introduced themselves.
+    pub fn fresh_of(&self, peer: IpAddr) -> Arc<Semaphore> {
+        let whose = Whose::peer(peer);
+        let make = || Ok::<_, Infallible>(Arc::new(Semaphore::new(FRESH_PER_ADDRESS_MAX)));
+        let Ok(places) = self.fresh_of.get_or_insert_with(&whose, make);
+        places
+    }
+
+    /// Whether another frame may come that is no call: of an agent, or, before that is known, from where it comes.
+    pub fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
+        self.misfits.take(Whose::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
     }
 
     pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
@@ -192,7 +206,11 @@ mod tests {
         let aid: Aid = "alice.probe.test".parse().unwrap();
         let changed = (0..100).filter(|_| mesh.count_rekey(&aid, now).is_ok()).count();
         assert_eq!(changed, REKEYS_PER_DAY_MAX as usize);
-        let misfits = (0..1_000).filter(|_| mesh.count_misfit(peer, now)).count();
+        let misfits = (0..1_000).filter(|_| mesh.count_misfit(None, peer, now)).count();
         assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
+        assert!(mesh.count_misfit(Some(&aid), peer, now), "an agent is not held to what strangers do");
+        let taken: Vec<_> = (0..1_000).filter_map(|_| mesh.fresh_of(peer).try_acquire_owned().ok()).collect();
+        assert_eq!(taken.len(), FRESH_PER_ADDRESS_MAX);
+        assert!(mesh.fresh_of(other).try_acquire_owned().is_ok());
     }
 }

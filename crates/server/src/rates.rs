@@ -15,7 +15,7 @@ use std::{
 };
 
 use jiff::SignedDuration;
-use ostler_protocol::{Failure, FailureKind, Timestamp};
+use ostler_protocol::{Failure, FailureKind, Timestamp, mesh::Aid};
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -148,6 +148,11 @@ pub enum Whose {
 impl Whose {
     pub fn caller(principal: &Principal) -> Self {
         Self::Caller(principal.name())
+    }
+
+    /// An agent of the mesh, as soon as it is known.
+    pub fn of(aid: Option<&Aid>, peer: IpAddr) -> Self {
+        aid.map_or_else(|| Self::peer(peer), |aid| Self::Caller(aid.to_string()))
     }
 
     /// One subscriber has a whole /64 of the new addresses.

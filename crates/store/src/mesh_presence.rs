@@ -59,6 +59,12 @@ pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>
     db.read(sql, vec![text(aid), server.into()], decode).await
 }
 
+/// The numbers of a server's connections that are written down.
+pub async fn list_numbers(db: &Db, server: i64) -> Result<Vec<i64>, StoreError> {
+    let sql = "SELECT number FROM mesh_presence WHERE server = $1";
+    db.read(sql, vec![server.into()], |row| row.int()).await
+}
+
 /// Forgets whom servers had that are gone.
 pub async fn delete_gone(db: &Db, server: i64) -> Result<(), StoreError> {
     let sql = format!("DELETE FROM mesh_presence p WHERE p.server <> $1 AND NOT {IS_THERE}");

@@ -52,8 +52,8 @@ pub struct Conversation {
     peer: IpAddr,
     outbox: Outbox,
     nonce: String,
-    /// When the peer must have introduced itself, and its place among those who have not.
-    fresh: Option<(Instant, OwnedSemaphorePermit)>,
+    /// When the peer must have introduced itself, and its places among those who have not.
+    fresh: Option<(Instant, [OwnedSemaphorePermit; 2])>,
     session: Option<Session>,
 }
 
@@ -78,11 +78,17 @@ impl From<Failure> for Refusal {
 }
 
 impl Conversation {
-    pub fn new(app: App, peer: IpAddr, outbox: Outbox, fresh: (Instant, OwnedSemaphorePermit)) -> Self {
+    pub fn new(app: App, peer: IpAddr, outbox: Outbox, fresh: (Instant, [OwnedSemaphorePermit; 2])) -> Self {
         let mut nonce = [0; 16];
         clock::fill(&mut nonce);
         let nonce = ostler_protocol::json::hex(&nonce);
         Self { app, peer, outbox, nonce, fresh: Some(fresh), session: None }
+    }
+
+    /// Counts a frame that is no call, an agent's own apart from those of strangers at the same address.
+    fn may_misfit(&self) -> bool {
+        let aid = self.session.as_ref().map(|session| &session.caller.aid);
+        self.app.mesh.count_misfit(aid, self.peer, self.app.now())
     }
 
     async fn answer(&mut self, call: Call) -> RpcFrame {
@@ -246,7 +252,7 @@ impl Dialect for Conversation {
         }
         let answer = match Call::read(text.as_bytes()) {
             Ok(call) if Method::find(&call.method).is_some() => Box::pin(self.answer(call)).await,
-            _ if !self.app.mesh.count_misfit(self.peer, self.app.now()) => return MISFIT.into(),
+            _ if !self.may_misfit() => return MISFIT.into(),
             Ok(call) => Box::pin(self.answer(call)).await,
             Err(NotACall::Refused(answer)) => *answer,
             Err(NotACall::Ignored) => return Step::default(),

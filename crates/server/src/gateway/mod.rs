@@ -28,21 +28,25 @@ pub use conversation::notification;
 /// A frame that is longer than any call may be still gets an answer; the connection of a much longer one ends.
 pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
-/// What a connection holds of this server's: a place among all, and one among the fresh until it has introduced itself.
+/// What a connection holds of this server's: a place among all, and until it has introduced itself one among the fresh, of all
+/// addresses and of its own.
 pub struct Seats {
     socket: OwnedSemaphorePermit,
-    fresh: OwnedSemaphorePermit,
+    fresh: [OwnedSemaphorePermit; 2],
 }
 
 impl Seats {
-    pub fn take(app: &App) -> Result<Self, Failure> {
+    pub fn take(app: &App, peer: IpAddr) -> Result<Self, Failure> {
         let take = |of: &Arc<Semaphore>, rule, message: &str| {
             let refused = |_| Failure::rule(FailureKind::Overloaded, rule, message);
             of.clone().try_acquire_owned().map_err(refused)
         };
         Ok(Self {
             socket: take(&app.mesh.sockets, "sockets", "too many connections to the gateway are open")?,
-            fresh: take(&app.mesh.fresh, "sockets-fresh", "too many connections have not introduced themselves")?,
+            fresh: [
+                take(&app.mesh.fresh_of(peer), "sockets-fresh", "too many connections from here are not introduced")?,
+                take(&app.mesh.fresh, "sockets-fresh", "too many connections have not introduced themselves")?,
+            ],
         })
     }
 }

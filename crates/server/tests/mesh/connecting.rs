@@ -12,6 +12,7 @@ on_both_engines!(
     an_introduction_needs_its_nonce_a_token_and_a_version,
     connections_clash_by_their_names,
     connections_clash_across_servers,
+    whoever_left_unheard_is_in_nobodys_way,
     who_leaves_gives_the_place_back,
     who_comes_back_gets_the_place_of_a_connection_that_is_dead,
     who_comes_to_another_server_gets_it_too,
@@ -139,6 +140,22 @@ async fn connections_clash_across_servers(engine: Engine) {
     here.restart().await;
     let _other = eventually("the place is free", async || connect(&there, "dev-2", "a", "fanout").await.ok()).await;
     drop(moved);
+}
+
+/// As when the store failed at the moment that somebody left.
+async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
+    if engine == Engine::Sqlite {
+        return;
+    }
+    let here = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 50).await;
+    let there = here.of_one_mesh().await;
+    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let _live = connect(&here, &tokens, "desk", "", "fanout").await.unwrap();
+    let ghost = "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode)
+        SELECT server, number + 1000, aid, 'phone', slot_id, mode FROM mesh_presence RETURNING aid";
+    assert_eq!(here.store(ghost).await.len(), 1);
+    eventually("the place is free", async || connect(&there, &tokens, "phone", "", "fanout").await.ok()).await;
+    assert!(connect(&there, &tokens, "desk", "", "fanout").await.is_err(), "whoever is there has its place");
 }
 
 async fn who_leaves_gives_the_place_back(engine: Engine) {

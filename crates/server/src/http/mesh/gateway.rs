@@ -33,7 +33,8 @@ pub async fn connect(
     app.accepting()?;
     app.mesh.pki()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
-    let seats = gateway::Seats::take(&app)?;
+    let peer = peer.0.ip();
+    let seats = gateway::Seats::take(&app, peer)?;
     let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer.0.ip(), seats)))
+    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer, seats)))
 }

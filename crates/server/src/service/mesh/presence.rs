@@ -2,7 +2,7 @@
 //! there; two that clash and come at the same moment may both be refused, and never both be taken. Whoever is in the way of
 //! another by its very place is asked whether it is still there.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use ostler_protocol::{
     Failure,
@@ -144,10 +144,16 @@ pub async fn run(app: &App) {
     }
 }
 
-/// Forgets whom servers had that are gone.
+/// Forgets whom servers had that are gone, and who has left this one without being taken out.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     if !app.db.multi_replica() {
         return Ok(());
+    }
+    // In this order: whoever comes meanwhile is here before it is written down.
+    let written = store::list_numbers(&app.db, app.mesh.server).await.map_err(store_failure)?;
+    let here: HashSet<i64> = app.mesh.connections.all().into_iter().map(|(_, one)| seat(app, one.id).number).collect();
+    for number in written.into_iter().filter(|number| !here.contains(number)) {
+        store::delete(&app.db, Seat { server: app.mesh.server, number }).await.map_err(store_failure)?;
     }
     store::delete_gone(&app.db, app.mesh.server).await.map_err(store_failure)
 }
