@@ -150,7 +150,7 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     let here = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 50).await;
     let there = here.of_one_mesh().await;
     let tokens = Agent::register(&here, "alice").await.login(&here).await;
-    let _live = connect(&here, &tokens, "desk", "", "fanout").await.unwrap();
+    let _live = connect(&here, &tokens, "desk", "", "fanout").await.unwrap().stay();
     let ghost = "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode)
         SELECT server, number + 1000, aid, 'phone', slot_id, mode FROM mesh_presence RETURNING aid";
     assert_eq!(here.store(ghost).await.len(), 1);

@@ -101,7 +101,7 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     assert_eq!(agent.socket.hear().await["error"]["code"], -32600);
     // Some that are no calls are answered; too many are not listened to.
     let mut wire = Wire::open(&server).await;
-    for _ in 0..600 {
+    for _ in 0..601 {
         wire.socket.send(Message::text("hello")).await;
     }
     assert_eq!(wire.socket.hear().await["error"]["code"], -32700);
