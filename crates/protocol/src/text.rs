@@ -1,6 +1,7 @@
 //! Text that people judge by: what they see must be all there is.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Whether a character turns the direction that the text around it is read in.
 pub fn turns(c: char) -> bool {
@@ -8,24 +9,31 @@ pub fn turns(c: char) -> bool {
 }
 
 /// Whether text has something to see in it, and nothing that cannot be seen: no control characters, no line ends, nothing
-/// that turns the direction, joins or has no width, and no character that only some readers know. Joiners may stand where
-/// they change what is seen ([`shapes`]).
+/// that turns the direction, joins or has no width, and no character that only some readers know. Joiners and the
+/// sign that makes a picture of a letter may stand where they change what is seen ([`shapes`]).
 pub fn is_plain(text: &str) -> bool {
     let shown: Vec<char> = text.chars().collect();
     let is_seen = |at: usize| !is_hidden(shown[at]) || shapes(&shown[..at], shown[at], &shown[at + 1..]);
     shown.iter().copied().any(is_visible) && (0..shown.len()).all(is_seen)
 }
 
-/// Whether a joiner stands where its script needs it, so that the text looks otherwise without it: after the sign that
-/// joins letters of India, between letters of Arabic script that would join, between two pictures. As RFC 5892 (A.1, A.2) has
-/// it for names, and emoji beside. Anywhere else it would only make two texts that look the same.
-fn shapes(before: &[char], joiner: char, after: &[char]) -> bool {
-    const NOT_JOINED: char = '\u{200c}';
-    const JOINED: char = '\u{200d}';
-    let (Some(&last), Some(&next)) = (before.last(), after.first()) else { return false };
+const NOT_JOINED: char = '\u{200c}';
+const JOINED: char = '\u{200d}';
+const AS_PICTURE: char = '\u{fe0f}';
+
+/// Whether a sign that is not seen itself stands where the text looks otherwise without it: a joiner after the sign that
+/// joins letters of India, between letters of Arabic script that would join, between two pictures, as RFC 5892 (A.1, A.2)
+/// has it for names, and emoji beside; and after a sign that is drawn as a letter, the one that makes it a picture.
+/// Anywhere else it would only make two texts that look the same.
+fn shapes(before: &[char], sign: char, after: &[char]) -> bool {
+    let Some(&last) = before.last() else { return false };
+    if sign == AS_PICTURE {
+        return becomes_picture(last);
+    }
+    let Some(&next) = after.first() else { return false };
     let is_letter = |c| get_general_category(c) == GeneralCategory::OtherLetter;
     let is_mark = |c: &&char| get_general_category(**c) == GeneralCategory::NonspacingMark;
-    match joiner {
+    match sign {
         // These scripts have 128 places each.
         NOT_JOINED | JOINED if joins_letters(last) => is_letter(next) && u32::from(last) >> 7 == u32::from(next) >> 7,
         NOT_JOINED => {
@@ -33,7 +41,7 @@ fn shapes(before: &[char], joiner: char, after: &[char]) -> bool {
             let next = after.iter().find(|c| !is_mark(c));
             last.is_some_and(|c| joins_both(*c)) && next.is_some_and(|c| joins_both(*c) || joins_before(*c))
         }
-        JOINED => (is_picture(last) || is_skin(last)) && is_picture(next) && !is_skin(next),
+        JOINED => (is_picture(last) || is_skin(last) || last == AS_PICTURE) && is_picture(next) && !is_skin(next),
         _ => false,
     }
 }
@@ -63,6 +71,11 @@ fn joins_before(c: char) -> bool {
 fn is_picture(c: char) -> bool {
     matches!(c, '\u{2194}'..='\u{2195}' | '\u{2600}'..='\u{27bf}' | '\u{2b1b}' | '\u{1f300}'..='\u{1f64f}'
         | '\u{1f680}'..='\u{1f6ff}' | '\u{1f900}'..='\u{1faff}')
+}
+
+/// Whether it is drawn as a letter unless it is asked to be a picture, which takes twice the room.
+fn becomes_picture(c: char) -> bool {
+    c.width() == Some(1) && String::from_iter([c, AS_PICTURE]).width() == 2
 }
 
 fn is_skin(c: char) -> bool {
@@ -110,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn joiners_stand_where_they_are_seen_and_nowhere_else() {
+    fn joiners_and_picture_signs_stand_where_they_are_seen_and_nowhere_else() {
         for text in [
             "می\u{200c}خواهم",
             "کتاب\u{200c}ها",
@@ -122,6 +135,10 @@ mod tests {
             "👨\u{200d}👩\u{200d}👧 family",
             "🧑🏽\u{200d}🚀",
             "🐈\u{200d}⬛",
+            "⚠\u{fe0f} Deletes files",
+            "🗂\u{fe0f}",
+            "ℹ\u{fe0f}",
+            "❤\u{fe0f}\u{200d}🔥",
         ] {
             assert!(is_plain(text), "{text:?}");
         }
@@ -149,6 +166,15 @@ mod tests {
             "👩\u{200c}👩",
             "👩\u{200d}\u{200d}👩",
             "👩\u{200d}🏽",
+            "a\u{fe0f}",
+            "读\u{fe0f}",
+            "\u{fe0f}a",
+            "😀\u{fe0f}",
+            "✓\u{fe0f}",
+            "★\u{fe0f}",
+            "é\u{fe0f}",
+            "⚠\u{fe0f}\u{fe0f}",
+            "a\u{fe0f}\u{200d}👩",
         ] {
             assert!(!is_plain(text), "{text:?}");
         }
