@@ -16,6 +16,7 @@ use ostler_protocol::{
     },
     rpc::{Frame as RpcFrame, RpcError, Version},
 };
+use ostler_store::mesh_messages::Mailbox;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::{
@@ -134,15 +135,15 @@ impl Conversation {
             return Err(refuse(Refused::Token));
         };
         // First where the mailbox stands, then the seat: what comes in between is told, and what comes twice is told once.
-        let mailbox = service::mesh_messages::mailbox(&self.app, &aid).await?;
-        let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
+        let mut mailbox = service::mesh_messages::mailbox(&self.app, &aid).await?;
         // Nothing is told before it is settled that it may be.
         self.outbox.hold();
-        let mut seat = self.take_seat(&aid, &live, last_seq).await?;
+        let mut seat = self.take_seat(&aid, &live, mailbox.as_ref()).await?;
         if seat.as_ref().is_err_and(Refused::is_conflict) {
             // It may be this very peer's connection of a moment ago, whose network has gone.
             mesh::presence::probe(&self.app, &aid, &live.place).await;
-            seat = self.take_seat(&aid, &live, last_seq).await?;
+            mailbox = service::mesh_messages::mailbox(&self.app, &aid).await?;
+            seat = self.take_seat(&aid, &live, mailbox.as_ref()).await?;
         }
         let seat = seat.map_err(refuse)?;
         // A login that ended before there was a seat to be doubted.
@@ -172,7 +173,13 @@ impl Conversation {
     }
 
     /// A place beside the agent's other connections, here and elsewhere.
-    async fn take_seat(&self, aid: &Aid, live: &Live, last_seq: i64) -> Result<Result<Seat, Refused>, Failure> {
+    async fn take_seat(
+        &self,
+        aid: &Aid,
+        live: &Live,
+        mailbox: Option<&Mailbox>,
+    ) -> Result<Result<Seat, Refused>, Failure> {
+        let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
         let seat = match self.app.mesh.connections.join(aid, live.clone(), self.outbox.clone(), last_seq) {
             Ok(seat) => seat,
             Err(refused) => return Ok(Err(refused)),
@@ -198,18 +205,16 @@ impl Conversation {
     /// Makes sure that the session's login still stands.
     async fn doubt(&mut self) -> Step {
         let Some(session) = &mut self.session else { return Step::default() };
-        // Whoever is interrupted here is asked again at once.
-        session.doubt_at = Instant::now();
-        let is_live = mesh::is_live(&self.app, &session.caller.login_id).await;
-        session.doubt_at += if is_live.is_ok() { DOUBT_INTERVAL } else { DOUBT_AGAIN };
-        match is_live {
-            Ok(true) => Step::default(),
-            Ok(false) => self.ended().await,
+        let again_in = match mesh::is_live(&self.app, &session.caller.login_id).await {
+            Ok(true) => DOUBT_INTERVAL,
+            Ok(false) => return self.ended().await,
             Err(failure) => {
                 tracing::warn!(%failure, "a login could not be looked at; it is tried again");
-                Step::default()
+                DOUBT_AGAIN
             }
-        }
+        };
+        session.doubt_at = Instant::now() + again_in;
+        Step::default()
     }
 }
 
@@ -260,24 +265,31 @@ impl Dialect for Conversation {
         vec![answer.write(Version::Two).into()].into()
     }
 
-    async fn wake(&mut self) -> Step {
+    async fn wake(&mut self) {
         let app = &self.app;
-        if let Some((until, _)) = &self.fresh {
+        let Some(session) = &mut self.session else {
+            let until = self.fresh.as_ref().map_or_else(Instant::now, |(until, _)| *until);
             return tokio::select! {
-                () = sleep_until(*until) => LATE.into(),
-                () = app.drained() => Close::GOING.into(),
+                () = sleep_until(until) => {}
+                () = app.drained() => {}
             };
-        }
-        let Some(session) = &self.session else { return LATE.into() };
+        };
         tokio::select! {
-            () = session.seat.doubted.notified() => {}
+            () = session.seat.doubted.notified() => session.doubt_at = Instant::now(),
             () = sleep_until(session.doubt_at) => {}
-            () = self.outbox.emptied() => {
-                app.mesh.delivery.look_again(&session.caller.aid);
-                return Step::default();
-            }
-            () = app.drained() => return Close::GOING.into(),
+            () = self.outbox.emptied() => app.mesh.delivery.look_again(&session.caller.aid),
+            () = app.drained() => {}
         }
-        self.doubt().await
+    }
+
+    async fn attend(&mut self) -> Step {
+        if self.app.is_draining() {
+            return Close::GOING.into();
+        }
+        match &self.session {
+            None => LATE.into(),
+            Some(session) if session.doubt_at <= Instant::now() => self.doubt().await,
+            Some(_) => Step::default(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing here is the only copy: what is missed is pulled.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -53,10 +53,12 @@ pub struct Delivery {
 }
 
 /// Mailboxes to be read again, and those that are being read: two readers of one would hand things out of order.
+/// Whoever has waited longest comes next.
 #[derive(Default)]
 struct Behind {
-    waiting: BTreeSet<Aid>,
-    reading: BTreeSet<Aid>,
+    order: VecDeque<Aid>,
+    waiting: HashSet<Aid>,
+    reading: HashSet<Aid>,
 }
 
 /// Which connection of an agent got a sender's last message of the queue, and when.
@@ -95,8 +97,16 @@ impl Frames {
 }
 
 impl Behind {
+    fn add(&mut self, aid: &Aid) {
+        if self.waiting.insert(aid.clone()) {
+            self.order.push_back(aid.clone());
+        }
+    }
+
     fn take(&mut self) -> Option<Aid> {
-        let next = self.waiting.difference(&self.reading).next()?.clone();
+        // Past those that are being read, of which there are no more than readers.
+        let at = self.order.iter().position(|aid| !self.reading.contains(aid))?;
+        let next = self.order.remove(at)?;
         self.waiting.remove(&next);
         self.reading.insert(next.clone());
         Some(next)
@@ -125,7 +135,7 @@ impl Delivery {
     /// There may be something in this mailbox that its connections here were not told.
     pub fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
-            self.behind().waiting.insert(aid.clone());
+            self.behind().add(aid);
             self.some.notify_one();
         }
     }

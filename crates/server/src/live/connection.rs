@@ -94,9 +94,12 @@ pub trait Dialect: Send {
     /// A text frame has come.
     fn hear(&mut self, text: &str) -> impl Future<Output = Step> + Send;
 
-    /// Resolves when there is something to say, or an end to make, that nobody asked for. It is dropped and called again
-    /// at any time, so it keeps in `self` what it has begun.
-    fn wake(&mut self) -> impl Future<Output = Step> + Send;
+    /// Resolves when there may be something to do that nobody asked for. It is dropped and called again at any time, so
+    /// what it finds is kept in `self`.
+    fn wake(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Does what there is to do, and is finished once it has begun, whatever comes meanwhile.
+    fn attend(&mut self) -> impl Future<Output = Step> + Send;
 }
 
 /// The way to one peer.
@@ -304,9 +307,14 @@ where
         step = tokio::select! {
             heard = socket.next() => {
                 dead_at = Instant::now() + patience.dead;
-                queue.settled.notify_waiters();
+                // Of one that goes, it is settled when its place is free.
+                if let Some(Ok(Message::Text(_) | Message::Ping(_) | Message::Pong(_))) = &heard {
+                    queue.settled.notify_waiters();
+                }
                 match heard {
-                    Some(Ok(Message::Text(text))) => answer(socket, inbox, dialect, &text, patience).await,
+                    Some(Ok(Message::Text(text))) => {
+                        finish(socket, inbox, is_introduced, dialect.hear(&text), patience).await
+                    }
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library answers pings by itself.
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
@@ -315,7 +323,7 @@ where
                 }
             }
             frame = inbox.next(), if is_introduced => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
-            step = dialect.wake() => step,
+            () = dialect.wake() => finish(socket, inbox, is_introduced, dialect.attend(), patience).await,
             () = sleep_until(ping_at) => {
                 ping_at += patience.ping;
                 ping(socket, patience).await
@@ -334,25 +342,24 @@ fn is_too_long(why: &(dyn Error + 'static)) -> bool {
     matches!(why.downcast_ref(), Some(tungstenite::Error::Capacity(_))) || why.source().is_some_and(is_too_long)
 }
 
-/// Has the dialect answer. However long that takes, what waits for the peer does not gather meanwhile.
-async fn answer<S, E>(
+/// Has the dialect finish what it does. However long that takes, what waits for the peer does not gather meanwhile.
+async fn finish<S, E>(
     socket: &mut S,
     inbox: &mut Inbox,
-    dialect: &mut impl Dialect,
-    text: &str,
+    is_introduced: bool,
+    work: impl Future<Output = Step>,
     patience: Patience,
 ) -> Step
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
 {
-    let is_introduced = dialect.is_introduced();
-    let mut answer = pin!(dialect.hear(text));
+    let mut work = pin!(work);
     let mut end: Option<Close> = None;
     loop {
         tokio::select! {
             biased;
             // What was begun is finished, even if nobody hears the answer.
-            step = &mut answer => return end.map_or(step, Step::from),
+            step = &mut work => return end.map_or(step, Step::from),
             frame = inbox.next(), if is_introduced && end.is_none() => end = match frame {
                 Some(frame) => say(socket, Message::Text(frame), patience).await.err(),
                 None => Some(Close::SLOW),

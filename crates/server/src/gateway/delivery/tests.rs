@@ -118,3 +118,18 @@ async fn a_mailbox_is_read_by_one_at_a_time() {
     delivery.leave(&bobby);
     assert_eq!(second.await, bobby, "there may be more since");
 }
+
+#[test]
+fn whoever_has_waited_longest_is_read_next() {
+    let mut behind = Behind::default();
+    let aid = |name: &str| format!("{name}.probe.test").parse::<Aid>().unwrap();
+    for name in ["aaaa", "bbbb", "cccc", "aaaa"] {
+        behind.add(&aid(name));
+    }
+    assert_eq!(behind.take(), Some(aid("aaaa")));
+    behind.add(&aid("aaaa"));
+    assert_eq!([behind.take(), behind.take()], [Some(aid("bbbb")), Some(aid("cccc"))]);
+    assert_eq!(behind.take(), None, "it is being read");
+    behind.reading.remove(&aid("aaaa"));
+    assert_eq!((behind.take(), behind.order.len(), behind.waiting.len()), (Some(aid("aaaa")), 0, 0));
+}

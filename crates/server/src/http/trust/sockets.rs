@@ -327,12 +327,11 @@ impl Dialect for Conversation {
         done.map_or_else(Step::from, Step::from)
     }
 
-    async fn wake(&mut self) -> Step {
-        let app = self.app.clone();
+    async fn wake(&mut self) {
         let Some(known) = &mut self.known else {
             return tokio::select! {
-                () = sleep_until(self.until) => Refused::Late.into(),
-                () = app.drained() => Close::GOING.into(),
+                () = sleep_until(self.until) => {}
+                () = self.app.drained() => {}
             };
         };
         if !known.must_check && !known.must_reread && !known.seat.has_some() {
@@ -341,8 +340,17 @@ impl Dialect for Conversation {
                 _ = known.reread.tick() => known.must_reread = true,
                 () = known.seat.must_reread() => known.must_reread = true,
                 () = known.seat.some() => {}
-                () = app.drained() => return Close::GOING.into(),
+                () = self.app.drained() => {}
             }
+        }
+    }
+
+    async fn attend(&mut self) -> Step {
+        if self.app.is_draining() {
+            return Close::GOING.into();
+        }
+        if self.known.is_none() {
+            return Refused::Late.into();
         }
         let checked = self.check().await;
         if checked.close.is_some() { checked } else { self.pending().await }

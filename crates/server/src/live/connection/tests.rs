@@ -55,12 +55,17 @@ impl Sink<Message> for Socket {
     }
 }
 
-/// Says hello, and everything back, as soon as it may; nothing wakes it. Whoever was answered is no stranger.
+/// Says hello, and everything back, as soon as it may. Whoever was answered is no stranger. It may have something to do by
+/// itself, which takes a while and is the end.
 #[derive(Default)]
 struct Echo {
     is_stranger: bool,
     may_answer: Option<Arc<Notify>>,
+    has_to_do: bool,
 }
+
+const DOING: Duration = Duration::from_secs(3);
+const DONE: Close = Close { code: 4000, reason: "done" };
 
 impl Dialect for Echo {
     async fn open(&mut self) -> Step {
@@ -79,8 +84,15 @@ impl Dialect for Echo {
         vec![text.into()].into()
     }
 
-    async fn wake(&mut self) -> Step {
-        std::future::pending().await
+    async fn wake(&mut self) {
+        if !self.has_to_do {
+            std::future::pending().await
+        }
+    }
+
+    async fn attend(&mut self) -> Step {
+        tokio::time::sleep(DOING).await;
+        DONE.into()
     }
 }
 
@@ -111,6 +123,26 @@ impl Peer {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_peer_says_meanwhile_does_not_keep_the_server_from_finishing_what_it_does() {
+    let mut peer = speaking(Echo { has_to_do: true, ..Echo::default() });
+    let began = Instant::now();
+    let noise = async {
+        for _ in 0..100 {
+            let _ = peer.to.send(Ok(Message::Text("again".into())));
+            peer.outbox.put("news".into());
+            tokio::time::sleep(DOING / 10).await;
+            while peer.from.try_recv().is_ok() {}
+        }
+    };
+    tokio::select! {
+        () = noise => panic!("it was never done"),
+        ended = &mut peer.ended => assert_eq!(ended.unwrap(), DONE),
+    }
+    // Some of what was said may have come before it.
+    assert!(began.elapsed() < 3 * DOING);
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +250,7 @@ async fn a_peer_is_told_news_while_its_call_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_stranger_hears_nothing_before_its_answer() {
     let may_answer = Arc::<Notify>::default();
-    let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()) });
+    let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()), ..Echo::default() });
     assert_eq!(peer.text().await, "hello");
     peer.to.send(Ok(Message::Text("call".into()))).unwrap();
     peer.outbox.put("news".into());
