@@ -24,8 +24,10 @@ const PAYLOAD_BYTES_MAX: usize = 7_999;
 /// More than these never fit one payload, so they need not be remembered one by one.
 const SESSIONS_MAX: usize = 200;
 const LISTENERS_MAX: usize = 200;
+/// Of what is urgent, in one payload.
+const URGENT_BYTES_MAX: usize = 2_000;
 /// Frames for others' connections that go into a payload; where there are more, it names the row that they lie in.
-const SAID_BYTES_MAX: usize = 4_000;
+const SAID_BYTES_MAX: usize = 3_000;
 /// Frames that wait to be told; more are not, for they are a convenience.
 const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A listener that has heard nothing for this long asks whether its connection still stands.
@@ -37,6 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stand for "more than could be named".
 const EVERYTHING: &str = "*";
 const EVERYBODY: &str = "@*";
+const ALL_URGENT: &str = "^*";
 
 /// What happened since the last wake-up.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +48,9 @@ pub struct News {
     pub sessions: BTreeMap<SessionId, (i64, i64)>,
     /// Whoever has something new waiting for them, by name.
     pub listeners: BTreeSet<String>,
+    /// What must not be lost among those, however many there are.
+    pub urgent: BTreeSet<String>,
+    urgent_bytes: usize,
     /// Frames for an agent's connections elsewhere: whose, and what, as text without blanks.
     pub said: Vec<(String, String)>,
     said_bytes: usize,
@@ -56,11 +62,13 @@ pub struct News {
     pub everything: bool,
     /// Something waits for more listeners than were named.
     pub everybody: bool,
+    /// More is urgent than was named.
+    pub all_urgent: bool,
 }
 
 impl News {
     pub fn everything() -> Self {
-        Self { everything: true, everybody: true, jobs: true, ..Self::default() }
+        Self { everything: true, everybody: true, all_urgent: true, jobs: true, ..Self::default() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -75,8 +83,10 @@ impl News {
         self.jobs |= other.jobs;
         self.everything |= other.everything;
         self.everybody |= other.everybody;
+        self.all_urgent |= other.all_urgent;
         other.sessions.into_iter().for_each(|(session, numbers)| self.add_session(session, numbers));
         other.listeners.into_iter().for_each(|name| self.add_listener(name));
+        other.urgent.into_iter().for_each(|name| self.add_urgent(name));
         other.said.into_iter().for_each(|(name, frame)| self.say(name, frame));
         self.rows.extend(other.rows);
     }
@@ -104,6 +114,19 @@ impl News {
         }
     }
 
+    /// A name is one word.
+    pub fn add_urgent(&mut self, name: String) {
+        let bytes = name.len() + " ^".len();
+        if self.urgent.insert(name) {
+            self.urgent_bytes += bytes;
+        }
+        self.all_urgent |= self.urgent_bytes > URGENT_BYTES_MAX;
+        if self.all_urgent {
+            self.urgent.clear();
+            self.urgent_bytes = 0;
+        }
+    }
+
     fn add_session(&mut self, session: SessionId, (first, last): (i64, i64)) {
         let known = self.sessions.entry(session).or_insert((first, last));
         *known = (known.0.min(first), known.1.max(last));
@@ -113,13 +136,17 @@ impl News {
         }
     }
 
-    /// Words: who says it, `j` or `-`, and then `@listener` and `session:first-last`, as many as there are; or `@*` and `*`,
-    /// when they do not fit. Sessions give way first: whoever waits for one looks anyway, every few seconds. What is said
-    /// are words already, or `#row` where those lie.
+    /// Words: who says it, `j` or `-`, and then `^urgent`, `@listener` and `session:first-last`, as many as there are; or
+    /// `^*`, `@*` and `*`, when they do not fit. Sessions give way first: whoever waits for one looks anyway, every few
+    /// seconds. What is said are words already, or `#row` where those lie.
     fn encode(&self, origin: &str, said: &str) -> String {
         let mut text = format!("{origin} {}", if self.jobs { 'j' } else { '-' });
         let listeners: String = self.listeners.iter().map(|name| format!(" @{name}")).collect();
         text += said;
+        match self.all_urgent {
+            true => text.extend([" ", ALL_URGENT]),
+            false => self.urgent.iter().for_each(|name| text.extend([" ^", name])),
+        }
         let is_short = !self.everybody && text.len() + listeners.len() + EVERYTHING.len() < PAYLOAD_BYTES_MAX;
         text += &if is_short { listeners } else { format!(" {EVERYBODY}") };
         let sessions = self.sessions.iter().map(|(session, (first, last))| format!(" {session}:{first}-{last}"));
@@ -146,6 +173,13 @@ impl News {
             }
             if let Some(row) = word.strip_prefix('#').and_then(|row| row.parse().ok()) {
                 news.rows.push(row);
+                continue;
+            }
+            if let Some(name) = word.strip_prefix('^') {
+                match word {
+                    ALL_URGENT => news.all_urgent = true,
+                    _ => news.add_urgent(name.to_owned()),
+                }
                 continue;
             }
             match (word, word.strip_prefix('@'), range(word)) {
@@ -281,6 +315,7 @@ mod tests {
     fn what_is_told_is_heard() {
         let mut told = news(2, 3);
         told.add_listener("usr_1".into());
+        told.add_urgent("!a.b".into());
         let mut speaking = news(1, 2);
         [("a.b", "eA=="), ("c.d", "eQ==")]
             .into_iter()
@@ -337,10 +372,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_urgent_is_not_lost_among_mailboxes() {
+        let mut told = News::default();
+        told.add_urgent("!alice.localhost.test".into());
+        (0..=LISTENERS_MAX).for_each(|number| told.add_listener(format!("agent-{number}.localhost.test")));
+        told.say("a.b".into(), "x".repeat(SAID_BYTES_MAX - 6));
+        let (_, heard) = News::decode(&encode(&told, "a-server-of-this-name"));
+        let mut all = News::default();
+        all.merge(heard);
+        assert!(all.everybody && !all.all_urgent && all.urgent.contains("!alice.localhost.test"), "{all:?}");
+        (0..100).for_each(|number| told.add_urgent(format!("!agent-{number}.localhost.test")));
+        let text = encode(&told, "a-server-of-this-name");
+        assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
+        assert!(News::decode(&text).1.all_urgent, "more than can be named");
+    }
+
+    #[test]
     fn frames_that_do_not_fit_are_named_by_their_row() {
         let mut told = news(SESSIONS_MAX, i64::MAX);
         (0..LISTENERS_MAX).for_each(|number| told.add_listener(format!("usr_{number:032x}")));
         told.say("a.b".into(), "x".repeat(2 * PAYLOAD_BYTES_MAX));
+        (0..60).for_each(|number| told.add_urgent(format!("!agent-{number}.localhost.test")));
+        assert!(!told.all_urgent);
         let text = told.encode("a-server-of-this-name", " #7");
         assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
         assert_eq!(News::decode(&text).1.rows, [7]);

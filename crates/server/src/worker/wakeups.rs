@@ -81,7 +81,7 @@ impl Tray {
 
     /// Logins of an agent have ended.
     pub fn put_doubt(&self, aid: &Aid) {
-        self.lock().add_listener(format!("{DOUBT}{aid}"));
+        self.lock().add_urgent(format!("{DOUBT}{aid}"));
         self.some.notify_one();
     }
 
@@ -96,7 +96,7 @@ impl Tray {
     }
 
     fn put_place(&self, what: &str, aid: &Aid, Place { device_id, slot_id }: &Place) {
-        self.lock().add_listener(format!("{what}{device_id}/{slot_id}/{aid}"));
+        self.lock().add_urgent(format!("{what}{device_id}/{slot_id}/{aid}"));
         self.some.notify_one();
     }
 
@@ -219,9 +219,12 @@ async fn pass_on(app: &App, heard: &Tray) {
         if news.everybody {
             app.live.reread_all();
             app.mesh.delivery.look_at_all();
+        }
+        if news.all_urgent {
+            // One query for each connection: only where a revocation may have been missed.
             app.mesh.doubt_all();
         }
-        news.listeners.iter().for_each(|name| wake(app, name));
+        news.urgent.iter().chain(&news.listeners).for_each(|name| wake(app, name));
         for (name, frame) in &news.said {
             let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let Some(frame) = frame.map(Into::into) else { continue };
