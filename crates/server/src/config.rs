@@ -376,6 +376,7 @@ impl Config {
             ("limits.connections_max", limits.connections_max as u64, counted.clone()),
             ("limits.sockets_max", limits.sockets_max as u64, counted.clone()),
             ("limits.sockets_fresh_max", limits.sockets_fresh_max as u64, counted.clone()),
+            ("limits.sockets_fresh_per_address_max", limits.sockets_fresh_per_address_max as u64, counted.clone()),
             ("limits.sockets_per_caller_max", limits.sockets_per_caller_max as u64, counted),
             ("limits.socket_auth_ms", limits.socket_auth_ms, 1..=MS_MAX),
             ("limits.socket_ping_ms", limits.socket_ping_ms, 1..=MS_MAX),

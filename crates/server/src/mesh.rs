@@ -35,8 +35,6 @@ const ONE_KEY: usize = 16;
 const ANSWERS_REMEMBERED: usize = 4_096;
 /// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
 const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
-/// Connections of one address among those that have not introduced themselves: nobody keeps the others from logging in.
-const FRESH_PER_ADDRESS_MAX: usize = 256;
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
@@ -70,6 +68,7 @@ pub struct Mesh {
     pub sockets: Arc<Semaphore>,
     pub fresh: Arc<Semaphore>,
     fresh_of: Cache<Whose, Arc<Semaphore>>,
+    fresh_per_address_max: usize,
     misfits: Buckets<Whose>,
 }
 
@@ -96,6 +95,7 @@ impl Mesh {
             sockets: Arc::new(Semaphore::new(limits.sockets_max)),
             fresh: Arc::new(Semaphore::new(limits.sockets_fresh_max)),
             fresh_of: Cache::new(CALLERS_REMEMBERED),
+            fresh_per_address_max: limits.sockets_fresh_per_address_max,
             misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
@@ -145,11 +145,10 @@ impl Mesh {
         taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
     }
 
-    /// Counts a frame that is no call. False: there were too many.
     /// Places for connections from one address that have not introduced themselves.
     pub fn fresh_of(&self, peer: IpAddr) -> Arc<Semaphore> {
         let whose = Whose::peer(peer);
-        let make = || Ok::<_, Infallible>(Arc::new(Semaphore::new(FRESH_PER_ADDRESS_MAX)));
+        let make = || Ok::<_, Infallible>(Arc::new(Semaphore::new(self.fresh_per_address_max)));
         let Ok(places) = self.fresh_of.get_or_insert_with(&whose, make);
         places
     }
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
         assert!(mesh.count_misfit(Some(&aid), peer, now), "an agent is not held to what strangers do");
         let taken: Vec<_> = (0..1_000).filter_map(|_| mesh.fresh_of(peer).try_acquire_owned().ok()).collect();
-        assert_eq!(taken.len(), FRESH_PER_ADDRESS_MAX);
+        assert_eq!(taken.len(), LimitsSection::default().sockets_fresh_per_address_max);
         assert!(mesh.fresh_of(other).try_acquire_owned().is_ok());
     }
 }

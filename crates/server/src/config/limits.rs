@@ -27,6 +27,8 @@ pub struct LimitsSection {
     pub sockets_max: usize,
     /// Connections to the mesh's gateway that have not said yet whose they are, at once; each may take half a minute.
     pub sockets_fresh_max: usize,
+    /// Of those, from one address, so that nobody keeps the others from logging in. Behind a proxy all come from its address.
+    pub sockets_fresh_per_address_max: usize,
     /// WebSockets open at once by one caller.
     pub sockets_per_caller_max: usize,
     /// Who opens a WebSocket must say within this time who they are.
@@ -58,6 +60,7 @@ impl Default for LimitsSection {
             connections_max: 16_384,
             sockets_max: 12_288,
             sockets_fresh_max: 1_024,
+            sockets_fresh_per_address_max: 256,
             sockets_per_caller_max: 16,
             socket_auth_ms: 5_000,
             socket_ping_ms: 30_000,

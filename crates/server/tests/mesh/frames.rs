@@ -135,22 +135,23 @@ async fn connections_are_numbered(engine: Engine) {
 }
 
 async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.limits.sockets_fresh_max = 2).await;
+    let server = TestServer::with(engine, |setup| setup.config.limits.sockets_fresh_max = 4).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
     // What it took to log in may not have left yet.
     let open = async || Socket::open(&server, "/aun", &[]).await;
     let first = eventually("there is room for one", async || open().await.ok()).await;
     let second = eventually("there is room for two", async || open().await.ok()).await;
+    let _third = eventually("there is room for three", async || open().await.ok()).await;
+    let _fourth = eventually("there is room for four", async || open().await.ok()).await;
     assert_eq!(open().await.err(), Some(503));
     // Whoever says who it is makes room, and so does whoever leaves.
     let mut wire = Wire::over(first).await;
     let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
     wire.call("auth.connect", params).await;
-    let third = open().await.unwrap();
+    let _fifth = open().await.unwrap();
     assert_eq!(open().await.err(), Some(503));
     drop(second);
     eventually("there is room again", async || open().await.ok()).await;
-    drop(third);
 }
 
 async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {
