@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     Timestamp,
-    events::{EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER},
+    events::{
+        EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN,
+        PHASE_WAITING_PROVIDER,
+    },
     ids::{CommandId, RunId},
     liveness::Phase,
     permissions::{AskPermission, Asked},
@@ -147,6 +150,7 @@ impl Live {
                 let hints = self.hints_at_asking(payload).then(|| self.note(&format!("hint: {hint}")));
                 [Some(told), hints].into_iter().flatten().collect()
             }
+            PHASE_COST_UNKNOWN => vec![self.note(&line(&field(payload, "message"), 400))],
             PHASE_WAITING_PROVIDER => {
                 vec![self.note(&format!("the provider says later; waiting until {}", field(payload, "resumeAt")))]
             }

@@ -1,6 +1,7 @@
 //! `ostler run`: asks an agent for one turn and follows it to its end. The reply goes to stdout as it comes; the exit
 //! code is the outcome's.
 
+mod budgets;
 mod session;
 
 use std::{
@@ -37,7 +38,6 @@ use crate::{
     paint::Paint,
     screen::Screen,
     targets::Target,
-    times::parse_ms,
 };
 
 /// How often the status line counts on.
@@ -89,9 +89,8 @@ pub struct Args {
     /// Submit, print the run's id, and leave
     #[arg(long)]
     detach: bool,
-    /// The longest the turn may take, such as `90s` or `20m`
-    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
-    timeout: Option<i64>,
+    #[command(flatten)]
+    budgets: budgets::Budgets,
     /// Show the request that would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -189,10 +188,17 @@ fn request(args: &Args, prompt: &str, tenant: String) -> CreateRun {
         session_ref: args.session.clone().map(|session_id| SessionRef { session_id }),
         command: Some(CreateCommand {
             command_type: CommandType::Turn,
-            payload: RawJson::of(&json!({"prompt": prompt})),
+            payload: RawJson::of(&payload(args, prompt)),
             idempotency_key: None,
         }),
         ..CreateRun::default()
+    }
+}
+
+fn payload(args: &Args, prompt: &str) -> serde_json::Value {
+    match args.budgets.of_turn() {
+        none if none.is_empty() => json!({"prompt": prompt}),
+        budgets => json!({"prompt": prompt, "budgets": budgets}),
     }
 }
 
@@ -214,7 +220,7 @@ fn workspace(place: Option<&str>) -> serde_json::Value {
 /// The time it may take, and the profile's credential by its name: only the scripted agent never has one.
 fn policy(args: &Args) -> Option<RawJson> {
     let mut policy = serde_json::Map::new();
-    if let Some(ms) = args.timeout {
+    if let Some(ms) = args.budgets.timeout_ms() {
         policy.insert("timeoutMs".into(), ms.into());
     }
     for (name, asked) in [("sandbox", &args.sandbox), ("approval", &args.approval)] {

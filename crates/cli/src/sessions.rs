@@ -6,6 +6,7 @@ use ostler_protocol::{
     Failure,
     events::{EventType, EventView},
     limits::PAGE_ITEMS_MAX,
+    session_storage::{SessionStorage, StorageKind, StorageQuery},
     sessions::{
         ControlSession, CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView, UpdateSession,
     },
@@ -19,7 +20,7 @@ use crate::{
     live::phase_words,
     output::{self, Format, Output, harmless, line},
     targets::{SessionKey, Target, Within},
-    times::{Times, now},
+    times::{Times, iso, now},
 };
 
 /// Whose unread marks. Flattened where sessions are listed or read.
@@ -127,7 +128,7 @@ pub async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8, Failur
     Ok(exit_codes::OK)
 }
 
-/// Make, show, rename and close sessions
+/// Make, show, rename, close and evict sessions
 ///
 /// `ostler ps` lists them.
 #[derive(clap::Args, Debug)]
@@ -143,6 +144,7 @@ enum Verb {
     Show(ShowArgs),
     Rename(RenameArgs),
     Close(CloseArgs),
+    Evict(EvictArgs),
 }
 
 /// Make a session before its first run
@@ -188,6 +190,7 @@ pub async fn sessions(connection: &Connection, args: &Args) -> Result<u8, Failur
         Verb::Show(args) => show(connection, args).await,
         Verb::Rename(args) => rename(connection, args).await,
         Verb::Close(args) => close(connection, args).await,
+        Verb::Evict(args) => evict(connection, args).await,
     }
 }
 
@@ -214,6 +217,24 @@ struct RenameArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler sessions close review --yes\n  ostler sessions close review --dry-run")]
 struct CloseArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Remove what a session's agent keeps of the conversation, and the session's own workspace with the files in it
+///
+/// What was said can still be read; the session takes no more work. `ostler sessions show` says how much its agent keeps and
+/// until when.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions evict review --dry-run\n  ostler sessions evict review --yes")]
+struct EvictArgs {
     #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
         help = "Its id, the beginning of it, or one of its runs")]
     session: String,
@@ -252,6 +273,22 @@ async fn close(connection: &Connection, args: &CloseArgs) -> Result<u8, Failure>
     Ok(exit_codes::OK)
 }
 
+async fn evict(connection: &Connection, args: &EvictArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let query = StorageQuery { tenant_id: key.query().tenant_id };
+    let found = finder.client.session_storage(&key.id, &query).await?;
+    let id = line(&found.session_id, 200);
+    let held = storage(&found.storage, Times::default());
+    output::words(&format!("  session {id} of {} · {held}\n", line(&found.tenant_id, 80)));
+    if !args.confirm.ask("remove this, and the session's own workspace, for good?")? {
+        return Ok(exit_codes::OK);
+    }
+    let evicted = finder.client.delete_session_storage(&key.id, &query).await?;
+    args.output.one(&evicted, || format!("{id} evicted\n"));
+    Ok(exit_codes::OK)
+}
+
 async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failure> {
     let session = CreateSession {
         tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
@@ -286,6 +323,7 @@ fn render(session: &SessionView, times: Times) -> String {
         ("active", id(session.active_run_id)),
         ("latest", id(session.last_run_id)),
         ("events", session.last_seq.to_string()),
+        ("storage", storage(&session.storage, times)),
         ("chain", line(&session.chain_head.hash, 64)),
         ("made", times.ago(session.created_at, now())),
         ("changed", times.ago(session.updated_at, now())),
@@ -298,6 +336,22 @@ fn render(session: &SessionView, times: Times) -> String {
         fields.push(("next", line(&liveness.suggested_action, 200)));
     }
     fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+/// What the session's agent keeps of it.
+fn storage(storage: &SessionStorage, times: Times) -> String {
+    let kind = storage.storage_kind.as_str();
+    let mut words = vec![match (storage.storage_kind, storage.storage_evicted_at) {
+        (StorageKind::Evicted, Some(at)) => format!("{kind} {}", times.ago(at, now())),
+        _ => kind.to_owned(),
+    }];
+    if storage.storage_kind == StorageKind::Local {
+        if let (Some(files), Some(bytes)) = (storage.storage_files_count, storage.storage_size_bytes) {
+            words.push(format!("{}, {}", output::count(files, "file"), output::count(bytes, "byte")));
+        }
+        words.extend(storage.expires_at.map(|at| format!("kept until {}", iso(at))));
+    }
+    words.join(" · ")
 }
 
 #[cfg(test)]

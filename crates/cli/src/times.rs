@@ -48,7 +48,7 @@ impl Times {
 }
 
 /// To the millisecond, always as wide.
-fn iso(at: Timestamp) -> String {
+pub fn iso(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 

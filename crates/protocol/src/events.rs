@@ -78,6 +78,8 @@ pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
 pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
 /// What an agent asked for was refused without asking anybody: `command`, `reason`, `toolCallId`.
 pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
+/// A budget of cost is set, and nobody knows what the model costs.
+pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
 /// At most `max` characters of a text.

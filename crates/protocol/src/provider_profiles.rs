@@ -3,6 +3,7 @@
 
 mod config;
 mod credential;
+mod prices;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use utoipa::ToSchema;
 
 pub use config::ProfileConfig;
 pub use credential::{AUTH, CONFIG, Credential, MODEL_CATALOG};
+pub use prices::{Prices, TokensUsed};
 
 use crate::{
     Failure, FailureKind, Timestamp,

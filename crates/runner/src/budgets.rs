@@ -8,9 +8,13 @@ use ostler_protocol::{
     budgets::{Spent, UsedUp},
     events::EventType,
     policy::Budgets,
+    provider_profiles::{Prices, TokensUsed},
     results::RunResult,
 };
 use serde::Deserialize;
+use serde_json::{Map, Value};
+
+const COST: &str = "costUsd";
 
 /// Why the runner stops an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +28,9 @@ pub enum Stop {
 #[derive(Clone, Debug)]
 pub struct Meter {
     budgets: Budgets,
+    prices: Prices,
     spent: Spent,
+    said_cost_unknown: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -43,8 +49,27 @@ struct ToolView {
 }
 
 impl Meter {
-    pub fn new(budgets: Budgets) -> Self {
-        Self { budgets, spent: Spent::default() }
+    pub fn new(budgets: Budgets, prices: Prices) -> Self {
+        Self { budgets, prices, spent: Spent::default(), said_cost_unknown: false }
+    }
+
+    /// Adds what a call of the model cost, where the agent does not say and the profile's prices do. `true`: nobody does,
+    /// though a budget is set, and that was not said yet.
+    pub fn price(&mut self, used: &mut Map<String, Value>) -> bool {
+        if used.contains_key(COST) {
+            return false;
+        }
+        let count = |name: &str| used.get(name).and_then(Value::as_i64);
+        let cached_input = count("cachedInputTokens").unwrap_or(0);
+        // What was not counted is not free.
+        let counted = count("inputTokens").zip(count("outputTokens"));
+        let tokens = counted.map(|(input, output)| TokensUsed { input, cached_input, output });
+        let names: Vec<_> = ["model", "requestedModel"].iter().filter_map(|name| used.get(*name)?.as_str()).collect();
+        if let Some(cost) = tokens.and_then(|tokens| self.prices.cost_usd(&names, tokens)) {
+            used.insert(COST.to_owned(), cost.into());
+            return false;
+        }
+        self.budgets.max_cost_usd.is_some() && !std::mem::replace(&mut self.said_cost_unknown, true)
     }
 
     /// What earlier attempts used counts too.
@@ -96,7 +121,10 @@ mod tests {
 
     #[test]
     fn tokens_stop_when_reached_and_tool_calls_one_past() {
-        let mut meter = Meter::new(Budgets { max_tokens: Some(10), max_tool_calls: Some(1), ..Budgets::default() });
+        let mut meter = Meter::new(
+            Budgets { max_tokens: Some(10), max_tool_calls: Some(1), ..Budgets::default() },
+            Prices::default(),
+        );
         let usage = RawJson::of(&json!({"inputTokens": 4, "outputTokens": 1}));
         assert_eq!(meter.observe(EventType::Usage, &usage), None);
         let stop = meter.observe(EventType::Usage, &usage);
@@ -105,5 +133,25 @@ mod tests {
         assert_eq!(meter.before_tool(), None);
         assert_eq!(meter.observe(EventType::ToolCall, &started), None);
         assert!(meter.before_tool().is_some() && meter.observe(EventType::ToolCall, &started).is_some());
+    }
+    #[test]
+    fn a_call_costs_what_its_agent_says_or_else_what_the_profile_does() {
+        let prices: Prices = serde_json::from_value(json!({"m": {"input": 1.0, "output": 2.0}})).unwrap();
+        let mut meter = Meter::new(Budgets { max_cost_usd: Some(5.0), ..Budgets::default() }, prices);
+        let mut priced = |used: Value| {
+            let Value::Object(mut used) = used else { panic!() };
+            let unknown = meter.price(&mut used);
+            (used.get(COST).and_then(Value::as_f64), unknown)
+        };
+        let used = |model: &str| json!({"model": model, "inputTokens": 1_000_000, "outputTokens": 1_000_000});
+        assert_eq!(priced(used("m")), (Some(3.0), false));
+        let mut said = used("m");
+        said[COST] = json!(0.25);
+        assert_eq!(priced(said), (Some(0.25), false));
+        let mut dated = used("m-2030-01-01");
+        dated["requestedModel"] = "m".into();
+        assert_eq!(priced(dated), (Some(3.0), false), "the provider's name for it is another");
+        assert_eq!(priced(json!({"model": "m", "totalTokens": 7})), (None, true), "what was not counted is not free");
+        assert_eq!(priced(used("n")), (None, false), "that is said once");
     }
 }

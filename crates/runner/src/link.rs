@@ -13,14 +13,14 @@ use std::{
 
 use ostler_protocol::{
     RawJson,
-    events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_STEER_ACCEPTED},
+    events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_COST_UNKNOWN, PHASE_STEER_ACCEPTED},
     ids::{CommandId, PermissionId},
     json::canonical_hash,
     permissions::{self, AskPermission, PermissionRequest, PermissionStatus},
     runs::TerminalStatus,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::{Duration, timeout},
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Escaped bytes of the text of one message or output. The rest of the event's limit is for the fields around it.
-const TEXT_BYTES_MAX: usize = 240 * 1024;
+pub const TEXT_BYTES_MAX: usize = 240 * 1024;
 /// The server resolves a request at its deadline; should it not, the agent still does not wait for ever.
 const ANSWER_GRACE_MS: u64 = 60_000;
 /// Why a request is refused without asking anybody.
@@ -137,6 +137,17 @@ impl Link {
     pub async fn emit<T: Serialize>(&self, event_type: EventType, payload: &T) {
         self.room().await;
         self.shared.push(event_type, RawJson::of(payload));
+    }
+
+    /// What one call of the model used. Where the agent does not say what it cost, the profile's prices do.
+    pub async fn usage(&self, mut used: Map<String, Value>) {
+        let cost_unknown = self.shared.state().meter.price(&mut used);
+        self.emit(EventType::Usage, &used).await;
+        if cost_unknown {
+            let message = "the profile has no price for this model, so maxCostUsd does not stop it";
+            let phase = json!({"phase": PHASE_COST_UNKNOWN, "model": used.get("model"), "message": message});
+            self.emit(EventType::BackendStatus, &phase).await;
+        }
     }
 
     /// A piece of a message the agent is writing: `assistant_delta` or `reasoning_delta`.

@@ -3,7 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_protocol::{FailureKind, policy::Sandbox, provider_profiles::AgentConfig};
+use ostler_protocol::{
+    FailureKind,
+    policy::Sandbox,
+    provider_profiles::{AgentConfig, Prices},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -26,6 +30,8 @@ pub struct Outfit {
     /// Where the runner keeps track of what changes in the workspace; the agent has no business there.
     pub changes: Option<PathBuf>,
     pub patience: Patience,
+    /// What its models cost, as far as the profile says.
+    pub prices: Prices,
     /// The outfit could not be made ready: every turn ends with this.
     pub lacks: Option<Lack>,
     /// Who stands guard over the agent's program. `None`: nobody.
@@ -42,6 +48,16 @@ pub struct Patience {
     pub unreachable_ms: u64,
     /// A provider that says "later" is asked again after this, then after twice as long, and so on.
     pub later_ms: u64,
+}
+
+/// How often a provider that says "later" is asked again in one turn.
+const LATER_MAX: u32 = 3;
+
+impl Patience {
+    /// The pause before a provider that says "later" is asked again. `None`: it was asked often enough.
+    pub fn later_pause_ms(self, asked_again: u32) -> Option<u64> {
+        (asked_again < LATER_MAX).then(|| self.later_ms.saturating_mul(1 << asked_again))
+    }
 }
 
 impl Default for Patience {
@@ -69,6 +85,7 @@ impl Outfit {
             storage: None,
             changes: None,
             patience: Patience::default(),
+            prices: Prices::default(),
             lacks: None,
             guard: None,
             hidden: vec![],

@@ -39,7 +39,7 @@ const STOP_GRACE_MS: u64 = 10_000;
 
 /// Works on one turn of the backlog. Only what ends the whole tenure is an error.
 pub async fn work(tenure: &mut Tenure, outfit: &Outfit, agent: &mut dyn Agent, command: Command) -> Result<(), Halt> {
-    let prepared = prepare(tenure, agent, command).await;
+    let prepared = prepare(tenure, outfit, agent, command).await;
     let (turn, allowance, meter) = match prepared {
         Ok(Start::Go(go)) => *go,
         Ok(Start::EndAtOnce(command_id, end)) => return end_at_once(tenure, command_id, &end).await,
@@ -78,7 +78,7 @@ enum Start {
 }
 
 /// Takes the command up, and sees to what an earlier attempt left behind.
-async fn prepare(tenure: &mut Tenure, agent: &dyn Agent, command: Command) -> Result<Start, Refusal> {
+async fn prepare(tenure: &mut Tenure, outfit: &Outfit, agent: &dyn Agent, command: Command) -> Result<Start, Refusal> {
     let id = command.command_id;
     let is_repeat = command.state != CommandState::Pending && command.attempt_id != Some(tenure.attempt_id);
     let mut before = None;
@@ -100,7 +100,7 @@ async fn prepare(tenure: &mut Tenure, agent: &dyn Agent, command: Command) -> Re
         Ok(allowance) => allowance,
         Err(failure) => return Ok(Start::EndAtOnce(id, TurnEnd::failed(failure.kind, failure.message))),
     };
-    let mut meter = Meter::new(allowance.budgets.clone());
+    let mut meter = Meter::new(allowance.budgets.clone(), outfit.prices.clone());
     if let Some(result) = &before {
         meter.used_before(result);
     }

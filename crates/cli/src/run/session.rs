@@ -25,7 +25,7 @@ pub async fn submit(client: &Client, request: &CreateRun) -> Result<(CreatedRun,
     if let Some(hint) = differs(&run, request) {
         return Err(errors::with_hint(busy, hint));
     }
-    let command = client.create_command(&run_id, &lowered(first, &run, request)).await?;
+    let command = client.create_command(&run_id, &lowered(first, request)).await?;
     let before = run.last_seq;
     Ok((CreatedRun { run, command: Some(command), runner_job: None }, before))
 }
@@ -55,12 +55,12 @@ fn differs(run: &Run, request: &CreateRun) -> Option<String> {
     ))
 }
 
-/// The command in a run that was made earlier: the time it may take can only be less than the run's.
-fn lowered(first: &CreateCommand, run: &Run, request: &CreateRun) -> CreateCommand {
+/// The command in a run that was made earlier: the time it may take is its own too, and one above the run's changes nothing.
+fn lowered(first: &CreateCommand, request: &CreateRun) -> CreateCommand {
     let policy = request.execution_policy.as_ref().map(RawJson::to_value).unwrap_or_default();
     let mut payload = first.payload.to_value();
-    if let Some(asked) = policy["timeoutMs"].as_i64() {
-        payload["budgets"] = json!({"timeoutMs": asked.min(run.execution_policy.timeout_ms)});
+    if let Some(asked) = policy.get("timeoutMs") {
+        payload["budgets"]["timeoutMs"] = asked.clone();
     }
     CreateCommand { payload: RawJson::of(&payload), ..first.clone() }
 }

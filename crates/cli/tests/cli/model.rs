@@ -1,14 +1,14 @@
 //! A model server of one's own, behind a real server: what the README promises about it.
 
 use ostler_stand_ins::{chat, chat_with_key};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     home::{Engine, Home, on_both_engines},
     http::Http,
 };
 
-on_both_engines!(a_model_server_needs_a_config_and_nothing_else);
+on_both_engines!(a_model_server_needs_a_config_and_nothing_else, a_turn_may_cost_so_much_and_no_more);
 
 const KEY: &str = "planted-key-of-a-model-2c91";
 
@@ -32,6 +32,24 @@ fn a_model_server_needs_a_config_and_nothing_else(engine: Engine) {
     // The session's next run knows what was said in the one before.
     let (code, said) = run(&["run", "--profile", "model", "--session", "talk", "[[recall]]"]);
     assert!(code == Some(0) && said.contains("user=my name is Ada"), "{said}");
+}
+
+fn a_turn_may_cost_so_much_and_no_more(engine: Engine) {
+    let (home, provider) = (Home::new(engine), chat());
+    let server = home.serve();
+    let prices = "[ostler.prices.small]\ninput = 1000\noutput = 2000\n";
+    std::fs::write(home.path("model.toml"), config(&provider.base_url()) + prices).unwrap();
+    let run = |arguments: &[&str]| home.cli(Some(&server), arguments);
+    assert!(run(&["profiles", "config", "model", "--file", "model.toml"]).status.success());
+    // Ten tokens in and five out: two cents.
+    let within = run(&["run", "--profile", "model", "--max-cost", "0.03", "-o", "json", "hello"]);
+    assert!(within.status.success(), "{within:?}");
+    let result: Value = serde_json::from_slice(&within.stdout).unwrap();
+    assert_eq!(result["usage"]["costUsd"], 0.02);
+    let beyond = run(&["run", "--profile", "model", "--max-cost", "0.03", "-o", "json", "[[loop]]"]);
+    let result: Value = serde_json::from_slice(&beyond.stdout).unwrap();
+    assert_eq!((&result["failureKind"], &result["usage"]["costUsd"]), (&json!("budget-exceeded"), &json!(0.04)));
+    assert!(result["blocker"].as_str().unwrap().contains("maxCostUsd"), "{result}");
 }
 
 #[test]

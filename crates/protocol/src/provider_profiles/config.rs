@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::AgentConfig;
+use super::{AgentConfig, Prices};
 use crate::{
     Failure,
     limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
@@ -16,6 +16,8 @@ const OUR_TABLE: &str = "ostler";
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileConfig {
     pub agent: AgentConfig,
+    /// Of the models it calls, for whichever agent.
+    pub prices: Prices,
     /// Codex's own config.
     pub own: toml::Table,
     /// Files for the agent's home, by relative path, with `${NAME}` where a field of `auth.json` goes.
@@ -34,9 +36,16 @@ struct OurTable {
     keep: Vec<String>,
     #[serde(default)]
     files: BTreeMap<String, String>,
+    #[serde(default)]
+    prices: Prices,
 }
 
 impl ProfileConfig {
+    /// An agent with nothing else said.
+    pub fn of(agent: AgentConfig, own: toml::Table) -> Self {
+        Self { agent, prices: Prices::default(), own, files: BTreeMap::new() }
+    }
+
     pub fn read(text: &str) -> Result<Self, Failure> {
         let mut own: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -49,19 +58,20 @@ impl ProfileConfig {
                 refused(&format!("{place} is not a setting we know, or not of its type")).detail("field", place)
             })?),
         };
-        let Some(ours) = ours else { return Ok(Self { agent: AgentConfig::Codex, own, files: BTreeMap::new() }) };
-        let files = ours.files.clone();
+        let Some(ours) = ours else { return Ok(Self::of(AgentConfig::Codex, own)) };
+        let (files, prices) = (ours.files.clone(), ours.prices.clone());
         check_files(&files)?;
-        Ok(Self { agent: agent(ours)?, own, files })
+        prices.check()?;
+        Ok(Self { prices, files, ..Self::of(agent(ours)?, own) })
     }
 }
 
 /// Each agent takes its own settings; one of another agent's is a mistake that would change nothing.
 fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
-    let OurTable { agent, base_url, model, command, keep, files } = ours;
+    let OurTable { agent, base_url, model, command, keep, files, prices: _ } = ours;
     match (agent.as_deref().unwrap_or("codex"), base_url, model, command) {
         ("codex", None, None, None) if files.is_empty() && keep.is_empty() => Ok(AgentConfig::Codex),
-        ("codex", ..) => Err(refused("for codex the table [ostler] names the agent and nothing else")),
+        ("codex", ..) => Err(refused("for codex the table [ostler] names the agent and prices, and nothing else")),
         ("acp", None, None, Some(command)) => {
             check_paths("ostler.keep", keep.iter().map(String::as_str))?;
             Ok(AgentConfig::Acp { command: checked_command(command)?, keep })
@@ -137,7 +147,7 @@ pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<St
     Some(out)
 }
 
-fn refused(message: &str) -> Failure {
+pub fn refused(message: &str) -> Failure {
     Failure::invalid("config-shape", message)
 }
 
@@ -180,6 +190,11 @@ mod tests {
             ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\n\"../x\" = \"\"", "config-shape"),
             ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\n\"/x\" = \"\"", "config-shape"),
             ("[ostler]\nagent = \"acp\"\ncommand = [\"a\"]\n[ostler.files]\nx = \"${A\"", "config-shape"),
+            ("[ostler.prices.m]\ninput = 1\noutput = \"sk-pl4nted\"", "config-shape"),
+            ("[ostler.prices.m]\ninput = 1", "config-shape"),
+            ("[ostler.prices.m]\ninput = -1\noutput = 1", "config-shape"),
+            ("[ostler.prices.m]\ninput = nan\noutput = 1", "config-shape"),
+            ("[ostler.prices.m]\ninput = 1\noutput = 1\nper = 5", "config-shape"),
         ] {
             let failure = ProfileConfig::read(text).expect_err(text);
             assert_eq!(failure.rule_name(), Some(rule), "{text}: {failure:?}");

@@ -90,7 +90,7 @@ impl Credential {
             let message = format!("the profile {profile:?} has no config that names its model server");
             unavailable("profile-config-missing", profile, message)
         })?;
-        Ok(ProfileConfig { agent, own: toml::Table::new(), files: BTreeMap::new() })
+        Ok(ProfileConfig::of(agent, toml::Table::new()))
     }
 
     /// What its agent needs and is not there. Only Codex cannot do without; others say in their config what they want.

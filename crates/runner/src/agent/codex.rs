@@ -361,7 +361,11 @@ fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::R
 fn settings(policy: &ExecutionPolicy, outfit: &Outfit) -> Result<Value, TurnEnd> {
     let workspace = outfit.needs_workspace()?;
     let mut settings = json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER});
-    match permissions::profile(policy, outfit) {
+    let profile = permissions::profile(policy, outfit).map_err(|error| {
+        let message = format!("what is to be hidden from the agent cannot be looked into: {}", error.kind());
+        TurnEnd::failed(FailureKind::InfraFailed, message)
+    })?;
+    match profile {
         Some(profile) => {
             settings["permissions"] = permissions::PROFILE.into();
             settings["config"] = json!({"permissions": {permissions::PROFILE: profile}});

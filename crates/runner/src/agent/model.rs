@@ -22,7 +22,7 @@ use tokio::time::{Duration, sleep};
 
 use super::{AfterCrash, Agent, Left, Turn, TurnEnd, TurnResult};
 use crate::{
-    Outfit,
+    Outfit, Patience,
     holdback::clip,
     link::{Link, Steer},
 };
@@ -33,7 +33,7 @@ use wire::{Call, Message};
 
 /// Answers of the model in one turn: it may call tools, and be spoken to meanwhile, but not for ever.
 const ANSWERS_MAX: usize = 32;
-/// A request that found nobody, or was told to come later, is sent again after these pauses; then it is given up.
+/// A request that found nobody is sent again after these pauses; then it is given up.
 const PAUSES_MS: [u64; 4] = [250, 500, 1_000, 2_000];
 /// A provider may name a longer pause, within this.
 const PAUSE_MS_MAX: u64 = 60_000;
@@ -57,7 +57,16 @@ impl Model {
         };
         let mut said = opening(&turn.conversation, &turn.asked());
         said.last_mut().expect("what is asked").show(&turn.images);
-        Talk { endpoint, tools: &self.tools, said, ear: Ear { link, heard: VecDeque::new() } }.run().await
+        Talk {
+            endpoint,
+            tools: &self.tools,
+            patience: self.outfit.patience,
+            later: 0,
+            said,
+            ear: Ear { link, heard: VecDeque::new() },
+        }
+        .run()
+        .await
     }
 }
 
@@ -129,6 +138,9 @@ struct Reply {
 struct Talk<'a> {
     endpoint: Endpoint,
     tools: &'a Tools,
+    patience: Patience,
+    /// How often the provider said "later" in this turn.
+    later: u32,
     said: Vec<Message>,
     ear: Ear,
 }
@@ -225,7 +237,7 @@ impl Talk<'_> {
             self.ear.link.reasoning(&thought_id, &reply.reasoning).await;
         }
         let ending = answer.ending();
-        self.ear.link.emit(EventType::Usage, &ending.usage).await;
+        self.ear.link.usage(ending.usage).await;
         if let Some(reason) = ending.cut_short {
             let phase = json!({"phase": "completion:cut-short", "finishReason": reason});
             self.ear.link.emit(EventType::BackendStatus, &phase).await;
@@ -243,9 +255,11 @@ impl Talk<'_> {
                 Ok(answer) => return Ok(Ok(answer)),
                 Err(trouble) => trouble,
             };
-            let Some(pause) = pauses.next().filter(|_| trouble.may_pass) else { return Ok(Err(trouble.end())) };
-            let pause = Duration::from_millis(trouble.retry_after_ms.unwrap_or(pause).clamp(pause, PAUSE_MS_MAX));
-            self.park(&trouble, pause).await?;
+            let pause = if trouble.says_later { self.patience.later_pause_ms(self.later) } else { pauses.next() };
+            let Some(pause) = pause.filter(|_| trouble.may_pass) else { return Ok(Err(trouble.end())) };
+            self.later += u32::from(trouble.says_later);
+            let named = trouble.retry_after_ms.unwrap_or(0).min(PAUSE_MS_MAX);
+            self.park(&trouble, Duration::from_millis(pause.max(named))).await?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use ostler_protocol::{
     FailureKind,
-    commands::{Command, CommandType},
+    commands::{Command, CommandState, CommandType},
     events::EventType,
     ids::CommandId,
     provider_profiles::AgentConfig,
@@ -143,6 +143,30 @@ async fn what_an_agent_says_becomes_events_and_two_turns_need_one_process() {
     assert_eq!(of_type(kernel, EventType::Usage), [usage]);
     assert_eq!(phases(kernel, "initialize:completed").len(), 1);
     assert_eq!(of_type(kernel, EventType::Session)[0]["threadId"], "s1");
+}
+
+#[tokio::test]
+async fn each_prompt_of_a_turn_is_counted_where_usage_comes_with_its_answer() {
+    let stage = Stage::new(
+        r#"begin
+        read -r l; text 'One and one.'; until [ -e steered ]; do sleep 0.05; done; sleep 1
+        reply 3 '{"stopReason":"end_turn","usage":{"inputTokens":10,"outputTokens":5,"totalTokens":15}}'
+        read -r l; text 'Two.'
+        reply 4 '{"stopReason":"end_turn","usage":{"inputTokens":20,"outputTokens":5,"totalTokens":1025,"cachedReadTokens":1000}}'
+        listen"#,
+    );
+    let command_id = stage.ask("one");
+    let runner = stage.start();
+    stage.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
+    let steer = stage.kernel.submit(CommandType::Steer, json!({"prompt": "two"}));
+    stage.kernel.until(|kernel| kernel.command(steer).state != CommandState::Pending).await;
+    std::fs::write(stage.workspace.path().join("steered"), "").unwrap();
+    runner.await.unwrap();
+    assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Completed);
+    assert_eq!(messages(&stage.kernel).len(), 2, "the steer was said");
+    let used = of_type(&stage.kernel, EventType::Usage);
+    let input: Vec<_> = used.iter().map(|used| used["inputTokens"].as_i64().unwrap()).collect();
+    assert_eq!(input, [10, 1_020], "what came from a cache was read too");
 }
 
 const ASKS: &str = r#"begin

@@ -10,7 +10,7 @@ use ostler_protocol::{
     provider_profiles::AgentConfig,
     runs::TerminalStatus,
 };
-use ostler_runner::{Outfit, RunnerOrder, RunnerOutcome, run};
+use ostler_runner::{Outfit, Patience, RunnerOrder, RunnerOutcome, run};
 use ostler_stand_ins::{Endpoint, chat, chat_with_key};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,10 +18,12 @@ use tokio::task::JoinHandle;
 
 use crate::kernel::{Kernel, of_type};
 
+const LATER_MS: u64 = 20;
 const KEY: &str = "planted-key-of-the-model";
 
 fn outfit(base_url: String) -> Outfit {
-    Outfit::bare(AgentConfig::Model { base_url, model: "small".into() })
+    let patience = Patience { later_ms: LATER_MS, ..Patience::default() };
+    Outfit { patience, ..Outfit::bare(AgentConfig::Model { base_url, model: "small".into() }) }
 }
 
 /// A home with a key file of this content.
@@ -69,7 +71,7 @@ async fn a_reply_is_streamed_counted_and_final() {
     let streamed: String = deltas.iter().map(|delta| delta["delta"].as_str().unwrap()).collect();
     assert_eq!(streamed, "You said: hello there");
     assert_eq!(deltas[0]["messageId"], message["messageId"]);
-    let usage = json!({"model": "stand-in", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15});
+    let usage = json!({"model": "stand-in", "requestedModel": "small", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15});
     assert_eq!(of_type(&kernel, EventType::Usage), [usage]);
     let asked = endpoint.seen().remove(0);
     assert_eq!((&asked.body["model"], asked.authorization), (&json!("small"), None));
@@ -182,6 +184,11 @@ async fn a_provider_that_says_later_is_asked_again_and_the_wait_is_told() {
     assert_eq!(waits.len(), 2);
     assert!(waits[0]["resumeAt"].is_string());
     assert_eq!(endpoint.seen().len(), 3);
+    let (kernel, command) = turn("[[busy:9]]", outfit(endpoint.base_url()), json!({})).await;
+    assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::ProviderUnavailable)));
+    let phases = of_type(&kernel, EventType::BackendStatus);
+    let waits = phases.iter().filter(|phase| phase["phase"] == "waiting-provider").count();
+    assert_eq!((waits, endpoint.seen().len()), (3, 3 + 4), "as often as any other agent asks");
 }
 
 #[tokio::test]
@@ -202,6 +209,30 @@ async fn the_budget_counts_the_providers_own_tokens() {
     let (_, command) = turn("[[loop]]", outfit(endpoint.base_url()), json!({"maxTokens": 45})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
     assert_eq!(endpoint.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_budget_of_cost_counts_the_profiles_prices() {
+    let endpoint = chat();
+    let prices = json!({"small": {"input": 1_000.0, "output": 2_000.0}});
+    let outfit = Outfit { prices: serde_json::from_value(prices).unwrap(), ..outfit(endpoint.base_url()) };
+    let (kernel, command) = turn("[[loop]]", outfit, json!({"maxCostUsd": 0.06})).await;
+    assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
+    let terminal = command.terminal.unwrap();
+    assert!(terminal.message.unwrap().contains("maxCostUsd of 0.06"));
+    let cost: Vec<_> = of_type(&kernel, EventType::Usage).iter().map(|used| used["costUsd"].clone()).collect();
+    assert_eq!(cost, [json!(0.02), json!(0.02), json!(0.02)]);
+}
+
+#[tokio::test]
+async fn a_budget_of_cost_that_nobody_can_count_is_said_once() {
+    let endpoint = chat();
+    let (kernel, command) = turn("[[run:ls]]", outfit(endpoint.base_url()), json!({"maxCostUsd": 0.01})).await;
+    assert_eq!(end(&command).0, TerminalStatus::Completed);
+    let phases = of_type(&kernel, EventType::BackendStatus);
+    let unknown: Vec<_> = phases.iter().filter(|phase| phase["phase"] == "budget:cost-unknown").collect();
+    assert_eq!(unknown.len(), 1, "{phases:?}");
+    assert_eq!((of_type(&kernel, EventType::Usage).len(), &unknown[0]["model"]), (2, &json!("stand-in")));
 }
 
 /// Starts a turn and waits until the model speaks.

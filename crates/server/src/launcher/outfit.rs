@@ -48,10 +48,10 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Outfit {
 }
 
 async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
-    let (agent, files) = provider_profiles::outfit(app, &run.backend_profile).await?;
+    let (config, files) = provider_profiles::outfit(app, &run.backend_profile).await?;
     let agents = &app.config.agents;
-    let program = agents.codex.clone().filter(|_| agent == AgentConfig::Codex);
-    let bare = Outfit::bare(agent);
+    let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
+    let bare = Outfit { prices: config.prices, ..Outfit::bare(config.agent) };
     let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app), ..bare };
     // The operator's token is in there, and what other agents were given.
     outfit.hidden = vec![app.config.data_dir()?];

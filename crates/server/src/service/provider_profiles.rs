@@ -11,7 +11,7 @@ use ostler_protocol::{
     limits::PROFILES_MAX,
     policy::{ProviderCredential, Sandbox, SecretRef},
     provider_profiles::{
-        AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileConfigText, ProviderProfile,
+        AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileConfig, ProfileConfigText, ProviderProfile,
         ProviderProfileList, PutConfig, PutCredential, ValidateProfile, Validation, ValidationRecord, profile_of,
         secret_name, secret_ref,
     },
@@ -293,8 +293,8 @@ fn needs_none(app: &App, profile: &str) -> bool {
     app.config.policy.credential_free_profiles.iter().any(|name| name == profile)
 }
 
-/// The agent of a profile, and the files of its home.
-pub async fn outfit(app: &App, profile: &str) -> Result<(AgentConfig, BTreeMap<String, SecretString>), Failure> {
+/// What a profile's config says, and the files of its agent's home.
+pub async fn outfit(app: &App, profile: &str) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
     let secret = app.secrets.get(&secret_name(profile)).await?;
     if secret.is_none() && !BUILT_IN.contains(&profile) {
         let message = format!("there is no profile {profile:?}");
@@ -302,7 +302,7 @@ pub async fn outfit(app: &App, profile: &str) -> Result<(AgentConfig, BTreeMap<S
     }
     let credential = secret.map(|secret| secret.credential).unwrap_or_default();
     learn(app, &credential);
-    credential.home(profile).map(|(config, files)| (config.agent, files))
+    credential.home(profile)
 }
 
 /// Tries a profile: an ordinary run with a short prompt. Answers at once.

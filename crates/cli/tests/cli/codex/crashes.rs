@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
+    home::Engine,
     inn::{CODEX, Inn, is_phase, is_tool},
     runner::count,
 };
@@ -50,14 +51,23 @@ fn a_server_that_is_killed_resumes_the_thread_when_it_is_back() {
 
 #[test]
 fn a_run_on_a_session_whose_storage_was_evicted_is_refused_before_anything_starts() {
-    let mut inn = Inn::open(&CODEX, "resident");
+    let kept_for = [("OSTLER_SESSIONS__STORAGE_TTL_MS", "86400000")];
+    let mut inn = Inn::open_on(Engine::Sqlite, &CODEX, "resident", &kept_for);
     let session = json!({"sessionRef": {"sessionId": "kept-here"}});
     let (run, turn) = inn.submit_with("hello", json!({}), session.clone());
     inn.ended(&run, &turn);
     inn.http.post(&format!("/api/v1/runs/{run}/cancel"), &json!({})).good();
     let calls = inn.provider.seen().len();
-    let evicted = inn.http.send("DELETE", "/api/v1/sessions/kept-here/storage", &[], "").unwrap();
-    evicted.good();
+    let cli = |arguments: &[&str]| {
+        let output = inn.home.cli(Some(&inn.server), arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = cli(&["sessions", "show", "kept-here"]);
+    assert!(shown.contains("storage  local · ") && shown.contains(" · kept until "), "{shown}");
+    assert_eq!(cli(&["sessions", "evict", "kept-here", "--dry-run"]), "");
+    assert_eq!(cli(&["sessions", "evict", "kept-here", "--yes"]), "kept-here evicted\n");
+    assert!(cli(&["sessions", "show", "kept-here"]).contains("storage  evicted "));
     let body = inn.request("again", json!({}), session);
     let (_, kind, _) = inn.http.post("/api/v1/runs", &body).refusal();
     assert_eq!(kind, "session-store-evicted");

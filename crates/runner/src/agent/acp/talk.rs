@@ -160,7 +160,8 @@ impl<'a> Talk<'a> {
                 }
                 Happening::Steer(steer) => self.steers.push_back(steer),
                 Happening::Silence if stop_by.is_some() => return Err(Ended::Deaf),
-                Happening::Silence if self.updates.has_open_tools() || self.host.is_waiting() => {}
+                // It is at work, or waits for us: what is said of a provider does not fit it any more.
+                Happening::Silence if self.updates.has_open_tools() || self.host.is_waiting() => self.is_at_it = true,
                 Happening::Silence if !self.is_at_it => {
                     let message = format!(
                         "the agent said nothing for {} ms after it was asked; its provider may be out of reach",

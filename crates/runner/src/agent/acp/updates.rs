@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use ostler_protocol::{events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::wire::{ToolCall, Update, Usage};
 use crate::{holdback::clip, link::Link};
@@ -56,6 +56,7 @@ impl Updates {
             _ => {}
         }
         if let Some(usage) = update.meta.and_then(|meta| meta.usage) {
+            self.counted = true;
             self.usage(link, &usage).await;
         }
         Ok(())
@@ -103,19 +104,18 @@ impl Updates {
 
     /// What one call of the model cost, as the agent counted it.
     pub async fn usage(&mut self, link: &Link, usage: &Usage) {
-        self.counted = true;
+        let (input, output) = usage.whole();
         let counts = [
-            ("inputTokens", usage.input_tokens),
-            ("outputTokens", usage.output_tokens),
+            ("inputTokens", input),
+            ("outputTokens", output),
             ("totalTokens", usage.total_tokens),
             ("cachedInputTokens", usage.cached_read_tokens),
             ("reasoningTokens", usage.thought_tokens),
         ];
         let known =
             counts.into_iter().filter_map(|(name, count)| Some((name.to_owned(), i64::try_from(count?).ok()?.into())));
-        let payload: Map<String, Value> =
-            [("model".to_owned(), self.model.as_str().into())].into_iter().chain(known).collect();
-        link.emit(EventType::Usage, &payload).await;
+        let model = ("model".to_owned(), self.model.as_str().into());
+        link.usage([model].into_iter().chain(known).collect()).await;
     }
 
     /// Whether the agent told usage as it went, so that a sum at the end would count twice.

@@ -118,8 +118,30 @@ pub struct Usage {
     pub total_tokens: Option<u64>,
     #[serde(alias = "cachedTokens")]
     pub cached_read_tokens: Option<u64>,
+    pub cached_write_tokens: Option<u64>,
     pub thought_tokens: Option<u64>,
 }
+
+impl Usage {
+    /// All that was read and all that was written. Some agents count what came from a cache, and what was thought, among
+    /// these; others count it beside them, which the total tells.
+    pub fn whole(&self) -> (Option<u64>, Option<u64>) {
+        let count = |count: Option<u64>| count.unwrap_or(0).min(COUNT_MAX);
+        let cached = count(self.cached_read_tokens) + count(self.cached_write_tokens);
+        let thought = count(self.thought_tokens);
+        let plain = count(self.input_tokens) + count(self.output_tokens);
+        let beside = [(cached, thought), (cached, 0), (0, thought)];
+        let is_total = |(cached, thought): &(u64, u64)| self.total_tokens == Some(plain + cached + thought);
+        let (read, written) = beside.into_iter().find(is_total).unwrap_or_default();
+        (
+            self.input_tokens.map(|input| input.min(COUNT_MAX) + read),
+            self.output_tokens.map(|output| output.min(COUNT_MAX) + written),
+        )
+    }
+}
+
+/// No agent counts beyond this; sums of these do not overflow.
+const COUNT_MAX: u64 = 1 << 53;
 
 /// What is known of a tool call: whole in `tool_call` and permission requests, changes in `tool_call_update`.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -373,10 +373,16 @@ impl<'a> Conversation<'a> {
             return;
         }
         let used = total.since(before);
-        let payload = json!({"model": self.live.model, "inputTokens": used.input_tokens,
-            "cachedInputTokens": used.cached_input_tokens, "outputTokens": used.output_tokens,
-            "reasoningOutputTokens": used.reasoning_output_tokens, "totalTokens": used.input_tokens + used.output_tokens});
-        self.link.emit(EventType::Usage, &payload).await;
+        let counts = [
+            ("inputTokens", used.input_tokens),
+            ("cachedInputTokens", used.cached_input_tokens),
+            ("outputTokens", used.output_tokens),
+            ("reasoningTokens", used.reasoning_output_tokens),
+            ("totalTokens", used.input_tokens + used.output_tokens),
+        ];
+        let model = ("model".to_owned(), self.live.model.as_str().into());
+        let counts = counts.map(|(name, count)| (name.to_owned(), count.into()));
+        self.link.usage([model].into_iter().chain(counts).collect()).await;
     }
 
     /// An error that is not the end: Codex tries again.

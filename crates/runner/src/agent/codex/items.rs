@@ -10,7 +10,10 @@ use super::{
     output::{Output, Piece},
     wire::{DeltaNote, FileChange, Item},
 };
-use crate::{holdback::clip, link::Link};
+use crate::{
+    holdback::clip,
+    link::{Link, TEXT_BYTES_MAX, fit},
+};
 
 const THOUGHT_BYTES_MAX: usize = 32 * 1024;
 const ARGUMENT_CHARS_MAX: usize = 2_000;
@@ -204,8 +207,10 @@ async fn compaction(link: &Link, what: &str) {
 
 async fn tell(link: &Link, tool_call_id: &str, pieces: Vec<Piece>) {
     for piece in pieces {
-        let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": piece.text,
-            "textTruncated": piece.is_cut, "outputTruncated": piece.is_cut, "isBeginning": piece.is_beginning});
+        let (text, is_unfit) = fit(&piece.text, TEXT_BYTES_MAX);
+        let is_cut = piece.is_cut || is_unfit;
+        let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": text, "textTruncated": is_cut,
+            "outputTruncated": is_cut, "isBeginning": piece.is_beginning});
         link.emit(EventType::CommandOutput, &payload).await;
     }
 }

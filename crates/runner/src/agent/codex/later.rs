@@ -13,16 +13,14 @@ use crate::agent::{Left, TurnEnd};
 /// What the thread is told when it has heard the prompt before.
 pub const GO_ON: &str = "The work on this request was cut off before it was finished. Look at what has been done already, and \
     go on from there; do not do again what is done.";
-/// How often a provider that says "later" is asked again in one turn.
-const LATER_MAX: u32 = 3;
 
 impl Conversation<'_> {
     /// Waits until the provider may be asked again. `Some`: it was asked often enough.
     pub(super) async fn wait_for_provider(&mut self, error: &TurnError) -> Result<Option<TurnEnd>, Left> {
-        if self.later == LATER_MAX {
+        let Some(wait_ms) = self.outfit.patience.later_pause_ms(self.later) else {
             return Ok(Some(TurnEnd::blocked(FailureKind::ProviderUnavailable, failures::message(error))));
-        }
-        let wait = Duration::from_millis(self.outfit.patience.later_ms.saturating_mul(1 << self.later));
+        };
+        let wait = Duration::from_millis(wait_ms);
         self.later += 1;
         let phase = json!({"phase": PHASE_WAITING_PROVIDER, "resumeAt": after(wait), "attempt": self.later,
             "message": failures::message(error)});

@@ -2,7 +2,10 @@
 //! hidden from agents (the server's data directory: other agents' homes, keys, tokens) but the workspace and a place for what
 //! is temporary. Codex confines its tools by it; Codex itself is not confined.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use ostler_protocol::{
     FailureKind,
@@ -16,8 +19,8 @@ use crate::{Outfit, agent::TurnEnd};
 /// The profile's name; a profile of this name in the agent's own configuration does not count.
 pub const PROFILE: &str = "ostler";
 
-/// `None`: the run's tools are not confined.
-pub fn profile(policy: &ExecutionPolicy, outfit: &Outfit) -> Option<Value> {
+/// `None`: the run's tools are not confined. What cannot be looked into cannot be hidden, so then there is no turn.
+pub fn profile(policy: &ExecutionPolicy, outfit: &Outfit) -> io::Result<Option<Value>> {
     // Codex knows places by their real names.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let workspace = outfit.workspace.as_ref().map(real).unwrap_or_default();
@@ -25,10 +28,12 @@ pub fn profile(policy: &ExecutionPolicy, outfit: &Outfit) -> Option<Value> {
     let mut files = Map::new();
     let mut allow = |path: &Path, access: &str| files.insert(path.display().to_string(), access.into());
     let base = match policy.sandbox {
-        Sandbox::DangerFullAccess => return None,
+        Sandbox::DangerFullAccess => return Ok(None),
         Sandbox::ReadOnly => {
             // Codex opens nothing again for reading below what it denies, so what lies beside the workspace is denied.
-            hidden.flat_map(|hidden| beside(&hidden, &workspace)).for_each(|path| drop(allow(&path, "deny")));
+            for hidden in hidden {
+                beside(&hidden, &workspace)?.iter().for_each(|path| drop(allow(path, "deny")));
+            }
             ":read-only"
         }
         Sandbox::WorkspaceWrite => {
@@ -44,7 +49,7 @@ pub fn profile(policy: &ExecutionPolicy, outfit: &Outfit) -> Option<Value> {
         }
     };
     let network = json!({"enabled": policy.network == Network::Enabled});
-    Some(json!({"extends": base, "filesystem": files, "network": network}))
+    Ok(Some(json!({"extends": base, "filesystem": files, "network": network})))
 }
 
 /// A Codex that does not know such profiles would hold its tools to whatever its own configuration says.
@@ -61,13 +66,20 @@ pub fn check_taken(policy: &ExecutionPolicy, answer: &ThreadAnswer) -> Result<()
 }
 
 /// All of a directory but the way to a place within it.
-fn beside(directory: &Path, place: &Path) -> Vec<PathBuf> {
+fn beside(directory: &Path, place: &Path) -> io::Result<Vec<PathBuf>> {
     if !place.starts_with(directory) {
-        return vec![directory.to_owned()];
+        return Ok(vec![directory.to_owned()]);
     }
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    let entries = entries.filter(|entry| entry != place);
-    entries.flat_map(|entry| if place.starts_with(&entry) { beside(&entry, place) } else { vec![entry] }).collect()
+    let mut found = vec![];
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        match path {
+            path if path == place => {}
+            path if place.starts_with(&path) => found.extend(beside(&path, place)?),
+            path => found.push(path),
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -81,9 +93,11 @@ mod tests {
             std::fs::create_dir_all(data.path().join(path)).unwrap();
         }
         std::fs::write(data.path().join("token"), "").unwrap();
-        let mut found = beside(data.path(), &data.path().join("workspaces/mine/work"));
+        let mut found = beside(data.path(), &data.path().join("workspaces/mine/work")).unwrap();
         found.sort();
         assert_eq!(found, ["homes", "token", "workspaces/theirs"].map(|path| data.path().join(path)));
-        assert_eq!(beside(data.path(), Path::new("/srv/project")), [data.path()]);
+        assert_eq!(beside(data.path(), Path::new("/srv/project")).unwrap(), [data.path()]);
+        let gone = data.path().join("gone");
+        assert!(beside(&gone, &gone.join("work")).is_err(), "what cannot be looked into is not taken for empty");
     }
 }

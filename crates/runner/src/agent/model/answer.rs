@@ -44,7 +44,10 @@ pub struct Ending {
 
 #[derive(Default)]
 struct Said {
-    model: String,
+    /// As it was asked for.
+    requested: String,
+    /// As the provider calls it.
+    model: Option<String>,
     usage: Option<Usage>,
     calls: Vec<Call>,
     finish_reason: Option<String>,
@@ -52,7 +55,7 @@ struct Said {
 
 impl Answer {
     pub fn new(response: Response, model: String) -> Self {
-        let said = Said { model, ..Said::default() };
+        let said = Said { requested: model, ..Said::default() };
         Self { response, parser: Parser::default(), bytes: 0, ready: VecDeque::new(), said, over: false }
     }
 
@@ -80,7 +83,11 @@ impl Answer {
             .said
             .finish_reason
             .filter(|reason| !matches!(reason.as_str(), "stop" | "tool_calls" | "function_call"));
-        Ending { usage: usage(self.said.model, self.said.usage), calls: self.said.calls, cut_short: reason }
+        Ending {
+            usage: usage(self.said.requested, self.said.model, self.said.usage),
+            calls: self.said.calls,
+            cut_short: reason,
+        }
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
@@ -106,10 +113,8 @@ impl Answer {
 
 impl Said {
     fn take(&mut self, chunk: Chunk, ready: &mut VecDeque<Piece>) -> Result<(), Trouble> {
-        self.model = chunk
-            .model
-            .filter(|name| (1..=NAME_BYTES_MAX).contains(&name.len()))
-            .unwrap_or(std::mem::take(&mut self.model));
+        let model = chunk.model.filter(|name| (1..=NAME_BYTES_MAX).contains(&name.len()));
+        self.model = model.or(self.model.take());
         self.usage = chunk.usage.or(self.usage.take());
         for choice in chunk.choices {
             self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
@@ -154,7 +159,7 @@ impl Said {
 }
 
 /// What the provider counted, under our names. What it did not count is left out, not guessed.
-fn usage(model: String, counted: Option<Usage>) -> Map<String, Value> {
+fn usage(requested: String, model: Option<String>, counted: Option<Usage>) -> Map<String, Value> {
     let counted = counted.unwrap_or_default();
     let (input, output) =
         (counted.prompt_tokens_details.unwrap_or_default(), counted.completion_tokens_details.unwrap_or_default());
@@ -167,7 +172,9 @@ fn usage(model: String, counted: Option<Usage>) -> Map<String, Value> {
     ];
     let known =
         counts.into_iter().filter_map(|(name, count)| Some((name.to_owned(), i64::try_from(count?).ok()?.into())));
-    [("model".to_owned(), Value::from(model))].into_iter().chain(known).collect()
+    let other = model.as_ref().filter(|model| **model != requested).map(|_| ("requestedModel", requested.clone()));
+    let names = [("model", model.unwrap_or(requested))].into_iter().chain(other);
+    names.map(|(name, model)| (name.to_owned(), Value::from(model))).chain(known).collect()
 }
 
 /// Once an answer has begun it is not asked for again: somebody has read it.

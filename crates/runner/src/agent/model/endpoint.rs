@@ -48,7 +48,7 @@ pub struct Trouble {
     pub may_pass: bool,
     pub retry_after_ms: Option<u64>,
     /// The provider itself said to come later.
-    says_later: bool,
+    pub says_later: bool,
 }
 
 impl Trouble {

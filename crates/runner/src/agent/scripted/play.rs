@@ -55,7 +55,7 @@ impl Play {
             Step::AwaitSteer { wait_ms, is_final } => return self.await_steer(wait_ms, is_final).await,
             Step::Usage(mut usage) => {
                 usage.entry("model").or_insert_with(|| "scripted".into());
-                self.link.emit(EventType::Usage, &usage).await;
+                self.link.usage(usage).await;
             }
             Step::Crash { always } => self.crash(always).await?,
             Step::Error { kind, message } => {

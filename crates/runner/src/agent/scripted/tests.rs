@@ -59,7 +59,7 @@ impl Stage {
     }
 
     fn with(turn: Turn, budgets: Budgets) -> Self {
-        let (link, end) = link::open(&turn, 1, Meter::new(budgets));
+        let (link, end) = link::open(&turn, 1, Meter::new(budgets, Default::default()));
         let play = Box::pin(async move { Scripted.turn(&turn, link).await });
         Self { end, play }
     }

@@ -112,6 +112,22 @@ async fn what_a_command_said_before_codex_listened_is_told_when_it_ends() {
 }
 
 #[tokio::test]
+async fn output_that_does_not_fit_an_event_is_cut_and_not_left_out() {
+    let item = r#""threadId":"t1","item":{"type":"commandExecution","id":"c","command":"x""#;
+    let script = format!(
+        r#"printed=$(head -c 60000 /dev/zero | tr '\0' 1 | sed 's/1/\\u0001/g')
+           say '{{"method":"item/started","params":{{{item}}}}}}}'
+           say '{{"method":"item/completed","params":{{{item},"status":"completed","aggregatedOutput":"'"$printed"'"}}}}}}'
+           {ENDING}; read rest"#
+    );
+    let played = played_by(&script).play("hello").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.phases());
+    let output = played.all("command_output");
+    let (text, is_cut) = (output[0]["text"].as_str().unwrap(), &output[0]["outputTruncated"]);
+    assert_eq!((output.len(), text.len(), is_cut), (1, 240 * 1024 / 6, &true.into()));
+}
+
+#[tokio::test]
 async fn settings_are_told_with_the_thread_and_a_request_that_comes_before_the_turn_is_answered() {
     let script = r#"read_to() { read -r line; printf '%s\n' "$line" >> "$HOME/heard"; }
         say() { printf '%s\n' "$1"; }

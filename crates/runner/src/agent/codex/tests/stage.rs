@@ -164,7 +164,8 @@ impl Stage {
     pub async fn hold(&mut self) -> JoinHandle<()> {
         self.turns += 1;
         let turn = self.turn("[[hold]] on");
-        let (link, end) = link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone()));
+        let (link, end) =
+            link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone(), self.outfit.prices.clone()));
         let mut codex = std::mem::replace(&mut self.codex, Codex::new(self.outfit.clone()));
         let held = tokio::spawn(async move { drop(codex.turn(&turn, link).await) });
         let speaks = async {
@@ -179,7 +180,8 @@ impl Stage {
     async fn act_out(&mut self, prompt: &str, mut act: impl FnMut(&RunnerEnd, &str, &Value)) -> Played {
         self.turns += 1;
         let turn = self.turn(prompt);
-        let (link, end) = link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone()));
+        let (link, end) =
+            link::open(&turn, i64::from(self.turns), Meter::new(self.budgets.clone(), self.outfit.prices.clone()));
         let mut events = vec![];
         let mut take = |batch: Vec<AppendEvent>| {
             for AppendEvent { event_type, payload, .. } in batch {
