@@ -28,14 +28,15 @@ use crate::{
 const FLUSH_POSTS_MAX: usize = 128;
 
 /// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`. Where not
-/// all fit into a mailbox, the lightest do.
+/// all fit into a mailbox, the lightest do. What is known is looked up one by one, whatever Postgres thinks of the table: as
+/// long as it takes it for empty, it would rather read all of it for each.
 const SEND: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
         $9::text[], $10::bigint[], $11::bigint[], $17::bigint[])
     AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at, weight)
 ), known AS (
-    SELECT g.n, m.recipient, m.seq, m.sent_at, 0::bigint AS queued FROM given g JOIN mesh_messages m
-        ON m.message_id = g.message_id AND m.sender = g.sender AND m.direction = 'inbound' WHERE g.direction = 'inbound'
+    SELECT g.n, m.recipient, m.seq, m.sent_at, 0::bigint AS queued FROM given g, LATERAL (SELECT * FROM mesh_messages
+        WHERE message_id = g.message_id AND sender = g.sender AND direction = 'inbound' LIMIT 1) m WHERE g.direction = 'inbound'
     UNION ALL SELECT g.n, q.recipient, q.seq, q.sent_at, 1 FROM given g JOIN mesh_queue q
         ON q.message_id = g.message_id AND q.sender = g.sender WHERE g.direction = 'inbound'
 ), filled AS (

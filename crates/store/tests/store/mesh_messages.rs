@@ -36,6 +36,7 @@ on_both_engines!(
     an_id_is_that_of_one_message_to_one_recipient,
     a_mark_goes_forward_only_and_no_further_than_there_is,
     a_message_is_found_by_an_index,
+    whether_a_message_is_known_is_looked_up_before_the_table_is_known,
     a_device_has_one_prekey_and_an_agent_so_many_devices,
 );
 
@@ -508,6 +509,31 @@ async fn a_message_is_found_by_an_index(place: Place) {
         let walked = |line: &&str| line.contains("Seq Scan") || (line.starts_with("SCAN") && line.contains("mesh_"));
         let walked = plan.lines().find(walked).filter(|line| !line.contains("INDEX"));
         assert_eq!(walked, None, "{statement}:\n{plan}");
+    }
+}
+
+/// Postgres knows nothing of a table until its daemon has come by, and may think it empty for a minute.
+async fn whether_a_message_is_known_is_looked_up_before_the_table_is_known(place: Place) {
+    if place.engine() == Engine::Sqlite {
+        // It makes its plans without knowing any table.
+        return;
+    }
+    let workshop = Workshop::open(&place).await;
+    let sends = (0..SENDS).map(|number| send(&workshop, outgoing(AIDS[0], AIDS[1], &format!("m-{number}"), "x")));
+    futures_util::future::join_all(sends).await;
+    const SENDS: i64 = 600;
+    let mut postgres = PgConnection::connect(&place.url()).await.unwrap();
+    let read = "SELECT idx_scan, idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'mesh_messages_id'";
+    for number in 0.. {
+        // A connection tells what it did when it does something again.
+        send(&workshop, outgoing(AIDS[0], AIDS[1], &format!("again-{number}"), "x")).await;
+        let (lookups, read): (i64, i64) = sqlx::query_as(read).fetch_one(&mut postgres).await.unwrap();
+        if lookups >= SENDS {
+            assert!(read <= lookups, "{lookups} were looked up, {read} entries were read");
+            return;
+        }
+        assert!(number < 400, "Postgres counts nothing");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
 
