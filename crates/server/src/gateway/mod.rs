@@ -67,3 +67,19 @@ pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
     let close = converse(socket, inbox, conversation, patience).await;
     app.metrics.socket_closed(close);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of what a function's future holds for as long as it runs.
+    fn held<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_connection_holds_little_while_it_is_silent() {
+        let bytes = held(serve);
+        assert!(bytes <= 4 * 1024, "{bytes} bytes");
+    }
+}

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     error::Error,
     future::Future,
-    pin::pin,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -313,7 +313,7 @@ where
                 }
                 match heard {
                     Some(Ok(Message::Text(text))) => {
-                        finish(socket, inbox, is_introduced, dialect.hear(&text), patience).await
+                        finish(socket, inbox, is_introduced, Box::pin(dialect.hear(&text)), patience).await
                     }
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
                     // The library answers pings by itself.
@@ -323,7 +323,7 @@ where
                 }
             }
             frame = inbox.next(), if is_introduced => frame.map_or(Close::SLOW.into(), |frame| vec![frame].into()),
-            () = dialect.wake() => finish(socket, inbox, is_introduced, dialect.attend(), patience).await,
+            () = dialect.wake() => finish(socket, inbox, is_introduced, Box::pin(dialect.attend()), patience).await,
             () = sleep_until(ping_at) => {
                 ping_at += patience.ping;
                 ping(socket, patience).await
@@ -342,18 +342,18 @@ fn is_too_long(why: &(dyn Error + 'static)) -> bool {
     matches!(why.downcast_ref(), Some(tungstenite::Error::Capacity(_))) || why.source().is_some_and(is_too_long)
 }
 
-/// Has the dialect finish what it does. However long that takes, what waits for the peer does not gather meanwhile.
+/// Has the dialect finish what it does. However long that takes, what waits for the peer does not gather meanwhile. The work
+/// lies apart: the many connections that are silent have none.
 async fn finish<S, E>(
     socket: &mut S,
     inbox: &mut Inbox,
     is_introduced: bool,
-    work: impl Future<Output = Step>,
+    mut work: Pin<Box<impl Future<Output = Step>>>,
     patience: Patience,
 ) -> Step
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
 {
-    let mut work = pin!(work);
     let mut end: Option<Close> = None;
     loop {
         tokio::select! {
