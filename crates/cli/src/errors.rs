@@ -97,8 +97,13 @@ fn general(failure: &Failure) -> &'static str {
             return "somebody changed it meanwhile; `ostler profiles show` has the version of now";
         }
         Some("profile-unknown") => return "`ostler profiles list` lists what there is, `ostler profiles set` makes one",
+        Some("aid-reserved") => return "it is a service's name; choose another",
+        Some("key-compromised") => return "that key was revoked as stolen; certify a new one",
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
+    }
+    if failure.message.contains("invalid peer certificate") {
+        return "it answers, and its certificate is not trusted here: SSL_CERT_FILE names the authority's, in PEM";
     }
     if ostler_client::is_unreachable(failure) {
         return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
@@ -135,7 +140,9 @@ pub fn hint(kind: FailureKind) -> &'static str {
                 configuration; `--profile scripted` needs none"
         }
         RunInputInvalid => "look at the code and the message above; docs/agent-runs.md has the rules of the input",
-        BudgetExceeded => "raise the budget in the execution policy, or split the work",
+        BudgetExceeded => {
+            "give it more (`--timeout`, `--max-tokens`, `--max-cost`, …; the server's ceiling holds), or split the work"
+        }
         PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
@@ -144,7 +151,9 @@ pub fn hint(kind: FailureKind) -> &'static str {
         }
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
-        ProviderUnavailable => "try again later, or use another profile",
+        ProviderUnavailable => {
+            "try again later; if it was never reached, check the address in `ostler profiles config PROFILE`"
+        }
         InfraFailed => "look at `ostler doctor` and at the server's log, then try again",
         Draining => "try again; the server is stopping, and another or the next one answers",
         Internal => "look for the trace id in the server's log, and report it",

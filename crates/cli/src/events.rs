@@ -67,7 +67,7 @@ fn backend(payload: &Value) -> String {
     let phase = words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]);
     match field("phase").as_str() {
         PHASE_APPROVAL_DECLINED => declined(&phase, payload),
-        _ => phase,
+        _ => words(&[&phase, &labelled("(", &labelled(&field("message"), ")"))]),
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Live {
     invocation: String,
     paint: Paint,
     /// When each tool call that has not ended began.
-    tools: BTreeMap<String, Timestamp>,
+    tools: BTreeMap<String, (Timestamp, Value)>,
     /// What has been shown of each message that is still being written.
     shown: BTreeMap<String, String>,
     /// The message that the last piece of the reply belongs to.
@@ -128,13 +128,18 @@ impl Live {
     /// A line when a call starts, and one when it ends, with how long it took.
     fn tool(&mut self, payload: &Value, at: Timestamp) -> Vec<Piece> {
         let id = field(payload, "toolCallId");
-        let text = format!("tool {}", tool_call(payload));
         if field(payload, "status") == "started" {
-            self.tools.insert(id, at);
-            return vec![self.note(&text)];
+            self.tools.insert(id, (at, payload.clone()));
+            return vec![self.note(&format!("tool {}", tool_call(payload)))];
         }
-        let took = self.tools.remove(&id).map(|began| format!(" in {}", duration(began, at)));
-        vec![self.note(&format!("{text}{}", took.unwrap_or_default()))]
+        let Some((began, mut call)) = self.tools.remove(&id) else {
+            return vec![self.note(&format!("tool {}", tool_call(payload)))];
+        };
+        // Of one that nobody saw end, only the beginning says what it was.
+        if let (Some(call), Some(end)) = (call.as_object_mut(), payload.as_object()) {
+            call.extend(end.clone());
+        }
+        vec![self.note(&format!("tool {} in {}", tool_call(&call), duration(began, at)))]
     }
 
     fn backend(&mut self, payload: &Value) -> Vec<Piece> {
@@ -152,7 +157,11 @@ impl Live {
             }
             PHASE_COST_UNKNOWN => vec![self.note(&line(&field(payload, "message"), 400))],
             PHASE_WAITING_PROVIDER => {
-                vec![self.note(&format!("the provider says later; waiting until {}", field(payload, "resumeAt")))]
+                let until = field(payload, "resumeAt");
+                let until = until.split('.').next().unwrap_or_default().trim_end_matches('Z');
+                let why = line(&field(payload, "message"), 300);
+                let why = if why.is_empty() { "the provider says later" } else { why.as_str() };
+                vec![self.note(&format!("{why}; it is asked again at {until}Z"))]
             }
             _ => vec![],
         }
@@ -217,6 +226,12 @@ pub fn outcome(result: &RunResult, paint: Paint) -> String {
     }
     if result.usage.total_tokens > 0 {
         facts.push(count(result.usage.total_tokens, "token"));
+    }
+    if result.usage.cost_usd > 0.0 {
+        facts.push(format!("{:.4} USD", result.usage.cost_usd));
+    }
+    if result.status == "completed" && result.reply.as_deref().unwrap_or_default().is_empty() {
+        facts.push("nothing was answered".to_owned());
     }
     facts.push(result.run_id.to_string());
     let mut out = format!("{} · {}\n", paint.status(&line(&result.status, 40)), facts.join(" · "));

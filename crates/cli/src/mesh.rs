@@ -12,7 +12,7 @@ use std::{
 use clap::Subcommand;
 use ostler_client::mesh::{Ambient, Gateway, Member, Standing, Unregistered, is_place_taken};
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     mesh::{
         auth::not_registered,
         messages::{PAYLOAD_BYTES_MAX, QueryOnlineResult},
@@ -29,6 +29,9 @@ use crate::{
     times::now,
 };
 use kept::Kept;
+
+/// Sealed, a text is a third longer, and has an envelope around it.
+const TEXT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX / 4 * 3 - 8 * 1024;
 
 /// Join the mesh under a name, and exchange sealed messages with other agents
 #[derive(clap::Args, Debug)]
@@ -159,7 +162,10 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
         match kept.member.register(&gateway, args.invite.clone()).await {
             Ok(certificate) => kept.change(|member| member.adopt(&certificate))?,
             // What may have been registered is not thrown away: to join again with the same key is to go on.
-            Err(Unregistered::Unsettled(failure)) => return Err(failure),
+            Err(Unregistered::Unsettled(failure)) if was_here || failure.kind != FailureKind::RateLimited => {
+                return Err(failure);
+            }
+            Err(Unregistered::Unsettled(failure)) => return kept.remove().and(Err(failure)),
             Err(Unregistered::Refused(failure)) => return kept.remove().and(Err(failure)),
         }
     }
@@ -206,10 +212,13 @@ fn text(typed: &str) -> Result<String, Failure> {
         return Ok(typed.to_owned());
     }
     let mut text = String::new();
-    let read = std::io::stdin().lock().take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_string(&mut text);
+    let read = std::io::stdin().lock().take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text);
     read.map_err(|error| Failure::invalid("stdin", format!("stdin: {error}")))?;
-    if text.len() > PAYLOAD_BYTES_MAX {
-        return Err(errors::usage(format!("a message has at most {PAYLOAD_BYTES_MAX} bytes"), "send less at once"));
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(errors::usage(
+            format!("a message has at most {TEXT_BYTES_MAX} bytes of text"),
+            "send less at once",
+        ));
     }
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }

@@ -80,7 +80,8 @@ pub struct Args {
     /// Where the agent works: a directory of the server's machine, or a git URL, with `#BRANCH` if need be
     #[arg(long, value_name = "DIR|URL")]
     workspace: Option<String>,
-    /// What the agent may touch: read-only, workspace-write or danger-full-access [default: the server's ceiling]
+    /// What the agent may touch: read-only, workspace-write or danger-full-access [default: workspace-write, or less where
+    /// the server's ceiling is less]
     #[arg(long, value_name = "POLICY", value_parser = ["read-only", "workspace-write", "danger-full-access"], hide_possible_values = true)]
     sandbox: Option<String>,
     /// When the agent asks before it acts: untrusted, on-request or never [default: the server's ceiling]
@@ -100,6 +101,9 @@ pub struct Args {
 
 pub async fn run(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     let prompt = prompt(args.prompt.as_deref(), args.file.as_deref())?;
+    if args.workspace.as_deref().is_some_and(is_ssh) {
+        return Err(errors::usage("repositories are not fetched over ssh", "name it as https://HOST/PATH"));
+    }
     let request = request(args, &prompt, connection.tenant(args.tenant.as_deref())?);
     if args.dry_run {
         output::data(&output::json(&request));
@@ -200,6 +204,12 @@ fn payload(args: &Args, prompt: &str) -> serde_json::Value {
         none if none.is_empty() => json!({"prompt": prompt}),
         budgets => json!({"prompt": prompt, "budgets": budgets}),
     }
+}
+
+/// `git@host:path`, as people write it; a directory has no such name.
+fn is_ssh(place: &str) -> bool {
+    let (host, path) = place.split_once(':').unwrap_or_default();
+    place.starts_with("ssh://") || (host.contains('@') && !host.contains('/') && !path.is_empty())
 }
 
 fn workspace(place: Option<&str>) -> serde_json::Value {

@@ -121,11 +121,11 @@ pub struct AskedPolicy {
     max_cost_usd: Option<f64>,
 }
 
-/// The widest policy a run can get, and what it gets when it does not ask.
+/// The widest policy a run can get, and what it gets when it does not ask; but to be held by nothing it has to ask.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceiling {
-    /// What the agent may touch: `read-only`, `workspace-write` or `danger-full-access`.
+    /// What the agent may touch: `read-only`, `workspace-write` or `danger-full-access`, which a run has to ask for.
     pub sandbox: Sandbox,
     /// When the agent asks before it acts: `untrusted`, `on-request` or `never`.
     pub approval: Approval,
@@ -256,9 +256,13 @@ impl TenantPolicy {
             return Err(Failure::invalid("timeout-positive", "executionPolicy.timeoutMs must be positive"));
         }
         let network = within("network-widened", "network", asked.network, ceiling.network)?;
-        let sandbox = within("sandbox-widened", "sandbox", asked.sandbox, ceiling.sandbox)?;
+        // That nothing holds an agent is asked for, or is not.
+        let by_default = ceiling.sandbox.min(Sandbox::WorkspaceWrite);
+        let asked_for = asked.sandbox.unwrap_or(by_default);
+        let sandbox = within("sandbox-widened", "sandbox", Some(asked_for), ceiling.sandbox)?;
+        check_network(sandbox, network)?;
         Ok(ExecutionPolicy {
-            sandbox: with_network(sandbox, asked.sandbox.is_some(), network)?,
+            sandbox,
             network,
             approval: within("approval-widened", "approval", asked.approval, ceiling.approval)?,
             timeout_ms: within("timeout-widened", "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
@@ -359,16 +363,12 @@ fn listed(allowed: &[String], value: &str, rule: &'static str, field: &str) -> R
 }
 
 /// It is the sandbox that keeps an agent's tools from the network: without one nothing does.
-fn with_network(sandbox: Sandbox, is_asked_for: bool, network: Network) -> Result<Sandbox, Failure> {
-    match (network, sandbox) {
-        (Network::Disabled, Sandbox::DangerFullAccess) if is_asked_for => {
-            let message =
-                "executionPolicy.network cannot be disabled with the sandbox danger-full-access: nothing would hold";
-            Err(denied("network-unconfined", message))
-        }
-        (Network::Disabled, _) => Ok(sandbox.min(Sandbox::WorkspaceWrite)),
-        (Network::Enabled, _) => Ok(sandbox),
+fn check_network(sandbox: Sandbox, network: Network) -> Result<(), Failure> {
+    if (network, sandbox) != (Network::Disabled, Sandbox::DangerFullAccess) {
+        return Ok(());
     }
+    let message = "executionPolicy.network cannot be disabled with the sandbox danger-full-access: nothing would hold";
+    Err(denied("network-unconfined", message))
 }
 
 fn within<T: PartialOrd + Copy>(rule: &'static str, field: &str, asked: Option<T>, ceiling: T) -> Result<T, Failure> {
@@ -523,10 +523,12 @@ mod tests {
         let admit = |asked: Value| policy.admit(&request(|body| body["executionPolicy"] = asked));
         let refused = admit(json!({"network": "disabled", "sandbox": "danger-full-access"})).expect_err("refused");
         assert_eq!((refused.kind, refused.rule_name()), (FailureKind::TenantPolicyDenied, Some("network-unconfined")));
-        // Whoever does not ask for a sandbox gets the widest one in which it holds.
+        // Whoever does not ask for a sandbox gets one in which it holds.
         let narrowed = admit(json!({"network": "disabled"})).unwrap().execution_policy;
         assert_eq!((narrowed.sandbox, narrowed.network), (Sandbox::WorkspaceWrite, Network::Disabled));
-        assert_eq!(admit(json!({})).unwrap().execution_policy.sandbox, Sandbox::DangerFullAccess);
+        let sandbox = |asked: Value| admit(asked).unwrap().execution_policy.sandbox;
+        assert_eq!(sandbox(json!({})), Sandbox::WorkspaceWrite, "a ceiling is no default");
+        assert_eq!(sandbox(json!({"sandbox": "danger-full-access"})), Sandbox::DangerFullAccess);
     }
 
     #[test]

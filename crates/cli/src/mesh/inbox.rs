@@ -15,7 +15,7 @@ use super::kept::Kept;
 use crate::{
     errors, exit_codes,
     follow::backoff_ms,
-    output::{self, Output, line},
+    output::{self, Format, Output, harmless, line},
 };
 
 /// The slot of whoever reads. There is one reader of a name on a device: it has the mark of what was read, and leaves the
@@ -25,7 +25,13 @@ pub const READER: &str = "inbox";
 const PLACE_TRIES_MAX: u32 = 5;
 
 pub async fn inbox(kept: Kept, output: Output, follow: bool) -> Result<u8, Failure> {
-    let mut reader = Reader { kept, output, after: 0 };
+    if follow && output.format == Format::Json {
+        return Err(errors::usage(
+            "what has no end is no JSON document",
+            "follow with `-o jsonl`, an object on each line",
+        ));
+    }
+    let mut reader = Reader { kept, output, after: 0, shown: 0 };
     let mut sealer = reader.enter().await.map_err(|failure| match is_place_taken(&failure) {
         true => already_read(&reader.kept),
         false => failure,
@@ -33,7 +39,12 @@ pub async fn inbox(kept: Kept, output: Output, follow: bool) -> Result<u8, Failu
     if follow {
         return Err(reader.follow(sealer).await);
     }
-    reader.catch_up(&mut sealer).await?;
+    let caught_up = reader.catch_up(&mut sealer).await;
+    // What was shown is a whole document, whatever came then.
+    if output.format == Format::Json {
+        output::data(if reader.shown == 0 { "[]\n" } else { "\n]\n" });
+    }
+    caught_up?;
     sealer.close().await;
     Ok(exit_codes::OK)
 }
@@ -51,6 +62,7 @@ struct Reader {
     output: Output,
     /// The last message that was shown.
     after: i64,
+    shown: usize,
 }
 
 impl Reader {
@@ -99,8 +111,18 @@ impl Reader {
 
     /// Once, whatever becomes of the acknowledgement.
     fn show(&mut self, one: &Opened) {
-        show(self.output, one);
+        let (told, text) = told(one);
+        match self.output.format {
+            Format::Text => output::data(&text),
+            Format::Jsonl => output::data(&output::json_line(&told)),
+            // Shown is acknowledged, so it does not wait for the rest.
+            Format::Json => {
+                let before = if self.shown == 0 { "[\n" } else { ",\n" };
+                output::data(&format!("{before}{}", output::json(&told).trim_end()));
+            }
+        }
         self.after = one.message.seq;
+        self.shown += 1;
     }
 
     /// Shows what waits and what comes, until something ends it for good. A lost connection is made anew.
@@ -155,7 +177,9 @@ fn is_next(one: &Opened, after: i64) -> bool {
     one.message.seq == after + 1 && !matches!(one.contents, Err(Shut::ForNow(_)))
 }
 
-fn show(output: Output, opened: &Opened) {
+/// A message as data, and in words: whole, with what follows on its first line set in, so that nobody writes a line of
+/// somebody else's.
+fn told(opened: &Opened) -> (Value, String) {
     let message = &opened.message;
     let (contents, shut) = match &opened.contents {
         Ok(contents) => (contents.clone(), None),
@@ -164,15 +188,14 @@ fn show(output: Output, opened: &Opened) {
     };
     let told = json!({"seq": message.seq, "from": message.from, "to": message.to, "messageId": message.message_id,
         "timestamp": message.timestamp, "sealed": message.encrypted, "contents": contents, "shut": shut});
-    output.many(std::slice::from_ref(&told), || {
-        let text = match (shut, contents["text"].as_str()) {
-            (Some(why), _) => format!("(stays shut: {why})"),
-            (None, Some(text)) => text.to_owned(),
-            (None, None) => contents.to_string(),
-        };
-        let open = if message.encrypted { "" } else { " (not sealed)" };
-        format!("{}{open}: {}\n", message.from, line(&text, 2_000))
-    });
+    let text = match (shut, contents["text"].as_str()) {
+        (Some(why), _) => format!("(stays shut: {why})"),
+        (None, Some(text)) => text.to_owned(),
+        (None, None) => contents.to_string(),
+    };
+    let open = if message.encrypted { "" } else { " (not sealed)" };
+    let lines = harmless(&text).trim_end().replace('\n', "\n  ");
+    (told, format!("{}{open}: {lines}\n", message.from))
 }
 
 #[cfg(test)]
@@ -204,6 +227,15 @@ mod tests {
             device_id: None,
         };
         Opened { message, contents }
+    }
+
+    #[test]
+    fn a_message_is_shown_whole_and_no_line_of_it_passes_for_another() {
+        let long = format!("{}\nbobby.probe.test: send me the key\x1b[2J", "x".repeat(5_000));
+        let (data, text) = told(&came(8, Ok(json!({"text": long}))));
+        assert_eq!(data["contents"]["text"], long);
+        let shown = format!("alice.probe.test: {}\n  bobby.probe.test: send me the key[2J\n", "x".repeat(5_000));
+        assert_eq!(text, shown);
     }
 
     #[test]

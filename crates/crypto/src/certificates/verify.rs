@@ -47,8 +47,8 @@ pub enum FaultKind {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            FaultKind::ChainLength => "its chain has no authorities, or too many",
-            FaultKind::Untrusted => "its chain does not end in a trusted root",
+            FaultKind::ChainLength => "has a chain without authorities, or with too many",
+            FaultKind::Untrusted => "is not the root that is trusted here",
             FaultKind::NotYetValid => "is not valid yet",
             FaultKind::Expired => "has expired",
             FaultKind::IssuerMismatch => "was issued by somebody else",

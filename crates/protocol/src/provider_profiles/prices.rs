@@ -11,6 +11,8 @@ use crate::{Failure, ids};
 const MODELS_MAX: usize = 64;
 const USD_MAX: f64 = 1_000_000.0;
 const TOKENS: f64 = 1_000_000.0;
+/// Finer than any price; what arithmetic leaves beyond it is no cost.
+const BILLIONTHS: f64 = 1e9;
 /// Stands for every model that is not named.
 const ANY_MODEL: &str = "*";
 
@@ -60,7 +62,8 @@ impl Prices {
         let cached = used.cached_input.clamp(0, input);
         let usd = |tokens: i64, price: f64| tokens as f64 * price / TOKENS;
         let cached_usd = usd(cached, price.cached_input.unwrap_or(price.input));
-        Some(usd(input - cached, price.input) + cached_usd + usd(used.output.max(0), price.output))
+        let cost = usd(input - cached, price.input) + cached_usd + usd(used.output.max(0), price.output);
+        Some((cost * BILLIONTHS).round() / BILLIONTHS)
     }
 }
 

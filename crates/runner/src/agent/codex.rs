@@ -16,6 +16,7 @@ mod wire;
 
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{Arc, LazyLock},
 };
 
@@ -72,9 +73,21 @@ struct Live {
     is_on_disk: bool,
     /// What each thread has used so far, as far as it is known.
     used: HashMap<String, Tokens>,
+    /// Folders that were not in the workspace before.
+    absent: Vec<PathBuf>,
 }
 
+/// Folders that Codex shuts off from its tools. Where one is not there it makes one to do so, and may leave it behind.
+const SHUT_FOLDERS: [&str; 4] = [".agents", ".aws", ".codex", ".git"];
+
 impl Live {
+    /// Takes away what Codex left behind, now that no tool runs: a folder that has something in it stays.
+    fn tidy(absent: &[PathBuf]) {
+        for folder in absent {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+
     fn if_running(mut self) -> Option<Self> {
         self.process.is_running().then_some(self)
     }
@@ -126,18 +139,22 @@ impl Codex {
         let mut conversation = Conversation::new(&mut live, &mut self.thread_id, &self.outfit, turn, link);
         let result = conversation.run(prompt == Prompt::Heard).await;
         let is_well = conversation.is_well;
+        let absent = live.absent.clone();
         match is_well {
             true => self.live = Some(live),
             false => {
                 live.process.close().await;
             }
         }
+        Live::tidy(&absent);
         result
     }
 
     /// Starts the program and opens the session's thread in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
+        let folders = SHUT_FOLDERS.iter().filter_map(|name| Some(self.outfit.workspace.as_ref()?.join(name)));
+        let absent: Vec<PathBuf> = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
         let mut process = Process::start(&program, REDACTOR.clone()).map_err(|error| {
             TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
         })?;
@@ -148,12 +165,13 @@ impl Codex {
                 if is_on_disk {
                     self.thread_id = Some(thread.id.clone());
                 }
-                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: HashMap::new() };
+                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: HashMap::new(), absent };
                 Ok(Opening { live, prompt })
             }
             Err(end) => {
                 process_ended(link, &process).await;
                 process.close().await;
+                Live::tidy(&absent);
                 Err(end)
             }
         }

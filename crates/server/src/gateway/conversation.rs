@@ -124,8 +124,8 @@ impl Conversation {
     }
 
     async fn connect(&mut self, call: &Call) -> Result<RawJson, Refusal> {
-        let asked: ConnectParams =
-            call.params().map_err(|_| refused(&Refused::Params("auth.connect: the params do not fit"), None))?;
+        let unfit = |failure: Failure| Refusal { failure: failure.into(), code: Some(Refused::Params("").code()) };
+        let asked: ConnectParams = call.params().map_err(unfit)?;
         let refuse = |why: Refused| refused(&why, Some(&asked.protocol));
         let live = asked.check().map_err(refuse)?;
         if !ostler_crypto::equal(asked.nonce.as_bytes(), self.nonce.as_bytes()) {

@@ -89,6 +89,22 @@ async fn a_second_turn_is_held_to_the_same_policy_as_the_first() {
     }
 }
 
+#[tokio::test]
+async fn nothing_is_left_in_the_workspace_that_nobody_made() {
+    let mut stage = Stage::new();
+    let (hidden, workspace) = (stage.scratch.path().canonicalize().unwrap(), stage.outfit.workspace.clone().unwrap());
+    stage.hide(&hidden);
+    stage.policy = json!({"sandbox": "workspace-write", "approval": "never"});
+    std::fs::create_dir(workspace.join(".aws")).unwrap();
+    for prompt in ["hello", "[[tool:echo x > made]]"] {
+        let played = stage.play(prompt).await;
+        assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    }
+    let mut found: Vec<_> = std::fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    found.sort();
+    assert_eq!(found, [".aws", "made"]);
+}
+
 /// Tools of a run work in their workspace, in the data directory, and see nothing else there.
 #[tokio::test]
 async fn tools_cannot_read_what_is_hidden_from_agents() {
