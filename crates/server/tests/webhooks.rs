@@ -23,6 +23,7 @@ on_both_engines!(
     a_receiver_that_says_nothing_is_tried_again_under_the_same_id,
     a_redirect_is_not_followed,
     a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew,
+    what_happens_while_a_webhook_is_disabled_can_be_replayed,
     an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one,
     a_receiver_that_answers_and_drops_the_connection_was_told,
     an_answer_without_an_end_is_not_read,
@@ -200,6 +201,32 @@ async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engin
     let requests = hook.received(2).await;
     assert_eq!(requests[0].headers["x-hashee-delivery-id"], requests[1].headers["x-hashee-delivery-id"]);
     assert_eq!(attempted(&server, &agent, &told, 1).await["status"], "delivered");
+}
+
+async fn what_happens_while_a_webhook_is_disabled_can_be_replayed(engine: Engine) {
+    let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
+    let (agent, _) = hooked(&server, &hook.url()).await;
+    let told = tell(&server, &agent).await;
+    attempted(&server, &agent, &told, 1).await;
+    let body = json!({"capability_manifest": sample_manifest()});
+    server.clock.advance_ms(1);
+    server.patch(&format!("/agents/{agent}"), &body).await.with_status(200);
+    server.clock.advance_ms(1);
+    server.post("/h2a/relations", &json!({"agent_id": agent, "granted_scopes": []})).await.with_status(201);
+    let listed = server.get(&path(&agent, "/deliveries?status=dead")).await.ok();
+    let lost: Vec<_> = listed["deliveries"].as_array().unwrap().iter().take(2).cloned().collect();
+    let said: Vec<_> = lost.iter().map(|one| (&one["type"], &one["last_error"], &one["attempts"])).collect();
+    let reason = json!("the webhook is disabled");
+    let expected = ["relation.established", "h2a.reauth_required"].map(|event_type| json!(event_type));
+    assert_eq!(said, [(&expected[0], &reason, &json!(0)), (&expected[1], &reason, &json!(0))]);
+    set(&server, &agent, &hook.url()).await;
+    for (count, one) in lost.iter().rev().enumerate() {
+        let replay = path(&agent, &format!("/deliveries/{}/replay", one["delivery_id"].as_str().unwrap()));
+        server.send(server.request("POST", &replay)).await.with_status(202);
+        let request = hook.received(count + 2).await.pop().unwrap();
+        let received: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(received["type"], one["type"]);
+    }
 }
 
 async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(engine: Engine) {

@@ -108,18 +108,19 @@ pub struct NewDelivery {
     pub created_at: Timestamp,
 }
 
-/// Puts it down for the agent's webhook, if it has one, together with whatever made it so.
+/// Puts it down for the agent's webhook, if it has one, together with whatever made it so. What cannot be told now is dead
+/// from the beginning, so that it can be seen, and replayed.
 pub(crate) fn delivery(new: &NewDelivery) -> Statement {
     let room = if new.event_type == REAUTH_REQUIRED { DELIVERIES_WAITING_MAX } else { RELATION_DELIVERIES_WAITING_MAX };
     let sql = format!(
         "INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, last_error,
              created_at, updated_at)
-         SELECT $1, $2, $3, $4, CASE WHEN f.waiting < {room} THEN 'pending' ELSE 'dead' END, 0,
-             CASE WHEN f.waiting < {room} THEN $5 END,
-             CASE WHEN f.waiting < {room} THEN NULL ELSE 'too many deliveries wait' END, $5, $5
-         FROM webhooks AS w, (SELECT COUNT(*) AS waiting FROM (SELECT 1 FROM webhook_deliveries AS o
-             WHERE o.agent_id = $2 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) AS f
-         WHERE w.agent_id = $2 AND w.disabled_at IS NULL"
+         SELECT $1, $2, $3, $4, CASE WHEN f.why IS NULL THEN 'pending' ELSE 'dead' END, 0,
+             CASE WHEN f.why IS NULL THEN $5 END, f.why, $5, $5
+         FROM (SELECT CASE WHEN w.disabled_at IS NOT NULL THEN 'the webhook is disabled'
+             WHEN (SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = $2
+                 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) >= {room}
+             THEN 'too many deliveries wait' END AS why FROM webhooks AS w WHERE w.agent_id = $2) AS f"
     );
     let args = vec![
         text(new.delivery_id),
