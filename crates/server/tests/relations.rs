@@ -180,6 +180,14 @@ async fn an_answer_must_name_the_manifest_that_was_seen(engine: Engine) {
     let stale = json!({"granted_scopes": ["notes:read"], "manifest_hash": seen});
     let refused = answer(&scene.server, &one, &stale).await.refused_by(StateConflict, "version-conflict");
     assert_eq!((&refused.details["manifest_hash"], &refused.details["manifest_version"]), (&json!(now), &json!(2)));
+    // Also where what they chose is not there any more.
+    scene.publish(&manifest(&[("notes:write", "low")])).await;
+    let refused = answer(&scene.server, &one, &stale).await;
+    assert_eq!(refused.body["error"]["code"], "VERSION_CONFLICT");
+    refused.refused_by(StateConflict, "version-conflict");
+    let begun = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"], "manifest_hash": seen});
+    scene.person("bob").await.post("/h2a/relations", &begun).await.refused_by(StateConflict, "version-conflict");
+    let now = scene.publish(&manifest(&[("notes:read", "high")])).await;
     let right = json!({"granted_scopes": ["notes:read"], "manifest_hash": now});
     answer(&scene.server, &one, &right).await.with_status(200);
     let other = json!({"agent_id": scene.agent_id, "granted_scopes": [], "manifest_hash": seen});
@@ -198,6 +206,12 @@ async fn taking_back_needs_no_hash(engine: Engine) {
     assert_eq!(answered["suspended_scopes"], json!([]));
     let suspended = json!({"granted_scopes": ["notes:read", "notes:write"]});
     answer(&scene.server, &one, &suspended).await.refused_by(SchemaInvalid, "manifest-hash-missing");
+    // A page of before still names what the agent does not declare any more: the receipt does not say that it is granted.
+    scene.publish(&manifest(&[("notes:write", "high")])).await;
+    let answered = answer(&scene.server, &one, &less).await.with_status(200);
+    assert_eq!(answered["granted_scopes"], json!([]));
+    let last = ledger(&scene.server).await.pop().unwrap();
+    assert_eq!((&last["act"], &last["scopes"]), (&json!("narrowed"), &json!([])));
 }
 
 async fn a_scope_that_was_removed_and_came_back_is_not_granted(engine: Engine) {

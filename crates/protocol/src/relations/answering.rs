@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 
 use super::{
     Answer, Answers, Consented, GRANT_LIFE_MS_MAX, Relation, Terms,
-    standing::{Declared, Standing},
+    standing::{Declared, DeclaredSince, Standing, was_there},
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -35,8 +35,9 @@ pub fn establish(
     now: Timestamp,
 ) -> Result<Relation, Failure> {
     check_said(asked)?;
-    check_declared(declared, asked)?;
+    // Whoever saw another manifest is shown the one of now, whatever it lacks of what they name.
     check_seen(declared, asked)?;
+    check_declared(declared, asked)?;
     let Between { relation_id, agent_id, agent_name, agent_owner_id, user_id } = between;
     Ok(Relation {
         relation_id,
@@ -53,32 +54,38 @@ pub fn establish(
     })
 }
 
-/// Takes grants back, or turns them into refusals. That needs the relation alone, whatever the agent's manifest is by now.
-/// `None`: the answer says more than that, and is held against the manifest by [`answer`].
-pub fn narrow(relation: &Relation, asked: &Answers, now: Timestamp) -> Result<Option<Relation>, Failure> {
+/// Takes grants back, or turns them into refusals. That needs the relation alone, whatever the agent's manifest is by now; where
+/// it is known what that declares, grants of what it does not go as well. `None`: the answer says more than that, and is held
+/// against the manifest by [`answer`].
+pub fn narrow(
+    relation: &Relation,
+    since: Option<&DeclaredSince>,
+    asked: &Answers,
+    now: Timestamp,
+) -> Result<Option<Relation>, Failure> {
     check_answer(relation, asked)?;
     if !asked.denied_scopes.iter().all(|id| relation.answers.contains_key(id)) {
         return Ok(None);
     }
-    Ok(narrowed(relation, asked, now))
+    Ok(narrowed(relation, since, asked, now))
 }
 
 /// Answers to the manifest of now; or refuses for good what was never answered.
 pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act), Failure> {
     let Standing { relation, declared, now, .. } = standing;
     check_answer(relation, asked)?;
+    check_seen(declared, asked)?;
     check_declared(declared, asked)?;
-    if let Some(next) = narrowed(relation, asked, now) {
+    if let Some(next) = narrowed(relation, Some(declared.since), asked, now) {
         return Ok((next, Act::Narrowed));
     }
     if asked.manifest_hash.is_none() {
         let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
         return Err(Failure::invalid("manifest-hash-missing", message));
     }
-    check_seen(declared, asked)?;
     // What was granted of a scope that went since then went with it, limits and all.
     let mut before = relation.answers.clone();
-    before.retain(|id, answer| *answer == Answer::Denied || declared.was_there(id, relation.consented.version));
+    before.retain(|id, answer| *answer == Answer::Denied || was_there(declared.since, id, relation.consented.version));
     let answers = answers(declared, &before, asked, now)?;
     let next = changed(relation, now, |next| {
         next.answers = answers;
@@ -87,9 +94,9 @@ pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act)
     Ok((next, Act::Consented))
 }
 
-/// Without what is not listed any more, and with what is refused now. `None`: more is granted than before, or for longer, or
+/// Without what is not listed or declared any more, and with what is refused now. `None`: more is granted than before, or for longer, or
 /// the person answers to a manifest.
-fn narrowed(relation: &Relation, asked: &Answers, now: Timestamp) -> Option<Relation> {
+fn narrowed(relation: &Relation, since: Option<&DeclaredSince>, asked: &Answers, now: Timestamp) -> Option<Relation> {
     let is_held = |id: &String| match relation.answers.get(id) {
         Some(Answer::Granted { expires_at, .. }) => expires_at.is_none_or(|end| now < end),
         Some(Answer::Denied) | None => false,
@@ -97,8 +104,12 @@ fn narrowed(relation: &Relation, asked: &Answers, now: Timestamp) -> Option<Rela
     if asked.manifest_hash.is_some() || !asked.terms.is_empty() || !asked.granted().iter().all(is_held) {
         return None;
     }
+    let stays = |id: &String| {
+        let is_declared = since.is_none_or(|since| was_there(since, id, relation.consented.version));
+        is_declared && asked.granted().contains(id)
+    };
     Some(changed(relation, now, |next| {
-        next.answers.retain(|id, answer| *answer == Answer::Denied || asked.granted().contains(id));
+        next.answers.retain(|id, answer| *answer == Answer::Denied || stays(id));
         next.answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
     }))
 }
@@ -115,6 +126,9 @@ pub fn use_scope(standing: Standing<'_>, scope: &str) -> Result<Option<Relation>
     Ok(used_up.then(|| {
         changed(relation, standing.now, |next| {
             next.answers.remove(scope);
+            next.answers.retain(|id, answer| {
+                *answer == Answer::Denied || was_there(standing.declared.since, id, relation.consented.version)
+            });
         })
     }))
 }

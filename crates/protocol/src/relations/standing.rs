@@ -29,19 +29,19 @@ pub fn declared_since(before: &DeclaredSince, manifest: &Manifest, version: i64)
     manifest.permission_scopes.iter().map(since).collect()
 }
 
+/// A scope that is not declared is one that nobody has consented to yet.
+fn since_when(since: &DeclaredSince, id: &str) -> i64 {
+    since.get(id).copied().unwrap_or(i64::MAX)
+}
+
+/// Whether whoever consented to this version has consented to this scope's being there.
+pub(super) fn was_there(since: &DeclaredSince, id: &str, version: i64) -> bool {
+    since_when(since, id) <= version
+}
+
 impl Declared<'_> {
     pub fn scope(&self, id: &str) -> Option<&Scope> {
         self.manifest.permission_scopes.iter().find(|scope| scope.id == id)
-    }
-
-    /// Whether whoever consented to this version has consented to this scope's being there.
-    pub(super) fn was_there(&self, id: &str, version: i64) -> bool {
-        self.since_when(id) <= version
-    }
-
-    /// A scope that is not declared is one that nobody has consented to yet.
-    fn since_when(&self, id: &str) -> i64 {
-        self.since.get(id).copied().unwrap_or(i64::MAX)
     }
 
     /// Completes the difference between the manifest of a version and this one: what went and came back in between looks
@@ -50,7 +50,8 @@ impl Declared<'_> {
         let is_new = |change: &Change, id: &str| change.rule == Rule::ScopeAdded && change.scope.as_deref() == Some(id);
         let mut asked: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
         for (index, scope) in self.manifest.permission_scopes.iter().enumerate() {
-            if self.was_there(&scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id)) {
+            if was_there(self.since, &scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id))
+            {
                 continue;
             }
             diff.changes.push(Change {
@@ -72,7 +73,7 @@ impl Declared<'_> {
     /// What whoever consented to an earlier version is asked because of what [changed](Self::changed_since) since. `None`:
     /// nothing.
     pub fn question(&self, changed: &ManifestDiff) -> Option<Question> {
-        let since = |id: &String| (id.clone(), self.since_when(id));
+        let since = |id: &String| (id.clone(), since_when(self.since, id));
         changed.breaking.then(|| Question {
             version: self.version,
             hash: self.hash.to_owned(),
@@ -152,7 +153,7 @@ impl Standing<'_> {
     }
 
     fn scope(&self, scope: &Scope) -> ScopeStanding {
-        let since = self.declared.since_when(&scope.id);
+        let since = since_when(self.declared.since, &scope.id);
         let is_asked = self.changed.scopes_requiring_reauth.contains(&scope.id);
         let state = scope_state(self.relation, &scope.id, since, is_asked, self.now);
         let floor = preset(&scope.id).map_or(Sensitivity::Low, |preset| preset.floor).max(scope.sensitivity);

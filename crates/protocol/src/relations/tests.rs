@@ -87,7 +87,7 @@ impl World {
     }
 
     fn answer(&mut self, asked: &Answers) -> Result<Act, Failure> {
-        let (next, act) = match narrow(&self.relation, asked, self.now)? {
+        let (next, act) = match narrow(&self.relation, Some(self.declared().since), asked, self.now)? {
             Some(next) => (next, Act::Narrowed),
             None => self.with(|standing| answer(standing, asked))?,
         };
@@ -238,6 +238,11 @@ fn an_answer_names_the_manifest_that_was_seen() {
     assert_eq!(rule(world.answer(&wider)), (FailureKind::SchemaInvalid, "manifest-hash-missing".into()));
     let stale = Answers { manifest_hash: Some(first), ..wider };
     assert_eq!(rule(world.answer(&stale)), (FailureKind::StateConflict, "version-conflict".into()));
+    // That scope went, too: still the person is to see the manifest of now first.
+    let gone = Answers { granted_scopes: grants(&["nope:x"]).granted_scopes, ..stale };
+    assert_eq!(rule(world.answer(&gone)).1, "version-conflict");
+    let begun = establish(between(), world.declared(), &BTreeMap::new(), &gone, at(2)).map(|_| Act::Established);
+    assert_eq!(rule(begun).1, "version-conflict");
     assert_eq!(rule(world.answer(&grants(&["nope:x"]))), (FailureKind::SchemaInvalid, "scope-unknown".into()));
     assert_eq!(world.answer(&grants(&[])).unwrap(), Act::Narrowed, "taking back needs no hash");
     assert!(world.view().granted_scopes.is_empty() && world.view().reauth_required, "and answers nothing");
@@ -318,8 +323,13 @@ fn grants_are_taken_back_beside_one_that_is_suspended_and_whatever_the_manifest_
     world.patch(manifest(&scopes[..2], vec![tool("write", "notes:write", &["a"])]));
     assert_eq!(world.view().suspended_scopes, ["notes:write"]);
     // One is suspended, one is not declared any more.
+    let before = world.relation.clone();
     assert_eq!(world.answer(&grants(&["notes:write", "shell:exec"])).unwrap(), Act::Narrowed);
     assert_eq!((world.view().granted_scopes.len(), world.view().suspended_scopes), (0, vec!["notes:write".into()]));
+    assert!(!world.relation.answers.contains_key("shell:exec"), "nothing is left to say of it in a receipt");
+    let unread = narrow(&before, None, &grants(&["notes:write", "shell:exec"]), world.now).unwrap().unwrap();
+    assert!(unread.answers.contains_key("shell:exec"), "nobody could say what is declared, and nobody waits for it");
+    world.relation = before;
     let denied = Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:write"]) };
     assert_eq!(world.answer(&denied).unwrap(), Act::Narrowed);
     assert_eq!(world.relation.answers["shell:exec"], Answer::Denied);

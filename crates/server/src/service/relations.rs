@@ -14,7 +14,7 @@ use ostler_protocol::{
         Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
         RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
         answering::{self, Between, establish},
-        standing::{Question, Standing},
+        standing::{DeclaredSince, Question, Standing},
     },
 };
 use ostler_store::{self as store, webhooks::NewDelivery};
@@ -179,7 +179,12 @@ pub async fn update(
 ) -> Result<RelationView, Failure> {
     for _ in 0..ATTEMPTS_MAX {
         let relation = own(app, caller, relation_id).await?;
-        let decided = match answering::narrow(&relation, &asked, app.now())? {
+        // Whoever answers to a manifest takes nothing back by this, so nobody need ask.
+        let since = match asked.manifest_hash {
+            None => declared_soon(app, relation.agent_id).await,
+            Some(_) => None,
+        };
+        let decided = match answering::narrow(&relation, since.as_ref(), &asked, app.now())? {
             Some(next) => Decided::alone(next, Act::Narrowed),
             None => {
                 let held = Held::of(app, relation).await?;
@@ -358,13 +363,16 @@ async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure>
 async fn told(app: &App, act: Act, relation: &Relation, current: Option<&Version>) -> Option<NewDelivery> {
     let declared = match current {
         Some(current) => Some(current.declared().since.clone()),
-        None => {
-            let read = store::manifests::find_declared(&app.db, relation.agent_id);
-            timeout(DECLARED_WITHIN, read).await.ok().and_then(Result::ok).flatten()
-        }
+        None => declared_soon(app, relation.agent_id).await,
     };
     let (event_type, told) = RelationTold::of(act, relation, declared.as_ref())?;
     Some(webhooks::new_delivery(app, relation.agent_id, event_type, &told))
+}
+
+/// What the agent still declares, if that can be read soon.
+async fn declared_soon(app: &App, agent_id: AgentId) -> Option<DeclaredSince> {
+    let read = store::manifests::find_declared(&app.db, agent_id);
+    timeout(DECLARED_WITHIN, read).await.ok().and_then(Result::ok).flatten()
 }
 
 /// It is durable by now: the webhook's turn has come, and whoever is connected hears the same.
