@@ -57,6 +57,7 @@ impl Agent {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateAgent {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +86,7 @@ fn shown_name(text: &str) -> Result<(), Failure> {
 
 /// What is left out stays as it is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
+#[serde(deny_unknown_fields, default)]
 pub struct UpdateAgent {
     /// The name it has; another one is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +117,12 @@ pub struct SavedAgent {
     #[serde(flatten)]
     pub agent: Agent,
     pub warnings: Vec<Warning>,
+    /// Whether this gave the agent another manifest than it had.
+    pub manifest_changed: bool,
+    /// Whether people who consented to what was there before must be asked again.
+    pub breaking: bool,
+    /// The scopes they must be asked about, sorted.
+    pub scopes_requiring_reauth: Vec<String>,
 }
 
 impl<'de> Deserialize<'de> for SavedAgent {
@@ -124,11 +131,18 @@ impl<'de> Deserialize<'de> for SavedAgent {
         #[derive(Deserialize)]
         struct Beside {
             warnings: Vec<Warning>,
+            #[serde(default)]
+            manifest_changed: bool,
+            #[serde(default)]
+            breaking: bool,
+            #[serde(default)]
+            scopes_requiring_reauth: Vec<String>,
         }
         let text = RawJson::deserialize(input)?;
         let agent = serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
-        let Beside { warnings } = serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
-        Ok(Self { agent, warnings })
+        let Beside { warnings, manifest_changed, breaking, scopes_requiring_reauth } =
+            serde_json::from_str(text.as_str()).map_err(D::Error::custom)?;
+        Ok(Self { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth })
     }
 }
 
@@ -154,6 +168,7 @@ pub struct AgentPage {
 
 /// A manifest that is only tried.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct DiffManifest {
     #[schema(value_type = Object)]
     pub capability_manifest: RawJson,
@@ -261,7 +276,13 @@ mod tests {
             retired_at: None,
             revision: 0,
         };
-        let saved = SavedAgent { agent, warnings: vec![warning] };
+        let saved = SavedAgent {
+            agent,
+            warnings: vec![warning],
+            manifest_changed: true,
+            breaking: true,
+            scopes_requiring_reauth: vec!["notes:read".into()],
+        };
         let text = serde_json::to_string(&saved).unwrap();
         assert_eq!(serde_json::from_str::<SavedAgent>(&text).unwrap(), saved);
     }

@@ -176,10 +176,18 @@ fn misfit(error: &serde_json::Error) -> String {
     let (found, expected) = text.rsplit_once(", expected ").unwrap_or((text, ""));
     let found = match found.split_once(": ") {
         Some(("invalid type" | "invalid value", found)) => in_json(found.split(['"', '`']).next().unwrap_or_default()),
+        _ if found.starts_with("invalid length") && in_json(expected) == "an object" => "an array",
         _ if found.starts_with("unknown variant") => "a word that is not known here",
         _ => return text.to_owned(),
     };
-    format!("{found}, expected {}", in_json(expected))
+    match in_json(expected) {
+        // The kind fits, so it is the number that does not.
+        "an integer" if found == "an integer" && expected.starts_with('u') => {
+            "an integer out of range, expected 0 or more".to_owned()
+        }
+        "an integer" if found == "an integer" => "an integer out of range".to_owned(),
+        expected => format!("{found}, expected {expected}"),
+    }
 }
 
 /// What a type of ours is called in JSON.
@@ -257,6 +265,8 @@ mod tests {
         #[expect(dead_code, reason = "only its shape counts")]
         struct Item {
             count: i64,
+            #[serde(default)]
+            age: u32,
             kind: crate::commands::CommandType,
         }
         let said = |text: &str| read_shape::<Asked>("shape", BODY, text).unwrap_err().message;
@@ -266,6 +276,9 @@ mod tests {
             ("{}", "the body: missing field `someItems`"),
             (r#"{"someItems": "secret"}"#, "someItems: a string, expected an array"),
             (r#"{"someItems": [{"count": "secret"}]}"#, "someItems[0].count: a string, expected an integer"),
+            (r#"{"someItems": [[]]}"#, "someItems[0]: an array, expected an object"),
+            (r#"{"someItems": [{"age": -1}]}"#, "someItems[0].age: an integer out of range, expected 0 or more"),
+            (r#"{"someItems": [{"count": 9223372036854775808}]}"#, "someItems[0].count: an integer out of range"),
             (r#"{"someItems": [{"count": 1.5}]}"#, "someItems[0].count: a number, expected an integer"),
             (
                 r#"{"someItems": [{"count": 1, "kind": "secret"}]}"#,

@@ -23,6 +23,7 @@ on_both_engines!(
     what_breaks_for_those_alone_who_consented_before_is_foretold,
     the_same_manifest_again_is_no_new_version,
     a_refused_manifest_takes_no_version,
+    a_field_that_is_not_known_is_refused_by_name,
     a_hundred_changes_at_once_get_a_hundred_versions,
     who_knows_the_manifest_is_not_sent_it_again,
     failures_speak_the_dialect,
@@ -199,6 +200,12 @@ async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
     let published = publish(&server, &agent, &taking(json!(["b"]))).await;
     assert_eq!(published["capability_manifest_hash"], narrower["capability_manifest_hash"]);
     assert_eq!(published["capability_manifest_version"], 2);
+    assert_eq!((&published["manifest_changed"], &published["breaking"]), (&json!(true), &json!(true)));
+    assert_eq!(published["scopes_requiring_reauth"], narrower["scopes_requiring_reauth"]);
+    let again = publish(&server, &agent, &taking(json!(["b"]))).await;
+    assert_eq!((&again["manifest_changed"], &again["breaking"]), (&json!(false), &json!(false)));
+    let silent = publish(&server, &agent, &taking(json!(["a", "b"]))).await;
+    assert_eq!((&silent["manifest_changed"], &silent["breaking"]), (&json!(true), &json!(false)));
 }
 
 async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: Engine) {
@@ -237,6 +244,30 @@ async fn the_same_manifest_again_is_no_new_version(engine: Engine) {
     assert_eq!(again["capability_manifest_version"], 1);
     assert_eq!(publish(&server, &agent, &taking(json!(["a", "b"]))).await["capability_manifest_version"], 2);
     assert_eq!(publish(&server, &agent, &sample_manifest()).await["capability_manifest_version"], 3);
+}
+
+async fn a_field_that_is_not_known_is_refused_by_name(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = agent(&server).await;
+    let misspelled = json!({"name": "reader", "capabilty_manifest": sample_manifest()});
+    let tried = json!({"capability_manifest": sample_manifest(), "dry_run": true});
+    for (method, path, body, field) in [
+        ("POST", "/agents".to_owned(), &misspelled, "capabilty_manifest"),
+        ("PATCH", format!("/agents/{agent}"), &misspelled, "capabilty_manifest"),
+        ("POST", format!("/agents/{agent}/manifest/diff"), &tried, "dry_run"),
+    ] {
+        let refused = server.call(method, &path, body).await;
+        assert!(refused.text.contains(&format!("unknown field `{field}`")), "{}", refused.text);
+        refused.refused(SchemaInvalid);
+    }
+    // What is there but of another kind is told in words of JSON.
+    let refused = server.call("PATCH", &format!("/agents/{agent}"), &json!({"capability_manifest": []})).await;
+    assert!(refused.text.contains("capability_manifest: an array, expected an object"), "{}", refused.text);
+    let mut manifest = sample_manifest();
+    manifest["tools"][0]["timeout_ms"] = json!(-1);
+    let refused = server.call("PATCH", &format!("/agents/{agent}"), &json!({"capability_manifest": manifest})).await;
+    let said = "tools[0].timeout_ms: an integer out of range, expected 0 or more";
+    assert!(refused.text.contains(said), "{}", refused.text);
 }
 
 async fn a_refused_manifest_takes_no_version(engine: Engine) {

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use jsonschema::{Draft, PatternOptions};
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 
 use super::{outline::Outline, pointer::Pointer};
@@ -102,15 +103,25 @@ impl Default for Allowance<'_> {
 
 /// Checks one schema. `left` is what the manifest may still have.
 pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut Allowance<'a>) -> Result<(), Fault> {
-    let mut survey =
-        Survey { left, places: vec![], by_address: HashMap::new(), anchors: HashSet::new(), references: vec![] };
+    let mut survey = Survey {
+        left,
+        places: vec![],
+        by_address: HashMap::new(),
+        anchors: HashSet::new(),
+        references: vec![],
+        named: vec![],
+    };
     survey.visit(root, at, 0)?;
     survey.follow_references(root, at)?;
     survey.check_cost(at)?;
     // Every pattern was compiled once, however often it stands there.
     let mut root = root.clone();
     forget_patterns(&mut root);
-    build(&root, at)
+    build(&root, at).map_err(|fault| {
+        // If it is for one of the patterns that stayed, there is more to say.
+        let refused = survey.named.into_iter().find_map(|(pattern, place)| build_pattern(pattern, place).err());
+        refused.unwrap_or(fault)
+    })
 }
 
 /// Whether this is a schema as the dialect has it.
@@ -124,6 +135,48 @@ fn build(schema: &Value, at: &Pointer<'_>) -> Result<(), Fault> {
             Err(Fault { pointer: format!("{at}{}", error.instance_path()), message: error.masked().to_string() })
         }
     }
+}
+
+/// Whether this is a pattern as the dialect has it, that is read without backtracking.
+fn build_pattern(pattern: &str, place: String) -> Result<(), Fault> {
+    build(&json!({"pattern": pattern}), &Pointer::from(""))
+        .map_err(|_| Fault { pointer: place, message: unread(pattern) })
+}
+
+fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(pattern).size_limit(PATTERN_PROGRAM_BYTES_MAX).build()
+}
+
+/// Why a pattern is not read.
+fn unread(pattern: &str) -> String {
+    if needs_backtracking(pattern) {
+        return "a pattern works without backtracking: look-around and backreferences are refused".to_owned();
+    }
+    match compiled(pattern) {
+        Err(regex::Error::CompiledTooBig(_)) => {
+            format!("a pattern has at most {PATTERN_PROGRAM_BYTES_MAX} bytes once compiled")
+        }
+        _ => "this is no regular expression".to_owned(),
+    }
+}
+
+/// Whether a pattern that is not read looks ahead or behind, or refers back to a group.
+fn needs_backtracking(pattern: &str) -> bool {
+    let (mut rest, mut in_class) = (pattern, false);
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\\' => match rest.chars().next() {
+                Some('1'..='9' | 'k') if !in_class => return true,
+                escaped => rest = &rest[escaped.map_or(0, char::len_utf8)..],
+            },
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class && ["?=", "?!", "?<=", "?<!"].iter().any(|look| rest.starts_with(look)) => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Leaves patterns that cost nothing. Where a value only looks like a schema, it is no less valid for it.
@@ -166,6 +219,8 @@ struct Survey<'a, 'b> {
     by_address: HashMap<*const Value, usize>,
     anchors: HashSet<&'a str>,
     references: Vec<(usize, &'a str)>,
+    /// Patterns that are names, and where they stand.
+    named: Vec<(&'a str, String)>,
 }
 
 impl<'a> Survey<'a, '_> {
@@ -223,14 +278,16 @@ impl<'a> Survey<'a, '_> {
         let named = object.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
         // These are compiled wherever they stand: references may lead through them, so their names stay.
         for (pattern, _) in named {
-            self.take_pattern(pattern, &at.key("patternProperties"))?;
+            let at = at.key("patternProperties");
+            self.take_pattern(pattern, &at)?;
+            self.named.push((pattern, at.to_string()));
         }
         let Some(pattern) = object.get("pattern").and_then(Value::as_str) else { return Ok(()) };
         if self.left.known.contains(pattern) {
             return Ok(());
         }
         self.take_pattern(pattern, &at.key("pattern"))?;
-        build(&json!({"pattern": pattern}), at)?;
+        build_pattern(pattern, at.key("pattern").to_string())?;
         self.left.known.insert(pattern);
         Ok(())
     }

@@ -63,7 +63,9 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
     store::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
     tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
-    Ok(SavedAgent { agent, warnings })
+    // Nobody has consented to anything of it yet.
+    let (manifest_changed, breaking, scopes_requiring_reauth) = (first.is_some(), false, vec![]);
+    Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth })
 }
 
 /// An agent as this caller may see it: anybody may read what it says of itself.
@@ -189,10 +191,13 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         let kept = published.as_ref().map(|(kept, _)| kept);
         let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
         if store::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
-            if let Some((_, diff)) = published {
+            let manifest_changed = published.is_some();
+            let diff = published.map(|(_, diff)| diff).unwrap_or_default();
+            let (breaking, scopes_requiring_reauth) = (diff.breaking, diff.scopes_requiring_reauth.clone());
+            if manifest_changed {
                 publish(app, caller, &Published { agent: agent.clone(), diff });
             }
-            return Ok(SavedAgent { agent, warnings });
+            return Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth });
         }
     }
     let message = "the agent was changed from elsewhere all the while; try again";

@@ -190,5 +190,5 @@ fn sealed_name(agent_id: AgentId) -> String {
 }
 
 fn no_webhook() -> Failure {
-    Failure::not_found("webhook")
+    Failure::rule(FailureKind::NotFound, "webhook-unknown", "the agent has no webhook")
 }

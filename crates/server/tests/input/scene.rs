@@ -170,9 +170,14 @@ impl Scene {
             ),
             (Open, "POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
             (Closed, "POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
-            (Open, "POST", "/agents".into(), whole_agent.clone()),
-            (Open, "PATCH", format!("/agents/{agent}"), whole_agent.clone()),
-            (Open, "POST", format!("/agents/{agent}/manifest/diff"), json!({"capability_manifest": sample_manifest()})),
+            (Closed, "POST", "/agents".into(), whole_agent.clone()),
+            (Closed, "PATCH", format!("/agents/{agent}"), whole_agent.clone()),
+            (
+                Closed,
+                "POST",
+                format!("/agents/{agent}/manifest/diff"),
+                json!({"capability_manifest": sample_manifest()}),
+            ),
             (Closed, "POST", format!("/agents/{agent}/tokens"), json!({"name": "laptop", "expires_in_ms": 1_000})),
             (Closed, "PUT", format!("/agents/{agent}/webhook"), json!({"url": "https://localhost:9/hook"})),
             (
