@@ -18,13 +18,17 @@ pub struct Confirm {
 }
 
 impl Confirm {
-    /// Whether to go on with what the question names. `false`: it was a dry run, or the answer was no.
+    /// Whether to go on with what the question names, for good. `false`: it was a dry run, or the answer was no.
     pub fn ask(self, question: &str) -> Result<bool, Failure> {
-        self.ask_or_say(question, "nothing was done")
+        self.decide(question, "nothing was done", "this cannot be undone, and nobody is here to ask")
     }
 
-    /// The same, in words of its own for a no.
+    /// The same about what can be done otherwise later, in words of its own for a no.
     pub fn ask_or_say(self, question: &str, nothing_done: &str) -> Result<bool, Failure> {
+        self.decide(question, nothing_done, "nobody is here to ask")
+    }
+
+    fn decide(self, question: &str, nothing_done: &str, unasked: &str) -> Result<bool, Failure> {
         if self.dry_run {
             output::words(&format!("dry run; {nothing_done}\n"));
             return Ok(false);
@@ -33,7 +37,7 @@ impl Confirm {
             return Ok(true);
         }
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            let message = format!("this cannot be undone, and nobody is here to ask: {question}");
+            let message = format!("{unasked}: {question}");
             return Err(errors::usage(message, "say `--yes` to do it, or `--dry-run` to see what would be done"));
         }
         output::words(&format!("{question} [y/N] "));

@@ -5,24 +5,28 @@ mod choice;
 mod review;
 mod words;
 
-use std::io::{BufRead, Read};
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, Read},
+};
 
 use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    agents::{Agent, ListAgents},
+    agents::Agent,
     i18n::Language,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
     manifest::Manifest,
     receipts::{Broken, RECEIPT_BYTES_MAX, Verifier},
-    relations::{CreateRelation, ListRelations, RelationView, ScopeStanding, ScopeState, Terms},
+    relations::{CreateRelation, GRANT_LIFE_MS_MAX, ListRelations, RelationView, ScopeStanding, ScopeState, Terms},
 };
 use serde_json::json;
 
 use self::choice::{Choice, Said};
 use crate::{
+    agents,
     confirm::Confirm,
     connect::Connection,
     errors, exit_codes,
@@ -83,7 +87,7 @@ enum Spoken {
 #[command(after_help = "Examples:\n  ostler consent grant notes-helper\n  \
     ostler consent grant agt_01… --grant notes:read --grant filesystem:read=1h --yes")]
 struct GrantArgs {
-    #[arg(help = "The agent's id or name")]
+    #[arg(help = agents::NAMED)]
     agent: String,
     #[command(flatten)]
     answering: Answering,
@@ -93,7 +97,7 @@ struct GrantArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler consent review\n  ostler consent review notes-helper --lang zh")]
 struct ReviewArgs {
-    #[arg(help = "The agent's id or name [default: the one that waits for an answer]")]
+    #[arg(help = "The agent's id, the beginning of it, or its name [default: the one that waits for an answer]")]
     agent: Option<String>,
     #[command(flatten)]
     answering: Answering,
@@ -113,7 +117,7 @@ struct ListArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler consent revoke notes-helper")]
 struct RevokeArgs {
-    #[arg(help = "The agent's id or name")]
+    #[arg(help = agents::NAMED)]
     agent: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -166,7 +170,7 @@ pub async fn consent(connection: &Connection, args: &Args) -> Result<u8, Failure
 }
 
 async fn grant(client: &Client, args: &GrantArgs) -> Result<u8, Failure> {
-    let agent = find(client, &args.agent).await?;
+    let agent = agents::find(client, &args.agent).await?;
     let relation = with_agent(client, agent.id).await?;
     answer(client, &agent, relation.as_ref(), &args.answering).await
 }
@@ -240,8 +244,15 @@ impl Answering {
 
     fn apply(&self, choice: &mut Choice<'_>) -> Result<(), Failure> {
         choice.clear();
+        let scopes = self.grants.iter().map(|grant| scope_and_how(grant).0);
+        let mut named = BTreeSet::new();
+        if let Some(twice) = scopes.chain(self.refusals.iter().map(String::as_str)).find(|scope| !named.insert(*scope))
+        {
+            let message = format!("two things are said about the scope {:?}", line(twice, 64));
+            return Err(errors::usage(message, "name it once, with `--grant` or with `--never`"));
+        }
         for grant in &self.grants {
-            let (scope, how) = grant.split_once('=').map_or((grant.as_str(), None), |(scope, how)| (scope, Some(how)));
+            let (scope, how) = scope_and_how(grant);
             let terms = match how {
                 None => None,
                 Some("always") => Some(Terms::default()),
@@ -249,6 +260,11 @@ impl Answering {
                 Some(time) => {
                     let hint = "say `scope=1h`, `scope=once` or `scope=always`";
                     let ms = parse_ms(time).map_err(|why| errors::usage(why, hint))?;
+                    if ms > GRANT_LIFE_MS_MAX {
+                        let message = format!("{} is longer than a grant can last", line(time, 80));
+                        let most = age_ms(GRANT_LIFE_MS_MAX);
+                        return Err(errors::usage(message, format!("{most} at most, or `scope=always`")));
+                    }
                     Some(Terms { once: false, expires_in_ms: Some(ms) })
                 }
             };
@@ -256,6 +272,11 @@ impl Answering {
         }
         self.refusals.iter().try_for_each(|scope| choice.say(scope, Some(Said::Never)))
     }
+}
+
+/// `scope=how`, or a scope alone.
+fn scope_and_how(grant: &str) -> (&str, Option<&str>) {
+    grant.split_once('=').map_or((grant, None), |(scope, how)| (scope, Some(how)))
 }
 
 /// As POSIX has it: the first of these that says anything.
@@ -271,32 +292,6 @@ fn manifest(agent: &Agent) -> Result<(Manifest, &str), Failure> {
         _ => {
             let message = format!("{} has no manifest, so there is nothing to grant", line(&agent.name, 200));
             Err(Failure::new(FailureKind::StateConflict, message))
-        }
-    }
-}
-
-/// The agent of this id, or the only one of this name.
-async fn find(client: &Client, agent: &str) -> Result<Agent, Failure> {
-    if agent.parse::<AgentId>().is_ok() {
-        return client.get_agent(agent).await.map_err(missing);
-    }
-    let mut query = ListAgents { name: Some(agent.to_owned()), limit: Some(PAGE_ITEMS_MAX), cursor: None };
-    let mut named = vec![];
-    // All of them: whoever makes a thousand agents must not push the one that is meant out of sight.
-    loop {
-        let page = client.list_agents(&query).await?;
-        named.extend(page.agents.into_iter().filter(|known| known.name == agent));
-        query.cursor = page.next_cursor;
-        if query.cursor.is_none() {
-            break;
-        }
-    }
-    match named.as_slice() {
-        [one] => client.get_agent(&one.id.to_string()).await,
-        [] => Err(missing(Failure::not_found("agent"))),
-        several => {
-            let ids: Vec<_> = several.iter().map(|known| known.id.to_string()).collect();
-            Err(errors::usage(format!("{} agents have this name", ids.len()), format!("name one: {}", ids.join(", "))))
         }
     }
 }
@@ -376,9 +371,13 @@ fn shown(relation: &RelationView, language: Language) -> String {
 
 async fn revoke(client: &Client, args: &RevokeArgs) -> Result<u8, Failure> {
     let relation = related(client, &args.agent).await?;
-    let count = count(relation.granted_scopes.len() as i64, "granted scope");
     let agent = line(&relation.agent_name, 200);
-    if !args.confirm.ask(&format!("End the relation with {agent}, and {count} with it?"))? {
+    let lost: Vec<_> = relation.granted_scopes.iter().chain(&relation.suspended_scopes).map(String::as_str).collect();
+    let lost = match lost.as_slice() {
+        [] => String::new(),
+        lost => format!(", and take back {}", line(&lost.join(", "), 2_000)),
+    };
+    if !args.confirm.ask_or_say(&format!("End the relation with {agent}{lost}?"), "nothing was done")? {
         return Ok(exit_codes::OK);
     }
     let ended = client.revoke_relation(relation.id).await?;
@@ -386,16 +385,16 @@ async fn revoke(client: &Client, args: &RevokeArgs) -> Result<u8, Failure> {
     Ok(exit_codes::OK)
 }
 
-/// The relation with the agent of this id or name, among the caller's own: other agents of that name do not matter.
+/// The relation with the agent that is meant, among the caller's own: other agents of that name do not matter.
 async fn related(client: &Client, agent: &str) -> Result<RelationView, Failure> {
     let mut named = all(client, agent.parse().ok()).await?;
-    named.retain(|known| known.agent_name == agent || known.agent_id.to_string() == agent);
+    named.retain(|known| agents::is_meant(agent, known.agent_id, &known.agent_name));
     match named.len() {
         0 => Err(no_relation(agent)),
         1 => Ok(named.remove(0)),
         several => {
             let ids: Vec<_> = named.iter().map(|known| known.agent_id.to_string()).collect();
-            let message = format!("you have relations with {several} agents of this name");
+            let message = format!("you have relations with {several} such agents");
             Err(errors::usage(message, format!("name one: {}", ids.join(", "))))
         }
     }
@@ -439,7 +438,10 @@ fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
     if broken.is_none() && verifier.receipts == 0 {
         broken = Some(Broken { line: 0, id: None, reason: "there is no receipt".to_owned() });
     }
-    let report = json!({"receipts": verifier.receipts, "ledgers": verifier.heads().len(), "broken": broken});
+    let heads = verifier.heads().iter();
+    let heads: Vec<_> =
+        heads.map(|(user_id, head)| json!({"user_id": user_id, "seq": head.seq, "hash": head.hash})).collect();
+    let report = json!({"receipts": verifier.receipts, "ledgers": heads.len(), "heads": heads, "broken": broken});
     args.output.one(&report, || verdict(&verifier, broken.as_ref(), Paint::stdout()));
     Ok(if broken.is_none() { exit_codes::OK } else { exit_codes::BROKEN })
 }
@@ -453,10 +455,6 @@ fn verdict(verifier: &Verifier, broken: Option<&Broken>, paint: Paint) -> String
     };
     let id = broken.id.as_deref().unwrap_or("a receipt");
     format!("{} line {}, {}: {}\n", paint.red("broken"), broken.line, line(id, 80), line(&broken.reason, 400))
-}
-
-fn missing(failure: Failure) -> Failure {
-    errors::listed_by(failure, "ostler agents list")
 }
 
 fn stale(failure: Failure) -> Failure {

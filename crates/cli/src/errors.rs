@@ -99,6 +99,24 @@ fn general(failure: &Failure) -> &'static str {
         Some("profile-unknown") => return "`ostler profiles list` lists what there is, `ostler profiles set` makes one",
         Some("aid-reserved") => return "it is a service's name; choose another",
         Some("key-compromised") => return "that key was revoked as stolen; certify a new one",
+        Some("webhook-unknown") => return "set one: `ostler webhooks set AGENT URL`",
+        Some("webhook-disabled") => {
+            return "`ostler webhooks set AGENT URL` sets it anew, and `ostler webhooks replay AGENT --dead` sends what it missed";
+        }
+        Some("agent-retired") => return "it has ended for good; `ostler agents list` lists those that are there",
+        Some("not-owner") => {
+            return "use the token of the agent's owner; `ostler agents show AGENT -o json` has its owner_id";
+        }
+        Some("manifest-file") => return "name a file with a capability manifest as JSON, or `-` for stdin",
+        Some("manifest-missing") => {
+            return "its owner has to say what it does: `ostler agents update AGENT --manifest FILE`";
+        }
+        Some("manifest-too-large") => {
+            return "shorten the texts and schemas; docs/agents.md has the limits of a manifest";
+        }
+        Some("manifest-invalid" | "schema-invalid" | "scope-reserved") => {
+            return "mend the manifest at the place that is named; docs/agents.md says what is refused";
+        }
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
     }
@@ -194,6 +212,22 @@ mod tests {
     fn a_hint_of_its_own_wins() {
         let text = render(&usage("no prompt was given", "say what the agent should do"), Paint::PLAIN);
         assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: say what the agent should do\n");
+    }
+
+    #[test]
+    fn hints_about_agents_name_commands() {
+        for (rule, named) in [
+            ("webhook-unknown", "ostler webhooks set"),
+            ("webhook-disabled", "ostler webhooks replay AGENT --dead"),
+            ("agent-retired", "ostler agents list"),
+            ("not-owner", "ostler agents show"),
+            ("manifest-missing", "ostler agents update AGENT --manifest"),
+            ("manifest-invalid", "docs/agents.md"),
+            ("manifest-too-large", "docs/agents.md"),
+        ] {
+            let hint = hint_of(&Failure::rule(FailureKind::StateConflict, rule, "it went wrong"));
+            assert!(hint.contains(named), "{rule}: {hint}");
+        }
     }
 
     /// `OSTLER_BLESS=1` writes the page anew.

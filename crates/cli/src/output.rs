@@ -171,6 +171,17 @@ pub fn json_line<T: Serialize>(value: &T) -> String {
     out
 }
 
+/// What became of a value, each side bounded: `"low" → "high"`, `+ 1` for what is new, `- 1` for what is gone.
+pub fn moved(old: &serde_json::Value, new: &serde_json::Value, chars_max: usize) -> String {
+    let shown = |value: &serde_json::Value| line(&json_line(value), chars_max);
+    match (old.is_null(), new.is_null()) {
+        (true, true) => String::new(),
+        (true, false) => format!("+ {}", shown(new)),
+        (false, true) => format!("- {}", shown(old)),
+        (false, false) => format!("{} → {}", shown(old), shown(new)),
+    }
+}
+
 /// At most `max` columns of a terminal, the mark included.
 pub fn shorten(text: &str, max: usize) -> String {
     if columns(text) <= max {

@@ -11,6 +11,7 @@ use ostler_protocol::{
 };
 
 use crate::{
+    agents,
     confirm::Confirm,
     connect::Connection,
     errors, exit_codes,
@@ -46,8 +47,8 @@ enum Verb {
 #[command(after_help = "Examples:\n  \
     ostler webhooks set agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d https://agent.example/hook > secret")]
 struct SetArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     /// Where to send requests: https, on a public address
     url: String,
     #[command(flatten)]
@@ -59,8 +60,8 @@ struct SetArgs {
 #[command(after_help = "Examples:\n  ostler webhooks show agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d\n  \
     ostler webhooks show agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d 0197c1d2-e3f4-7a6b-8c9d-0e1f2a3b4c5d -o json")]
 struct ShowArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     /// A delivery, from `ostler webhooks list`
     #[arg(value_name = "DELIVERY")]
     delivery_id: Option<DeliveryId>,
@@ -72,8 +73,8 @@ struct ShowArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler webhooks test agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d")]
 struct AgentArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     #[command(flatten)]
     output: Output,
 }
@@ -82,8 +83,8 @@ struct AgentArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler webhooks list agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --status dead")]
 struct ListArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     /// Only those that wait, were delivered, or were given up
     #[arg(long, value_enum)]
     status: Option<Status>,
@@ -119,8 +120,8 @@ impl From<Status> for DeliveryStatus {
     ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d 0197c1d2-e3f4-7a6b-8c9d-0e1f2a3b4c5d\n  \
     ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --dead")]
 struct ReplayArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     #[arg(value_name = "DELIVERY", required_unless_present = "dead", conflicts_with = "dead")]
     delivery_ids: Vec<DeliveryId>,
     /// All that were given up
@@ -134,8 +135,8 @@ struct ReplayArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler webhooks remove agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --yes")]
 struct RemoveArgs {
-    #[arg(value_name = "AGENT")]
-    agent_id: AgentId,
+    #[arg(help = agents::NAMED)]
+    agent: String,
     #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]
@@ -154,24 +155,27 @@ pub async fn webhooks(connection: &Connection, args: &Args) -> Result<u8, Failur
 }
 
 async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
-    let set = connection.client()?.put_webhook(args.agent_id, &PutWebhook { url: args.url.clone() }).await?;
+    let client = connection.client()?;
+    let agent_id = agents::find_id(&client, &args.agent).await?;
+    let set = client.put_webhook(agent_id, &PutWebhook { url: args.url.clone() }).await?;
     args.output.one(&set, || format!("{}\n", set.secret));
     output::words(&format!(
         "what is sent is signed with this secret; it is not shown again\ntry it: {} webhooks test {}\n",
         connection.invocation(),
-        args.agent_id
+        agent_id
     ));
     Ok(exit_codes::OK)
 }
 
 async fn show(connection: &Connection, args: &ShowArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
+    let agent_id = agents::find_id(&client, &args.agent).await?;
     if let Some(delivery_id) = args.delivery_id {
-        let delivery = client.get_delivery(args.agent_id, delivery_id).await?;
+        let delivery = client.get_delivery(agent_id, delivery_id).await?;
         args.output.one(&delivery, || describe(&delivery));
         return Ok(exit_codes::OK);
     }
-    let webhook = client.get_webhook(args.agent_id).await?;
+    let webhook = client.get_webhook(agent_id).await?;
     args.output.one(&webhook, || match webhook.disabled_at {
         None => format!("{}\n", line(&webhook.url, 2_048)),
         Some(at) => format!("{}\ndisabled at {at}: the receiver said that it is gone\n", line(&webhook.url, 2_048)),
@@ -191,16 +195,19 @@ fn describe(delivery: &Delivery) -> String {
 }
 
 async fn test(connection: &Connection, args: &AgentArgs) -> Result<u8, Failure> {
-    let delivery = connection.client()?.test_webhook(args.agent_id).await?;
+    let client = connection.client()?;
+    let agent_id = agents::find_id(&client, &args.agent).await?;
+    let delivery = client.test_webhook(agent_id).await?;
     args.output.one(&delivery, || format!("{}\n", delivery.delivery_id));
-    let (invocation, agent_id) = (connection.invocation(), args.agent_id);
+    let invocation = connection.invocation();
     output::words(&format!("how it went: {invocation} webhooks show {agent_id} {}\n", delivery.delivery_id));
     Ok(exit_codes::OK)
 }
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
     let query = ListDeliveries { status: args.status.map(Into::into), limit: Some(args.limit), cursor: None };
-    let page = connection.client()?.list_deliveries(args.agent_id, &query).await?;
+    let client = connection.client()?;
+    let page = client.list_deliveries(agents::find_id(&client, &args.agent).await?, &query).await?;
     args.output.many(&page.deliveries, || render(&page.deliveries, args.times, now(), output::width()));
     if page.deliveries.is_empty() {
         output::words("no such deliveries\n");
@@ -212,10 +219,11 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
 
 async fn replay(connection: &Connection, args: &ReplayArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let ids = if args.dead { dead(&client, args.agent_id).await? } else { args.delivery_ids.clone() };
+    let agent_id = agents::find_id(&client, &args.agent).await?;
+    let ids = if args.dead { dead(&client, agent_id).await? } else { args.delivery_ids.clone() };
     let mut replayed = vec![];
     for delivery_id in ids {
-        match client.replay_delivery(args.agent_id, delivery_id).await {
+        match client.replay_delivery(agent_id, delivery_id).await {
             Ok(begun) => replayed.push(begun),
             // So many wait by now that the rest has to wait for another time.
             Err(full) if args.dead && full.rule_name() == Some("deliveries-waiting") => {
@@ -255,11 +263,12 @@ async fn dead(client: &Client, agent_id: AgentId) -> Result<Vec<DeliveryId>, Fai
 
 async fn remove(connection: &Connection, args: &RemoveArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let webhook = client.get_webhook(args.agent_id).await?;
+    let agent_id = agents::find_id(&client, &args.agent).await?;
+    let webhook = client.get_webhook(agent_id).await?;
     if !args.confirm.ask(&format!("remove the webhook {}?", line(&webhook.url, 200)))? {
         return Ok(exit_codes::OK);
     }
-    let removed = client.delete_webhook(args.agent_id).await?;
+    let removed = client.delete_webhook(agent_id).await?;
     args.output.one(&removed, || format!("{} removed\n", line(&removed.url, 2_048)));
     Ok(exit_codes::OK)
 }

@@ -11,7 +11,7 @@ use ostler_protocol::{
     agents::Agent,
     i18n::{Language, scope_text},
     manifest::{Manifest, Scope, Sensitivity},
-    relations::{Answers, RelationView, ScopeStanding, ScopeState, Terms},
+    relations::{Answers, GRANT_LIFE_MS_MAX, RelationView, ScopeStanding, ScopeState, Terms},
 };
 
 use super::words::{Words, words};
@@ -119,6 +119,10 @@ impl<'a> Choice<'a> {
             let Some(typed) = lines.next().transpose().map_err(Failure::internal)? else { return Ok(None) };
             match self.take(&typed) {
                 Typed::Shown => output::words(&self.render(Paint::stderr())),
+                Typed::Help => output::words(&format!("{}\n", self.words().help)),
+                Typed::TooLong => {
+                    output::words(&format!("{}\n", (self.words().too_long)(&age_ms(GRANT_LIFE_MS_MAX))));
+                }
                 Typed::Unknown => output::words(&format!("{}\n", (self.words().not_understood)(&line(&typed, 80)))),
                 Typed::Done => return Ok(Some(())),
                 Typed::Left => return Ok(None),
@@ -131,6 +135,7 @@ impl<'a> Choice<'a> {
         match parts.as_slice() {
             [] => return Typed::Done,
             ["q"] => return Typed::Left,
+            ["?"] => return Typed::Help,
             ["all"] => self.rows.iter_mut().for_each(|row| row.said = row.granted()),
             ["none"] => self.clear(),
             [number, how] if self.row(number).is_some() && how.parse::<usize>().is_err() => {
@@ -139,6 +144,7 @@ impl<'a> Choice<'a> {
                     "always" => Said::Granted(Terms::default()),
                     "never" => Said::Never,
                     time => match parse_ms(time) {
+                        Ok(ms) if ms > GRANT_LIFE_MS_MAX => return Typed::TooLong,
                         Ok(ms) => Said::Granted(Terms { once: false, expires_in_ms: Some(ms) }),
                         Err(_) => return Typed::Unknown,
                     },
@@ -199,9 +205,20 @@ impl<'a> Choice<'a> {
         // The id stands beside the words in any case: words are the agent's own, ids are what is granted.
         let text = scope_text(row.scope, self.language);
         let label = text.as_ref().map_or_else(String::new, |text| format!("{}  ", line(&text.label, usize::MAX)));
-        let known = row.is_new.then_some(words.is_new).or(words.state(row.state));
-        let notes: Vec<_> = known.map(str::to_owned).into_iter().chain(how).collect();
-        let notes = if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) };
+        let notes = match (words.state(row.state), how) {
+            // It stays as it was.
+            (Some(before), _) if matches!((row.state, row.said), (ScopeState::Denied, Said::Never)) => {
+                Some(before.to_owned())
+            }
+            (Some(before), Some(now)) => Some((words.now)(before, &now)),
+            (Some(before), None) if mark == "[x]" => Some((words.now)(before, words.without_limits)),
+            (Some(before), None) => Some(before.to_owned()),
+            (None, how) => {
+                let known: Vec<_> = row.is_new.then(|| words.is_new.to_owned()).into_iter().chain(how).collect();
+                (!known.is_empty()).then(|| known.join(", "))
+            }
+        };
+        let notes = notes.map_or_else(String::new, |notes| format!("  ({notes})"));
         let mut out = format!("  {mark} {number}  {label}{}{notes}\n", paint.dim(&row.scope.id));
         if let Some(text) = text.filter(|text| !text.description.is_empty()) {
             // All of it: whoever consents has read what they consent to.
@@ -241,7 +258,13 @@ impl<'a> Choice<'a> {
 
     pub fn question(&self) -> String {
         let granted = self.rows.iter().filter(|row| matches!(row.said, Said::Granted(_))).count();
-        (self.words().confirm)(granted, self.rows.len(), &line(&self.agent.name, 200))
+        let agent = line(&self.agent.name, 200);
+        let is_lost = |row: &&Row<'_>| row.had.is_some() && !matches!(row.said, Said::Granted(_));
+        let lost: Vec<_> = self.rows.iter().filter(is_lost).map(|row| row.scope.id.as_str()).collect();
+        match lost.as_slice() {
+            [] => (self.words().confirm)(granted, self.rows.len(), &agent),
+            lost => (self.words().confirm_loss)(granted, self.rows.len(), &agent, &lost.join(", ")),
+        }
     }
 }
 
@@ -260,6 +283,8 @@ fn limits(known: &ScopeStanding, now: Timestamp) -> Terms {
 
 enum Typed {
     Shown,
+    Help,
+    TooLong,
     Unknown,
     Done,
     Left,
@@ -367,11 +392,42 @@ mod tests {
         choice.take("all");
         assert_eq!(
             choice.render(Paint::PLAIN).matches("(once)").count()
-                + choice.render(Paint::PLAIN).matches(", once)").count(),
+                + choice.render(Paint::PLAIN).matches("; now: once)").count(),
             2
         );
         assert!(choice.answers("h").terms.is_empty(), "the server keeps them");
         choice.take("1 always");
         assert_eq!(choice.answers("h").terms, BTreeMap::from([("location:read".to_owned(), Terms::default())]));
+        assert_eq!(choice.question(), "Grant 2 of 2 scopes to notes?");
+        // What is taken back is named, whether it was in force or paused.
+        choice.take("none");
+        assert_eq!(choice.question(), "Grant 0 of 2 scopes to notes, and take back location:read, notes:write?");
+    }
+
+    #[test]
+    fn what_was_and_what_is_chosen_are_told_apart() {
+        let (agent, manifest) = (agent(), manifest());
+        for (language, before, once, granted) in [
+            (Language::En, "(refused before)", "(refused before; now: once)", "(refused before; now: granted)"),
+            (Language::Zh, "(此前已拒绝)", "(此前已拒绝；现在：仅一次)", "(此前已拒绝；现在：授予)"),
+        ] {
+            let mut choice = Choice::new(&agent, &manifest, None, language, Timestamp::UNIX_EPOCH);
+            (choice.rows[0].state, choice.rows[0].said) = (ScopeState::Denied, Said::Never);
+            for (typed, shown) in [("2", before), ("1 once", once), ("1 always", granted)] {
+                choice.take(typed);
+                assert!(choice.render(Paint::PLAIN).contains(shown), "{shown}: {}", choice.render(Paint::PLAIN));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_and_loses_no_choice() {
+        let (agent, manifest) = (agent(), manifest());
+        let mut choice = Choice::new(&agent, &manifest, None, Language::En, Timestamp::UNIX_EPOCH);
+        choice.take("1 once");
+        assert!(matches!(choice.take("1 99999d"), Typed::TooLong));
+        assert!(matches!(choice.take("?"), Typed::Help));
+        assert!(choice.answers("h").terms["location:read"].once);
+        assert!(matches!(choice.take("1 3660d"), Typed::Shown));
     }
 }

@@ -9,7 +9,7 @@ use ostler_protocol::{
 
 use super::words::{change, words};
 use crate::{
-    output::{json_line, line},
+    output::{line, moved},
     paint::Paint,
 };
 
@@ -50,12 +50,6 @@ fn scope(manifest: &Manifest, found: &Change, language: Language) -> String {
 
 /// `scope-sensitivity-raised /permission_scopes/0/sensitivity "low" → "high"`.
 fn detail(found: &Change) -> String {
-    let shown = |value: &serde_json::Value| line(&json_line(value), SHOWN_CHARS_MAX);
-    let moved = match (found.old.is_null(), found.new.is_null()) {
-        (true, true) => String::new(),
-        (true, false) => format!(" + {}", shown(&found.new)),
-        (false, true) => format!(" - {}", shown(&found.old)),
-        (false, false) => format!(" {} → {}", shown(&found.old), shown(&found.new)),
-    };
-    format!("{} {}{moved}", found.rule.as_str(), line(&found.pointer, SHOWN_CHARS_MAX))
+    let moved = moved(&found.old, &found.new, SHOWN_CHARS_MAX);
+    format!("{} {} {moved}", found.rule.as_str(), line(&found.pointer, SHOWN_CHARS_MAX)).trim_end().to_owned()
 }

@@ -20,13 +20,20 @@ pub struct Words {
     pub once: &'static str,
     pub for_time: fn(&str) -> String,
     pub never: &'static str,
+    pub without_limits: &'static str,
+    /// What is chosen now, beside what was before.
+    pub now: fn(&str, &str) -> String,
     pub was_granted: &'static str,
     pub was_refused: &'static str,
     pub was_expired: &'static str,
     pub is_new: &'static str,
     pub help: &'static str,
     pub not_understood: fn(&str) -> String,
+    /// The most that a grant can last.
+    pub too_long: fn(&str) -> String,
     pub confirm: fn(usize, usize, &str) -> String,
+    /// The same where this is taken back.
+    pub confirm_loss: fn(usize, usize, &str, &str) -> String,
     pub granted: fn(&str) -> String,
     pub nothing_granted: &'static str,
     pub nothing_done: &'static str,
@@ -48,14 +55,20 @@ const EN: Words = Words {
     once: "once",
     for_time: |time| format!("for {time}"),
     never: "never",
+    without_limits: "granted",
+    now: |before, now| format!("{before}; now: {now}"),
     was_granted: "paused since the agent changed",
-    was_refused: "you refused it",
+    was_refused: "refused before",
     was_expired: "its time is over",
     is_new: "new",
     help: "A number grants that scope or takes it back; `2 once`, `2 1h`, `2 always`, `2 never`; `all`, `none`.\n\
-           Enter goes on, `q` leaves everything as it is.",
-    not_understood: |text| format!("{text:?} is nothing to choose"),
+           Enter goes on, `q` leaves everything as it is, `?` says this again.",
+    not_understood: |text| format!("{text:?} is nothing to choose; `?` says what is"),
+    too_long: |most| format!("a grant lasts {most} at most; `always` has no end"),
     confirm: |granted, all, agent| format!("Grant {granted} of {all} scopes to {agent}?"),
+    confirm_loss: |granted, all, agent, lost| {
+        format!("Grant {granted} of {all} scopes to {agent}, and take back {lost}?")
+    },
     granted: |scopes| format!("granted {scopes}"),
     nothing_granted: "nothing granted",
     nothing_done: "nothing was changed",
@@ -74,14 +87,18 @@ const ZH: Words = Words {
     once: "仅一次",
     for_time: |time| format!("限时 {time}"),
     never: "始终拒绝",
+    without_limits: "授予",
+    now: |before, now| format!("{before}；现在：{now}"),
     was_granted: "Agent 变更后已暂停",
-    was_refused: "你曾拒绝",
+    was_refused: "此前已拒绝",
     was_expired: "已到期",
     is_new: "新增",
     help: "输入编号以授予或取消；`2 once` 仅一次，`2 1h` 限时，`2 always` 不限，`2 never` 始终拒绝；`all` 全选，`none` 全不选。\n\
-           直接回车继续，`q` 保持不变并退出。",
-    not_understood: |text| format!("无法理解：{text:?}"),
+           直接回车继续，`q` 保持不变并退出，`?` 再次显示本说明。",
+    not_understood: |text| format!("无法理解：{text:?}；输入 `?` 查看说明"),
+    too_long: |most| format!("授权最长 {most}；`always` 表示不限时"),
     confirm: |granted, all, agent| format!("向 {agent} 授予 {all} 项权限中的 {granted} 项？"),
+    confirm_loss: |granted, all, agent, lost| format!("向 {agent} 授予 {all} 项权限中的 {granted} 项，并收回 {lost}？"),
     granted: |scopes| format!("已授予 {scopes}"),
     nothing_granted: "未授予任何权限",
     nothing_done: "未做任何更改",
@@ -148,10 +165,12 @@ mod tests {
             let said = words(language);
             let all = [said.help, said.needed, said.once, said.never, said.tools, said.is_new, said.nothing_done];
             assert!(all.iter().chain(&said.levels).all(|text| !text.is_empty()), "{language:?}");
-            for command in ["`2 once`", "`2 1h`", "`2 always`", "`2 never`", "`all`", "`none`", "`q`"] {
+            for command in ["`2 once`", "`2 1h`", "`2 always`", "`2 never`", "`all`", "`none`", "`q`", "`?`"] {
                 assert!(said.help.contains(command), "{language:?} explains {command}");
             }
             assert!((said.confirm)(2, 3, "notes").contains("notes"));
+            assert!((said.confirm_loss)(2, 3, "notes", "a:read").contains("a:read"));
+            assert!((said.too_long)("3660d").contains("3660d"));
         }
     }
 }

@@ -53,16 +53,24 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     let diff = ["agents", "diff", agent, "--manifest", new];
     let foretold = printed(ostler(&diff));
     assert!(
-        foretold.contains("breaking  enum-value-removed  /tools/0/input_schema/properties/path/enum"),
+        foretold.contains("breaking  enum-value-removed  /tools/0/input_schema/properties/path/enum  - \"a\""),
         "{foretold}"
     );
     assert!(foretold.ends_with("breaking: people will be asked again about filesystem:read\n"), "{foretold}");
     let foretold: Value = serde_json::from_str(&printed(ostler(&[&diff[..], &["-o", "json"]].concat()))).unwrap();
     assert_eq!((&foretold["breaking"], &foretold["capability_manifest_version"]), (&json!(true), &json!(2)));
     let same = printed(ostler(&["agents", "diff", agent, "--manifest", old]));
-    assert_eq!(same, "silent: nobody is asked again\n");
-    let updated = printed(ostler(&["agents", "update", agent, "--manifest", new, "--profile", "scripted"]));
-    assert_eq!(updated, format!("{agent} manifest version 2\n"));
+    assert_eq!(same, "no change\n");
+    let updated = printed(ostler(&["agents", "update", "reader", "--manifest", new, "--profile", "scripted"]));
+    let breaking = "breaking: people are asked again about 1 scope, filesystem:read";
+    assert_eq!(updated, format!("{agent} manifest version 2, {breaking}\n"));
+    let beginning = &agent[..agent.len() - 1];
+    let updated = printed(ostler(&["agents", "update", beginning, "--manifest", new]));
+    assert_eq!(updated, format!("{agent} manifest version 2, unchanged\n"));
+    assert_eq!(printed(ostler(&["agents", "show", "reader"])), printed(ostler(&["agents", "show", beginning])));
+    let nothing = ostler(&["agents", "update", agent]);
+    let said = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    assert!(nothing.status.code() == Some(2) && said.contains("`--manifest FILE`"), "{said}");
     printed(ostler(&["agents", "create", "other"]));
     let listed = printed(ostler(&["agents", "list", "--name", "read", "-o", "json"]));
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -86,6 +94,10 @@ fn what_is_wrong_with_a_manifest_is_told(engine: Engine) {
     std::fs::write(file, "{").unwrap();
     refused(&["agents", "create", "reader", "--manifest", file], "twice.json");
     refused(&["agents", "create", "reader", "--manifest", "missing.json"], "missing.json");
-    refused(&["agents", "show", &format!("agt_{:032x}", 0)], "ostler agents list");
+    let unknown = format!("agt_{:032x}", 0);
+    for args in [["agents", "show", unknown.as_str()], ["agents", "show", "nobody"], ["webhooks", "show", "agt_77"]] {
+        refused(&args, "error: no such agent");
+        refused(&args, "ostler agents list");
+    }
     assert_eq!(printed(home.cli(Some(&server), &["agents", "list", "-o", "json"])).trim(), "[]");
 }

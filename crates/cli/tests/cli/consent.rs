@@ -165,11 +165,11 @@ fn a_person_reviews_what_changed_in_english() {
         assert!(screen.contains(text), "{text}:\n{screen}");
     }
     terminal.types("3 once\n");
-    terminal.shows("[x] 3  Read notes  notes:read  (paused since the agent changed, once)");
+    terminal.shows("[x] 3  Read notes  notes:read  (paused since the agent changed; now: once)");
     terminal.types("2\n");
     terminal.shows("[ ] 2  Read local files");
     terminal.types("\n");
-    terminal.shows("Grant 1 of 3 scopes to notes-helper? [y/N]");
+    terminal.shows("Grant 1 of 3 scopes to notes-helper, and take back filesystem:read? [y/N]");
     terminal.types("y\n");
     let screen = good(terminal.ends());
     assert!(screen.contains("granted notes:read"), "{screen}");
@@ -246,8 +246,20 @@ fn a_ledger_is_checked_with_no_server_anywhere() {
         let output = scene.cli(&all);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let refused = scene.cli(&["consent", "grant", &scene.agent_id]);
-    assert_eq!(refused.status.code(), Some(2), "nobody is at a terminal");
+    let refused = |args: &[&str], said: &str| {
+        let output = scene.cli(&[&["consent", "grant", &scene.agent_id], args].concat());
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), words.contains(said)), (Some(2), true), "{said}: {words}");
+        assert!(!words.contains("cannot be undone"), "{words}");
+    };
+    refused(&[], "nobody is here to choose");
+    refused(&["--none"], "nobody is here to ask: Grant 0 of 3 scopes");
+    refused(&["--grant", "notes:read", "--never", "notes:read", "--yes"], "two things are said about the scope");
+    refused(&["--grant", "notes:read=99999d", "--yes"], "3660d at most");
+    let unasked = scene.cli(&["consent", "revoke", "notes-helper"]);
+    let said = String::from_utf8_lossy(&unasked.stderr).into_owned();
+    let question = "nobody is here to ask: End the relation with notes-helper, and take back notes:read?";
+    assert!(said.contains(question) && !said.contains("cannot be undone"), "{said}");
     assert!(scene.cli(&["consent", "revoke", &scene.agent_id, "--yes"]).status.success());
     let exported = scene.cli(&["consent", "export"]).stdout;
     let Scene { home, server, .. } = scene;
@@ -262,6 +274,10 @@ fn a_ledger_is_checked_with_no_server_anywhere() {
     assert!(code == 1 && said.contains("there is no receipt"), "nothing proves nothing: {said}");
     let (code, said) = verify(&exported, &[]);
     assert!(code == 0 && said.starts_with("ok 4 receipts"), "{said}");
+    let (_, said) = verify(&exported, &["-o", "json"]);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&report["heads"][0]["user_id"], &report["heads"][0]["seq"]), (&json!("local"), &json!(4)));
+    assert!(std::str::from_utf8(&exported).unwrap().contains(report["heads"][0]["hash"].as_str().unwrap()));
     let lines: Vec<_> = std::str::from_utf8(&exported).unwrap().lines().map(str::to_owned).collect();
     let last: Value = serde_json::from_str(&lines[3]).unwrap();
     let head = ["--head", last["hash"].as_str().unwrap()];

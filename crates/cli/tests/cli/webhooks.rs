@@ -21,11 +21,14 @@ fn a_webhook_is_set_tried_removed_and_replayed(engine: Engine) {
         |args: &[&str]| -> Value { serde_json::from_str(&printed(ostler(&[args, &["-o", "json"]].concat()))).unwrap() };
     let made = printed(ostler(&["agents", "create", "told"]));
     let agent = made.trim();
-    let set = ostler(&["webhooks", "set", agent, UNREACHABLE]);
+    let none = ostler(&["webhooks", "show", "told"]);
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(said.contains("the agent has no webhook") && said.contains("ostler webhooks set AGENT URL"), "{said}");
+    let set = ostler(&["webhooks", "set", "told", UNREACHABLE]);
     assert!(String::from_utf8_lossy(&set.stderr).contains("it is not shown again"), "{set:?}");
     let secret = printed(set);
     assert_eq!(secret.trim().len(), 44, "base64 of 32 bytes and nothing else: {secret}");
-    let shown = printed(ostler(&["webhooks", "show", agent]));
+    let shown = printed(ostler(&["webhooks", "show", &agent[..agent.len() - 1]]));
     assert_eq!(shown, format!("{UNREACHABLE}\n"));
     let told = printed(ostler(&["webhooks", "test", agent]));
     let delivery = told.trim();
