@@ -272,6 +272,17 @@ fn a_grant_for_one_call_is_gone_with_it() {
 }
 
 #[test]
+fn what_is_left_after_a_call_is_what_the_agent_still_declares() {
+    let mut world = World::start(manifest(&[("notes:read", Low), ("notes:write", Low)], vec![]), &[]);
+    let seen = Some(world.declared().hash.to_owned());
+    let terms = BTreeMap::from([("notes:read".to_owned(), Terms { once: true, expires_in_ms: None })]);
+    world.answer(&Answers { terms, manifest_hash: seen, ..grants(&["notes:read", "notes:write"]) }).unwrap();
+    world.patch(manifest(&[("notes:read", Low)], vec![]));
+    let used = world.with(|s| use_scope(s, "notes:read")).unwrap().unwrap();
+    assert!(used.answers.is_empty(), "{:?}", used.answers);
+}
+
+#[test]
 fn a_grant_ends_at_its_time_and_not_after_it() {
     let mut world = World::start(manifest(&[("notes:read", Low)], vec![]), &[]);
     let seen = Some(world.declared().hash.to_owned());
