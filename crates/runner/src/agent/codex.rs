@@ -12,6 +12,7 @@ mod later;
 mod output;
 mod permissions;
 pub mod program;
+mod untold;
 mod wire;
 
 use std::{
@@ -378,7 +379,8 @@ fn read<T: serde::de::DeserializeOwned>(method: &str, answer: ostler_protocol::R
 /// What a thread is started or resumed with: the run's policy, nothing wider. It holds for all its turns.
 fn settings(policy: &ExecutionPolicy, outfit: &Outfit) -> Result<Value, TurnEnd> {
     let workspace = outfit.needs_workspace()?;
-    let mut settings = json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER});
+    let mut settings = json!({"cwd": workspace, "approvalPolicy": asking(policy), "approvalsReviewer": REVIEWER,
+        "experimentalRawEvents": true});
     let profile = permissions::profile(policy, outfit).map_err(|error| {
         let message = format!("what is to be hidden from the agent cannot be looked into: {}", error.kind());
         TurnEnd::failed(FailureKind::InfraFailed, message)

@@ -21,7 +21,8 @@ use super::{
     items::Items,
     later::GO_ON,
     notice_text, process_ended,
-    wire::{DeltaNote, ErrorNote, ItemNote, Notice, Turn as CodexTurn, TurnError, TurnNote, UsageNote},
+    untold::Untold,
+    wire::{DeltaNote, ErrorNote, ItemNote, Notice, RawNote, Turn as CodexTurn, TurnError, TurnNote, UsageNote},
 };
 use crate::{
     Outfit,
@@ -51,6 +52,7 @@ pub struct Conversation<'a> {
     turn: &'a Turn,
     pub(super) link: Link,
     items: Items,
+    untold: Untold,
     approvals: Approvals,
     turn_id: String,
     has_started: bool,
@@ -101,6 +103,7 @@ impl<'a> Conversation<'a> {
             turn,
             link,
             items: Items::default(),
+            untold: Untold::default(),
             approvals: Approvals::default(),
             turn_id: String::new(),
             has_started: false,
@@ -283,6 +286,7 @@ impl<'a> Conversation<'a> {
                 self.link.emit(EventType::Activity, &json!({"activityType": "plan", "content": params})).await;
             }
             _ if method.starts_with("item/") => self.item(method, params).await,
+            "rawResponseItem/completed" => self.said(params).await,
             _ => {}
         }
         Ok(None)
@@ -313,6 +317,7 @@ impl<'a> Conversation<'a> {
                 }
                 // Codex got somewhere. A command that goes on talking says nothing about the provider.
                 self.trying_since = None;
+                self.untold.is_told(&item.id);
                 match method {
                     "item/started" => self.items.started(&mut self.link, &item).await,
                     _ => self.items.completed(&mut self.link, &item).await,
@@ -336,6 +341,15 @@ impl<'a> Conversation<'a> {
                     _ => {}
                 }
             }
+        }
+    }
+
+    async fn said(&mut self, params: &RawJson) {
+        let ours = |note: &RawNote| self.is_of_turn(&note.thread_id, &note.turn_id);
+        let Some(note) = params.view::<RawNote>().filter(ours) else { return };
+        if let Some(item) = self.untold.hear(&note.item) {
+            self.items.started(&mut self.link, &item).await;
+            self.items.completed(&mut self.link, &item).await;
         }
     }
 

@@ -152,7 +152,7 @@ impl Items {
         if !item.changes.is_empty() {
             call["files"] = item.changes.iter().take(FILES_MAX).map(|change| change.path.as_str()).collect();
         }
-        if let Some(code) = item.exit_code {
+        if let Some(code) = item.exit_code.filter(|_| status != "started") {
             call["exitCode"] = code.into();
         }
         if let Some(ms) = item.duration_ms {

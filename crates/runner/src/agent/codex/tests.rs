@@ -83,8 +83,10 @@ async fn a_second_turn_is_held_to_the_same_policy_as_the_first() {
     for file in ["first", "second"] {
         let played = stage.play(&format!("[[tool:touch {file}]]")).await;
         assert_eq!(played.all("usage").len(), 2, "the tool was called: {:#?}", played.events);
-        // Codex does not always tell of a command that its sandbox stopped at once.
-        assert!(played.all("tool_call").iter().all(|call| call["status"] != "completed"), "{:#?}", played.events);
+        let calls = played.all("tool_call");
+        let told: Vec<_> = calls.iter().map(|call| (call["status"].as_str().unwrap(), &call["exitCode"])).collect();
+        assert_eq!(told, [("started", &Value::Null), ("failed", &json!(1))], "{:#?}", played.events);
+        assert!(calls[1]["command"].as_str().unwrap().contains(&format!("touch {file}")), "{calls:?}");
         assert!(!stage.outfit.workspace.as_ref().unwrap().join(file).exists());
     }
 }
@@ -103,6 +105,28 @@ async fn nothing_is_left_in_the_workspace_that_nobody_made() {
     let mut found: Vec<_> = std::fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     found.sort();
     assert_eq!(found, [".aws", "made"]);
+}
+
+/// Codex itself makes no item of them.
+#[tokio::test]
+async fn commands_that_the_sandbox_denied_something_are_told_once_and_counted() {
+    let mut stage = Stage::new();
+    stage.policy = json!({"sandbox": "workspace-write", "approval": "never"});
+    let played = stage.play("[[tool:echo changed > real.txt; touch /etc/denied]]").await;
+    assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
+    let calls = played.all("tool_call");
+    assert_eq!(
+        (calls.len(), &calls[1]["status"], &calls[1]["exitCode"]),
+        (2, &json!("failed"), &json!(1)),
+        "{calls:#?}"
+    );
+    let output: String = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
+    assert!(output.contains("cannot touch '/etc/denied'"), "{output}");
+    stage.budgets.max_tool_calls = Some(2);
+    let played = stage.play("[[loop:echo x >> real.txt; touch /etc/denied]]").await;
+    assert_eq!(played.result, Err(Left::Stopped), "{:#?}", played.events);
+    let started = played.all("tool_call").into_iter().filter(|call| call["status"] == "started").count();
+    assert_eq!(started, 3, "one past the budget");
 }
 
 /// Tools of a run work in their workspace, in the data directory, and see nothing else there.

@@ -97,6 +97,28 @@ pub struct ItemNote {
     pub turn_id: String,
 }
 
+/// `rawResponseItem/completed`: what the model said, or was told.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RawNote {
+    pub item: RawItem,
+    #[serde(default)]
+    pub thread_id: String,
+    #[serde(default)]
+    pub turn_id: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RawItem {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: String,
+    pub call_id: String,
+    pub arguments: String,
+    pub output: Value,
+}
+
 /// A piece of an item: text, a thought, output.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
