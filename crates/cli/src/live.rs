@@ -276,6 +276,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_that_nobody_saw_end_is_named_by_how_it_began() {
+        use EventType::*;
+        let live = &mut live();
+        let began = json!({"toolCallId": "t", "name": "shell", "status": "started", "command": "sleep 5"});
+        note(live, ToolCall, began);
+        let end = note(live, ToolCall, json!({"toolCallId": "t", "status": "outcome-unknown"}));
+        assert!(end.contains("tool shell outcome-unknown: sleep 5 in "), "{end}");
+    }
+
+    #[test]
+    fn whoever_waits_for_a_provider_is_told_why() {
+        let live = &mut live();
+        let phase = |message: &str| json!({"phase": "waiting-provider", "resumeAt": "2030-01-01T00:00:20.123456789Z", "message": message});
+        let unreachable = note(live, EventType::BackendStatus, phase("the provider cannot be reached"));
+        assert!(unreachable.contains("the provider cannot be reached; it is asked again at 2030-01-01T00:00:20Z"));
+        assert!(note(live, EventType::BackendStatus, phase("")).contains("the provider says later; "));
+    }
+
+    #[test]
     fn a_message_is_not_shown_again_after_its_deltas() {
         use EventType::*;
         let live = &mut live();

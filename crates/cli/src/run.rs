@@ -409,6 +409,14 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_over_ssh_is_no_directory() {
+        assert!(is_ssh("git@github.com:a/b.git") && is_ssh("ssh://git@host/a"));
+        for place in ["https://host/a.git", "file:///srv/a", "./a", "a:b", "dir@2/x:y", "."] {
+            assert!(!is_ssh(place), "{place}");
+        }
+    }
+
+    #[test]
     fn a_plain_prompt_becomes_a_whole_request() {
         let body = serde_json::to_value(request(&args(&["hello"]), "hello", "local".into())).unwrap();
         assert_eq!(

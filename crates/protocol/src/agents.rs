@@ -50,6 +50,23 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// One that has said nothing of itself yet.
+    pub fn new(id: AgentId, name: String, owner_id: String, backend_profile: Option<String>, now: Timestamp) -> Self {
+        Self {
+            id,
+            name,
+            owner_id,
+            backend_profile,
+            capability_manifest: None,
+            capability_manifest_version: 0,
+            capability_manifest_hash: None,
+            created_at: now,
+            updated_at: now,
+            retired_at: None,
+            revision: 1,
+        }
+    }
+
     /// The manifest as it was checked when it was stored.
     pub fn manifest(&self) -> Result<Option<Checked>, Failure> {
         self.capability_manifest.as_ref().map(|text| Checked::shown(text.as_str())).transpose()
@@ -263,18 +280,14 @@ mod tests {
     #[test]
     fn an_answer_is_read_as_it_was_written() {
         let warning = Warning { rule: "schema-open".into(), pointer: "/tools/0".into(), message: "open".into() };
+        let made = Agent::new(AgentId::new(Uuid::nil()), "reader".into(), "local".into(), None, Timestamp::UNIX_EPOCH);
         let agent = Agent {
-            id: AgentId::new(Uuid::nil()),
-            name: "reader".into(),
-            owner_id: "local".into(),
-            backend_profile: None,
             capability_manifest: RawJson::parse(r#"{"tools":[]}"#.into()).ok(),
             capability_manifest_version: 1,
             capability_manifest_hash: Some("h".into()),
-            created_at: Timestamp::UNIX_EPOCH,
-            updated_at: Timestamp::UNIX_EPOCH,
-            retired_at: None,
+            // It is not told.
             revision: 0,
+            ..made
         };
         let saved = SavedAgent {
             agent,

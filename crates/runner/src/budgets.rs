@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(meter.observe(EventType::ToolCall, &started), None);
         assert!(meter.before_tool().is_some() && meter.observe(EventType::ToolCall, &started).is_some());
     }
+
     #[test]
     fn a_call_costs_what_its_agent_says_or_else_what_the_profile_does() {
         let prices: Prices = serde_json::from_value(json!({"m": {"input": 1.0, "output": 2.0}})).unwrap();

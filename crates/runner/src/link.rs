@@ -144,7 +144,8 @@ impl Link {
         let cost_unknown = self.shared.state().meter.price(&mut used);
         self.emit(EventType::Usage, &used).await;
         if cost_unknown {
-            let message = "the profile has no price for this model, so maxCostUsd does not stop it";
+            let message =
+                "the profile has no price for this model, or no tokens were counted: maxCostUsd does not stop it";
             let phase = json!({"phase": PHASE_COST_UNKNOWN, "model": used.get("model"), "message": message});
             self.emit(EventType::BackendStatus, &phase).await;
         }

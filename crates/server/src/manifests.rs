@@ -270,19 +270,7 @@ mod tests {
     /// An agent with these manifests, one after the other.
     async fn publish(db: &Db, agent_id: AgentId, manifests: &[Value]) {
         let (now, mut since) = (Timestamp::UNIX_EPOCH, DeclaredSince::default());
-        let mut agent = Agent {
-            id: agent_id,
-            name: "helper".into(),
-            owner_id: "local".into(),
-            backend_profile: None,
-            capability_manifest: None,
-            capability_manifest_version: 0,
-            capability_manifest_hash: None,
-            created_at: now,
-            updated_at: now,
-            retired_at: None,
-            revision: 1,
-        };
+        let mut agent = Agent::new(agent_id, "helper".into(), "local".into(), None, now);
         store::agents::insert(db, &agent, None).await.unwrap();
         for (manifest, version) in manifests.iter().zip(1..) {
             let Checked { canonical: Canonical { text, hash }, manifest, .. } =

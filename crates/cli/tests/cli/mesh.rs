@@ -22,6 +22,8 @@ on_both_engines!(
     what_cannot_be_opened_now_is_shown_later,
     a_reader_stays_through_a_restart_and_a_name_moves_with_its_server,
     who_is_revoked_unknown_or_uninvited_is_told_what_to_do,
+    what_came_is_one_document_and_whole,
+    a_name_that_was_refused_for_its_rate_is_not_kept,
 );
 
 const ALICE: &str = "alice.localhost.test";
@@ -222,4 +224,36 @@ fn who_is_revoked_unknown_or_uninvited_is_told_what_to_do(engine: Engine) {
     assert!(!home.data_dir.join("mesh/david.localhost.test.json").exists());
     let invite = printed(home.cli(Some(&server), &["pki", "invite"]));
     printed(home.cli(Some(&server), &["mesh", "join", "david", "--invite", invite.trim()]));
+}
+
+fn what_came_is_one_document_and_whole(engine: Engine) {
+    let home = Home::new(engine);
+    let server = home.serve();
+    join(&home, &server, &["alice", "bobby"]);
+    let ostler = |args: &[&str]| home.cli(Some(&server), args);
+    let inbox = || serde_json::from_str::<Value>(&printed(ostler(&["mesh", "inbox", "--as", "bobby", "-o", "json"])));
+    assert_eq!(inbox().unwrap(), serde_json::json!([]));
+    let long = format!("{}\nbobby: a line of its own", "x".repeat(3_000));
+    for text in ["first", long.as_str()] {
+        printed(ostler(&["mesh", "send", "bobby", text, "--as", "alice"]));
+    }
+    let came = inbox().unwrap();
+    let texts: Vec<_> = came.as_array().unwrap().iter().map(|one| one["contents"]["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["first", long.as_str()]);
+    printed(ostler(&["mesh", "send", "bobby", &long, "--as", "alice"]));
+    let shown = printed(ostler(&["mesh", "inbox", "--as", "bobby"]));
+    assert_eq!(shown, format!("{ALICE}: {}\n  bobby: a line of its own\n", "x".repeat(3_000)));
+    let (_, endless) = refused(ostler(&["mesh", "inbox", "--as", "bobby", "--follow", "-o", "json"]));
+    assert!(endless.contains("-o jsonl"), "{endless}");
+}
+
+fn a_name_that_was_refused_for_its_rate_is_not_kept(engine: Engine) {
+    let mut home = Home::new(engine);
+    home.set("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1");
+    let server = home.serve();
+    join(&home, &server, &["alice"]);
+    let (_, often) = refused(home.cli(Some(&server), &["mesh", "join", "bobby"]));
+    assert!(often.contains("too many names"), "{often}");
+    // There is one name, so it need not be chosen.
+    assert_eq!(printed(home.cli(Some(&server), &["mesh", "inbox"])), "");
 }

@@ -63,6 +63,8 @@ pub struct Codex {
     live: Option<Live>,
     /// The session's thread, once it is known to be on disk.
     thread_id: Option<String>,
+    /// Of the folders that Codex shuts off, those that were not in the workspace when its process began.
+    absent: Vec<PathBuf>,
 }
 
 /// A process with its thread open.
@@ -74,21 +76,12 @@ struct Live {
     is_on_disk: bool,
     /// What each thread has used so far, as far as it is known.
     used: HashMap<String, Tokens>,
-    /// Folders that were not in the workspace before.
-    absent: Vec<PathBuf>,
 }
 
 /// Folders that Codex shuts off from its tools. Where one is not there it makes one to do so, and may leave it behind.
 const SHUT_FOLDERS: [&str; 4] = [".agents", ".aws", ".codex", ".git"];
 
 impl Live {
-    /// Takes away what Codex left behind, now that no tool runs: a folder that has something in it stays.
-    fn tidy(absent: &[PathBuf]) {
-        for folder in absent {
-            let _ = std::fs::remove_dir(folder);
-        }
-    }
-
     fn if_running(mut self) -> Option<Self> {
         self.process.is_running().then_some(self)
     }
@@ -112,7 +105,7 @@ enum Prompt {
 
 impl Codex {
     pub fn new(outfit: Outfit) -> Self {
-        Self { outfit, live: None, thread_id: None }
+        Self { outfit, live: None, thread_id: None, absent: vec![] }
     }
 
     async fn work(&mut self, turn: &Turn, mut link: Link) -> TurnResult {
@@ -140,22 +133,27 @@ impl Codex {
         let mut conversation = Conversation::new(&mut live, &mut self.thread_id, &self.outfit, turn, link);
         let result = conversation.run(prompt == Prompt::Heard).await;
         let is_well = conversation.is_well;
-        let absent = live.absent.clone();
         match is_well {
             true => self.live = Some(live),
             false => {
                 live.process.close().await;
             }
         }
-        Live::tidy(&absent);
         result
+    }
+
+    /// Takes away what Codex left behind, when no tool runs any more: a folder that has something in it stays.
+    fn tidy(&self) {
+        for folder in &self.absent {
+            let _ = std::fs::remove_dir(folder);
+        }
     }
 
     /// Starts the program and opens the session's thread in it.
     async fn open(&mut self, turn: &Turn, link: &mut Link) -> Result<Opening, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
         let folders = SHUT_FOLDERS.iter().filter_map(|name| Some(self.outfit.workspace.as_ref()?.join(name)));
-        let absent: Vec<PathBuf> = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
+        self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
         let mut process = Process::start(&program, REDACTOR.clone()).map_err(|error| {
             TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
         })?;
@@ -166,13 +164,12 @@ impl Codex {
                 if is_on_disk {
                     self.thread_id = Some(thread.id.clone());
                 }
-                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: HashMap::new(), absent };
+                let live = Live { process, thread_id: thread.id, model, is_on_disk, used: HashMap::new() };
                 Ok(Opening { live, prompt })
             }
             Err(end) => {
                 process_ended(link, &process).await;
                 process.close().await;
-                Live::tidy(&absent);
                 Err(end)
             }
         }
@@ -270,7 +267,11 @@ impl Codex {
 
 impl Agent for Codex {
     fn turn<'a>(&'a mut self, turn: &'a Turn, link: Link) -> BoxFuture<'a, TurnResult> {
-        Box::pin(self.work(turn, link))
+        Box::pin(async move {
+            let result = self.work(turn, link).await;
+            self.tidy();
+            result
+        })
     }
 
     fn sees_images(&self) -> bool {
@@ -290,6 +291,7 @@ impl Agent for Codex {
             if let Some(live) = self.live.take() {
                 live.process.close().await;
             }
+            self.tidy();
         })
     }
 }

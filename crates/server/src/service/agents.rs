@@ -46,19 +46,8 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
         None => None,
     };
     let now = app.now();
-    let mut agent = Agent {
-        id: AgentId::new(app.ids.body()),
-        name: asked.name,
-        owner_id,
-        backend_profile: asked.backend_profile,
-        capability_manifest: None,
-        capability_manifest_version: 0,
-        capability_manifest_hash: None,
-        created_at: now,
-        updated_at: now,
-        retired_at: None,
-        revision: 1,
-    };
+    let id = AgentId::new(app.ids.body());
+    let mut agent = Agent::new(id, asked.name, owner_id, asked.backend_profile, now);
     let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
     let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
     store::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;

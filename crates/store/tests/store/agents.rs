@@ -16,19 +16,8 @@ on_both_engines!(a_retired_agent_gets_neither_tokens_nor_a_webhook);
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 async fn made(db: &Db, number: u128) -> AgentId {
-    let agent = Agent {
-        id: AgentId::new(Uuid::from_u128(number)),
-        name: "helper".into(),
-        owner_id: "local".into(),
-        backend_profile: None,
-        capability_manifest: None,
-        capability_manifest_version: 0,
-        capability_manifest_hash: None,
-        created_at: NOW,
-        updated_at: NOW,
-        retired_at: None,
-        revision: 1,
-    };
+    let id = AgentId::new(Uuid::from_u128(number));
+    let agent = Agent::new(id, "helper".into(), "local".into(), None, NOW);
     agents::insert(db, &agent, None).await.unwrap();
     agent.id
 }
