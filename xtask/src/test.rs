@@ -4,10 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ostler_testkit::postgres::Cluster;
+
 use crate::chromium;
 use crate::npm::{self, Agents};
 use crate::openssl;
-use crate::postgres::{self, Cluster};
+use crate::postgres;
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::python;
 use crate::tools::{DENY, NEXTEST, find_or_install};
@@ -42,7 +44,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let agents = step("real agents and clients", npm::find_or_install)?;
     step("openssl", openssl::find_or_install)?;
     let python = step("judges in Python", python::find_or_install)?;
-    let cluster = step("private Postgres", Cluster::start)?;
+    let cluster = step("private Postgres", postgres::start)?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
     let surroundings = Surroundings { cluster, browser, agents, python, not_tested: &not_tested };
     let outcome = step("tests on both engines", || run_tests(&nextest, &surroundings, for_nextest));
