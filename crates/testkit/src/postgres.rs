@@ -14,12 +14,14 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 pub use binaries::find_binaries;
 use binaries::find_on_path;
 use owner::Owner;
+
+use crate::process::{children_of, is_running, send};
 
 const CONNECTIONS_MAX: u32 = 300;
 /// Another process can take the port between the moment a free one is chosen and the moment the server binds it.
@@ -45,8 +47,13 @@ impl Cluster {
     ///
     /// Call this on a thread that outlives the cluster: the kernel stops the server when that thread ends.
     pub fn start(binaries: &Path) -> Result<Self, String> {
+        Self::start_in(binaries, &std::env::temp_dir())
+    }
+
+    /// [`Cluster::start`], with the cluster's scratch directory inside this one: on a file system of the test's own.
+    pub fn start_in(binaries: &Path, directory: &Path) -> Result<Self, String> {
         for _ in 0..START_ATTEMPTS_MAX {
-            if let Some(cluster) = Self::start_on(binaries, free_port()?)? {
+            if let Some(cluster) = Self::start_on(binaries, directory, free_port()?)? {
                 return Ok(cluster);
             }
         }
@@ -54,9 +61,9 @@ impl Cluster {
     }
 
     /// `None` if the port was taken.
-    fn start_on(binaries: &Path, port: u16) -> Result<Option<Self>, String> {
+    fn start_on(binaries: &Path, directory: &Path, port: u16) -> Result<Option<Self>, String> {
         let owner = Owner::choose()?;
-        let scratch = tempfile::Builder::new().prefix("ostler-postgres-").tempdir();
+        let scratch = tempfile::Builder::new().prefix("ostler-postgres-").tempdir_in(directory);
         let scratch = scratch.map_err(|e| format!("no scratch directory for Postgres: {e}"))?;
         if let Owner::Other { uid, gid } = owner {
             chown(scratch.path(), Some(uid), Some(gid))
@@ -103,7 +110,7 @@ impl Cluster {
     /// Kills every process of the server with SIGKILL.
     pub fn kill(&mut self) -> Result<(), String> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
-        let processes = processes_of(server.id());
+        let processes = children_of(server.id());
         // The postmaster first, or it would start replacements for the processes that are killed before it.
         let _ = server.kill();
         processes.iter().for_each(|pid| send(*pid, Signal::KILL));
@@ -134,7 +141,7 @@ impl Cluster {
         // The postmaster first, so that it starts no process that the list lacks.
         let postmaster = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
         postmaster.into_iter().for_each(|pid| send(pid, signal));
-        processes_of(server.id()).into_iter().for_each(|pid| send(pid, signal));
+        children_of(server.id()).into_iter().for_each(|pid| send(pid, signal));
     }
 
     /// Stops the server in one of `pg_ctl`'s modes.
@@ -168,33 +175,6 @@ impl Drop for Cluster {
         // Immediate: the data is not needed, and clients that are still connected must not delay the stop.
         let _ = self.control("immediate");
     }
-}
-
-fn send(pid: Pid, signal: Signal) {
-    // The process may have ended since it was listed.
-    let _ = kill_process(pid, signal);
-}
-
-/// The processes whose parent is the postmaster. They have sessions of their own, so a signal to its group misses them.
-fn processes_of(postmaster: u32) -> Vec<Pid> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(postmaster)).filter_map(Pid::from_raw).collect()
-}
-
-fn parent_of(pid: i32) -> Option<u32> {
-    state_and_parent(pid)?.1.parse().ok()
-}
-
-fn is_running(pid: Pid) -> bool {
-    state_and_parent(pid.as_raw_nonzero().get()).is_some_and(|(state, _)| state != "Z" && state != "X")
-}
-
-fn state_and_parent(pid: i32) -> Option<(String, String)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may contain spaces; the fields after it do not.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned);
-    Some((fields.next()?, fields.next()?))
 }
 
 fn data_dir(scratch: &Path) -> PathBuf {

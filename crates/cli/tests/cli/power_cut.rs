@@ -3,15 +3,15 @@
 //! holds only what reached the device, as a disk would after the power went. (Reads of the image file see what the
 //! loop device has written to it, and nothing else: the mounted file system's cache is another one.)
 
-use std::{path::Path, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use rustix::process::Signal;
+use ostler_testkit::{loop_mount::LoopMount, process::freeze};
 
 use crate::{
     home::{Engine, Home},
     http::Http,
-    loop_mount::{LoopMount, mount_or_say_so},
-    process::{Server, eventually},
+    loop_mount::mount_or_say_so,
+    process::eventually,
     runner::Writer,
 };
 
@@ -60,12 +60,12 @@ fn cut_power(synchronous: &str) -> Option<Left> {
         }
         thread::sleep(WRITE_FOR);
         eventually("enough was written", || (written(&mut http) > 100).then_some(()));
-        freeze(&server);
-        std::fs::copy(&image, &copy).unwrap();
+        assert!(freeze(server.process.0.id()), "the server stops");
+        mount.copy_device(&copy).unwrap();
         server.kill();
     });
     drop(mount);
-    let mount = LoopMount::new(&copy, &home.path("restored")).expect("the journal is replayed");
+    let mount = LoopMount::mount(&copy, &home.path("restored")).expect("the journal is replayed");
     home.data_dir = mount.dir.join("data");
     let left = look(&home, &writers);
     drop(mount);
@@ -76,22 +76,6 @@ fn written(http: &mut Http) -> usize {
     let page = http.get("/metrics").body;
     let line = page.lines().find_map(|line| line.strip_prefix("ostler_events_total "));
     line.expect("it is counted").parse().unwrap()
-}
-
-/// Stops every thread where it stands; one that waits for the disk stops when the disk has answered.
-fn freeze(server: &Server) {
-    server.process.signal(Signal::STOP);
-    let tasks = format!("/proc/{}/task", server.process.0.id());
-    eventually("the server stands still", || {
-        let mut tasks = std::fs::read_dir(&tasks).unwrap();
-        tasks.all(|task| is_stopped(&task.unwrap().path())).then_some(())
-    });
-}
-
-fn is_stopped(task: &Path) -> bool {
-    let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
-    // The state follows the name, which stands in parentheses.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// Opens what is left, with the ordinary program, and compares it with the books.
