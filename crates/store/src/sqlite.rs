@@ -1,6 +1,8 @@
 //! SQLite: one writer thread that is the write lane, a few reader threads, and a lock that keeps other processes out.
 
 mod desks;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod posts;
 
 use std::{
@@ -58,6 +60,8 @@ pub struct Sqlite {
 
 impl Sqlite {
     pub fn open(file: &Path, synchronous: Synchronous, now: Timestamp) -> Result<Self, StoreError> {
+        #[cfg(feature = "fault-injection")]
+        faults::install();
         let lock = lock(file)?;
         make_private(file)?;
         let mut writer = Connection::open(file)?;
