@@ -13,6 +13,7 @@ mod process;
 mod python;
 mod test;
 mod tools;
+mod torture;
 mod up;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ usage: cargo xtask <command>
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate
+  torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
+                            break servers, Postgres, disks and clocks under load; check all that was acknowledged
   agents                    find or install what tests drive: agents, clients, judges; prints the variables that name it
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
         "fuzz" => fuzz::fuzz(rest),
+        "torture" => torture::torture(rest),
         "agents" => test::print_variables(),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {

@@ -30,7 +30,7 @@ fn current_dir() -> Result<PathBuf, String> {
     std::env::current_dir().map_err(|e| format!("the current directory does not exist: {e}"))
 }
 
-fn find_or_install_binaries() -> Result<PathBuf, String> {
+pub fn find_or_install_binaries() -> Result<PathBuf, String> {
     if let Some(binaries) = find_binaries() {
         return Ok(binaries);
     }

@@ -13,6 +13,7 @@ use crate::postgres;
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::python;
 use crate::tools::{DENY, NEXTEST, find_or_install};
+use crate::torture;
 
 pub fn test(arguments: &[String]) -> Result<(), String> {
     let (ours, for_nextest) = match arguments.iter().position(|argument| argument == "--") {
@@ -54,6 +55,12 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let _ = fs::remove_file(&not_tested);
     said.lines().for_each(|line| eprintln!("==> {line}"));
     outcome?;
+    // Some tests picked by a filter are not everything, and need not wait for it.
+    if for_nextest.is_empty() {
+        step("three minutes of torture", torture::test)?;
+    } else {
+        eprintln!("==> three minutes of torture: skipped (only some tests were asked for)");
+    }
     eprintln!("==> everything passed in {}", seconds_since(started));
     Ok(())
 }

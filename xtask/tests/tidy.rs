@@ -18,7 +18,7 @@ const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
 const EMPTY_NAMES: [&str; 6] = ["utils", "common", "helpers", "manager", "types", "misc"];
 
 /// The one-way rule: a crate may use those named after it, and no other of ours.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("ostler-protocol", &[]),
     ("ostler-crypto", &[]),
     ("ostler-store", &["ostler-protocol"]),
@@ -36,6 +36,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("ostler-testkit", &[]),
     ("ostler-bench", &[]),
     ("ostler-fuzz", &["ostler-crypto", "ostler-protocol"]),
+    ("ostler-torture", &["ostler-client", "ostler-protocol", "ostler-testkit"]),
     ("xtask", &["ostler-testkit"]),
 ];
 
@@ -59,6 +60,41 @@ fn crates_depend_in_one_direction() {
         offenders.extend(used.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{user} → {used}")));
     }
     assert_none(offenders, "dependencies against the one-way rule");
+}
+
+/// Faults on demand are compiled in where a feature is switched on, and no release switches it on.
+#[test]
+fn a_release_has_no_faults_on_demand() {
+    const SEAMS: &str = "fault-injection";
+    let metadata = metadata();
+    let mut offenders = vec![];
+    let mut with_seams = 0;
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        let features = package["features"].as_object().unwrap();
+        with_seams += usize::from(features.contains_key(SEAMS));
+        let switches_on = |enabled: &Value| enabled.as_str().is_some_and(|enabled| enabled.contains(SEAMS));
+        for (feature, enables) in features.iter().filter(|(feature, _)| *feature != SEAMS) {
+            if enables.as_array().unwrap().iter().any(switches_on) {
+                offenders.push(format!("{name}: the feature {feature} switches it on"));
+            }
+        }
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let kind = dependency["kind"].as_str().unwrap_or("normal");
+            if kind != "dev" && dependency["features"].as_array().unwrap().iter().any(switches_on) {
+                offenders.push(format!("{name} switches it on in {}", dependency["name"]));
+            }
+        }
+    }
+    assert!(with_seams >= 3, "the store, the server and the program have the feature");
+    let releases = ["deploy/Dockerfile", "xtask/src/up.rs", "xtask/src/bench.rs"];
+    for path in releases {
+        let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        if text.contains(SEAMS) || text.contains("--all-features") {
+            offenders.push(format!("{path} builds with it"));
+        }
+    }
+    assert_none(offenders, "releases with faults on demand");
 }
 
 #[test]
@@ -172,7 +208,9 @@ fn metadata() -> Value {
 
 fn source_files() -> Vec<PathBuf> {
     let is_source = |path: &Path| path.extension().is_some_and(|extension| extension == "rs" || extension == "sql");
-    let ours = |path: &Path| ["bench", "crates", "stand-ins", "xtask"].iter().any(|folder| path.starts_with(folder));
+    let ours = |path: &Path| {
+        ["bench", "crates", "stand-ins", "torture", "xtask"].iter().any(|folder| path.starts_with(folder))
+    };
     files_below(&root()).into_iter().filter(|path| ours(path) && is_source(path)).collect()
 }
 

@@ -1,0 +1,147 @@
+//! A campaign: rounds of all probes, in an order drawn from the seed, until the time is over.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::{
+    clock::{now, since},
+    probe::{Disk, ONCE, PROBES, Probe},
+    random::Random,
+    report::{Fault, Tally},
+    round,
+    stage::{Engine, Scale, Stage},
+};
+
+/// More of them say nothing new.
+const VIOLATIONS_MAX: usize = 20;
+
+#[derive(Clone)]
+pub struct Order {
+    pub seed: u64,
+    pub minutes: f64,
+    /// Rounds at most; by default as many as there is time for.
+    pub rounds: Option<u64>,
+    pub probe: Option<&'static Probe>,
+}
+
+/// Plays an engine's campaign. Call this on a thread that outlives it: see [`Stage::set`].
+pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: Instant) -> Result<Tally, String> {
+    let mut stage = Stage::set(engine, ostler, Scale::of(order.minutes))?;
+    let mut tally = Tally::default();
+    if let Err(why) = &stage.mounts {
+        for probe in PROBES.iter().filter(|probe| probe.disk != Disk::Shared && probe.engines.contains(&engine)) {
+            let how = if probe.disk == Disk::Own { "was not done" } else { "was done in a weaker way" };
+            tally.not_done.push(format!("{} {how}: loop mounts are not available: {why}", probe.name));
+        }
+    }
+    let mut deck = Deck::new(engine, order, stage.mounts.is_ok());
+    if deck.probes.is_empty() {
+        return Ok(tally);
+    }
+    let enough = |tally: &Tally| {
+        crate::is_interrupted()
+            || since(started) >= Duration::from_secs_f64(order.minutes * 60.0)
+            || order.rounds.is_some_and(|rounds| tally.rounds >= rounds)
+            || tally.violations.len() >= VIOLATIONS_MAX
+    };
+    while !enough(&tally) {
+        let (probe, seed) = deck.next();
+        let began = now();
+        let played = round::play(&mut stage, probe, seed, logs);
+        let faults: Vec<String> =
+            played.faults.iter().map(|(fault, times)| format!("{times} {}", fault.name())).collect();
+        println!(
+            "{:>6.1} s  {:8} {:>4}  {:18} seed {seed:<20} {:>5.1} s  {}",
+            since(started).as_secs_f64(),
+            engine.name(),
+            tally.rounds + 1,
+            probe.name,
+            since(began).as_secs_f64(),
+            faults.join(", ")
+        );
+        for violation in &played.violations {
+            println!("VIOLATION on {} in {}: {}", engine.name(), probe.name, violation.what);
+            println!(
+                "    again: cargo xtask torture --engine {} --probe {} --seed {seed} --rounds 1",
+                engine.name(),
+                probe.name
+            );
+        }
+        tally.add(played);
+    }
+    // Every fault is in the table, also one that was not tried.
+    Fault::ALL.into_iter().for_each(|fault| tally.count(fault, 0));
+    Ok(tally)
+}
+
+/// The order of rounds: all probes as often as they are worth, shuffled, and again.
+struct Deck {
+    random: Random,
+    probes: Vec<&'static Probe>,
+    waiting: Vec<&'static Probe>,
+    /// The seed itself is that of the first round, so that a single round can be repeated.
+    next_seed: u64,
+}
+
+impl Deck {
+    fn new(engine: Engine, order: &Order, mounts: bool) -> Self {
+        let fits = |probe: &&'static Probe| match order.probe {
+            Some(only) => only.name == probe.name,
+            None => probe.engines.contains(&engine),
+        };
+        let probes: Vec<_> = PROBES.iter().filter(fits).filter(|probe| mounts || probe.disk != Disk::Own).collect();
+        let once = probes.iter().copied().filter(|probe| probe.name == ONCE && order.probe.is_none()).collect();
+        let mut deck = Self { random: Random::new(order.seed), probes, waiting: vec![], next_seed: order.seed };
+        deck.fill();
+        deck.waiting.extend::<Vec<_>>(once);
+        deck
+    }
+
+    fn fill(&mut self) {
+        let only = self.probes.len() == 1;
+        let worth = self.probes.iter().filter(|probe| only || probe.name != ONCE);
+        self.waiting = worth.flat_map(|probe| std::iter::repeat_n(*probe, probe.rounds)).collect();
+        self.random.shuffle(&mut self.waiting);
+    }
+
+    fn next(&mut self) -> (&'static Probe, u64) {
+        if self.waiting.is_empty() {
+            self.fill();
+        }
+        let seed = self.next_seed;
+        self.next_seed = self.random.draw();
+        (self.waiting.pop().unwrap_or(&PROBES[0]), seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(probe: Option<&'static Probe>) -> Order {
+        Order { seed: 7, minutes: 1.0, rounds: None, probe }
+    }
+
+    #[test]
+    fn a_pass_has_every_probe_of_the_engine_and_the_seed_gives_the_order() {
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let mut deck = Deck::new(engine, &order(None), true);
+            let pass: Vec<_> =
+                (0..deck.waiting.len()).map(|_| deck.next()).map(|(probe, seed)| (probe.name, seed)).collect();
+            let expected = PROBES.iter().filter(|probe| probe.engines.contains(&engine));
+            assert!(expected.clone().all(|probe| pass.iter().any(|(name, _)| *name == probe.name)), "{pass:?}");
+            assert_eq!(pass.len(), expected.map(|probe| probe.rounds).sum::<usize>());
+            assert_eq!(pass[0], (ONCE, 7), "the longest first, with the seed itself");
+            let mut again = Deck::new(engine, &order(None), true);
+            assert!(pass.iter().all(|round| again.next().0.name == round.0));
+        }
+    }
+
+    #[test]
+    fn a_single_probe_is_repeated_by_its_seed() {
+        let mut deck = Deck::new(Engine::Sqlite, &order(crate::probe::find("kill-server")), true);
+        let rounds = [deck.next(), deck.next()];
+        assert_eq!((rounds[0].0.name, rounds[0].1), ("kill-server", 7));
+        assert_ne!(rounds[1].1, 7);
+    }
+}

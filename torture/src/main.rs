@@ -1,0 +1,182 @@
+//! The torturer: breaks servers, runners, Postgres, disks and clocks under load, on both engines, and compares everything
+//! that was acknowledged with what is there afterwards. It uses the program `ostler` as a black box; `cargo xtask torture`
+//! builds and starts both. What is checked, and how a round is repeated, is in `docs/reliability.md`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "in a test a failed unwrap is a failed test"))]
+
+mod api;
+mod campaign;
+mod clock;
+mod home;
+mod load;
+mod probe;
+mod random;
+mod report;
+mod round;
+mod server;
+mod stage;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+use campaign::Order;
+use clock::{now, since};
+use report::Report;
+use stage::Engine;
+
+/// Set to anything: what cannot be done here has failed.
+const TEST_EVERYTHING: &str = "OSTLER_TEST_EVERYTHING";
+
+#[derive(Parser)]
+#[command(about = "Breaks things under load and checks everything that was acknowledged")]
+struct Args {
+    /// The program under test, built with the feature `fault-injection`
+    #[arg(long, required_unless_present = "list")]
+    ostler: Option<PathBuf>,
+    /// Where the results and the logs of violations go
+    #[arg(long, default_value = "target/torture")]
+    out: PathBuf,
+    /// How long to go on, on both engines at once
+    #[arg(long, default_value_t = 3.0)]
+    minutes: f64,
+    /// The seed of every choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Rounds per engine, at most
+    #[arg(long)]
+    rounds: Option<u64>,
+    #[arg(long, value_enum, default_value = "both")]
+    engine: Engines,
+    /// Only this probe
+    #[arg(long)]
+    probe: Option<String>,
+    /// Print the probes and end
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Engines {
+    Sqlite,
+    Postgres,
+    Both,
+}
+
+impl Engines {
+    fn all(self) -> Vec<Engine> {
+        match self {
+            Self::Sqlite => vec![Engine::Sqlite],
+            Self::Postgres => vec![Engine::Postgres],
+            Self::Both => vec![Engine::Sqlite, Engine::Postgres],
+        }
+    }
+}
+
+/// Set by SIGINT and SIGTERM: rounds end early and clean up, because nothing else unmounts their disks.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+fn listen_for_signals() {
+    thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+                return;
+            };
+            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            eprintln!("interrupted: the rounds under way are ended");
+        });
+    });
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        for probe in probe::PROBES {
+            let engines: Vec<&str> = probe.engines.iter().map(|engine| engine.name()).collect();
+            println!("{:18} {:17} {}", probe.name, engines.join(", "), probe.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    match torture(&args) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(violations) => {
+            eprintln!("error: {violations} violations; the logs of their rounds are in {}", args.out.display());
+            ExitCode::FAILURE
+        }
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the campaigns side by side, prints the table and writes the results. Returns the number of violations.
+fn torture(args: &Args) -> Result<usize, String> {
+    let probe = args
+        .probe
+        .as_deref()
+        .map(|name| probe::find(name).ok_or_else(|| format!("there is no probe {name:?}\nhint: `--list` shows them")));
+    let probe = probe.transpose()?;
+    let ostler = args.ostler.as_deref().ok_or("--ostler is missing")?;
+    let ostler = std::fs::canonicalize(ostler).map_err(|error| format!("{}: {error}", ostler.display()))?;
+    std::fs::create_dir_all(&args.out).map_err(|error| format!("{}: {error}", args.out.display()))?;
+    raise_file_limit();
+    listen_for_signals();
+    let order = Order { seed: args.seed, minutes: args.minutes, rounds: args.rounds, probe };
+    let engines: Vec<Engine> = args
+        .engine
+        .all()
+        .into_iter()
+        .filter(|engine| probe.is_none_or(|probe| probe.engines.contains(engine)))
+        .collect();
+    let started = now();
+    let (logs, order, ostler) = (args.out.as_path(), &order, ostler.as_path());
+    let tallies = thread::scope(|scope| {
+        let campaign = |engine| (engine, scope.spawn(move || campaign::run(engine, ostler, order, logs, started)));
+        let campaigns: Vec<_> = engines.into_iter().map(campaign).collect();
+        let join = |(engine, task): (Engine, thread::ScopedJoinHandle<_>)| match task.join() {
+            Ok(Ok(tally)) => Ok((engine, tally)),
+            Ok(Err(message)) => Err(format!("the campaign on {} could not go on: {message}", engine.name())),
+            Err(_) => Err(format!("the campaign on {} panicked", engine.name())),
+        };
+        campaigns.into_iter().map(join).collect::<Result<Vec<_>, String>>()
+    })?;
+    let report = Report { seed: args.seed, took: since(started), engines: tallies };
+    write(&args.out, &report)?;
+    if is_interrupted() {
+        return Err("interrupted".into());
+    }
+    let incomplete = report.engines.iter().any(|(_, tally)| !tally.not_done.is_empty());
+    if incomplete && std::env::var_os(TEST_EVERYTHING).is_some() {
+        return Err("not everything could be done here".into());
+    }
+    Ok(report.violations())
+}
+
+fn write(out: &Path, report: &Report) -> Result<(), String> {
+    let table = report.markdown();
+    println!("\n{table}");
+    let json = serde_json::to_string_pretty(&report.json()).map_err(|error| error.to_string())?;
+    for (name, text) in [("latest.md", table), ("latest.json", json)] {
+        std::fs::write(out.join(name), text).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Thousands of followers need as many descriptors.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

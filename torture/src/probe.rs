@@ -1,0 +1,72 @@
+//! The probes: what breaks in a round. One file per kind.
+
+mod clock_jumps;
+mod disk_full;
+mod flat_memory;
+mod followers_return;
+mod hostile_agents;
+mod io_errors;
+mod kills;
+mod paused_replica;
+mod postgres_faults;
+mod power_cuts;
+mod proxy_faults;
+mod replay_storm;
+
+use crate::{
+    random::Random,
+    round::{Round, Setup},
+    stage::Engine,
+};
+
+pub struct Probe {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub engines: &'static [Engine],
+    /// Rounds of it in each pass through all probes.
+    pub rounds: usize,
+    pub disk: Disk,
+    pub setup: fn(&mut Random, Engine) -> Setup,
+    pub disturb: fn(&mut Round) -> Result<(), String>,
+}
+
+/// Whether the store needs a file system of its own, which takes root and loop devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    Shared,
+    Own,
+    /// If it can be had. The probe has a weaker way without it.
+    OwnIfPossible,
+}
+
+const BOTH: &[Engine] = &[Engine::Sqlite, Engine::Postgres];
+const SQLITE: &[Engine] = &[Engine::Sqlite];
+const POSTGRES: &[Engine] = &[Engine::Postgres];
+
+pub const PROBES: &[Probe] = &[
+    kills::SERVER,
+    kills::RUNNER,
+    postgres_faults::KILL,
+    postgres_faults::PAUSE,
+    postgres_faults::RESTART,
+    proxy_faults::CUT,
+    proxy_faults::TRUNCATE,
+    proxy_faults::ONE_WAY,
+    proxy_faults::LOSS,
+    io_errors::PROBE,
+    disk_full::PROBE,
+    power_cuts::PROBE,
+    clock_jumps::PROBE,
+    paused_replica::PROBE,
+    followers_return::PROBE,
+    replay_storm::PROBE,
+    hostile_agents::PROBE,
+    flat_memory::PROBE,
+];
+
+/// Played once per campaign, at its beginning: it takes a sixth of an hour.
+pub const ONCE: &str = flat_memory::PROBE.name;
+
+pub fn find(name: &str) -> Option<&'static Probe> {
+    PROBES.iter().find(|probe| probe.name == name)
+}

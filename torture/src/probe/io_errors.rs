@@ -1,0 +1,75 @@
+//! The n-th I/O operation of SQLite fails: a read, a write, a sync, a truncation, an open; or a few writes find no room.
+//! The server does it to itself, by the feature `fault-injection`.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::{Disk, Probe, SQLITE};
+use crate::{
+    home::Home,
+    report::Fault,
+    round::{Round, Setup},
+};
+
+const ERRORS: u64 = 18;
+const FIRE_LOOKS_MAX: usize = 100;
+const FIRE_POLL: Duration = Duration::from_millis(3);
+pub const CONTROL: &str = "faults";
+pub const VARIABLE: &str = "OSTLER_FAULT_SQLITE_FILE";
+/// Writes and syncs come with every flush, reads only where the cache lacks a page; an open is rare.
+const OPERATIONS: [(&str, u64, &str); 6] = [
+    ("write", 12, "ioerr"),
+    ("write", 40, "ioerr"),
+    ("sync", 4, "ioerr"),
+    ("sync", 12, "ioerr"),
+    ("write", 12, "full"),
+    ("read", 6, "ioerr"),
+];
+
+pub const PROBE: Probe = Probe {
+    name: "io-errors",
+    about: "the n-th read, write or sync of SQLite's files fails, by a file system of SQLite's that fails on demand",
+    engines: SQLITE,
+    rounds: 6,
+    disk: Disk::Shared,
+    // The file is read by name in the server's own directory, which is the round's.
+    setup: |_, _| Setup { environment: vec![(VARIABLE, CONTROL.into())], ..Setup::default() },
+    disturb: fail,
+};
+
+fn fail(round: &mut Round) -> Result<(), String> {
+    let mut total = 0;
+    for id in 1..=ERRORS {
+        round.let_work(5..50);
+        let (operation, nth_max, code) = *round.random.pick(&OPERATIONS);
+        let nth = round.random.between(1..nth_max + 1);
+        let repeat = if round.random.chance(20) { round.random.between(2..6) } else { 1 };
+        order(&round.home, &format!("{id} {operation} {nth} {repeat} {code}"))?;
+        for _ in 0..FIRE_LOOKS_MAX {
+            if fired(&round.home.path(CONTROL)) >= total + repeat {
+                break;
+            }
+            thread::sleep(FIRE_POLL);
+        }
+        order(&round.home, "")?;
+        round.wait_for_progress()?;
+        let now_fired = fired(&round.home.path(CONTROL));
+        round.tally.count(Fault::IoError, now_fired.saturating_sub(total));
+        total = now_fired;
+    }
+    Ok(())
+}
+
+/// Replaces the control file at once, so that the server never reads half of it.
+pub fn order(home: &Home, text: &str) -> Result<(), String> {
+    let (new, control) = (home.path("faults.new"), home.path(CONTROL));
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &control));
+    written.map_err(|error| format!("cannot write the control file: {error}"))
+}
+
+fn fired(control: &Path) -> u64 {
+    let mut report = control.as_os_str().to_owned();
+    report.push(".fired");
+    std::fs::read_to_string(report).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,254 @@
+//! One round: servers with a store of their own, work that goes on, a probe that breaks things, and the comparison of
+//! everything that was acknowledged with what is there afterwards.
+
+use std::ops::Range;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use ostler_testkit::{loop_mount::LoopMount, process::freeze};
+use rustix::process::Signal;
+
+use crate::{
+    api::Api,
+    clock::{now, since},
+    home::Home,
+    load::{Load, Mix},
+    probe::{Disk, Probe},
+    random::Random,
+    report::{Fault, Tally, Violation},
+    server::Server,
+    stage::{Engine, Stage},
+};
+
+const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
+const PROGRESS_POLL: Duration = Duration::from_millis(2);
+const IMAGE_BYTES: u64 = 64 * 1024 * 1024;
+/// A kernel thread may be in the middle of a commit of the journal when the processes stop.
+const POWER_SETTLE: Duration = Duration::from_millis(30);
+
+/// What a round starts with.
+pub struct Setup {
+    pub replicas: usize,
+    pub mix: Mix,
+    pub environment: Vec<(&'static str, String)>,
+    pub image_bytes: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { replicas: 1, mix: Mix::ALL, environment: vec![], image_bytes: IMAGE_BYTES }
+    }
+}
+
+pub struct Round<'a> {
+    pub random: Random,
+    pub tally: Tally,
+    pub load: Option<Load>,
+    pub api: Api,
+    /// `None` while one is down.
+    pub servers: Vec<Option<Server>>,
+    addresses: Vec<String>,
+    pub home: Home,
+    // After the servers: they have files open on it.
+    pub disk: Option<LoopMount>,
+    disks: u64,
+    database: Option<(String, String)>,
+    pub stage: &'a mut Stage,
+}
+
+/// Plays one round of a probe and returns what was counted and found.
+pub fn play(stage: &mut Stage, probe: &Probe, seed: u64, logs: &Path) -> Tally {
+    let mut random = Random::new(seed);
+    let setup = (probe.setup)(&mut random, stage.engine);
+    let engine = stage.engine;
+    let violation = |what: String| Violation { engine, probe: probe.name, seed, what };
+    let mut round = match Round::open(stage, random, setup, probe.disk) {
+        Ok(round) => round,
+        Err(why) => {
+            let mut tally = Tally { rounds: 1, ..Tally::default() };
+            tally.violations.push(violation(format!("the round could not start: {why}")));
+            return tally;
+        }
+    };
+    let disturbed = (probe.disturb)(&mut round);
+    let mut found: Vec<String> = disturbed.err().into_iter().collect();
+    found.extend(round.close());
+    let mut tally = std::mem::take(&mut round.tally);
+    if !found.is_empty() {
+        round.home.keep_log(&logs.join(format!("{}-{}-{seed}.log", engine.name(), probe.name)));
+    }
+    tally.rounds = 1;
+    tally.violations.extend(found.into_iter().map(violation));
+    tally
+}
+
+impl<'a> Round<'a> {
+    fn open(stage: &'a mut Stage, mut random: Random, setup: Setup, disk: Disk) -> Result<Self, String> {
+        let own_disk = disk != Disk::Shared && stage.mounts.is_ok();
+        let mut home = Home::new(&stage.ostler)?;
+        setup.environment.iter().for_each(|(name, value)| home.set(name, value));
+        let mut disk = None;
+        let database = match stage.engine {
+            Engine::Sqlite if own_disk => {
+                let mount = LoopMount::create(&home.path("disk-0.img"), setup.image_bytes, &home.path("disk"))?;
+                home.data_dir = mount.dir.join("data");
+                disk = Some(mount);
+                None
+            }
+            Engine::Sqlite => None,
+            Engine::Postgres => Some(database(stage, &mut home, own_disk)?),
+        };
+        let mut servers = vec![];
+        for number in 0..setup.replicas {
+            servers.push(home.serve(number, "127.0.0.1:0")?);
+        }
+        let addresses: Vec<String> = servers.iter().map(|server| server.address.clone()).collect();
+        let api = Api::new(&addresses, &servers[0].token)?;
+        let load = Load::start(stage.runtime.handle(), &api, setup.mix, &mut random)?;
+        let servers = servers.into_iter().map(Some).collect();
+        let (tally, load) = (Tally::default(), Some(load));
+        Ok(Self { random, tally, load, api, servers, addresses, home, disk, disks: 0, database, stage })
+    }
+
+    pub fn count(&mut self, fault: Fault) {
+        self.tally.count(fault, 1);
+    }
+
+    /// Lets the work go on for a random time.
+    pub fn let_work(&mut self, millis: Range<u64>) {
+        thread::sleep(self.random.millis(millis));
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.load.as_ref().map_or(0, |load| load.beat.acknowledged())
+    }
+
+    /// Waits until something is acknowledged again. Fails if nothing is, long after a fault has ended.
+    pub fn wait_for_progress(&mut self) -> Result<(), String> {
+        let (before, started) = (self.acknowledged(), now());
+        while self.acknowledged() < before + 3 {
+            for (number, server) in self.servers.iter_mut().enumerate() {
+                if let Some(status) = server.as_mut().and_then(Server::ended) {
+                    return Err(format!("server {number} ended by itself ({status}):\n{}", self.home.log_end()));
+                }
+            }
+            if crate::is_interrupted() {
+                return Err("interrupted".into());
+            }
+            if since(started) > PROGRESS_WITHIN {
+                return Err(format!("nothing was acknowledged in the {PROGRESS_WITHIN:?} after the fault had ended"));
+            }
+            thread::sleep(PROGRESS_POLL);
+        }
+        Ok(())
+    }
+
+    pub fn server(&self, number: usize) -> Result<&Server, String> {
+        self.servers[number].as_ref().ok_or_else(|| format!("server {number} is down"))
+    }
+
+    pub fn kill_server(&mut self, number: usize) {
+        if let Some(server) = self.servers[number].take() {
+            server.kill();
+        }
+    }
+
+    /// Starts a server again where it was.
+    pub fn start_server(&mut self, number: usize) -> Result<(), String> {
+        self.servers[number] = Some(self.home.serve(number, &self.addresses[number])?);
+        Ok(())
+    }
+
+    /// Cuts the power of the machine with the store, and starts it again with what its disk has.
+    pub fn cut_power(&mut self) -> Result<(), String> {
+        match self.stage.engine {
+            Engine::Sqlite => self.cut_sqlite_power(),
+            Engine::Postgres => self.cut_postgres_power(),
+        }
+    }
+
+    fn cut_sqlite_power(&mut self) -> Result<(), String> {
+        let disk = self.disk.take().ok_or("this round has no disk of its own")?;
+        let server = self.servers[0].take().ok_or("the server is down")?;
+        if !freeze(server.id()) {
+            return Err("the server could not be frozen".into());
+        }
+        thread::sleep(POWER_SETTLE);
+        self.disks += 1;
+        let copy = self.home.path(&format!("disk-{}.img", self.disks));
+        disk.copy_device(&copy)?;
+        server.kill();
+        self.disk = Some(exchange(disk, &copy)?);
+        self.start_server(0)
+    }
+
+    fn cut_postgres_power(&mut self) -> Result<(), String> {
+        let power = self.stage.power()?;
+        let disk = power.disk.take().ok_or("the cluster has no disk")?;
+        power.cluster.pause();
+        thread::sleep(POWER_SETTLE);
+        power.cuts += 1;
+        let copy = power.scratch.path().join(format!("disk-{}.img", power.cuts));
+        disk.copy_device(&copy)?;
+        power.cluster.kill()?;
+        power.disk = Some(exchange(disk, &copy)?);
+        power.cluster.start_again()
+    }
+
+    /// Ends every fault, lets everything end, and compares. Returns what was violated.
+    fn close(&mut self) -> Vec<String> {
+        let mut found = vec![];
+        if let Some(postgres) = &mut self.stage.postgres {
+            found.extend(postgres.heal().err());
+        }
+        for number in 0..self.servers.len() {
+            match &self.servers[number] {
+                Some(server) => server.signal(Signal::CONT),
+                None => found.extend(self.start_server(number).err()),
+            }
+        }
+        if let Some(load) = self.load.take() {
+            let (facts, violations) = load.finish(self.stage.runtime.handle(), &self.home, self.tally.hidden_runs);
+            self.tally.facts.add(&facts);
+            found.extend(violations);
+        }
+        for server in self.servers.iter_mut().filter_map(Option::take) {
+            found.extend(server.stop().err());
+        }
+        found.extend(self.home.verify().err());
+        let log = self.home.log();
+        found
+            .extend(log.lines().find(|line| line.contains("panicked")).map(|line| format!("the server's log: {line}")));
+        if let Some((url, name)) = self.database.take() {
+            found.extend(self.stage.drop_database(&url, &name).err());
+        }
+        found
+    }
+}
+
+/// Unmounts a disk and mounts its copy in its place.
+fn exchange(disk: LoopMount, copy: &Path) -> Result<LoopMount, String> {
+    let (dir, image) = (disk.dir.clone(), disk.image.clone());
+    drop(disk);
+    let _ = std::fs::remove_file(image);
+    LoopMount::mount(copy, &dir)
+}
+
+/// Creates the round's database and says where the servers find it. Returns the cluster's address and its name.
+fn database(stage: &mut Stage, home: &mut Home, own_disk: bool) -> Result<(String, String), String> {
+    let (cluster_url, ports) = match (own_disk, &stage.postgres) {
+        (true, _) => {
+            let cluster = &stage.power()?.cluster;
+            (cluster.url(), vec![cluster.port()])
+        }
+        (false, Some(postgres)) => {
+            (postgres.cluster.url(), postgres.proxies.iter().map(|proxy| proxy.address.port()).collect())
+        }
+        (false, None) => return Err("there is no Postgres".into()),
+    };
+    let name = stage.create_database(&cluster_url)?;
+    home.database_urls = ports.iter().map(|port| format!("postgres://postgres@127.0.0.1:{port}/{name}")).collect();
+    home.direct_url = cluster_url.rsplit_once('/').map(|(server, _)| format!("{server}/{name}"));
+    Ok((cluster_url, name))
+}
