@@ -6,6 +6,7 @@
 
 mod arrays;
 mod branches;
+mod matcher;
 mod objects;
 mod values;
 

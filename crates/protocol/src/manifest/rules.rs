@@ -95,14 +95,15 @@ rules! {
     Respelled "respelled" Notes Completed "The same is said in another way: by a `const` for an `enum` of one value, or by other bounds.";
     BoundTightened "bound-tightened" Narrows Completed "A bound is new or tighter: of numbers, lengths, items, properties, `contains`, `uniqueItems`, `multipleOf`.";
     BoundLoosened "bound-loosened" Widens Completed "A bound is gone or looser.";
-    BoundChanged "bound-changed" Breaks Completed "`multipleOf` is not known to be a multiple or a part of what it was.";
+    BoundChanged "bound-changed" Breaks Completed "`multipleOf` changed, and the two steps are not whole numbers of which one divides the other.";
     TextRuleAdded "text-rule-added" Narrows Completed "`pattern`, `format` or a `content…` keyword is new.";
     TextRuleChanged "text-rule-changed" Breaks Completed "`pattern`, `format` or a `content…` keyword changed. How, nobody can tell.";
     TextRuleDropped "text-rule-dropped" Widens Completed "`pattern`, `format` or a `content…` keyword is gone.";
     PropertyAdded "property-added" Widens Completed "A property is listed now. Where others were free before, what its schema refuses is a change of its own.";
     PropertyRemoved "property-removed" Widens Completed "A property is listed no longer, and accepted like any other.";
     PropertyForbidden "property-forbidden" Breaks Completed "A property is listed no longer, and others are refused.";
-    PatternPropertyAdded "pattern-property-added" Breaks Completed "`patternProperties` has a new pattern.";
+    PatternPropertyAdded "pattern-property-added" Breaks Completed "`patternProperties` has a new pattern, and the object accepted properties that are not listed.";
+    PatternPropertyOpened "pattern-property-opened" Widens Completed "`patternProperties` has a new pattern, and the object refused properties that are not listed. What the pattern's schema refuses of listed properties that it may match is a change of its own.";
     PatternPropertyRemoved "pattern-property-removed" Widens Completed "`patternProperties` lost a pattern. What it held falls under `additionalProperties`, and what that refuses is a change of its own.";
     PatternPropertyClosed "pattern-property-closed" Breaks Completed "`patternProperties` lost a pattern, and others are refused.";
     DependencyAdded "dependency-added" Narrows Completed "A property asks for another, or for a schema, that it did not ask for.";
@@ -117,6 +118,7 @@ rules! {
     OneOfAdded "one-of-branch-added" Breaks Completed "`oneOf` has a new branch that may match what another matched alone.";
     OneOfAddedDisjoint "one-of-branch-added-disjoint" Widens Completed "`oneOf` has a new branch that shares no value with the others.";
     OneOfRemoved "one-of-branch-removed" Breaks Completed "`oneOf` lost a branch.";
+    OneOfRelaxed "one-of-relaxed" Widens Completed "`oneOf` became `anyOf`: several branches may match now. Branches that changed are changes of their own.";
     ChoiceAdded "choice-added" Narrows Completed "There is an `anyOf` or `oneOf` now.";
     ChoiceDropped "choice-dropped" Widens Completed "There is no `anyOf` or `oneOf` any more.";
     NotAdded "not-added" Narrows Completed "There is a `not` now.";

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{
-    Budget, Comparison, PAIR_BYTES, Pair, Position,
+    Budget, Comparison, PAIR_BYTES, Pair, Position, Spot,
     arrays::list,
     objects::{accepts_all, names},
     refuses_all,
@@ -19,8 +19,12 @@ const PROOF_DEPTH_MAX: usize = 4;
 impl<'a> Comparison<'a, '_> {
     pub(super) fn branches(&mut self, pair: Pair<'a, '_>) {
         self.all_of(pair);
-        self.any_of(pair);
-        self.one_of(pair);
+        if is_relaxed(pair) {
+            self.relaxed(pair);
+        } else {
+            self.any_of(pair);
+            self.one_of(pair);
+        }
         match pair.get("not") {
             (Some(old), Some(new)) => self.schemas(old, new, &pair.spot.key("not"), pair.position.under_not()),
             _ => self.report_presence(pair, "not", Rule::NotAdded, Rule::NotDropped),
@@ -29,30 +33,44 @@ impl<'a> Comparison<'a, '_> {
     }
 
     fn all_of(&mut self, pair: Pair<'a, '_>) {
-        let fates = self.paired(pair, "allOf", pair.position);
-        self.report_branches(pair, "allOf", &fates.gone, Rule::AllOfRemoved, &fates.fresh, Rule::AllOfAdded);
+        let keywords = Keywords::same("allOf");
+        let fates = self.paired(pair, keywords, pair.position);
+        self.report_branches(pair, keywords, &fates.gone, Rule::AllOfRemoved, &fates.fresh, Rule::AllOfAdded);
     }
 
     fn any_of(&mut self, pair: Pair<'a, '_>) {
         if !has_both(pair, "anyOf") {
             return self.report_presence(pair, "anyOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
         }
-        let fates = self.paired(pair, "anyOf", pair.position);
-        self.report_branches(pair, "anyOf", &fates.gone, Rule::AnyOfRemoved, &fates.fresh, Rule::AnyOfAdded);
+        self.alternatives(pair, Keywords::same("anyOf"));
+    }
+
+    /// Branches of which the new schema wants at least one.
+    fn alternatives(&mut self, pair: Pair<'a, '_>, keywords: Keywords) {
+        let fates = self.paired(pair, keywords, pair.position);
+        self.report_branches(pair, keywords, &fates.gone, Rule::AnyOfRemoved, &fates.fresh, Rule::AnyOfAdded);
+    }
+
+    /// `oneOf` became `anyOf`. A value that matched exactly one branch still matches at least that one.
+    fn relaxed(&mut self, pair: Pair<'a, '_>) {
+        let (old, new) = (pair.old.get("oneOf"), pair.new.get("anyOf"));
+        self.report(Rule::OneOfRelaxed, pair.position, &pair.spot.new.key("anyOf"), old, new);
+        self.alternatives(pair, Keywords { old: "oneOf", new: "anyOf" });
     }
 
     fn one_of(&mut self, pair: Pair<'a, '_>) {
         if !has_both(pair, "oneOf") {
             return self.report_presence(pair, "oneOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
         }
-        let fates = self.paired(pair, "oneOf", Position::Fixed);
+        let keywords = Keywords::same("oneOf");
+        let fates = self.paired(pair, keywords, Position::Fixed);
         let branches = list(pair.new.get("oneOf"));
         let (apart, overlapping): (Vec<_>, Vec<_>) = fates.fresh.into_iter().partition(|&fresh| {
             let mut others = branches.iter().enumerate().filter(|(index, _)| *index != fresh);
             others.all(|(_, other)| self.are_disjoint(&branches[fresh], other, 0))
         });
-        self.report_branches(pair, "oneOf", &fates.gone, Rule::OneOfRemoved, &overlapping, Rule::OneOfAdded);
-        self.report_branches(pair, "oneOf", &[], Rule::OneOfRemoved, &apart, Rule::OneOfAddedDisjoint);
+        self.report_branches(pair, keywords, &fates.gone, Rule::OneOfRemoved, &overlapping, Rule::OneOfAdded);
+        self.report_branches(pair, keywords, &[], Rule::OneOfRemoved, &apart, Rule::OneOfAddedDisjoint);
     }
 
     fn condition(&mut self, pair: Pair<'a, '_>) {
@@ -81,10 +99,10 @@ impl<'a> Comparison<'a, '_> {
     }
 
     /// Compares the branches that belong together: equal ones first, the rest in their order.
-    fn paired(&mut self, pair: Pair<'a, '_>, keyword: &str, position: Position) -> Fates {
-        let (old, new) = (list(pair.old.get(keyword)), list(pair.new.get(keyword)));
+    fn paired(&mut self, pair: Pair<'a, '_>, keywords: Keywords, position: Position) -> Fates {
+        let (old, new) = (list(pair.old.get(keywords.old)), list(pair.new.get(keywords.new)));
         let (pairs, fates) = pair_up(old, new);
-        let spot = pair.spot.key(keyword);
+        let spot = keywords.spot(pair.spot);
         for (before, now) in pairs {
             self.schemas(&old[before], &new[now], &spot.indices(before, now), position);
         }
@@ -94,20 +112,20 @@ impl<'a> Comparison<'a, '_> {
     fn report_branches(
         &mut self,
         pair: Pair<'a, '_>,
-        keyword: &str,
+        keywords: Keywords,
         gone: &[usize],
         lost: Rule,
         fresh: &[usize],
         won: Rule,
     ) {
-        let spot = pair.spot.key(keyword);
+        let spot = keywords.spot(pair.spot);
         for &index in gone {
             let place = spot.old.index(index);
-            self.report(lost, pair.position, &place, list(pair.old.get(keyword)).get(index), None);
+            self.report(lost, pair.position, &place, list(pair.old.get(keywords.old)).get(index), None);
         }
         for &index in fresh {
             let place = spot.new.index(index);
-            self.report(won, pair.position, &place, None, list(pair.new.get(keyword)).get(index));
+            self.report(won, pair.position, &place, None, list(pair.new.get(keywords.new)).get(index));
         }
     }
 
@@ -169,6 +187,29 @@ fn have_no_value_in_common(one: &Map<String, Value>, other: &Map<String, Value>)
 
 fn has_both(pair: Pair<'_, '_>, keyword: &str) -> bool {
     pair.old.contains_key(keyword) && pair.new.contains_key(keyword)
+}
+
+/// Whether the old schema's only choice is a `oneOf` and the new schema's only choice is an `anyOf`.
+fn is_relaxed(pair: Pair<'_, '_>) -> bool {
+    let has = |schema: &Map<String, Value>| (schema.contains_key("oneOf"), schema.contains_key("anyOf"));
+    has(pair.old) == (true, false) && has(pair.new) == (false, true)
+}
+
+/// The keywords whose branches are compared, on each side.
+#[derive(Clone, Copy)]
+struct Keywords {
+    old: &'static str,
+    new: &'static str,
+}
+
+impl Keywords {
+    const fn same(keyword: &'static str) -> Self {
+        Self { old: keyword, new: keyword }
+    }
+
+    fn spot<'p>(self, at: &'p Spot<'p>) -> Spot<'p> {
+        Spot { old: at.old.key(self.old), new: at.new.key(self.new) }
+    }
 }
 
 /// Branches without a partner, by their indices.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{ANYTHING, Comparison, Pair, Spot, refuses_all};
-use crate::manifest::rules::Rule;
+use super::{ANYTHING, Comparison, Pair, Spot, matcher::Matcher, refuses_all};
+use crate::manifest::{rules::Rule, schema::PATTERN_PROGRAM_BYTES_MAX};
 
 impl<'a> Comparison<'a, '_> {
     pub(super) fn objects(&mut self, pair: Pair<'a, '_>) {
@@ -93,7 +93,7 @@ impl<'a> Comparison<'a, '_> {
 
     fn patterns(&mut self, pair: Pair<'a, '_>) {
         let spot = pair.spot.key("patternProperties");
-        let (_, others) = pair.schemas(OTHERS);
+        let (others_before, others) = pair.schemas(OTHERS);
         for (pattern, old, new) in both(entries(pair.old, "patternProperties"), entries(pair.new, "patternProperties"))
         {
             let spot = spot.key(pattern);
@@ -106,7 +106,31 @@ impl<'a> Comparison<'a, '_> {
                     self.report(Rule::PatternPropertyRemoved, pair.position, &spot.old, old, new);
                     self.left_to_others(pair, &spot, was);
                 }
+                (None, Some(added)) if refuses_all(others_before) => {
+                    self.report(Rule::PatternPropertyOpened, pair.position, &spot.new, old, new);
+                    self.newly_matched(pair, &spot, pattern, added);
+                }
                 (None, _) => self.report(Rule::PatternPropertyAdded, pair.position, &spot.new, old, new),
+            }
+        }
+    }
+
+    /// Compares what the object accepted with a new pattern's schema, where the pattern may match. The object was closed,
+    /// so it accepted listed properties, and those that an old pattern matched. Whether two patterns overlap is not decided.
+    fn newly_matched(&mut self, pair: Pair<'a, '_>, spot: &Spot<'_>, pattern: &str, added: &'a Value) {
+        if accepts_all(added) {
+            return;
+        }
+        if !self.budget.looks_at(PATTERN_PROGRAM_BYTES_MAX) {
+            return self.give_up(&spot.new);
+        }
+        let matcher = Matcher::new(pattern);
+        for keyword in ["properties", "patternProperties"] {
+            let place = pair.spot.old.key(keyword);
+            for (name, old) in entries(pair.old, keyword).into_iter().flatten() {
+                if keyword == "patternProperties" || matcher.may_match(name) {
+                    self.schemas(old, added, &Spot { old: place.key(name), new: spot.new }, pair.position);
+                }
             }
         }
     }
