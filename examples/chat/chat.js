@@ -1,8 +1,8 @@
-// The stock AG-UI client on Ostler's run input. What is not stock: `runtime_mode` must be said with every run, `following`
-// brings back a stream that broke off, a message that was refused is taken out of the transcript again (the server has never
-// heard it), and what was said before comes from the server, which remembers it.
+// The stock AG-UI client on Ostler's run input. What is not stock: every run needs a `runtime_mode`, `following` reconnects
+// a stream that broke off, a rejected message is removed from the transcript (the server has not stored it), interrupts are
+// cleared when a run starts, and earlier messages come from the server's history.
 
-import { HttpAgent } from "@ag-ui/client";
+import { HttpAgent, isInterruptExpired } from "@ag-ui/client";
 import { following } from "./following.js";
 
 const asked = new URLSearchParams(location.hash.slice(1));
@@ -16,6 +16,7 @@ const stop = document.querySelector("#stop");
 const threadId = asked.get("thread") ?? crypto.randomUUID();
 const agent = new HttpAgent({ url: `${server}/api/v1/agent/runs`, threadId, fetch: following() });
 let runId;
+let failed;
 
 function line(id, role) {
   const known = document.getElementById(id);
@@ -30,43 +31,57 @@ const told = {
   onTextMessageContentEvent: ({ event }) => void (line(event.messageId, "assistant").textContent += event.delta),
   onToolCallStartEvent: ({ event }) => void (line(event.toolCallId, "tool").textContent = `⚙ ${event.toolCallName}`),
   onToolCallResultEvent: ({ event }) => void (line(event.toolCallId, "tool").textContent += `: ${event.content}`),
-  onRunErrorEvent: ({ event }) => void (line(`${runId}-error`, "error").textContent = event.message),
-  onRunFinishedEvent: ({ outcome, interrupts }) => {
-    if (outcome === "cancelled") line(`${runId}-end`, "error").textContent = "stopped";
-    if (outcome === "interrupt") interrupts.forEach(question);
+  // The server starts a run only when it has accepted an answer to every open interrupt. The client itself forgets them
+  // when a run finishes, but not when it fails: without this line no later run could start after a failed one.
+  onRunStartedEvent: () => void (agent.pendingInterrupts = []),
+  onRunErrorEvent: ({ event }) => {
+    line(`${runId}-error`, "error").textContent = event.message;
+    failed = true;
   },
-  // The agent had to begin again: what it had said does not count any more.
+  onRunFinishedEvent: ({ outcome, event }) => {
+    const declined = event.metadata?.failureKind === "permission-denied";
+    if (outcome === "cancelled") line(`${runId}-end`, "error").textContent = declined ? "declined" : "stopped";
+  },
+  // The agent restarted the turn: its earlier messages of this turn are void.
   onCustomEvent: ({ event }) => {
-    if (event.name === "attempt_restarted") event.value.messageIds.forEach((id) => document.getElementById(id)?.remove());
+    if (event.name === "ostler.attempt_restarted") event.value.messageIds.forEach((id) => document.getElementById(id)?.remove());
   },
 };
 
-// What the agent wants to do, with a button for each way to answer.
+// What the agent wants to do, with a button for each answer. An expired interrupt can only be dismissed.
 function question(interrupt) {
   const box = line(interrupt.id, "question");
   box.textContent = `${interrupt.message} ${interrupt.metadata?.command ?? ""} `;
-  for (const option of interrupt.metadata?.options ?? []) {
-    const button = Object.assign(document.createElement("button"), { textContent: option.name });
-    button.onclick = () => {
+  const button = (textContent, answer) => {
+    const onclick = () => {
       box.querySelectorAll("button").forEach((other) => other.remove());
-      answers.set(interrupt.id, { interruptId: interrupt.id, status: "resolved", payload: { optionId: option.optionId } });
+      answers.set(interrupt.id, { interruptId: interrupt.id, ...answer });
       // All open questions are answered at once.
       if (answers.size === agent.pendingInterrupts.length) run({ resume: [...answers.values()] });
     };
-    box.append(button);
+    box.append(Object.assign(document.createElement("button"), { type: "button", textContent, onclick }));
+  };
+  for (const { name, optionId } of isInterruptExpired(interrupt) ? [] : (interrupt.metadata?.options ?? [])) {
+    button(name, { status: "resolved", payload: { optionId } });
   }
+  button("Dismiss", { status: "cancelled" });
 }
 const answers = new Map();
 
 async function run(parameters = {}) {
   answers.clear();
   runId = crypto.randomUUID();
+  failed = false;
   document.body.dataset.state = "running";
   const before = agent.messages.length;
   await agent.runAgent({ runId, forwardedProps: chat, ...parameters }, told).catch((error) => {
     line(`${runId}-error`, "error").textContent = detail(error);
     if (error.status >= 400 && !parameters.resume) agent.setMessages(agent.messages.slice(0, before - 1));
   });
+  // The server rejects a dismissal only if it does not know the interrupts.
+  if (failed && parameters.resume?.every(({ status }) => status === "cancelled")) agent.pendingInterrupts = [];
+  // What is still pending was asked by this run, or its answers were rejected and are asked for again.
+  agent.pendingInterrupts.forEach(question);
   document.body.dataset.state = agent.pendingInterrupts.length ? "asking" : "idle";
 }
 

@@ -114,6 +114,26 @@ pub fn pictures(payload: &str) -> Vec<Picture> {
     view.content.into_iter().filter(|part| part.part_type == "image").map(|part| part.picture).collect()
 }
 
+/// What a person said, as its event keeps it.
+pub struct UserContent {
+    pub message_id: String,
+    pub command_type: Option<CommandType>,
+    pub texts: Vec<String>,
+    pub pictures: Vec<Picture>,
+}
+
+/// Reads the payload of a `user_message` event. `None` if it is not one.
+pub fn user_content(payload: &str) -> Option<UserContent> {
+    let view: View = serde_json::from_str(payload).ok()?;
+    let (pictures, words): (Vec<_>, Vec<_>) = view.content.into_iter().partition(|part| part.part_type == "image");
+    Some(UserContent {
+        message_id: view.message_id?,
+        command_type: view.command_type,
+        texts: words.into_iter().filter_map(|part| part.text).collect(),
+        pictures: pictures.into_iter().map(|part| part.picture).collect(),
+    })
+}
+
 /// Reads `YYYY-MM-DD`, and nothing that only resembles it.
 pub fn read_day(text: &str) -> Result<Date, Failure> {
     let shape = |(at, byte): (usize, u8)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };

@@ -17,6 +17,15 @@ pub fn is_plain(text: &str) -> bool {
     shown.iter().copied().any(is_visible) && (0..shown.len()).all(is_seen)
 }
 
+/// Whether text is empty or has only spaces, line ends, control characters and characters without a width.
+pub fn is_blank_text(text: &str) -> bool {
+    use GeneralCategory::{Control, Format};
+    let is_empty = |c: char| {
+        c.is_whitespace() || is_blank(c) || !is_visible(c) || matches!(get_general_category(c), Control | Format)
+    };
+    text.chars().all(is_empty)
+}
+
 const NOT_JOINED: char = '\u{200c}';
 const JOINED: char = '\u{200d}';
 const AS_PICTURE: char = '\u{fe0f}';

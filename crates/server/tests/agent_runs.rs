@@ -3,6 +3,7 @@
 
 mod busy;
 mod following;
+mod going_on;
 mod resuming;
 
 use ostler_protocol::FailureKind::*;

@@ -163,6 +163,24 @@ pub async fn list_newest(
     }
 }
 
+/// The newest events of a type numbered `last` or below, among the `within` newest of those: so many, the newest first.
+pub async fn list_newest_before(
+    db: &Db,
+    session: SessionId,
+    event_type: EventType,
+    last: i64,
+    within: i64,
+    limit: usize,
+) -> Result<Vec<Event>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq <= $2 AND session_seq > $3
+         AND type = '{}' ORDER BY session_seq DESC LIMIT $4",
+        event_type.as_str()
+    );
+    let (first, limit) = (last.saturating_sub(within), limit as i64);
+    db.read(sql, vec![text(session), last.into(), first.into(), limit.into()], decode).await
+}
+
 /// Events of a session that is not there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Orphans {

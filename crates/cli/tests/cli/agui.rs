@@ -71,8 +71,16 @@ fn a_permission_request_interrupts_and_an_answer_resumes(engine: Engine) {
     play(engine, "interrupt_and_resume");
 }
 
-fn a_declined_interrupt_is_a_no_and_an_abandoned_one_is_given_up(engine: Engine) {
+fn a_client_goes_on_after_a_declined_a_dismissed_and_an_expired_interrupt(engine: Engine) {
     play(engine, "interrupt_declined");
+}
+
+fn a_client_goes_on_after_an_approved_run_has_failed(engine: Engine) {
+    play(engine, "failed_approval");
+}
+
+fn a_resumed_run_brings_the_open_tool_calls_along(engine: Engine) {
+    play(engine, "open_tool_call");
 }
 
 fn a_cancelled_run_says_so_and_the_thread_goes_on(engine: Engine) {
@@ -92,7 +100,9 @@ on_both_engines!(
     a_run_is_queued_and_followed_by_the_same_client,
     tools_and_their_results_reach_the_clients_messages,
     a_permission_request_interrupts_and_an_answer_resumes,
-    a_declined_interrupt_is_a_no_and_an_abandoned_one_is_given_up,
+    a_client_goes_on_after_a_declined_a_dismissed_and_an_expired_interrupt,
+    a_client_goes_on_after_an_approved_run_has_failed,
+    a_resumed_run_brings_the_open_tool_calls_along,
     a_cancelled_run_says_so_and_the_thread_goes_on,
     a_failed_run_ends_with_its_kind_and_message,
     a_client_whose_connection_breaks_hears_everything_once,

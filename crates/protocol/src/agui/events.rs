@@ -85,6 +85,9 @@ pub enum Body {
     StateDelta {
         delta: Patch,
     },
+    MessagesSnapshot {
+        messages: Vec<SnapshotMessage>,
+    },
     ActivitySnapshot {
         message_id: String,
         activity_type: String,
@@ -136,6 +139,7 @@ impl Body {
             Self::ToolCallResult { .. } => "TOOL_CALL_RESULT",
             Self::StateSnapshot { .. } => "STATE_SNAPSHOT",
             Self::StateDelta { .. } => "STATE_DELTA",
+            Self::MessagesSnapshot { .. } => "MESSAGES_SNAPSHOT",
             Self::ActivitySnapshot { .. } => "ACTIVITY_SNAPSHOT",
             Self::ActivityDelta { .. } => "ACTIVITY_DELTA",
             Self::ReasoningStart { .. } => "REASONING_START",
@@ -212,6 +216,55 @@ pub struct TokenUsage {
     pub cached_input_tokens: Option<u64>,
 }
 
+/// A message as a client holds it: what the events that made it add up to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum SnapshotMessage {
+    User {
+        id: String,
+        /// Text, or parts.
+        content: Value,
+    },
+    Assistant {
+        id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        content: Option<String>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<SnapshotCall>,
+        #[serde(skip_serializing_if = "Map::is_empty")]
+        metadata: Map<String, Value>,
+    },
+    Tool {
+        id: String,
+        tool_call_id: String,
+        content: String,
+        #[serde(skip_serializing_if = "Map::is_empty")]
+        metadata: Map<String, Value>,
+    },
+}
+
+impl SnapshotMessage {
+    pub fn id(&self) -> &str {
+        match self {
+            Self::User { id, .. } | Self::Assistant { id, .. } | Self::Tool { id, .. } => id,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename = "function")]
+pub struct SnapshotCall {
+    pub id: String,
+    pub function: SnapshotFunction,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SnapshotFunction {
+    pub name: String,
+    /// JSON, as text.
+    pub arguments: String,
+}
+
 /// A JSON Patch (RFC 6902) whose operations have everything they need.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -221,6 +274,10 @@ impl Patch {
     pub fn read(value: &Value) -> Option<Self> {
         let operations = value.as_array()?;
         operations.iter().all(is_operation).then(|| Self(operations.clone()))
+    }
+
+    pub fn operations(&self) -> &[Value] {
+        &self.0
     }
 }
 

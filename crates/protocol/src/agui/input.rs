@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use uuid::Uuid;
 
 use super::messages::{Content, Context, Message, Part, ResumeEntry, Tool, respell, spelled};
-use crate::{Failure, FailureKind, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX};
+use crate::{Failure, FailureKind, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX, text::is_blank_text};
 
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
 pub const RUN_ID_CHARS_MAX: usize = 128;
@@ -75,6 +75,8 @@ pub struct ClientTime {
 pub struct Refused {
     pub code: &'static str,
     pub detail: Cow<'static, str>,
+    /// An answer to an interrupt is malformed.
+    pub is_of_resume: bool,
 }
 
 pub const SESSION_ID_INVALID: &str = "AGENT_SESSION_ID_INVALID";
@@ -83,19 +85,28 @@ pub const RUN_INPUT_INVALID: &str = "AGENT_RUN_INPUT_INVALID";
 pub const RUN_MESSAGES_INVALID: &str = "AGENT_RUN_MESSAGES_INVALID";
 pub const RUNTIME_MODE_INVALID: &str = "AGENT_RUNTIME_MODE_INVALID";
 pub const PAYLOAD_INVALID: &str = "AGENT_PAYLOAD_INVALID";
+/// The rule of an answer that cannot be read, or that its interrupt does not offer.
+pub const INTERRUPT_ANSWER: &str = "interrupt-answer";
 
 const TOO_LARGE: &str = "RunAgentInput payload exceeds size limit";
 const FORWARDED_PROPS: &str = "invalid RunAgentInput.forwardedProps";
 
 impl Refused {
     fn new(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into() }
+        Self { code, detail: detail.into(), is_of_resume: false }
+    }
+
+    fn resume(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_of_resume: true, ..Self::new(RUN_INPUT_INVALID, detail) }
     }
 }
 
 impl From<Refused> for Failure {
-    /// The code is the failure's rule.
+    /// The code is the failure's rule, except for answers to interrupts, whose rules have names of their own.
     fn from(refused: Refused) -> Self {
+        if refused.is_of_resume {
+            return Failure::rule(FailureKind::RunInputInvalid, INTERRUPT_ANSWER, refused.detail);
+        }
         let too_large = refused.detail == TOO_LARGE;
         let kind = if too_large { FailureKind::PayloadTooLarge } else { FailureKind::SchemaInvalid };
         Failure::rule(kind, refused.code, refused.detail)
@@ -118,7 +129,7 @@ impl RunInput {
         let hash = hash(&body);
         let thread_id = thread_id(&body)?;
         let run_id = run_id(&body)?;
-        let resume: Vec<ResumeEntry> = list(&mut body, "resume")?;
+        let resume = resume(&mut body)?;
         let (transcript, said) = messages(&mut body, form, !resume.is_empty())?;
         let forwarded = ForwardedProps::read(body.remove("forwardedProps"))?;
         let (user, others) = one_user(said, !resume.is_empty())?;
@@ -276,6 +287,8 @@ impl UserMessage {
         let has_data = content.media().any(|media| media.has_data);
         refuse_if(has_data, RUN_MESSAGES_INVALID, "binary content data is not allowed")?;
         refuse_if(content.media().count() > ATTACHMENTS_MAX, RUN_MESSAGES_INVALID, "Too many attachments")?;
+        let is_empty = is_blank_text(&content.text()) && content.media().next().is_none();
+        refuse_if(is_empty, RUN_MESSAGES_INVALID, "RunAgentInput user message has neither text nor an image")?;
         let parts = match content {
             Content::Text(text) => vec![UserPart::Text(text)],
             Content::Parts(parts) => parts.into_iter().map(UserPart::of).collect(),
@@ -283,7 +296,7 @@ impl UserMessage {
         Ok(Self { id, parts })
     }
 
-    /// The words of it, one line per part.
+    /// The text parts, joined by line ends.
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
             UserPart::Text(text) => Some(text.as_str()),
@@ -381,6 +394,26 @@ fn epoch_ms(value: &Value) -> Option<i64> {
     let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64);
     let ms = value.as_i64().or_else(|| value.as_f64().and_then(whole))?;
     Timestamp::from_millisecond(ms).ok().map(|_| ms)
+}
+
+/// The answers to interrupts; absent is none.
+fn resume(body: &mut Map<String, Value>) -> Result<Vec<ResumeEntry>, Refused> {
+    let entries = match body.remove("resume") {
+        None => vec![],
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Err(Refused::resume("RunAgentInput.resume must be an array")),
+    };
+    let read = |(index, mut entry): (usize, Value)| {
+        respell(&mut entry);
+        let is_known = matches!(entry["status"].as_str(), Some("resolved" | "cancelled"));
+        if entry.is_object() && !is_known {
+            let detail = format!("RunAgentInput.resume[{index}].status must be \"resolved\" or \"cancelled\"");
+            return Err(Refused::resume(detail));
+        }
+        let shape = |_| Refused::resume(format!("RunAgentInput.resume[{index}] must have an interruptId and a status"));
+        serde_json::from_value(entry).map_err(shape)
+    };
+    entries.into_iter().enumerate().map(read).collect()
 }
 
 /// A list of plain objects; absent is empty.

@@ -4,6 +4,7 @@
 pub mod events;
 pub mod input;
 pub mod messages;
+pub mod replay;
 pub mod translate;
 pub mod verify;
 

@@ -1,4 +1,5 @@
 mod input;
 mod judge;
+mod resumed;
 mod sequences;
 mod translate;

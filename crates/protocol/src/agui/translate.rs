@@ -5,7 +5,9 @@
 //! answers goes on where that one ended. Whatever the agent says, a verifier sits behind every event, and a run that is
 //! followed to its end has exactly one terminal event.
 
+mod activities;
 mod asked;
+mod documents;
 mod said;
 mod tools;
 
@@ -13,9 +15,9 @@ use std::{fmt, str::FromStr};
 
 use serde_json::{Map, Value, json};
 
-use self::{asked::Questions, said::Said, tools::Tools};
+use self::{activities::Activities, asked::Questions, documents::Document, said::Said, tools::Tools};
 use super::{
-    events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, TokenUsage},
+    events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
     verify::Verifier,
 };
 use crate::{
@@ -32,11 +34,18 @@ use crate::{
 const HELD_MAX: usize = 10_000;
 /// Models whose usage is told apart; what further ones use is added to the last.
 const MODELS_MAX: usize = 32;
-const ACTIVITIES_MAX: usize = 256;
 
+/// The `CUSTOM` event and the metadata field that the run input protocol itself defines. Hence no prefix.
 const UI_SCHEMA: &str = "ui_schema";
-/// What we say ourselves in `CUSTOM` events. An agent's event of such a name is not passed on.
-const OUR_CUSTOM: [&str; 5] = [UI_SCHEMA, "command_output", "error", "waiting_provider", "attempt_restarted"];
+/// Names of the other `CUSTOM` events that the server sends begin with this. An agent's event whose name does, or is
+/// [`UI_SCHEMA`], is not passed on: clients can trust these names.
+const OUR_PREFIX: &str = "ostler.";
+const OUTPUT: &str = "ostler.command_output";
+const ERROR: &str = "ostler.error";
+const WAITING_PROVIDER: &str = "ostler.waiting_provider";
+pub(super) const ATTEMPT_RESTARTED: &str = "ostler.attempt_restarted";
+/// An agent's event without a name of its own.
+const UNNAMED: &str = "ostler.custom";
 
 /// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,10 +115,16 @@ pub struct Translator {
     tools: Tools,
     questions: Questions,
     usage: Vec<TokenUsage>,
-    /// Activities without an id of their own, and the one they were given.
-    activities: Vec<(String, String)>,
+    activities: Activities,
+    /// `None` until the first snapshot or patch, or [`Self::set_state`].
+    state: Option<Document>,
+    patches_held_back: u64,
     /// An interrupt has ended the run that was told so far.
     paused: bool,
+    /// The number of the last interrupt's event, if tool calls were open then.
+    left_open_at: Option<i64>,
+    /// What the run's stream begins with. `Some(None)`: nothing, though tool calls were open.
+    messages: Option<Option<Vec<SnapshotMessage>>>,
     held: Vec<AgUiEvent>,
     /// The run's own events have begun.
     telling: bool,
@@ -129,8 +144,12 @@ impl Translator {
             tools: Tools::default(),
             questions: Questions::default(),
             usage: vec![],
-            activities: vec![],
+            activities: Activities::default(),
+            state: None,
+            patches_held_back: 0,
             paused: false,
+            left_open_at: None,
+            messages: None,
             held: vec![],
             telling: false,
         }
@@ -139,6 +158,37 @@ impl Translator {
     /// The terminal event has been told; nothing comes any more.
     pub fn is_over(&self) -> bool {
         self.telling && self.verifier.is_over()
+    }
+
+    /// Patches that were not sent, because they do not apply to what clients hold.
+    pub fn patches_held_back(&self) -> u64 {
+        self.patches_held_back
+    }
+
+    /// Whether `event`, the next one, patches a state that earlier turns of the thread may have set: then
+    /// [`Self::set_state`] comes first.
+    pub fn wants_state(&self, event: &Event) -> bool {
+        let payload = || event.payload.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let is_patch = || payload().is_some_and(|payload| payload["snapshot"].is_null() && payload["patch"].is_array());
+        event.event_type == EventType::State && self.state.is_none() && is_patch()
+    }
+
+    /// The state as the thread's earlier turns have left it.
+    pub fn set_state(&mut self, state: State) {
+        self.state = Some(state.0);
+    }
+
+    /// Whether the run resumes one whose tool calls were open when it was interrupted, and `event`, the next one, is the
+    /// run's first: then [`Self::set_messages`] comes first. The answer is the number of the interrupt's event.
+    pub fn wants_messages(&self, event: &Event) -> Option<i64> {
+        let is_first = !self.telling && event.session_seq > self.after_seq;
+        self.left_open_at.filter(|_| is_first && self.messages.is_none())
+    }
+
+    /// The thread's messages up to the interrupt, open tool calls included, so that results in this stream belong to calls
+    /// that its clients know. `None` if they are too large to send.
+    pub fn set_messages(&mut self, messages: Option<Vec<SnapshotMessage>>) {
+        self.messages = Some(messages);
     }
 
     /// Takes the next event of the command. Feed it all of them, from the command's first: what lies before a resumed run
@@ -163,11 +213,17 @@ impl Translator {
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
-        let events = out.events;
+        let mut events = out.events;
         self.verifier = verifier;
         if is_held {
             self.held = events;
             return vec![];
+        }
+        if !self.telling
+            && let Some(messages) = self.messages.take().flatten()
+        {
+            let body = Body::MessagesSnapshot { messages };
+            events.insert(1.min(events.len()), AgUiEvent { body, timestamp, metadata: Map::new() });
         }
         self.telling = true;
         let session_seq = event.session_seq;
@@ -184,19 +240,19 @@ impl Translator {
             EventType::ToolCall => self.tools.fact(payload, seq, out),
             EventType::CommandOutput => self.tools.output(payload, out),
             EventType::Step => step(payload, out),
-            EventType::State => state(payload, out),
+            EventType::State => self.state(payload, out),
             EventType::Activity => self.activity(payload, seq, out),
             EventType::Usage => self.count(payload),
             EventType::BackendStatus => self.phase(payload, out),
             EventType::PermissionRequest => {
                 self.questions.asked(event, &self.tools);
-                self.interrupt(out);
+                self.interrupt(seq, out);
             }
             EventType::PermissionResolved => {
                 self.questions.resolved(payload);
-                self.interrupt(out);
+                self.interrupt(seq, out);
             }
-            EventType::Error => out.custom("error", picked(payload, &["failureKind", "message", "willRetry"])),
+            EventType::Error => out.custom(ERROR, picked(payload, &["failureKind", "message", "willRetry"])),
             EventType::TerminalStatus => self.end(event, out),
             EventType::Custom => custom(payload, out),
             EventType::Audit => self.questions.heard(payload),
@@ -215,51 +271,33 @@ impl Translator {
     }
 
     fn activity(&mut self, payload: &Value, seq: i64, out: &mut Out) {
-        let kind = payload["activityType"].as_str().unwrap_or("activity");
-        let activity_type = clip(kind, NAME_BYTES_MAX);
-        let message_id = match payload["messageId"].as_str() {
-            Some(id) => format!("activity-{}", named(id)),
-            None => self.activity_id(&activity_type, seq),
-        };
-        if let Some(patch) = payload.get("patch") {
-            if let Some(patch) = Patch::read(patch) {
-                out.say(Body::ActivityDelta { message_id, activity_type, patch });
-            }
-            return;
+        if !self.activities.take(payload, seq, out) {
+            self.patches_held_back += 1;
         }
-        let content = match (payload.get("content"), payload) {
-            (Some(Value::Object(content)), _) => content.clone(),
-            (None, Value::Object(fields)) => {
-                let ours = ["activityType", "messageId"];
-                fields.iter().filter(|(name, _)| !ours.contains(&name.as_str())).map(owned).collect()
-            }
-            (Some(other), _) => [("content".to_owned(), other.clone())].into_iter().collect(),
-            _ => Map::new(),
-        };
-        out.say(Body::ActivitySnapshot { message_id, activity_type, content });
     }
 
-    /// Activities of one type that name no message are one that changes.
-    fn activity_id(&mut self, activity_type: &str, seq: i64) -> String {
-        if let Some((_, id)) = self.activities.iter().find(|(known, _)| known == activity_type) {
-            return id.clone();
+    fn state(&mut self, payload: &Value, out: &mut Out) {
+        if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
+            self.state = Some(Document::new(snapshot.clone()));
+            return out.say(Body::StateSnapshot { snapshot: snapshot.clone() });
         }
-        let id = format!("activity-{seq}");
-        if self.activities.len() < ACTIVITIES_MAX {
-            self.activities.push((activity_type.to_owned(), id.clone()));
+        let Some(patch) = payload.get("patch") else { return };
+        let state = self.state.get_or_insert_with(|| State::default().0);
+        match Patch::read(patch).filter(|patch| state.apply(patch)) {
+            Some(delta) => out.say(Body::StateDelta { delta }),
+            None => self.patches_held_back += 1,
         }
-        id
     }
 
     fn phase(&mut self, payload: &Value, out: &mut Out) {
         match payload["phase"].as_str() {
-            Some(PHASE_WAITING_PROVIDER) => out.custom("waiting_provider", picked(payload, &["resumeAt"])),
+            Some(PHASE_WAITING_PROVIDER) => out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"])),
             // What a dead attempt said does not count. A client cannot unsay it, but it can be told.
             Some(PHASE_ATTEMPT_RESTARTED) => {
                 let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);
                 verifier.close_all(timestamp, &mut out.events);
                 self.thoughts.forget();
-                out.custom("attempt_restarted", json!({"messageIds": self.texts.forget()}));
+                out.custom(ATTEMPT_RESTARTED, json!({"messageIds": self.texts.forget()}));
             }
             _ => {}
         }
@@ -291,33 +329,44 @@ impl Translator {
     }
 
     /// Ends the run if there is something that only its front end can answer, and that it has not been asked yet.
-    fn interrupt(&mut self, out: &mut Out) {
+    fn interrupt(&mut self, seq: i64, out: &mut Out) {
         let interrupts = self.questions.put();
         if !interrupts.is_empty() {
-            self.finish(Outcome::Interrupt { interrupts }, out);
+            self.finish(Outcome::Interrupt { interrupts }, Map::new(), out);
             self.paused = true;
+            self.left_open_at = self.tools.has_open().then_some(seq);
         }
     }
 
     fn end(&mut self, event: &Event, out: &mut Out) {
+        use FailureKind::{Cancelled, PermissionDenied};
         self.tools.abandon(out);
         let Facts::Terminal(end) = event.facts() else {
             return self.fail("the end of this run is not known any more", FailureKind::Gone, out);
         };
+        let default = if end.status == TerminalStatus::Cancelled { Cancelled } else { FailureKind::BackendFailed };
+        let kind = end.failure_kind.unwrap_or(default);
+        let message = end.message.unwrap_or_else(|| kind.row().meaning.to_owned());
+        // A person who declines, or lets the question expire, stops the run. That is no error of the run, and stock clients
+        // forget an interrupt only when a run finishes.
+        let is_declined = self.questions.were_declined() && matches!(kind, PermissionDenied | Cancelled);
         match end.status {
-            TerminalStatus::Completed => self.finish(Outcome::Success, out),
-            TerminalStatus::Cancelled => self.finish(Outcome::Cancelled, out),
-            TerminalStatus::Failed | TerminalStatus::Blocked => {
-                let kind = end.failure_kind.unwrap_or(FailureKind::BackendFailed);
-                let message = end.message.unwrap_or_else(|| kind.row().meaning.to_owned());
-                self.fail(&message, kind, out);
-            }
+            TerminalStatus::Completed => self.finish(Outcome::Success, Map::new(), out),
+            TerminalStatus::Cancelled => self.stop(&message, kind, out),
+            TerminalStatus::Failed | TerminalStatus::Blocked if is_declined => self.stop(&message, kind, out),
+            TerminalStatus::Failed | TerminalStatus::Blocked => self.fail(&message, kind, out),
         }
     }
 
-    fn finish(&mut self, outcome: Outcome, out: &mut Out) {
+    fn stop(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
+        let fields = [("failureKind", kind.as_str().into()), ("message", clip(message, BLOCKER_CHARS_MAX).into())];
+        let metadata = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        self.finish(Outcome::Cancelled, metadata, out);
+    }
+
+    fn finish(&mut self, outcome: Outcome, metadata: Map<String, Value>, out: &mut Out) {
         let (thread_id, run_id, usage) = (self.thread_id.clone(), self.run_id.clone(), std::mem::take(&mut self.usage));
-        out.say(Body::RunFinished { thread_id, run_id, outcome, usage });
+        out.say_with(Body::RunFinished { thread_id, run_id, outcome, usage }, metadata);
     }
 
     fn fail(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
@@ -337,19 +386,38 @@ fn step(payload: &Value, out: &mut Out) {
     }
 }
 
-fn state(payload: &Value, out: &mut Out) {
-    if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
-        out.say(Body::StateSnapshot { snapshot: snapshot.clone() });
-    } else if let Some(delta) = payload.get("patch").and_then(Patch::read) {
-        out.say(Body::StateDelta { delta });
+/// A thread's state, as its clients hold it after the thread's earlier turns.
+#[derive(Clone, Debug)]
+pub struct State(Document);
+
+impl Default for State {
+    /// What a stock client begins with.
+    fn default() -> Self {
+        Self(Document::new(Value::Object(Map::new())))
+    }
+}
+
+impl State {
+    /// Nothing is known of it.
+    pub fn unknown() -> Self {
+        Self(Document::unknown())
+    }
+
+    /// Takes the payload of the next `state` event.
+    pub fn take(&mut self, payload: &Value) {
+        match (payload.get("snapshot"), payload.get("patch").and_then(Patch::read)) {
+            (Some(snapshot), _) if !snapshot.is_null() => self.0 = Document::new(snapshot.clone()),
+            (_, Some(patch)) => drop(self.0.apply(&patch)),
+            _ => {}
+        }
     }
 }
 
 fn custom(payload: &Value, out: &mut Out) {
     match payload["name"].as_str() {
-        Some(name) if OUR_CUSTOM.contains(&name) => {}
+        Some(name) if name == UI_SCHEMA || name.starts_with(OUR_PREFIX) => {}
         Some(name) => out.custom(&clip(name, NAME_BYTES_MAX), payload.get("value").cloned().unwrap_or_default()),
-        None => out.custom("custom", payload.clone()),
+        None => out.custom(UNNAMED, payload.clone()),
     }
 }
 
@@ -357,10 +425,6 @@ fn custom(payload: &Value, out: &mut Out) {
 fn picked(payload: &Value, names: &[&str]) -> Value {
     let known = |name: &&str| Some(((*name).to_owned(), payload.get(*name).filter(|value| !value.is_null())?.clone()));
     Value::Object(names.iter().filter_map(known).collect())
-}
-
-fn owned((name, value): (&String, &Value)) -> (String, Value) {
-    (name.clone(), value.clone())
 }
 
 /// An agent's id, as it is or, if it is empty or over-long, by its digest.

@@ -129,6 +129,7 @@ impl Effect {
             Body::ToolCallResult { .. }
             | Body::StateSnapshot { .. }
             | Body::StateDelta { .. }
+            | Body::MessagesSnapshot { .. }
             | Body::ActivitySnapshot { .. }
             | Body::ActivityDelta { .. }
             | Body::Custom { .. } => Self::Nothing,

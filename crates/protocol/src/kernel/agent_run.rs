@@ -258,6 +258,9 @@ fn verdict(request: &PermissionRequest, entry: &ResumeEntry, now: Timestamp) -> 
         PermissionStatus::Pending if is_late && !is_cancel => Err(expired()),
         PermissionStatus::Pending => Ok(Some((status, option_id))),
         stands if stands == status && request.option_id == option_id => Ok(None),
+        // Giving up a request that was resolved elsewhere changes nothing, and shows the client what came of it. A stock
+        // client has no other way to let go of an interrupt that has expired.
+        _ if is_cancel => Ok(None),
         _ if is_late => Err(expired()),
         _ => Err(invalid("interrupt-resolved", "the interrupt has been answered otherwise")),
     }

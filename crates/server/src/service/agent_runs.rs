@@ -1,6 +1,7 @@
 //! Runs of chat front ends: accept, cancel, follow. A message becomes a turn of the caller's thread, which is made when it
 //! is first named; everything a client then reads is translated from the thread's events.
 
+mod earlier;
 mod stream;
 mod transcript;
 
@@ -19,6 +20,7 @@ use ostler_protocol::{
     provider_profiles::secret_ref,
     runs::CreateRun,
     sessions::Session,
+    text::is_blank_text,
 };
 use ostler_store as store;
 use serde_json::{Value, json};
@@ -163,10 +165,10 @@ async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage
     Ok(Said { message_id, content: content.into() })
 }
 
-/// The user's words; a message may be nothing but a picture.
+/// The prompt: the text of the message, or a note if it is only images. A message with neither was rejected before.
 fn prompt(user: &UserMessage) -> String {
-    let words = user.text();
-    if words.is_empty() { "(an image)".to_owned() } else { words }
+    let text = user.text();
+    if is_blank_text(&text) { "(an image)".to_owned() } else { text }
 }
 
 /// What the agent is given: the message, and the context that is in no event.

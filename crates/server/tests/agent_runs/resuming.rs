@@ -19,15 +19,15 @@ on_both_engines!(
     requests_that_come_one_after_the_other_are_put_one_after_the_other,
 );
 
-const ASKING: &str =
+pub const ASKING: &str =
     r#"{"script": [{"say": "May I?"}, {"ask": {"title": "Delete a?", "command": "rm a"}}, {"say": "Done."}]}"#;
-const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-fn permission(n: usize) -> String {
+pub fn permission(n: usize) -> String {
     format!("prm_{n:032x}")
 }
 
-fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
+pub fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
     let entry = |(id, payload): &(&str, Value)| match payload {
         Value::Null => json!({"interruptId": id, "status": "cancelled"}),
         payload => json!({"interruptId": id, "status": "resolved", "payload": payload}),
@@ -38,17 +38,17 @@ fn resume(run_id: &str, answers: &[(&str, Value)]) -> Value {
 }
 
 impl Caller {
-    async fn resume(&self, run_id: &str, answers: &[(&str, Value)]) -> Answer {
+    pub async fn resume(&self, run_id: &str, answers: &[(&str, Value)]) -> Answer {
         self.post(RUNS, &resume(run_id, answers)).await
     }
 }
 
-fn yes() -> Value {
+pub fn yes() -> Value {
     json!({"approved": true})
 }
 
 /// A thread whose agent, played by the test, has asked.
-async fn asked(engine: Engine) -> (TestServer, Played, String) {
+pub async fn asked(engine: Engine) -> (TestServer, Played, String) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
@@ -81,13 +81,16 @@ async fn a_run_that_asks_is_resumed_by_the_answer(engine: Engine) {
     body["messages"] = json!([{"id": "m", "role": "user", "content": ASKING},
         {"id": "a", "role": "assistant", "content": "May I?"}]);
     let fourth = told(&server.stream(&body).await.text);
-    assert_eq!(super::kinds(&fourth), ["RUN_STARTED", "RUN_ERROR"]);
-    assert_eq!(fourth[1].event["code"], "permission-denied");
+    assert_eq!(super::kinds(&fourth), ["RUN_STARTED", "RUN_FINISHED"]);
+    assert_eq!(fourth[1].event["outcome"], json!({"type": "cancelled"}));
+    assert_eq!(fourth[1].event["metadata"]["failureKind"], "permission-denied");
+    server.say("run-5", "and now?").await.with_status(202);
+    assert_eq!(words(&server.told("run-5").await), "and now?");
 }
 
 /// The one event of a stream that says what was wrong.
 #[track_caller]
-fn run_error(answer: &Answer) -> String {
+pub fn run_error(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
     let told = told(&answer.text);
     assert_eq!(super::kinds(&told), ["RUN_ERROR"], "{}", answer.text);

@@ -20,7 +20,7 @@ impl Played {
         Self { caller, run_id: run_id.to_owned(), runner_id: runner_id.to_owned(), epoch, attempt_id }
     }
 
-    fn signed(&self, mut body: Value) -> Value {
+    pub fn signed(&self, mut body: Value) -> Value {
         body["runnerId"] = self.runner_id.as_str().into();
         body["leaseEpoch"] = self.epoch.into();
         body

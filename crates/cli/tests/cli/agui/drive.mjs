@@ -62,6 +62,10 @@ async function replayed(agent, { runId, events }) {
   const terminal = again.filter(({ event }) => ["RUN_FINISHED", "RUN_ERROR"].includes(event.type));
   assert.equal(terminal.length, 1, "exactly one terminal event");
   assert.equal(again.at(-1), terminal[0], "and it is the last");
+  const calls = again.flatMap(({ event }) => [event, ...(event.messages ?? []).flatMap(({ toolCalls }) => toolCalls ?? [])]);
+  const known = new Set(calls.map(({ type, id, toolCallId }) => (type === "TOOL_CALL_START" ? toolCallId : id)));
+  const results = again.filter(({ event }) => event.type === "TOOL_CALL_RESULT");
+  assert.ok(results.every(({ event }) => known.has(event.toolCallId)), "every result is of a call that the stream has");
   for (const { event } of again) console.log(JSON.stringify(event));
   return again;
 }
@@ -159,19 +163,107 @@ const scenarios = {
     assert.equal((await run(agent), texts(agent).at(-1)), "thanks");
   },
 
+  /** A no, a dismissal, an expiry: each finishes the run, and the client goes on with the thread. */
   async interrupt_declined() {
-    for (const [answer, code] of [
-      [{ status: "resolved", payload: { approved: false } }, "permission-denied"],
-      [{ status: "cancelled" }, "cancelled"],
-    ]) {
+    const ask = async (more = {}) => {
       const agent = agentOf();
-      say(agent, script({ ask: { title: "Delete a?", command: "rm a" } }, { say: "Deleted." }));
-      await run(agent);
+      say(agent, script({ ask: { title: "Delete a?", command: "rm a", ...more } }, { say: "Deleted." }));
+      const asked = await run(agent);
       const [interrupt] = agent.pendingInterrupts;
+      return { agent, asked, interrupt };
+    };
+    const stopped = async ({ agent, interrupt }, answer, failureKind) => {
       const told = await run(agent, { resume: buildResumeArray([interrupt], { [interrupt.id]: answer }) });
-      assert.deepEqual([told.end.type, told.end.code], ["RUN_ERROR", code]);
+      assert.deepEqual([told.end.type, told.end.outcome, told.end.metadata.failureKind], ["RUN_FINISHED", { type: "cancelled" }, failureKind]);
       await replayed(agent, told);
-    }
+      assert.deepEqual(agent.pendingInterrupts, []);
+      say(agent, "and now?");
+      assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+      assert.equal(texts(agent).at(-1), "and now?");
+    };
+    await stopped(await ask(), { status: "resolved", payload: { approved: false } }, "permission-denied");
+    await stopped(await ask(), { status: "cancelled" }, "cancelled");
+    // The client itself refuses to answer after the deadline, and lets a person only dismiss the question.
+    const late = await ask({ waitMs: 300 });
+    await new Promise((resolve) => setTimeout(resolve, new Date(late.interrupt.expiresAt) - Date.now() + 20));
+    const yes = buildResumeArray([late.interrupt], { [late.interrupt.id]: { status: "resolved", payload: { approved: true } } });
+    await assert.rejects(run(late.agent, { resume: yes }), /expired/);
+    await stopped(late, { status: "cancelled" }, "cancelled");
+    // Stopped by the cancel route while the question was open.
+    const cancelled = await ask();
+    const path = `${url}/${cancelled.agent.threadId}/cancel?runId=${cancelled.asked.runId}`;
+    assert.equal((await fetch(path, { method: "POST", headers })).status, 202);
+    await stopped(cancelled, { status: "cancelled" }, "cancelled");
+    // Answered elsewhere: the dismissal changes nothing, and shows what came of it.
+    const elsewhere = await ask();
+    const { lastRunId } = await (await fetch(`${server}/api/v1/sessions/${elsewhere.agent.threadId}`, { headers })).json();
+    const permission = `${server}/api/v1/runs/${lastRunId}/permissions/${elsewhere.interrupt.id}/answer`;
+    const answer = { optionId: "allow", digest: elsewhere.interrupt.metadata.digest };
+    const json = { ...headers, "Content-Type": "application/json" };
+    assert.equal((await fetch(permission, { method: "POST", headers: json, body: JSON.stringify(answer) })).status, 200);
+    const dismissed = [{ interruptId: elsewhere.interrupt.id, status: "cancelled" }];
+    assert.deepEqual((await run(elsewhere.agent, { resume: dismissed })).end.outcome, { type: "success" });
+    assert.deepEqual([texts(elsewhere.agent).at(-1), elsewhere.agent.pendingInterrupts], ["Deleted.", []]);
+  },
+
+  /** A run that fails after a yes: the one line that the client needs to go on. */
+  async failed_approval() {
+    const agent = agentOf();
+    say(agent, script({ ask: { title: "Delete a?", command: "rm a" } }, { fail: { kind: "backend-failed", message: "it broke" } }));
+    await run(agent);
+    const [interrupt] = agent.pendingInterrupts;
+    const told = await run(agent, { resume: [{ interruptId: interrupt.id, status: "resolved", payload: { approved: true } }] });
+    assert.deepEqual([told.end.type, told.end.code], ["RUN_ERROR", "backend-failed"]);
+    await replayed(agent, told);
+    say(agent, "and now?");
+    await assert.rejects(run(agent), /pending interrupt/);
+    agent.subscribe({ onRunStartedEvent: () => void (agent.pendingInterrupts = []) });
+    agent.pendingInterrupts = [];
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+    say(agent, script({ ask: { title: "Delete b?", command: "rm b" } }, { fail: { kind: "backend-failed", message: "it broke" } }));
+    await run(agent);
+    const [next] = agent.pendingInterrupts;
+    // An answer that the server does not understand is one event, and leaves the question open.
+    const maybe = await run(agent, { resume: [{ interruptId: next.id, status: "resolved", payload: { approved: "maybe" } }] });
+    assert.deepEqual([maybe.events.length, maybe.end.type, agent.pendingInterrupts.length], [1, "RUN_ERROR", 1]);
+    assert.equal((await run(agent, { resume: [{ interruptId: next.id, status: "resolved", payload: { approved: true } }] })).end.type, "RUN_ERROR");
+    say(agent, "and now?");
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+  },
+
+  /** A tool call is open while the question is: the run that goes on brings it along. */
+  async open_tool_call() {
+    const agent = agentOf();
+    say(agent, "before");
+    await run(agent);
+    say(agent, script(
+      { say: "Looking…" },
+      { tool: { name: "shell", command: "ls", output: "a" } },
+      { tool: { name: "shell", command: "rm a", leaveOpen: true } },
+      { ask: { title: "Delete a?", command: "rm a" } },
+      { say: "Deleted." },
+    ));
+    await replayed(agent, await run(agent));
+    const before = structuredClone(agent.messages);
+    const [interrupt] = agent.pendingInterrupts;
+    const snapshots = [];
+    const told = await run(agent, { resume: [{ interruptId: interrupt.id, status: "resolved", payload: { approved: true } }] }, (event) => {
+      if (event.type === "MESSAGES_SNAPSHOT") snapshots.push(structuredClone(event.messages));
+    });
+    assert.deepEqual(told.events.slice(0, 2).map(({ type }) => type), ["RUN_STARTED", "MESSAGES_SNAPSHOT"]);
+    assert.deepEqual(snapshots, [before], "the client's own list, message by message");
+    await replayed(agent, told);
+    assert.equal(texts(agent).at(-1), "Deleted.");
+    // Whoever joins only now has everything that the results belong to.
+    const follow = (_, init) => fetch(`${url}/${agent.threadId}/events?runId=${told.runId}`, { headers: init.headers, signal: init.signal });
+    const late = agentOf(agent.threadId, follow);
+    await run(late, { runId: told.runId });
+    assert.deepEqual(late.messages, agent.messages);
+    const calls = new Set(late.messages.flatMap(({ toolCalls }) => toolCalls ?? []).map(({ id }) => id));
+    const results = late.messages.filter(({ role }) => role === "tool");
+    assert.ok(calls.size === 2 && results.length === 2 && results.every(({ toolCallId }) => calls.has(toolCallId)));
+    say(agent, "thanks");
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
   },
 
   async cancel() {

@@ -24,8 +24,26 @@ await until(() => state() === "asking");
 say("never mind");
 button("Allow").click();
 await until(() => state() === "idle");
+// A no ends the run, and the talk goes on.
+say(script({ ask: { title: "Delete?", command: "rm b" } }, { say: "Deleted b." }));
+await until(() => state() === "asking");
+button("Deny").click();
+await until(() => state() === "idle");
+say("Never mind");
+await until(() => state() === "idle");
+// So it does when a run fails after a yes.
+say(script({ ask: { title: "Delete?", command: "rm c" } }, { fail: { kind: "backend-failed", message: "it broke" } }));
+await until(() => state() === "asking");
+button("Allow").click();
+await until(() => state() === "idle");
+// And when the question expires: then it can only be dismissed.
+say(script({ ask: { title: "Delete?", command: "rm d", waitMs: 300 } }, { say: "Deleted d." }));
+await until(() => state() === "asking");
+await new Promise((resolve) => setTimeout(resolve, 320));
+button("Dismiss").click();
+await until(() => state() === "idle");
 say(script({ say: "Wait…" }, { wait: 60_000 }));
-await until(() => document.querySelector("#log").textContent.includes("Wait…") && state() === "running" && document.querySelectorAll(".assistant").length === 3);
+await until(() => document.querySelector("#log").textContent.includes("Wait…") && state() === "running" && document.querySelectorAll(".assistant").length === 4);
 button("Stop").click();
 await until(() => state() === "idle");
 // What is refused is told, and the talk goes on.

@@ -411,7 +411,9 @@ fn what_has_no_shape_is_named_by_its_place() {
         (with_parts(vec![json!({"type": "hologram"})]), RUN_MESSAGES_INVALID, "[0]"),
         (with("tools", json!([{"name": 1}])), RUN_INPUT_INVALID, "tools"),
         (with("context", json!({})), RUN_INPUT_INVALID, "context"),
-        (with("resume", json!([{"status": "resolved"}])), RUN_INPUT_INVALID, "resume"),
+        (with("resume", json!([{"status": "resolved"}])), RUN_INPUT_INVALID, "resume[0]"),
+        (with("resume", json!([{"interruptId": "p", "status": "maybe"}])), RUN_INPUT_INVALID, "resume[0].status"),
+        (with("resume", json!({})), RUN_INPUT_INVALID, "resume must be an array"),
         (with("parentRunId", json!(1)), RUN_INPUT_INVALID, "parentRunId"),
         (json!([]), RUN_INPUT_INVALID, "object"),
     ] {
@@ -421,6 +423,25 @@ fn what_has_no_shape_is_named_by_its_place() {
     let not_json = RunInput::read(b"{", Form::Queued).expect_err("refused");
     assert_eq!(not_json.code, RUN_INPUT_INVALID);
     assert!(accepted(&with("tools", Value::Null)).tools.is_empty());
+}
+
+#[test]
+fn a_message_without_text_or_image_is_refused() {
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let image = json!({"type": "image", "source": {"type": "url", "value": "https://x/y.png"}});
+    let empty = "RunAgentInput user message has neither text nor an image";
+    for content in
+        [json!(""), json!(" \n\t\u{3000}"), json!("\u{200b}\u{feff}\u{0}"), json!([]), json!([text(""), text(" ")])]
+    {
+        refused(
+            &with("messages", json!([{"id": "m", "role": "user", "content": content}])),
+            RUN_MESSAGES_INVALID,
+            empty,
+        );
+    }
+    accepted(&with_parts(vec![text(" "), image.clone()]));
+    accepted(&with_parts(vec![image]));
+    accepted(&with("messages", json!([{"id": "m", "role": "user", "content": "\u{1f44d}\u{fe0f}"}])));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 type Check = Result<(), String>;
 
 /// Text, number, object, list, or anything at all. A `?` makes a field optional, and null is never a value for it.
-const SHAPES: [(&str, &str); 22] = [
+const SHAPES: [(&str, &str); 23] = [
     ("RUN_STARTED", "threadId:s runId:s protocolVersion:s?"),
     ("RUN_FINISHED", "threadId:s runId:s outcome:o? usage:l?"),
     ("RUN_ERROR", "message:s code:s? usage:l?"),
@@ -23,6 +23,7 @@ const SHAPES: [(&str, &str); 22] = [
     ("TOOL_CALL_RESULT", "messageId:s toolCallId:s content:s role:s?"),
     ("STATE_SNAPSHOT", "snapshot:a"),
     ("STATE_DELTA", "delta:l"),
+    ("MESSAGES_SNAPSHOT", "messages:l"),
     ("ACTIVITY_SNAPSHOT", "messageId:s activityType:s content:o"),
     ("ACTIVITY_DELTA", "messageId:s activityType:s patch:l"),
     ("REASONING_START", "messageId:s"),
@@ -113,6 +114,34 @@ fn usage(entries: &Value) -> Check {
     Ok(())
 }
 
+/// The tool calls that the messages hold.
+fn calls(messages: &Value) -> Result<Vec<String>, String> {
+    let mut calls = vec![];
+    for message in messages.as_array().into_iter().flatten() {
+        let (id, role, content) = (&message["id"], message["role"].as_str(), message.get("content"));
+        let fits = id.is_string()
+            && match role {
+                Some("user") => content.is_some_and(|content| content.is_string() || content.is_array()),
+                Some("assistant") => content.is_none_or(Value::is_string),
+                Some("tool") => content.is_some_and(Value::is_string) && message["toolCallId"].is_string(),
+                _ => false,
+            };
+        let made: Vec<_> = message["toolCalls"].as_array().into_iter().flatten().collect();
+        let call_fits = |call: &&Value| {
+            call["type"] == "function"
+                && call["function"]["name"].is_string()
+                && call["function"]["arguments"]
+                    .as_str()
+                    .is_some_and(|text| serde_json::from_str::<Value>(text).is_ok())
+        };
+        if !fits || !made.iter().all(call_fits) {
+            return Err(format!("{message} is no message"));
+        }
+        calls.extend(made.iter().filter_map(|call| call["id"].as_str().map(str::to_owned)));
+    }
+    Ok(calls)
+}
+
 /// What has a beginning and an end: by its start, what continues it, its end, and the field that names it.
 const PAIRS: [(&str, &str, &str, &str); 5] = [
     ("TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "messageId"),
@@ -127,6 +156,9 @@ pub struct Judge {
     begun: bool,
     ended: bool,
     open: HashSet<(&'static str, String)>,
+    /// Tool calls that the stream itself has announced, or shown in a snapshot. Clients accept results of other calls; ours
+    /// must not have any.
+    calls: HashSet<String>,
 }
 
 impl Judge {
@@ -155,6 +187,14 @@ impl Judge {
                 if !self.open.is_empty() {
                     return Err(format!("still open: {:?}", self.open));
                 }
+            }
+            _ => {}
+        }
+        match of_type {
+            "TOOL_CALL_START" => drop(self.calls.insert(event["toolCallId"].as_str().unwrap_or_default().to_owned())),
+            "MESSAGES_SNAPSHOT" => self.calls.extend(calls(&event["messages"])?),
+            "TOOL_CALL_RESULT" if !self.calls.contains(event["toolCallId"].as_str().unwrap_or_default()) => {
+                return Err("a result of an unknown call".into());
             }
             _ => {}
         }

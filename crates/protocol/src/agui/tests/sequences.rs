@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::{judge::Judge, translate::event};
 use crate::{
     agui::{
+        events::SnapshotMessage,
+        replay::Replay,
         translate::{Sent, Translator},
         verify::Verifier,
     },
@@ -103,14 +105,20 @@ fn payload(event_type: EventType) -> BoxedStrategy<Value> {
             .boxed(),
         PermissionRequest => question().boxed(),
         PermissionResolved => {
-            (0..3_u8).prop_map(|n| json!({"permissionId": format!("prm_{n:032x}"), "status": "allowed"})).boxed()
+            let status = prop::sample::select(vec!["allowed", "denied", "cancelled"]);
+            (0..3_u8, status)
+                .prop_map(|(n, status)| json!({"permissionId": format!("prm_{n:032x}"), "status": status}))
+                .boxed()
         }
         Audit => choice(&["command.cancel", "other"]).prop_map(|action| json!({"action": action})).boxed(),
         Error => (word(), word()).prop_map(|(kind, text)| json!({"failureKind": kind, "message": text})).boxed(),
-        TerminalStatus => (choice(&["completed", "failed", "blocked", "cancelled"]), word())
-            .prop_map(|(status, text)| json!({"status": status, "message": text}))
-            .boxed(),
-        Custom => (choice(&["mine", "ui_schema", "command_output"]), word())
+        TerminalStatus => {
+            let kinds = choice(&["permission-denied", "cancelled", "backend-failed"]);
+            (choice(&["completed", "failed", "blocked", "cancelled"]), kinds, word())
+                .prop_map(|(status, kind, text)| json!({"status": status, "failureKind": kind, "message": text}))
+                .boxed()
+        }
+        Custom => (choice(&["mine", "ui_schema", "ostler.command_output"]), word())
             .prop_map(|(name, value)| json!({"name": name, "value": value}))
             .boxed(),
         UserMessage | Lease | Session => word().prop_map(|value| json!({"content": value})).boxed(),
@@ -154,8 +162,20 @@ fn sequence() -> impl Strategy<Value = Vec<Event>> {
 
 fn translated(events: &[Event], after_seq: i64) -> (Vec<Sent>, bool) {
     let mut translator = Translator::new("thread", "run", after_seq);
-    let sent = events.iter().flat_map(|event| translator.take(event)).collect();
+    let sent = events.iter().flat_map(|event| {
+        if let Some(last) = translator.wants_messages(event) {
+            translator.set_messages(replayed(events, last));
+        }
+        translator.take(event)
+    });
+    let sent = sent.collect();
     (sent, translator.is_over())
+}
+
+fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
+    let mut replay = Replay::default();
+    events.iter().filter(|event| event.session_seq <= last).for_each(|event| replay.take(event, |_| None));
+    replay.finish()
 }
 
 proptest! {

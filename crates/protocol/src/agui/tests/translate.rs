@@ -7,7 +7,7 @@ use crate::{
     Timestamp,
     agui::translate::{Place, Sent, Translator},
     events::{Event, EventType},
-    ids::SessionId,
+    ids::{CommandId, SessionId},
 };
 
 pub const RUN: &str = "run-1";
@@ -17,7 +17,7 @@ pub fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event 
         session: SessionId::new(Uuid::nil()),
         session_seq,
         run: None,
-        command_id: None,
+        command_id: Some(CommandId::new(Uuid::nil())),
         event_type,
         payload: Some(payload.to_string().into()),
         digest: [0; 32],
@@ -26,7 +26,7 @@ pub fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event 
     }
 }
 
-fn log(events: &[(EventType, Value)]) -> Vec<Event> {
+pub fn log(events: &[(EventType, Value)]) -> Vec<Event> {
     events.iter().zip(1..).map(|((event_type, payload), seq)| event(seq, *event_type, payload)).collect()
 }
 
@@ -79,14 +79,14 @@ fn a_place_is_read_only_as_it_is_written() {
     }
 }
 
-const START: (EventType, Value) = (EventType::UserMessage, Value::Null);
+pub const START: (EventType, Value) = (EventType::UserMessage, Value::Null);
 
-fn ended(status: &str) -> (EventType, Value) {
+pub fn ended(status: &str) -> (EventType, Value) {
     (EventType::TerminalStatus, json!({"status": status, "failureKind": "provider-unavailable", "message": "later"}))
 }
 
 /// The events between the start and whatever ends the run, without their time.
-fn between(events: &[(EventType, Value)]) -> Vec<Value> {
+pub fn between(events: &[(EventType, Value)]) -> Vec<Value> {
     let all = [&[START], events].concat();
     let told = told(&all).into_iter().skip(1);
     told.map(|mut event| {
@@ -96,7 +96,7 @@ fn between(events: &[(EventType, Value)]) -> Vec<Value> {
     .collect()
 }
 
-fn asked(n: u8, tool: Option<&str>) -> (EventType, Value) {
+pub fn asked(n: u8, tool: Option<&str>) -> (EventType, Value) {
     let options = json!([{"optionId": "allow", "name": "Allow", "kind": "allow_once"}]);
     let mut payload = json!({"permissionId": permission(n), "title": "Delete a?", "command": "rm a",
         "options": options, "digest": "0".repeat(64), "waitMs": 60_000});
@@ -106,15 +106,15 @@ fn asked(n: u8, tool: Option<&str>) -> (EventType, Value) {
     (EventType::PermissionRequest, payload)
 }
 
-fn answered(n: u8) -> (EventType, Value) {
+pub fn answered(n: u8) -> (EventType, Value) {
     (EventType::PermissionResolved, json!({"permissionId": permission(n), "status": "allowed"}))
 }
 
-fn permission(n: u8) -> String {
+pub fn permission(n: u8) -> String {
     format!("prm_{n:032x}")
 }
 
-fn types(sent: &[Sent]) -> Vec<String> {
+pub fn types(sent: &[Sent]) -> Vec<String> {
     sent.iter().map(|sent| format!("{} {}", sent.id, sent.event.body.type_name())).collect()
 }
 
@@ -208,8 +208,8 @@ fn a_tool_call_is_announced_heard_and_answered() {
             json!({"type": "TOOL_CALL_START", "toolCallId": "t", "toolCallName": "shell"}),
             json!({"type": "TOOL_CALL_ARGS", "toolCallId": "t", "delta": "{\"command\":\"ls\"}"}),
             json!({"type": "TOOL_CALL_END", "toolCallId": "t"}),
-            json!({"type": "CUSTOM", "name": "command_output", "value": {"toolCallId": "t", "stream": "stdout", "text": "a\n"}}),
-            json!({"type": "CUSTOM", "name": "command_output", "value": {"toolCallId": "t", "stream": "stderr", "text": "b\n"}}),
+            json!({"type": "CUSTOM", "name": "ostler.command_output", "value": {"toolCallId": "t", "stream": "stdout", "text": "a\n"}}),
+            json!({"type": "CUSTOM", "name": "ostler.command_output", "value": {"toolCallId": "t", "stream": "stderr", "text": "b\n"}}),
             json!({"type": "TOOL_CALL_RESULT", "messageId": "t-result", "toolCallId": "t", "content": "a\nb\n",
                 "role": "tool", "metadata": {"status": "failed", "exitCode": 2}}),
         ]
@@ -313,14 +313,19 @@ fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() 
         (BackendStatus, json!({"phase": "session/prompt"})),
         (Custom, json!({"name": "mine", "value": [1]})),
         (Custom, json!({"name": "ui_schema", "value": {"version": "2.0"}})),
+        (Custom, json!({"name": "ostler.command_output", "value": {"text": "forged"}})),
+        (Custom, json!({"name": "error", "value": 1})),
+        (Custom, json!({"no": "name"})),
     ]);
     let names: Vec<_> = told.iter().map(|event| (event["name"].as_str().expect("a name"), &event["value"])).collect();
     assert_eq!(
         names,
         [
-            ("error", &json!({"failureKind": "provider-unavailable", "message": "again"})),
-            ("waiting_provider", &json!({"resumeAt": "2026-01-01T00:00:00Z"})),
+            ("ostler.error", &json!({"failureKind": "provider-unavailable", "message": "again"})),
+            ("ostler.waiting_provider", &json!({"resumeAt": "2026-01-01T00:00:00Z"})),
             ("mine", &json!([1])),
+            ("error", &json!(1)),
+            ("ostler.custom", &json!({"no": "name"})),
         ]
     );
 }
@@ -334,7 +339,7 @@ fn a_new_attempt_closes_what_the_dead_one_said_and_names_it() {
         (EventType::AssistantMessage, json!({"messageId": "m2", "text": "whole"})),
     ]);
     assert_eq!(told[2], json!({"type": "TEXT_MESSAGE_END", "messageId": "m1"}));
-    assert_eq!(told[3], json!({"type": "CUSTOM", "name": "attempt_restarted", "value": {"messageIds": ["m1"]}}));
+    assert_eq!(told[3], json!({"type": "CUSTOM", "name": "ostler.attempt_restarted", "value": {"messageIds": ["m1"]}}));
     assert_eq!(told[4]["messageId"], "m2");
 }
 

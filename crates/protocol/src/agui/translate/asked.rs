@@ -24,6 +24,7 @@ pub struct Questions {
     open: Vec<Question>,
     /// The turn is to stop: what it still asks is void, and the kernel says so in the same breath.
     to_stop: bool,
+    declined: bool,
 }
 
 impl Questions {
@@ -58,7 +59,16 @@ impl Questions {
     }
 
     pub fn resolved(&mut self, payload: &Value) {
+        let open = self.open.len();
         self.open.retain(|question| payload["permissionId"] != *question.interrupt.id);
+        let is_known = self.open.len() < open;
+        self.declined |= is_known && matches!(payload["status"].as_str(), Some("denied" | "cancelled"));
+    }
+
+    /// Whether a question that people could answer was declined, given up, or expired. A request that the server denied
+    /// because it could not be read does not count.
+    pub fn were_declined(&self) -> bool {
+        self.declined
     }
 
     pub fn heard(&mut self, payload: &Value) {

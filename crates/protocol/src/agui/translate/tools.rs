@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Out, named};
+use super::{OUTPUT, Out, named};
 use crate::{
     agui::events::{Body, ToolRole},
     events::clip,
@@ -77,7 +77,7 @@ impl Tools {
         let stream = payload["stream"].as_str().unwrap_or("stdout");
         told.insert("stream".into(), clip(stream, NAME_BYTES_MAX).into());
         told.insert("text".into(), text.into());
-        out.custom("command_output", told.into());
+        out.custom(OUTPUT, told.into());
     }
 
     /// Says of the calls that never ended that nobody knows how they did.
@@ -85,6 +85,10 @@ impl Tools {
         for call in self.calls.iter_mut().filter(|call| !call.answered) {
             call.answer(&Value::Null, UNKNOWN, out);
         }
+    }
+
+    pub fn has_open(&self) -> bool {
+        self.calls.iter().any(|call| !call.answered)
     }
 
     /// The id under which an agent's running call was announced.

@@ -54,7 +54,11 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
     let streams = wants_stream(&headers);
     let form = if streams { Form::Streamed } else { Form::Queued };
     let body = read_body(request, &app).await.map_err(in_the_inputs_words)?;
-    let input = RunInput::read(&body, form).map_err(Failure::from)?;
+    let input = match RunInput::read(&body, form).map_err(Failure::from) {
+        Ok(input) => input,
+        Err(failure) if streams && is_of_interrupts(&failure) => return Ok(refusal(&app, &failure)),
+        Err(failure) => return Err(failure.into()),
+    };
     if !streams {
         let accepted = service::agent_runs::accept(&app, &caller, &input).await?;
         return Ok((StatusCode::ACCEPTED, Json(accepted.task())).into_response());
