@@ -226,8 +226,14 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
         Err(failure) => return vec![of_failure("store", &failure)],
     };
     let engine = line(&readiness.store.engine, 40);
-    let reachable = if readiness.store.reachable { State::Ok } else { State::Fail };
+    let works = readiness.store.reachable && readiness.store.writable;
     let replicas = if readiness.store.multi_replica { "for several servers" } else { "for one server" };
+    let reason = line(readiness.store.reason.as_deref().unwrap_or("no reason given"), 40);
+    let (trouble, fix) = match (readiness.store.reachable, readiness.store.writable) {
+        (false, _) => (format!("; does not answer ({reason})"), "look at the server's log; is the database up?"),
+        (true, false) => (format!("; does not write ({reason})"), trouble_fix(&reason)),
+        (true, true) => (String::new(), ""),
+    };
     let applied = &readiness.migrations.applied;
     let latest = applied.last().map(|id| format!(", the latest {}", line(id, 80))).unwrap_or_default();
     let migrated = if readiness.migrations.ready { State::Ok } else { State::Fail };
@@ -235,7 +241,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
     let weak = line(&readiness.durability.weak_settings.join(", "), 300);
     let durability = if readiness.durability.durable { "an answer survives a power cut".into() } else { weak };
     vec![
-        Check::of("store", reachable, format!("{engine}, {replicas}"), "look at the server's log; is the database up?"),
+        Check::of("store", if works { State::Ok } else { State::Fail }, format!("{engine}, {replicas}{trouble}"), fix),
         Check::of(
             "migrations",
             migrated,
@@ -252,6 +258,15 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
             "the checks above and the server's log say why",
         ),
     ]
+}
+
+/// What to do about a store that reads and does not write.
+fn trouble_fix(reason: &str) -> &'static str {
+    match reason {
+        "disk-full" => "free space on the store's disk; the server goes on by itself",
+        "read-only" => "look for a failed disk, or for a standby that was not promoted",
+        _ => "look at the server's log and at the store's disk",
+    }
 }
 
 /// Whether agents can talk to each other here. A server without is still of use.

@@ -46,8 +46,20 @@ pub struct StoreReadiness {
     /// `sqlite` or `postgres`.
     pub engine: String,
     pub reachable: bool,
+    /// Whether the last write, or a probe since, was written.
+    #[serde(default = "assumed")]
+    pub writable: bool,
+    /// Why it is not reachable or not writable: `disk-full`, `disk-failed`, `read-only`, `out-of-memory`,
+    /// `no-free-connection`, `starting`, `unreachable`, `denied`, `silent`, `failed`.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// False for SQLite, which is one process by contract.
     pub multi_replica: bool,
+}
+
+/// Servers before this field existed did not say.
+fn assumed() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

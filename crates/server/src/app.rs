@@ -13,7 +13,7 @@ use ostler_protocol::{
     sessions::Session,
 };
 use ostler_store::{
-    Db, StoreError,
+    Db, StoreError, StoreFault,
     lane::{Committed, Host, LaneError, Lanes},
     mesh_messages::Letter,
 };
@@ -35,12 +35,15 @@ use crate::{
     metrics::Metrics,
     places::{Places, STREAMS},
     secrets::SecretStore,
+    service::health::StoreCheck,
     traces::Traces,
     worker::wakeups::Tray,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
 const DRAINING_RETRY_MS: i64 = 1_000;
+/// A store that fails is seldom well again sooner.
+const STORE_RETRY_MS: i64 = 2_000;
 const RUNS_REMEMBERED: usize = 16_384;
 
 #[derive(Clone)]
@@ -64,6 +67,7 @@ pub struct Inner {
     pub told: Option<Arc<Tray>>,
     pub manifests: Manifests,
     pub metrics: Arc<Metrics>,
+    pub store_check: StoreCheck,
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
     pub codex: tokio::sync::OnceCell<CodexProgram>,
@@ -209,6 +213,7 @@ impl App {
             told,
             manifests: Manifests::default(),
             metrics,
+            store_check: StoreCheck::default(),
             traces,
             codex: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
@@ -241,8 +246,19 @@ impl App {
         .await
     }
 
+    /// The server's time, for durations and for what is recorded. A jump of the wall clock does not move it.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// The machine's wall clock, for expiries that are dates: tokens, certificates, signed URLs, grants.
+    pub fn wall(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// The earlier of both times. What has expired by it may be deleted: neither clock would still accept it.
+    pub fn surely_past(&self) -> Timestamp {
+        self.now().min(self.wall())
     }
 
     /// How often whoever waits reads the store, whether somebody woke them or not.
@@ -359,9 +375,28 @@ impl App {
     }
 }
 
-/// A store that fails is our infrastructure's failure; the cause goes to the log only.
+/// A store that fails is our infrastructure's failure. The caller learns why as far as it is known; the error itself, which
+/// may name hosts and paths, goes to the log only.
 pub fn store_failure(error: StoreError) -> Failure {
-    let mut failure = Failure::new(FailureKind::InfraFailed, "the store did not answer");
+    let mut failure = match StoreFault::of(&error) {
+        Some(fault) => Failure::rule(FailureKind::InfraFailed, rule_of(fault), fault.message())
+            .detail("retryAfterMs", STORE_RETRY_MS),
+        None => Failure::new(FailureKind::InfraFailed, "the store did not answer"),
+    };
     failure.cause = Some(error.to_string().into());
     failure
+}
+
+fn rule_of(fault: StoreFault) -> &'static str {
+    match fault {
+        StoreFault::DiskFull => "store-disk-full",
+        StoreFault::DiskFailed => "store-disk-failed",
+        StoreFault::ReadOnly => "store-read-only",
+        StoreFault::OutOfMemory => "store-out-of-memory",
+        StoreFault::NoFreeConnection => "store-no-free-connection",
+        StoreFault::Starting => "store-starting",
+        StoreFault::Unreachable => "store-unreachable",
+        StoreFault::Denied => "store-denied",
+        StoreFault::Silent => "store-silent",
+    }
 }

@@ -1,22 +1,41 @@
 //! Time and randomness, injected: the only places that read them from the machine.
+//!
+//! A [`Clock`] has two times. Durations (leases, heartbeats, budgets, deadlines, rate limits) and the times of events are
+//! taken from [`Clock::now`], which a change of the machine's wall clock does not move. Absolute expiries (tokens,
+//! certificates, signed URLs, grants) are compared with [`Clock::wall`].
+
+mod machine;
+mod server_clock;
 
 use std::sync::{Arc, Mutex};
 
 use ostler_protocol::Timestamp;
 use uuid::Uuid;
 
+pub use machine::{Machine, SystemMachine};
+pub use server_clock::{Reading, ServerClock, TOLERANCE_US};
+
 pub trait Clock: Send + Sync + 'static {
+    /// The server's time. It never goes back within a process, and a jump of the wall clock does not move it.
     fn now(&self) -> Timestamp;
+
+    /// The machine's wall clock, for expiries that were agreed upon with others as a date.
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+
+    /// The clock that `worker::clock` adjusts. `None` for a clock that tests move by hand.
+    fn adjustable(&self) -> Option<&ServerClock> {
+        None
+    }
 }
 
+/// The wall clock alone, for programs that run once and hold no leases.
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else is given")]
     fn now(&self) -> Timestamp {
-        // Stored times are whole microseconds; a finer one would not read back equal.
-        let now = Timestamp::now();
-        Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+        SystemMachine::default().wall()
     }
 }
 

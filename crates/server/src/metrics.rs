@@ -16,7 +16,7 @@ use crate::live::connection::Close;
 
 mod page;
 
-pub use page::{Gauges, page};
+pub use page::{Counts, Gauges, page};
 
 /// Where the buckets of a time end, in microseconds.
 const TIMES_US: [u64; 12] =
@@ -49,6 +49,24 @@ const OUTCOMES: [TerminalStatus; 4] =
 const JOB_ENDS: [(JobEnd, &str); 3] =
     [(JobEnd::Succeeded, "succeeded"), (JobEnd::Failed, "failed"), (JobEnd::Returned, "returned")];
 
+/// A clock that can jump.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum JumpedClock {
+    Machine,
+    Database,
+}
+
+impl JumpedClock {
+    const ALL: [Self; 2] = [Self::Machine, Self::Database];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Database => "database",
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Metrics {
     operations: RwLock<HashMap<String, HashMap<Method, Arc<Operation>>>>,
@@ -68,6 +86,7 @@ pub struct Metrics {
     deliveries_dropped: AtomicU64,
     mesh_sends: [AtomicU64; SENDS.len()],
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
+    clock_jumps: [AtomicU64; JumpedClock::ALL.len()],
 }
 
 #[derive(Default)]
@@ -178,6 +197,10 @@ impl Metrics {
     pub fn socket_closed(&self, close: Close) {
         let at = SOCKET_ENDS.iter().position(|(_, code)| *code == close.code).unwrap_or(SOCKET_ENDS.len() - 1);
         self.sockets_closed[at].fetch_add(1, Relaxed);
+    }
+
+    pub fn clock_jumped(&self, clock: JumpedClock) {
+        self.clock_jumps[clock as usize].fetch_add(1, Relaxed);
     }
 
     pub fn connection_dropped(&self, reason: &str) {

@@ -19,7 +19,7 @@ use crate::{
     app::{App, LaneHost, Parts, Stage},
     attachments::Attachments,
     auth::{Authenticator, Issuers, operator_token, signing_key},
-    clock::{Clock, SystemClock},
+    clock::{Clock, ServerClock},
     config::Config,
     directories, gateway, http,
     hub::Hub,
@@ -47,7 +47,7 @@ pub struct Server {
 
 impl Server {
     pub async fn start(config: Config) -> Result<Self, Failure> {
-        Self::start_with(config, Arc::new(SystemClock)).await
+        Self::start_with(config, Arc::new(ServerClock::default())).await
     }
 
     /// As [`Server::start`], with a clock of the caller's.
@@ -58,13 +58,14 @@ impl Server {
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
         let db = Db::open(&config.store()?, clock.now()).await.map_err(not_opened)?;
+        worker::clock::anchor(&db, &*clock).await?;
         check_durability(&db, &config).await?;
         let secrets = SecretStore::open(&config)?;
         let (signing_key, signing) = signing_key(&data_dir)?;
         let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
-        let mesh = mesh(&db, &config, clock.now()).await?;
+        let mesh = mesh(&db, &config, clock.wall()).await?;
         let tls = tls::acceptor(&config)?;
         let listener =
             TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
@@ -168,6 +169,7 @@ fn spawn(
     let serving = tokio::spawn(listener::serve(app.clone(), listener, tls, router));
     let mut tasks = vec![
         serving,
+        tokio::spawn(worker::clock::run(app.clone())),
         tokio::spawn(worker::sweeper::run(app.clone())),
         tokio::spawn(worker::housekeeping::run(app.clone())),
         tokio::spawn(worker::webhooks::run(app.clone())),

@@ -40,7 +40,8 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
         Engine::Sqlite => ("sqlite", false, "not configured"),
         Engine::Postgres => ("postgres", true, "configured"),
     };
-    assert_eq!(readiness["store"], json!({"engine": name, "reachable": true, "multiReplica": replicas}));
+    let store = json!({"engine": name, "reachable": true, "writable": true, "reason": null, "multiReplica": replicas});
+    assert_eq!(readiness["store"], store);
     assert_eq!(readiness["migrations"]["ready"], true);
     assert!(!readiness["migrations"]["applied"].as_array().unwrap().is_empty());
     assert_eq!(readiness["durability"], json!({"durable": true, "weakSettings": []}));

@@ -6,6 +6,7 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc};
 use sqlx::postgres::{PgArguments, PgRow};
 
 use crate::{
+    health::{StoreFault, WriteHealth},
     postgres,
     record::{Reader, Record, RowRef, Value, select_sql},
     sqlite,
@@ -27,11 +28,19 @@ pub enum StoreError {
     Stopped,
     #[error("io: {0}")]
     Io(#[from] std::io::Error),
+    /// A flush failed for this reason; the error itself was logged once for all requests in it.
+    #[error("{}", .0.message())]
+    Fault(StoreFault),
 }
 
 impl StoreError {
     pub fn corrupt(what: impl std::fmt::Display) -> Self {
         Self::Corrupt(what.to_string())
+    }
+
+    /// The error for each request of a flush that failed with this one.
+    pub(crate) fn shared(&self) -> Self {
+        StoreFault::of(self).map_or(Self::Stopped, Self::Fault)
     }
 
     /// What is stored cannot be read as what was written; asking again will not help.
@@ -134,6 +143,14 @@ impl Db {
         match &self.engine {
             Engine::Sqlite(_) => "sqlite",
             Engine::Postgres(_) => "postgres",
+        }
+    }
+
+    /// How the latest writes went.
+    pub fn write_health(&self) -> &WriteHealth {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => &sqlite.health,
+            Engine::Postgres(connections) => &connections.health,
         }
     }
 

@@ -31,6 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     db::{Db, Engine, StoreError},
+    health::StoreFault,
     mesh_messages::{Letter, Post, Posted},
     postgres,
 };
@@ -227,6 +228,10 @@ pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
 
 /// The database said no to what it was given, or what it holds for somebody does not read back.
 pub(crate) fn refused(error: &StoreError) -> bool {
+    // A full or failing disk fails every part of a flush alike.
+    if StoreFault::of(error).is_some() {
+        return false;
+    }
     let said_no = match error {
         StoreError::Sqlite(_) => true,
         StoreError::Postgres(error) => postgres::is_refusal(error),

@@ -8,10 +8,12 @@ pub mod agent_runs;
 pub mod agents;
 pub mod attachments;
 pub mod backends;
+pub mod clock;
 pub mod commands;
 pub mod db;
 pub mod erasures;
 pub mod events;
+pub mod health;
 pub mod history;
 pub mod identities;
 pub mod lane;
@@ -43,3 +45,4 @@ pub mod wakeups;
 pub mod webhooks;
 
 pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};
+pub use health::{StoreFault, WriteHealth};

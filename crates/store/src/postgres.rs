@@ -25,6 +25,7 @@ pub use posts::{PostLane, trim_queue};
 
 use crate::{
     db::{Durability, StoreError},
+    health::{StoreFault, WriteHealth},
     lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, Warm},
     migrate,
 };
@@ -68,6 +69,7 @@ pub async fn durability(connections: &Connections) -> Result<Durability, StoreEr
 
 pub struct Lane {
     options: PgConnectOptions,
+    health: Arc<WriteHealth>,
     connection: Option<Kept>,
     /// Write statements by the set of tables they touch.
     statements: HashMap<u32, String>,
@@ -95,7 +97,8 @@ impl Lane {
     pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
         let options = lane_options(connections);
         let connection = Some(Kept::new(connect(&options).await?));
-        Ok(Self { options, connection, statements: HashMap::new(), warm: Warm::default() })
+        let health = connections.health.clone();
+        Ok(Self { options, health, connection, statements: HashMap::new(), warm: Warm::default() })
     }
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
@@ -142,16 +145,18 @@ impl Lane {
         tracing::error!(%error, requests = requests.len(), "a flush failed; nothing of it was answered");
         let taken = error.is_unique_violation();
         for answer in answers {
-            let error = if taken { LaneError::Taken } else { LaneError::Store(StoreError::Stopped) };
+            let error = if taken { LaneError::Taken } else { LaneError::Store(error.shared()) };
             let _ = answer.send(Err(error));
         }
     }
 
     async fn flush_once(&mut self, requests: &[Request], now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
-        match self.attempt(requests, now, Hold::Revisions).await {
+        let outcome = match self.attempt(requests, now, Hold::Revisions).await {
             Err(error) if lane::refused(&error) => self.attempt(requests, now, Hold::Locks).await,
             outcome => outcome,
-        }
+        };
+        self.health.record_flush(&outcome);
+        outcome
     }
 
     async fn attempt(
@@ -177,7 +182,7 @@ impl Lane {
         let outcome = tokio::time::timeout(ANSWER_MAX, decided).await.unwrap_or_else(|_| {
             // What was taken out of it is lost with the attempt.
             self.warm.clear();
-            Err(StoreError::Stopped)
+            Err(StoreError::Fault(StoreFault::Silent))
         });
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
         if outcome.as_ref().err().is_none_or(lane::refused) {

@@ -4,6 +4,7 @@ mod desks;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod posts;
+mod writes;
 
 use std::{
     fs::{File, Permissions},
@@ -23,9 +24,11 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, type
 use tokio::sync::{mpsc, oneshot};
 
 pub use posts::trim_queue;
+use writes::{Plain, Write, answer_all, is_lost, run_writes};
 
 use crate::{
     db::{Durability, Sql, Statement, StoreError, Synchronous},
+    health::WriteHealth,
     lane::{
         self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
         Warm,
@@ -42,12 +45,10 @@ const READS_WAITING_MAX: usize = 4_096;
 const STATEMENTS_CACHED: usize = 128;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
-/// Runs inside the flush's transaction; what it returns answers the caller once the commit's outcome is known.
-type Write = Box<dyn FnOnce(&Connection) -> Box<dyn FnOnce(bool) + Send> + Send>;
 
 enum Work {
     Op(Job),
-    Plain(Write),
+    Plain(Box<dyn Write>),
 }
 
 pub struct Sqlite {
@@ -55,6 +56,7 @@ pub struct Sqlite {
     reads: Mutex<Option<mpsc::Sender<Read>>>,
     host: Arc<OnceLock<Arc<dyn Host>>>,
     pub durability: Durability,
+    pub health: Arc<WriteHealth>,
     writer: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
@@ -70,7 +72,9 @@ impl Sqlite {
         writer.execute_batch(migrate::VOLATILE)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        let lane = Lane { connection: writer, host: host.clone(), warm: Warm::default(), _lock: lock };
+        let health = Arc::<WriteHealth>::default();
+        let lane =
+            Lane { connection: writer, host: host.clone(), health: health.clone(), warm: Warm::default(), _lock: lock };
         let writer = thread::Builder::new().name("sqlite-lane".into()).spawn(move || lane.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -85,6 +89,7 @@ impl Sqlite {
             reads: Mutex::new(Some(reads)),
             host,
             durability,
+            health,
             writer: Mutex::new(Some(writer)),
         })
     }
@@ -131,24 +136,21 @@ impl Sqlite {
         args: Vec<Value>,
         decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let works = self.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
-        let write: Write = Box::new(move |connection| {
-            let outcome = query(connection, &sql, &args, decode);
-            Box::new(move |committed| drop(answer.send(if committed { outcome } else { Err(StoreError::Stopped) })))
-        });
-        works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
-        answered.await.map_err(|_| StoreError::Stopped)?
+        self.plain(move |connection| query(connection, &sql, &args, decode)).await
     }
 
     pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+        self.plain(move |connection| together(connection, &statements)).await
+    }
+
+    /// Work in the transaction of the next flush. It is answered when it is durable.
+    async fn plain<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let works = self.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
-        let write: Write = Box::new(move |connection| {
-            let outcome = together(connection, &statements);
-            Box::new(move |committed| drop(answer.send(if committed { outcome } else { Err(StoreError::Stopped) })))
-        });
-        works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
+        works.send(Work::Plain(Box::new(Plain { work, answer }))).await.map_err(|_| StoreError::Stopped)?;
         answered.await.map_err(|_| StoreError::Stopped)?
     }
 }
@@ -157,6 +159,9 @@ impl Sqlite {
 fn together(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
     connection.prepare_cached("SAVEPOINT together")?.execute([])?;
     let written = each(connection, statements);
+    if is_lost(connection) {
+        return written;
+    }
     if !matches!(written, Ok(true)) {
         connection.prepare_cached("ROLLBACK TO together")?.execute([])?;
     }
@@ -294,6 +299,7 @@ fn query<T>(
 struct Lane {
     connection: Connection,
     host: Arc<OnceLock<Arc<dyn Host>>>,
+    health: Arc<WriteHealth>,
     /// This thread is the only writer of these rows.
     warm: Warm,
     /// Held for as long as anything can be written.
@@ -325,14 +331,16 @@ impl Lane {
         }
     }
 
-    fn flush(&mut self, jobs: Vec<Job>, writes: Vec<Write>) {
+    fn flush(&mut self, jobs: Vec<Job>, writes: Vec<Box<dyn Write>>) {
         let Some(host) = self.host.get().cloned() else {
             // Before the lanes have started there are only plain writes.
             return drop(self.flush_once(&[], writes, Timestamp::UNIX_EPOCH));
         };
         let now = host.now();
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
-        match self.flush_once(&requests, writes, now) {
+        let outcome = self.flush_once(&requests, writes, now);
+        self.health.record_flush(&outcome);
+        match outcome {
             Ok((replies, desks)) => {
                 host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
@@ -346,7 +354,7 @@ impl Lane {
                 tracing::error!(%error, requests = requests.len(), "a flush failed; nothing of it was written");
                 let taken = error.is_unique_violation();
                 for answer in answers {
-                    let error = if taken { LaneError::Taken } else { LaneError::Store(StoreError::Stopped) };
+                    let error = if taken { LaneError::Taken } else { LaneError::Store(error.shared()) };
                     let _ = answer.send(Err(error));
                 }
             }
@@ -356,24 +364,32 @@ impl Lane {
     fn flush_once(
         &mut self,
         requests: &[Request],
-        writes: Vec<Write>,
+        writes: Vec<Box<dyn Write>>,
         now: Timestamp,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
-        let tx = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let tx = match self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate) {
+            Ok(tx) => tx,
+            Err(error) => {
+                let error = StoreError::from(error);
+                writes.into_iter().for_each(|write| write.fail(error.shared()));
+                return Err(error);
+            }
+        };
         // Plain writes first: rows loaded for the requests below must already show what they did.
-        let written: Vec<_> = writes.into_iter().map(|write| write(&tx)).collect();
+        let written = run_writes(&tx, &self.health, writes)?;
         let outcome = match Self::decide(&tx, &mut self.warm, requests, now, !written.is_empty()) {
             Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
             // What one caller sent takes nothing else with it: the plain writes stay.
             Err(error) if !written.is_empty() && lane::refused(&error) => {
                 let kept = tx.execute_batch("ROLLBACK TO requests").and_then(|()| tx.commit());
-                written.into_iter().for_each(|answer| answer(kept.is_ok()));
+                let kept = kept.map_err(StoreError::from);
+                answer_all(written, kept.as_ref().err());
                 return Err(error);
             }
-            Err(error) => tx.rollback().map_err(StoreError::from).and(Err(error)),
+            // Dropping it rolls it back, unless SQLite has done so already.
+            Err(error) => Err(error),
         };
-        let committed = outcome.is_ok();
-        written.into_iter().for_each(|answer| answer(committed));
+        answer_all(written, outcome.as_ref().err());
         outcome
     }
 
@@ -403,17 +419,4 @@ impl Lane {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_else_can_read_the_store() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (new, old) = (dir.path().join("new.db"), dir.path().join("old.db"));
-        File::create(&old).and_then(|file| file.set_permissions(Permissions::from_mode(0o644))).expect("a file");
-        for path in [new, old] {
-            make_private(&path).expect("made private");
-            assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
-        }
-    }
-}
+mod tests;

@@ -39,7 +39,20 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_refused(&answer);
     assert_refused(&http.post("/api/v1/runs", &run_request()));
     assert_refused(&writer.claim_as(&mut http, "runner-a"));
+    let cancel = format!("/api/v1/runs/{}/cancel", writer.run_id);
+    let refused = http.post(&cancel, &serde_json::json!({}));
+    assert_refused(&refused);
     assert_eq!(http.get("/health/live").status, 200);
+    let readiness = http.get("/health/readiness");
+    assert_eq!(readiness.status, 503, "{readiness:?}");
+    let store = &readiness.json()["store"];
+    assert_eq!((&store["reachable"], &store["writable"]), (&true.into(), &false.into()), "{store}");
+    assert_eq!(store["reason"], "disk-full");
+    let page = http.get("/metrics").body;
+    assert!(page.contains("\nostler_store_reachable 1\n") && page.contains("\nostler_store_writable 0\n"), "{page}");
+    assert!(!page.contains("reason=\"disk-full\"} 0"), "{page}");
+    let doctor = String::from_utf8(home.cli(Some(&server), &["doctor"]).stdout).unwrap();
+    assert!(doctor.contains("does not write (disk-full)"), "{doctor}");
     writer.check(&mut http);
 
     std::fs::remove_file(&ballast).unwrap();
@@ -60,6 +73,12 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
 fn assert_refused(answer: &Answer) {
     let (status, kind, _) = answer.refusal();
     assert_eq!((status, kind.as_str()), (503, "infra-failed"), "{answer:?}");
+    let body = answer.json();
+    assert_eq!(
+        (&body["details"]["rule"], &body["details"]["retryAfterMs"]),
+        (&"store-disk-full".into(), &2_000.into())
+    );
+    assert!(body["message"].as_str().unwrap().contains("disk is full"), "{body}");
 }
 
 /// Writes until nothing more fits, down to the last block.

@@ -46,12 +46,17 @@ struct Held {
 
 impl Held {
     fn is_younger_than(&self, age: SignedDuration, now: Timestamp) -> bool {
-        now.duration_since(self.at) < age
+        is_within(self.at, age, now)
     }
 
     fn find(&self, kid: &str) -> Option<VerifyingKey> {
         self.keys.iter().find(|key| key.kid == kid).cloned()
     }
+}
+
+/// Whether less than `age` has passed since then. A time in the future is not within: the wall clock was set back.
+fn is_within(then: Timestamp, age: SignedDuration, now: Timestamp) -> bool {
+    (SignedDuration::ZERO..age).contains(&now.duration_since(then))
 }
 
 impl KeySet {
@@ -91,7 +96,7 @@ impl KeySet {
     /// Fetches the keys, unless somebody just did.
     async fn look_again(&self, kid: &str, now: Timestamp) {
         let mut tried = self.tried.lock().await;
-        let too_soon = tried.is_some_and(|at| now.duration_since(at) < REFETCH);
+        let too_soon = tried.is_some_and(|at| is_within(at, REFETCH, now));
         if too_soon || self.fresh(kid, now).is_some() {
             return;
         }

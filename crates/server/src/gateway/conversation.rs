@@ -155,7 +155,7 @@ impl Conversation {
         let result = ConnectResult {
             status: "ok".into(),
             protocol: PROTOCOL.into(),
-            server_time: now.as_millisecond(),
+            server_time: self.app.wall().as_millisecond(),
             authenticated: true,
             identity: ConnectedIdentity { aid: aid.clone(), role: "user".into() },
             connection: ConnectedAs {
@@ -235,7 +235,7 @@ impl Dialect for Conversation {
             server: format!("ostler/{}", env!("CARGO_PKG_VERSION")),
             protocol: Versions::default(),
             auth_methods: vec!["kite_token".into()],
-            server_time: self.app.now().as_millisecond(),
+            server_time: self.app.wall().as_millisecond(),
         };
         vec![notification(CHALLENGE, &challenge)].into()
     }

@@ -134,7 +134,7 @@ async fn until_turned_away(app: App, caller: Principal, token: Option<SecretStri
     loop {
         tokio::time::sleep(Duration::from_millis(app.config.limits.readmit_ms.max(1))).await;
         // Boxed, because thousands of streams carry this future, and few of them ask at the same time.
-        match Box::pin(app.auth.authenticate(&app.db, token.expose_secret(), app.now())).await {
+        match Box::pin(app.auth.authenticate(&app.db, token.expose_secret(), app.wall())).await {
             Ok(principal) if principal == caller => {}
             // A store that does not answer says nothing about the caller.
             Err(failure) if failure.kind == FailureKind::InfraFailed => {}

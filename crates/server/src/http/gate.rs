@@ -102,7 +102,7 @@ async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> 
     let principal = match entry? {
         Entry::Public => return Ok(None),
         Entry::Trusted(principal) => principal,
-        Entry::Token(token) => app.auth.authenticate(&app.db, &token, app.now()).await?,
+        Entry::Token(token) => app.auth.authenticate(&app.db, &token, app.wall()).await?,
     };
     match door {
         Some(Door::Leads(access)) => access.admit(&principal).map(|()| Some(principal)),

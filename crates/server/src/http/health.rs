@@ -18,7 +18,7 @@ pub async fn live() -> Json<Health> {
     Json(service::health::health())
 }
 
-/// The server can be trusted with work: store reachable, migrations applied, durability strong enough.
+/// The server can be trusted with work: store reachable and writable, migrations applied, durability strong enough.
 #[utoipa::path(get, path = "/health/readiness", tag = "health", security(()),
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub async fn readiness(State(app): State<App>) -> impl IntoResponse {

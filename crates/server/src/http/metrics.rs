@@ -7,7 +7,6 @@ use axum::{
 use http::header;
 use ostler_protocol::failures::Problem;
 
-use super::problem::Refusal;
 use crate::{app::App, service};
 
 pub const PATH: &str = "/metrics";
@@ -16,7 +15,6 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What this server counts. `docs/generated/metrics.md` names everything in it.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(("token" = ["operate"])),
     responses((status = 200, body = String, content_type = "text/plain"), (status = "4XX", body = Problem)))]
-pub async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
-    let page = service::metrics::page(&app).await?;
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response())
+pub async fn metrics(State(app): State<App>) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], service::metrics::page(&app).await).into_response()
 }

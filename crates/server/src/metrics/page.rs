@@ -32,6 +32,31 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_flush_requests", "histogram", "", "Writes in one flush."),
     ("ostler_flush_seconds", "histogram", "", "Time from taking a flush up to its commit."),
     ("ostler_events_total", "counter", "", "Events made durable by this server."),
+    ("ostler_store_reachable", "gauge", "", "1 while the store answers within 1.5 s."),
+    (
+        "ostler_store_writable",
+        "gauge",
+        "",
+        "1 while the store takes writes: the last write or a probe since was written.",
+    ),
+    (
+        "ostler_store_write_failures_total",
+        "counter",
+        "reason",
+        "Flushes and writes of this server that the store failed, by why (`disk-full`, `unreachable`, `silent` …).",
+    ),
+    (
+        "ostler_clock_jumps_total",
+        "counter",
+        "clock",
+        "Jumps of the machine's wall clock or of the database's clock that this server noticed; none of them moves leases or deadlines.",
+    ),
+    (
+        "ostler_clock_lead_seconds",
+        "gauge",
+        "",
+        "How far the server's time is ahead of this machine's wall clock. On Postgres the server's time is the database's.",
+    ),
     ("ostler_followers", "gauge", "", "Event streams open on this server."),
     ("ostler_sockets", "gauge", "", "WebSockets on this server whose other end has said who it is."),
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
@@ -105,11 +130,22 @@ pub struct Gauges {
     pub mesh_sockets: usize,
     pub mesh_connections: usize,
     pub mesh_pushes: u64,
+    /// `None` if the store did not answer.
+    pub counts: Option<Counts>,
+    pub manifest_computations: u64,
+    pub store_reachable: bool,
+    pub store_writable: bool,
+    pub store_write_failures: Vec<(&'static str, u64)>,
+    pub clock_lead_us: i64,
+}
+
+/// What the store counts.
+#[derive(Default)]
+pub struct Counts {
     pub deliveries_waiting: i64,
     pub leases: i64,
     pub jobs_pending: i64,
     pub jobs_running: i64,
-    pub manifest_computations: u64,
 }
 
 pub fn page(metrics: &Metrics, gauges: &Gauges) -> String {
@@ -124,6 +160,9 @@ pub fn page(metrics: &Metrics, gauges: &Gauges) -> String {
 fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges) {
     let plain = |out: &mut String, value: i64| {
         let _ = writeln!(out, "{name} {value}");
+    };
+    let counted = |out: &mut String, count: fn(&Counts) -> i64| {
+        gauges.counts.iter().for_each(|counts| plain(out, count(counts)));
     };
     match name {
         "ostler_build_info" => {
@@ -154,11 +193,26 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         }
         "ostler_mesh_pushes_total" => plain(out, gauges.mesh_pushes as i64),
         "ostler_webhook_attempts_total" => write_labelled(out, name, "outcome", ATTEMPTS, &metrics.webhook_attempts),
-        "ostler_webhook_deliveries_waiting" => plain(out, gauges.deliveries_waiting),
+        "ostler_store_reachable" => plain(out, gauges.store_reachable.into()),
+        "ostler_store_writable" => plain(out, gauges.store_writable.into()),
+        "ostler_store_write_failures_total" => {
+            for (reason, count) in &gauges.store_write_failures {
+                let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
+            }
+        }
+        "ostler_clock_jumps_total" => {
+            write_labelled(out, name, "clock", JumpedClock::ALL.map(JumpedClock::as_str), &metrics.clock_jumps);
+        }
+        "ostler_clock_lead_seconds" => {
+            let _ = writeln!(out, "{name} {:.3}", gauges.clock_lead_us as f64 * 1e-6);
+        }
+        "ostler_webhook_deliveries_waiting" => counted(out, |counts| counts.deliveries_waiting),
         "ostler_webhook_deliveries_dropped_total" => plain(out, metrics.deliveries_dropped.load(Relaxed) as i64),
-        "ostler_leases" => plain(out, gauges.leases),
+        "ostler_leases" => counted(out, |counts| counts.leases),
         "ostler_jobs" => {
-            for (phase, count) in [("pending", gauges.jobs_pending), ("running", gauges.jobs_running)] {
+            let counts = gauges.counts.iter();
+            let phases = counts.flat_map(|c| [("pending", c.jobs_pending), ("running", c.jobs_running)]);
+            for (phase, count) in phases {
                 let _ = writeln!(out, "{name}{{phase=\"{phase}\"}} {count}");
             }
         }
@@ -237,7 +291,8 @@ mod tests {
         metrics.answered(&Method::GET, Some("/health"), StatusCode::OK, 99_000_000);
         metrics.flushed(3, 7, 900);
         metrics.ended(TerminalStatus::Blocked, false);
-        let text = page(&metrics, &Gauges { leases: 4, ..Gauges::default() });
+        let text =
+            page(&metrics, &Gauges { counts: Some(Counts { leases: 4, ..Counts::default() }), ..Gauges::default() });
         for (name, kind, ..) in NAMES {
             assert_eq!(text.matches(&format!("# TYPE {name} {kind}\n")).count(), 1);
         }

@@ -198,7 +198,7 @@ async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Resu
     }
     let here = |zone: TimeZone| {
         let timezone = zone.iana_name().unwrap_or_default().to_owned();
-        UsersClock { now: app.now().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone }
+        UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone }
     };
     Ok(users::time_zone(app, caller).await?.map(here))
 }

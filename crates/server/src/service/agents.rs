@@ -247,7 +247,7 @@ pub async fn create_token(
     owned(app, caller, id).await?;
     let has = store::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
     check_room(has, AGENT_TOKENS_MAX, "tokens")?;
-    let now = app.now();
+    let now = app.wall();
     let agent_token = AgentToken {
         token_id: TokenId::new(app.ids.body()),
         agent_id: id,

@@ -102,7 +102,7 @@ pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<Sign
 pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
     let refused = || forbidden("attachment-url", "this URL was not signed here, or has ended");
     let path: ObjectPath = path.parse().map_err(|_| refused())?;
-    if !app.attachments.proves(bucket, &path, proof, app.now()) {
+    if !app.attachments.proves(bucket, &path, proof, app.wall()) {
         return Err(refused());
     }
     let bytes = app.attachments.get(&path).await?.ok_or_else(|| Failure::not_found("attachment"))?;
@@ -111,7 +111,7 @@ pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(
 
 fn signed(app: &App, path: &ObjectPath) -> SignedUrl {
     let life = SignedDuration::from_millis(app.config.attachments.url_ttl_ms);
-    let until = app.now().checked_add(life).unwrap_or(Timestamp::MAX);
+    let until = app.wall().checked_add(life).unwrap_or(Timestamp::MAX);
     let url = app.attachments.url(path, until);
     SignedUrl { bucket: app.attachments.bucket.clone(), path: path.to_string(), url }
 }
@@ -127,7 +127,7 @@ pub async fn take(
 ) -> Result<Value, Failure> {
     let invalid = |message: &str| Failure::rule(FailureKind::SchemaInvalid, "AGENT_ATTACHMENT_INVALID", message);
     let owner = threads::owner(caller)?;
-    let Some(path) = app.attachments.read_url(url, app.now()) else {
+    let Some(path) = app.attachments.read_url(url, app.wall()) else {
         if !is_trusted(&app.config.attachments.trusted_hosts, url) {
             return Err(invalid("binary content url must be a signed URL of an attachment, and not have ended"));
         }

@@ -5,7 +5,78 @@ use ostler_protocol::health::{
     SecretRefReadiness, StoreReadiness,
 };
 
+use ostler_store::{Durability, StoreError, StoreFault, health as store_health};
+use tokio::{
+    sync::Mutex,
+    time::{Duration, Instant, timeout_at},
+};
+
 use crate::app::App;
+
+/// Readiness and metrics answer within 2 s, whatever the store does.
+const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
+/// What was found out is good for this long: probes of many callers cost the store no more than one.
+const CHECK_FRESH: Duration = Duration::from_millis(500);
+/// After so long without a write, one is made to see whether it works.
+const WRITES_QUIET: Duration = Duration::from_secs(10);
+
+/// What was last found out about the store.
+#[derive(Default)]
+pub struct StoreCheck(Mutex<Option<(Instant, StoreState)>>);
+
+#[derive(Clone, Debug, Default)]
+pub struct StoreState {
+    pub reachable: bool,
+    pub writable: bool,
+    /// Why not, if not.
+    pub reason: Option<&'static str>,
+    pub migrations: Vec<String>,
+    pub weak_settings: Vec<String>,
+}
+
+impl StoreState {
+    fn failed(reason: &'static str) -> Self {
+        Self { reason: Some(reason), ..Self::default() }
+    }
+}
+
+fn reason_of(error: &StoreError) -> &'static str {
+    StoreFault::of(error).map_or("failed", StoreFault::as_str)
+}
+
+/// Whether the store reads and writes, found out once for all who want to know at the same time.
+pub async fn store_state(app: &App) -> StoreState {
+    let until = Instant::now() + CHECK_WITHIN;
+    let Ok(mut last) = timeout_at(until, app.store_check.0.lock()).await else {
+        return StoreState::failed(StoreFault::Silent.as_str());
+    };
+    if let Some((at, state)) = last.as_ref()
+        && at.elapsed() < CHECK_FRESH
+    {
+        return state.clone();
+    }
+    let looked = timeout_at(until, look(app)).await;
+    let state = looked.unwrap_or_else(|_| StoreState::failed(StoreFault::Silent.as_str()));
+    *last = Some((Instant::now(), state.clone()));
+    state
+}
+
+async fn look(app: &App) -> StoreState {
+    let health = app.db.write_health();
+    let probe = async {
+        match health.is_in_doubt(WRITES_QUIET) {
+            true => store_health::probe(&app.db, app.now()).await,
+            false => Ok(()),
+        }
+    };
+    let (migrations, durability, probed) = tokio::join!(app.db.migrations(), app.db.durability(), probe);
+    let (migrations, Durability { weak_settings }) = match (migrations, durability) {
+        (Ok(migrations), Ok(durability)) => (migrations, durability),
+        (Err(error), _) | (_, Err(error)) => return StoreState::failed(reason_of(&error)),
+    };
+    let reason = probed.err().map(|error| reason_of(&error)).or_else(|| health.fault().map(StoreFault::as_str));
+    StoreState { reachable: true, writable: reason.is_none(), reason, migrations, weak_settings }
+}
 
 pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
@@ -20,14 +91,11 @@ pub fn health() -> Health {
     Health { service_id: SERVICE_ID.into(), status: "ok".into(), version: version(), source_commit: source_commit() }
 }
 
-/// Asks the store itself; weak durability is not ready unless that was allowed.
+/// Looks at the store itself. A store that does not write is not ready; nor is weak durability, unless it was allowed.
 pub async fn readiness(app: &App) -> Readiness {
-    let migrations = app.db.migrations().await;
-    let durability = app.db.durability().await;
-    let reachable = migrations.is_ok() && durability.is_ok();
-    let weak_settings = durability.map(|d| d.weak_settings).unwrap_or_default();
+    let StoreState { reachable, writable, reason, migrations, weak_settings } = store_state(app).await;
     let durable = reachable && weak_settings.is_empty();
-    let ready = reachable && (durable || app.config.store.unsafe_durability);
+    let ready = writable && (durable || app.config.store.unsafe_durability);
     let status = match (app.is_draining(), ready) {
         (true, _) => "draining",
         (false, true) => "ready",
@@ -38,8 +106,14 @@ pub async fn readiness(app: &App) -> Readiness {
         status: status.into(),
         version: version(),
         source_commit: source_commit(),
-        store: StoreReadiness { engine: app.db.engine_name().into(), reachable, multi_replica: app.db.multi_replica() },
-        migrations: MigrationReadiness { ready: migrations.is_ok(), applied: migrations.unwrap_or_default() },
+        store: StoreReadiness {
+            engine: app.db.engine_name().into(),
+            reachable,
+            writable,
+            reason: reason.map(str::to_owned),
+            multi_replica: app.db.multi_replica(),
+        },
+        migrations: MigrationReadiness { ready: reachable, applied: migrations },
         durability: DurabilityReadiness { durable, weak_settings },
         secret_refs: SecretRefReadiness {
             redacted: true,

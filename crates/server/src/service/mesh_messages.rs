@@ -289,7 +289,7 @@ pub async fn put_prekey(app: &App, caller: &MeshCaller, mut asked: Prekey) -> Re
     let identity = identities::version(app, &caller.aid, Some(&asked.cert_fingerprint)).await?;
     let certificate =
         Certificate::from_pem(&identity.certificate).ok_or_else(|| Failure::internal("a kept certificate"))?;
-    if identity.revoked_at.is_some() || !certificate.is_valid_at(app.now()) {
+    if identity.revoked_at.is_some() || !certificate.is_valid_at(app.wall()) {
         let message = "the certificate that the prekey names is good no longer";
         return Err(Failure::rule(FailureKind::Forbidden, "prekey-certificate", message));
     }

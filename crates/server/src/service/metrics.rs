@@ -1,16 +1,28 @@
 //! The metrics page: what was counted, and what has to be looked up.
 
-use ostler_protocol::Failure;
-use ostler_store as store;
+use std::time::Duration;
 
+use ostler_store::{self as store, StoreError};
+use tokio::time::timeout;
+
+use super::health;
 use crate::{
-    app::{App, store_failure},
-    metrics::{self, Gauges},
+    app::App,
+    clock::ServerClock,
+    metrics::{self, Counts, Gauges},
 };
 
-pub async fn page(app: &App) -> Result<String, Failure> {
+/// Scrapers give up after a few seconds, and learn nothing then.
+const COUNT_WITHIN: Duration = Duration::from_secs(1);
+
+/// A store that does not answer leaves out what only it knows: that it does not is what the page is read for.
+pub async fn page(app: &App) -> String {
     let (waiting_requests, waiting_bytes) = app.lanes.waiting();
-    let (jobs_pending, jobs_running) = store::runner_jobs::count_open(&app.db).await.map_err(store_failure)?;
+    let state = health::store_state(app).await;
+    let counts = match state.reachable {
+        true => timeout(COUNT_WITHIN, counts(app)).await.ok().and_then(Result::ok),
+        false => None,
+    };
     let gauges = Gauges {
         draining: app.is_draining(),
         waiting_requests,
@@ -20,11 +32,22 @@ pub async fn page(app: &App) -> Result<String, Failure> {
         mesh_sockets: app.config.limits.sockets_max.saturating_sub(app.mesh.sockets.available_permits()),
         mesh_connections: app.mesh.connections.count(),
         mesh_pushes: app.mesh.connections.pushed(),
-        deliveries_waiting: store::webhooks::count_waiting(&app.db).await.map_err(store_failure)?,
-        leases: store::leases::count_held(&app.db).await.map_err(store_failure)?,
+        counts,
+        manifest_computations: app.manifests.computed(),
+        store_reachable: state.reachable,
+        store_writable: state.writable,
+        store_write_failures: app.db.write_health().failures().map(|(fault, count)| (fault.as_str(), count)).collect(),
+        clock_lead_us: app.clock.adjustable().map_or(0, ServerClock::lead_us),
+    };
+    metrics::page(&app.metrics, &gauges)
+}
+
+async fn counts(app: &App) -> Result<Counts, StoreError> {
+    let (jobs_pending, jobs_running) = store::runner_jobs::count_open(&app.db).await?;
+    Ok(Counts {
+        deliveries_waiting: store::webhooks::count_waiting(&app.db).await?,
+        leases: store::leases::count_held(&app.db).await?,
         jobs_pending,
         jobs_running,
-        manifest_computations: app.manifests.computed(),
-    };
-    Ok(metrics::page(&app.metrics, &gauges))
+    })
 }

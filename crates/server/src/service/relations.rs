@@ -116,7 +116,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
             agent_owner_id: agent.owner_id,
             user_id: user_id.clone(),
         };
-        let now = app.now();
+        let now = app.wall();
         let relation = establish(between, current.declared(), &refused, &answers, now)?;
         let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
         let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
@@ -138,7 +138,7 @@ async fn same(app: &App, known: Relation, asked: &Answers) -> Result<RelationVie
     let between = Between { relation_id, agent_id, agent_name, agent_owner_id, user_id };
     let again = establish(between, held.current.declared(), &answers, asked, created_at)?;
     if again.answers == held.relation.answers && again.consented == held.relation.consented {
-        return Ok(held.standing(app.now()).view());
+        return Ok(held.standing(app.wall()).view());
     }
     let message = "there is a relation with this agent already; change that one";
     let failure = Failure::rule(FailureKind::StateConflict, "relation-exists", message);
@@ -146,7 +146,7 @@ async fn same(app: &App, known: Relation, asked: &Answers) -> Result<RelationVie
 }
 
 pub async fn get(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
-    Ok(Held::of(app, own(app, caller, relation_id).await?).await?.standing(app.now()).view())
+    Ok(Held::of(app, own(app, caller, relation_id).await?).await?.standing(app.wall()).view())
 }
 
 /// The caller's own relations that have not ended, newest first.
@@ -165,7 +165,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRelations) -> Result
     });
     let mut relations = Vec::with_capacity(found.len());
     for relation in found {
-        relations.push(Held::of(app, relation).await?.standing(app.now()).view());
+        relations.push(Held::of(app, relation).await?.standing(app.wall()).view());
     }
     Ok(RelationPage { relations, next_cursor })
 }
@@ -184,16 +184,16 @@ pub async fn update(
             None => declared_soon(app, relation.agent_id).await,
             Some(_) => None,
         };
-        let decided = match answering::narrow(&relation, since.as_ref(), &asked, app.now())? {
+        let decided = match answering::narrow(&relation, since.as_ref(), &asked, app.wall())? {
             Some(next) => Decided::alone(next, Act::Narrowed),
             None => {
                 let held = Held::of(app, relation).await?;
-                let (next, act) = answering::answer(held.standing(app.now()), &asked)?;
+                let (next, act) = answering::answer(held.standing(app.wall()), &asked)?;
                 Decided { next, act, used: None, current: Some(held.current), language: asked.language }
             }
         };
         if let Some(written) = write(app, decided).await? {
-            return Ok(Held::of(app, written).await?.standing(app.now()).view());
+            return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
     Err(contended())
@@ -210,7 +210,7 @@ pub async fn use_scope(
     name("call_id", &asked.call_id)?;
     for _ in 0..ATTEMPTS_MAX {
         let held = Held::of(app, own(app, caller, relation_id).await?).await?;
-        let now = app.now();
+        let now = app.wall();
         let used = store::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await.map_err(store_failure)?;
         if let Some(used) = used {
             if used.used_scope.as_ref() == Some(&asked.scope) {
@@ -225,7 +225,7 @@ pub async fn use_scope(
         let (used, current) = (Some(asked.clone()), Some(held.current));
         let decided = Decided { next, act: Act::Used, used, current, language: Language::default() };
         if let Some(written) = write(app, decided).await? {
-            return Ok(Held::of(app, written).await?.standing(app.now()).view());
+            return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
     Err(contended())
@@ -235,11 +235,11 @@ pub async fn use_scope(
 pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
     for _ in 0..ATTEMPTS_MAX {
         let relation = own(app, caller, relation_id).await?;
-        let Some(next) = answering::revoke(&relation, app.now()) else {
-            return Ok(Held::of(app, relation).await?.standing(app.now()).view());
+        let Some(next) = answering::revoke(&relation, app.wall()) else {
+            return Ok(Held::of(app, relation).await?.standing(app.wall()).view());
         };
         if let Some(written) = write(app, Decided::alone(next, Act::Revoked)).await? {
-            return Ok(Held::of(app, written).await?.standing(app.now()).view());
+            return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
     Err(contended())
@@ -248,7 +248,7 @@ pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> R
 /// What has changed since the caller last consented.
 pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationChanges, Failure> {
     let held = Held::of(app, own(app, caller, relation_id).await?).await?;
-    let (view, changed) = (held.standing(app.now()).view(), ManifestDiff::clone(&held.changed));
+    let (view, changed) = (held.standing(app.wall()).view(), ManifestDiff::clone(&held.changed));
     Ok(RelationChanges {
         relation_id,
         agent_id: view.agent_id,
@@ -276,7 +276,7 @@ pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Fa
 async fn asked(app: &App, relation: &Relation, current: i64) -> Result<Option<ReauthRequired>, Failure> {
     let consented = relation.consented.version;
     let question = app.manifests.question(&app.db, relation.agent_id, consented, current).await?;
-    Ok(question.as_ref().as_ref().map(|question| question.to(relation, app.now())))
+    Ok(question.as_ref().as_ref().map(|question| question.to(relation, app.wall())))
 }
 
 /// Everybody who has something to answer to now that an agent has changed: hands on their id and what they are told, until
@@ -402,7 +402,7 @@ pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
 
 async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
     for _ in 0..ATTEMPTS_MAX {
-        let Some(next) = answering::revoke(&relation, app.now()) else { return Ok(()) };
+        let Some(next) = answering::revoke(&relation, app.wall()) else { return Ok(()) };
         if write(app, Decided::alone(next, Act::Ended)).await?.is_some() {
             return Ok(());
         }

@@ -21,7 +21,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
     asked.check()?;
     check_tenants_exist(app, &asked.tenants)?;
     let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
-    let now = app.now();
+    let now = app.wall();
     let service_token = ServiceToken {
         token_id: TokenId::new(app.ids.body()),
         name: asked.name,

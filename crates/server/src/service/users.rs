@@ -105,7 +105,7 @@ pub async fn create_token(
         let message = format!("{:?} vouches for this user and makes the tokens", user.issuer);
         return Err(Failure::rule(FailureKind::StateConflict, "user-outside", message));
     }
-    let now = app.now();
+    let now = app.wall();
     // Tokens count in whole seconds.
     let expires_at = Timestamp::from_second(later(now, life_ms)?.as_second()).map_err(Failure::internal)?;
     let token = app.auth.issuers.sign(&user.subject, now, expires_at);

@@ -97,7 +97,7 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     };
     let (outcome, last_error) = match answered {
         Ok(answer) => {
-            let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.now()));
+            let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.wall()));
             let error = (!(200..300).contains(&answer.status)).then(|| format!("answered {}", answer.status));
             (Outcome::Answered { status: answer.status, retry_after_s }, error)
         }
@@ -122,7 +122,7 @@ async fn tell(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery)
 /// The headers of this attempt: the delivery's id stays, the time is new.
 fn signed(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<HeaderMap> {
     let key = service::webhooks::open_secret(app, webhook)?;
-    Some(headers(&MacKey::from_base64(&key)?, delivery, app.now()))
+    Some(headers(&MacKey::from_base64(&key)?, delivery, app.wall()))
 }
 
 fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {

@@ -1,6 +1,7 @@
 //! A server of one's own for each test: on port 0, with a scratch store and a clock that stands still until it is moved.
 
 mod agent;
+mod cable;
 mod caller;
 mod database;
 mod document;
@@ -36,6 +37,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 pub use agent::{Agent, Tokens, Wire, fresh, introduction};
+pub use cable::Cable;
 pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
 pub use database::Database;
 pub use document::check_request;
@@ -113,6 +115,8 @@ impl Clock for TestClock {
 /// What a test may choose before its server starts.
 pub struct Setup {
     pub config: Config,
+    /// The server's clock, if it is not the one that the test moves.
+    pub clock: Option<Arc<dyn Clock>>,
     tokens: Vec<(String, String, Vec<String>)>,
 }
 
@@ -130,6 +134,7 @@ pub struct TestServer {
     callers: HashMap<String, Caller>,
     server: Option<Server>,
     pub clock: Arc<TestClock>,
+    own_clock: Option<Arc<dyn Clock>>,
     pub config: Config,
     _database: Option<Database>,
     _data_dir: TempDir,
@@ -160,7 +165,7 @@ impl TestServer {
             Engine::Sqlite => None,
             Engine::Postgres => Some(Database::create().await),
         };
-        let mut setup = Setup { config: Config::default(), tokens: vec![] };
+        let mut setup = Setup { config: Config::default(), clock: None, tokens: vec![] };
         setup.config.server.listen = "127.0.0.1:0".into();
         setup.config.server.data_dir = Some(data_dir.path().join("data"));
         setup.config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
@@ -169,27 +174,35 @@ impl TestServer {
         setup.config.webhooks.allow_loopback = true;
         choose(&mut setup);
         let clock = Arc::new(TestClock::default());
-        let Setup { config, tokens } = setup;
+        let Setup { config, clock: own_clock, tokens } = setup;
         std::fs::create_dir(data_dir.path().join("data")).unwrap();
         if !tokens.is_empty() {
             insert_tokens(&config, &tokens, clock.now()).await;
         }
-        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        let server_clock = own_clock.clone().unwrap_or_else(|| clock.clone());
+        let server = Server::start_with(config.clone(), server_clock).await.unwrap();
         let operator = Caller::new(&server);
         let callers =
             tokens.into_iter().map(|(name, ..)| (name.clone(), operator.with_token(Some(&token_of(&name))))).collect();
-        Self { operator, callers, server: Some(server), clock, config, _database: database, _data_dir: data_dir }
+        let server = Some(server);
+        Self { operator, callers, server, clock, own_clock, config, _database: database, _data_dir: data_dir }
     }
 
     /// Another server on the same store and clock, with the same operator.
     pub async fn beside(&self, choose: impl FnOnce(&mut Config)) -> Self {
+        self.beside_with(self.own_clock.clone(), choose).await
+    }
+
+    /// As [`TestServer::beside`], with a clock of its own.
+    pub async fn beside_with(&self, own_clock: Option<Arc<dyn Clock>>, choose: impl FnOnce(&mut Config)) -> Self {
         let data_dir = TempDir::new().unwrap();
         let mut config = self.config.clone();
         config.server.data_dir = Some(data_dir.path().to_owned());
         std::fs::copy(self.server.as_ref().unwrap().token_file(), data_dir.path().join("token")).unwrap();
         choose(&mut config);
         let clock = self.clock.clone();
-        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        let server_clock = own_clock.clone().unwrap_or_else(|| clock.clone());
+        let server = Server::start_with(config.clone(), server_clock).await.unwrap();
         let operator = Caller::new(&server);
         let callers = self.callers.keys().map(|name| (name.clone(), operator.with_token(Some(&token_of(name)))));
         let callers = callers.collect();
@@ -200,7 +213,8 @@ impl TestServer {
             (self.store(listening).await.len() >= 2).then_some(())
         })
         .await;
-        Self { operator, callers, server: Some(server), clock, config, _database: None, _data_dir: data_dir }
+        let server = Some(server);
+        Self { operator, callers, server, clock, own_clock, config, _database: None, _data_dir: data_dir }
     }
 
     /// Another server on the same store that certifies the same names.
@@ -221,7 +235,8 @@ impl TestServer {
     /// Stops the server and starts it again on the same store.
     pub async fn restart(&mut self) {
         self.server.take().unwrap().stop().await;
-        let server = Server::start_with(self.config.clone(), self.clock.clone()).await.unwrap();
+        let clock = self.own_clock.clone().unwrap_or_else(|| self.clock.clone());
+        let server = Server::start_with(self.config.clone(), clock).await.unwrap();
         self.operator = Caller::new(&server);
         self.server = Some(server);
     }

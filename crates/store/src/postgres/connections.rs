@@ -2,7 +2,7 @@
 //! asks every connection whether it still works when it comes back, which doubles the round trips of a short read.
 
 use std::{
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use tokio::{
 
 use crate::{
     db::{PgQuery, Sql, Statement, StoreError},
+    health::WriteHealth,
     record::Value,
 };
 
@@ -69,6 +70,7 @@ impl Kept {
 
 pub struct Connections {
     pub options: PgConnectOptions,
+    pub health: Arc<WriteHealth>,
     kept: Mutex<Vec<Kept>>,
     places: Semaphore,
 }
@@ -79,7 +81,8 @@ impl Connections {
         let options = options.application_name("ostler").disable_statement_logging();
         // Every statement has its index. By its statistics Postgres would walk a whole table when the index was large once.
         let options = options.options([("enable_seqscan", "off")]);
-        Ok(Self { options, kept: Mutex::new(vec![]), places: Semaphore::new(CONNECTIONS_MAX) })
+        let (kept, places) = (Mutex::new(vec![]), Semaphore::new(CONNECTIONS_MAX));
+        Ok(Self { options, health: Arc::default(), kept, places })
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
@@ -99,6 +102,12 @@ impl Connections {
 
     /// A statement that is sent once: when the connection is lost under it, nobody knows whether it was carried out.
     pub async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+        let outcome = self.write_once(sql, args).await;
+        self.health.record_failure(&outcome);
+        outcome
+    }
+
+    async fn write_once(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         let _place = self.place().await?;
         let mut connection = match self.take_up().await {
             Some(connection) => connection,
@@ -110,6 +119,12 @@ impl Connections {
 
     /// Statements that commit together. When the connection is lost under the commit, nobody knows how that ended.
     pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+        let outcome = self.write_all(statements).await;
+        self.health.record_failure(&outcome);
+        outcome
+    }
+
+    async fn write_all(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
         let _place = self.place().await?;
         let mut connection = match self.take_up().await {
             Some(connection) => connection,

@@ -19,6 +19,7 @@ use super::connections::{Connections, Kept, connect, is_refusal, within};
 use super::{ANSWER_MAX, gather, lane_options};
 use crate::{
     db::StoreError,
+    health::WriteHealth,
     lane::{self, Host, LaneError, PostJob},
     mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name},
     mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
@@ -123,6 +124,7 @@ UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE 
 
 pub struct PostLane {
     options: PgConnectOptions,
+    health: Arc<WriteHealth>,
     connection: Option<Kept>,
 }
 
@@ -131,7 +133,7 @@ type Done = (Posted, Vec<Letter>);
 
 impl PostLane {
     pub fn new(connections: &Connections) -> Self {
-        Self { options: lane_options(connections), connection: None }
+        Self { options: lane_options(connections), health: connections.health.clone(), connection: None }
     }
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<PostJob>, host: Arc<dyn Host>) {
@@ -176,13 +178,19 @@ impl PostLane {
             }
             Err(error) => {
                 tracing::error!(%error, posts = posts.len(), "a flush of messages failed; nothing of it was answered");
-                answers.into_iter().for_each(|to| drop(to.send(Err(LaneError::Store(StoreError::Stopped)))));
+                answers.into_iter().for_each(|to| drop(to.send(Err(LaneError::Store(error.shared())))));
             }
         }
     }
 
     /// Does it all, and answers in the order of the posts.
     async fn carry_out(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
+        let outcome = self.carry_out_once(posts, now).await;
+        self.health.record_failure(&outcome);
+        outcome
+    }
+
+    async fn carry_out_once(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
         let mut connection = self.connection().await?;
         let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
         self.keep(connection, &outcome);

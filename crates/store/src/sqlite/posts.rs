@@ -10,11 +10,14 @@ use ostler_protocol::{
     },
 };
 use rusqlite::Connection;
-use tokio::sync::oneshot;
 
-use super::{Sqlite, Work, Write, query};
+use super::{
+    Sqlite, Work, query,
+    writes::{Write, Written, is_lost},
+};
 use crate::{
     db::StoreError,
+    health::StoreFault,
     lane::{self, Host, LaneError, PostJob},
     mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
     mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
@@ -26,35 +29,48 @@ impl Sqlite {
         let stopped = || LaneError::Store(StoreError::Stopped);
         let works = self.works.lock().expect("never poisoned").clone().ok_or_else(stopped)?;
         let host = self.host.get().cloned().ok_or_else(stopped)?;
-        let write: Write = Box::new(move |tx| carry_out(tx, job, host));
-        works.try_send(Work::Plain(write)).map_err(|error| match error {
+        works.try_send(Work::Plain(Box::new(PostWrite { job, host }))).map_err(|error| match error {
             tokio::sync::mpsc::error::TrySendError::Full(_) => lane::overloaded(),
             tokio::sync::mpsc::error::TrySendError::Closed(_) => stopped(),
         })
     }
 }
 
-/// Does it in the open transaction; what it returns delivers and answers, once the commit's outcome is known.
-fn carry_out(tx: &Connection, job: PostJob, host: Arc<dyn Host>) -> Box<dyn FnOnce(bool) + Send> {
-    let now = host.now();
-    let done = apart(tx, || match &job.post {
-        Post::Send(outgoing) => send(tx, outgoing, now),
-        Post::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (Posted::Acked(acked), vec![])),
-    });
-    Box::new(move |committed| {
-        let answer = match done {
-            Ok((posted, letters)) if committed => Ok(lane::delivered(&*host, posted, &letters)),
-            Ok(_) => Err(LaneError::Store(StoreError::Stopped)),
-            Err(error) => Err(error.into()),
+/// A message or an acknowledgement, delivered and answered once it is durable.
+struct PostWrite {
+    job: PostJob,
+    host: Arc<dyn Host>,
+}
+
+impl Write for PostWrite {
+    fn run(self: Box<Self>, tx: &Connection) -> Written {
+        let Self { job, host } = *self;
+        let now = host.now();
+        let done = apart(tx, || match &job.post {
+            Post::Send(outgoing) => send(tx, outgoing, now),
+            Post::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (Posted::Acked(acked), vec![])),
+        });
+        let fault = done.as_ref().err().and_then(StoreFault::of);
+        let answer = move |committed: Result<(), StoreError>| {
+            let done = done.and_then(|done| committed.map(|()| done));
+            let posted = done.map(|(posted, letters)| lane::delivered(&*host, posted, &letters));
+            drop(job.answer.send(posted.map_err(LaneError::from)));
         };
-        drop(job.answer.send(answer));
-    })
+        Written { fault, answer: Box::new(answer) }
+    }
+
+    fn fail(self: Box<Self>, error: StoreError) {
+        drop(self.job.answer.send(Err(LaneError::Store(error))));
+    }
 }
 
 /// What fails takes back what it did, and nothing else.
 fn apart<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     tx.prepare_cached("SAVEPOINT post")?.execute([])?;
     let done = work();
+    if is_lost(tx) {
+        return done;
+    }
     if done.is_err() {
         tx.prepare_cached("ROLLBACK TO post")?.execute([])?;
     }
@@ -199,14 +215,7 @@ fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> 
 
 /// As a write of its own.
 pub async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Result<(), StoreError> {
-    let (answer, answered) = oneshot::channel();
-    let works = sqlite.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
-    let write: Write = Box::new(move |tx| {
-        let done = apart(tx, || trim(tx, &owner, now));
-        Box::new(move |committed| drop(answer.send(if committed { done } else { Err(StoreError::Stopped) })))
-    });
-    works.send(Work::Plain(write)).await.map_err(|_| StoreError::Stopped)?;
-    answered.await.map_err(|_| StoreError::Stopped)?
+    sqlite.plain(move |tx| apart(tx, || trim(tx, &owner, now))).await
 }
 
 fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, StoreError> {

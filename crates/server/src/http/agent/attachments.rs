@@ -73,7 +73,7 @@ pub async fn get(
 ) -> Result<Response, Refusal> {
     let path = format!("{ROOT}/{owner}/{thread_id}/{run_id}/{file}");
     let (path, bytes) = service::attachments::get(&app, &bucket, &path, &proof).await?;
-    let left_s = (proof.expires - app.now().as_second()).max(0);
+    let left_s = (proof.expires - app.wall().as_second()).max(0);
     let mime_type = path.image_type().map_or("application/octet-stream", ImageType::mime_type);
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));

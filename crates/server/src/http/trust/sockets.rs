@@ -215,7 +215,7 @@ impl Renewals {
 
 impl Conversation {
     async fn authenticate(&self, token: &SecretString, named: &Named) -> Result<Listener, Refused> {
-        let asked = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.now());
+        let asked = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.wall());
         let caller = Box::pin(asked).await.map_err(|failure| match failure.kind {
             FailureKind::InfraFailed => Refused::Unavailable,
             _ => Refused::Token,

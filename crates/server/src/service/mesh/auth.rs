@@ -98,7 +98,7 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
         nonce,
         auth_cert: auth.certificate.to_pem(),
         client_nonce_signature: auth.sign(&client_nonce),
-        server_time: now.as_millisecond(),
+        server_time: app.wall().as_millisecond(),
         auth_curve: auth.certificate.public_key().curve().name().to_owned(),
     })
 }
@@ -177,7 +177,7 @@ async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Ide
         return Err(revoked());
     }
     let certificate = read(&identity)?;
-    if !certificate.can_be_renewed(app.now()) {
+    if !certificate.can_be_renewed(app.wall()) {
         return Err(unproved("the certificate has expired, and long ago"));
     }
     Ok((identity, certificate))
@@ -213,7 +213,7 @@ async fn next_certificate(app: &App, shown: &Identity) -> Result<Option<Certific
     // It is for the same key: one for another would have ended the certificate that was shown.
     let newest = version(app, &shown.aid, None).await?;
     let certificate = read(&newest)?;
-    if !certificate.is_due_for_renewal(app.now()) {
+    if !certificate.is_due_for_renewal(app.wall()) {
         return Ok((newest.serial != shown.serial).then_some(certificate));
     }
     let grounds = Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };

@@ -80,7 +80,7 @@ pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
 /// Makes a certificate and writes it down. `None`: the name is taken, the invitation used, or the certificate that the asker
 /// showed was revoked.
 pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) -> Result<Option<Certificate>, Failure> {
-    let now = app.now();
+    let now = app.wall();
     let made = app.mesh.pki()?.certify(aid, key, now);
     let made = made.ok_or_else(|| Failure::internal(format!("{aid} cannot be certified")))?;
     let _turn = app.mesh.certifying.lock().await;
@@ -143,7 +143,7 @@ async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), 
 
 /// Gives the auth service its next certificate in time. It is written down before anybody sees it.
 pub async fn renew_auth(app: &App) -> Result<(), Failure> {
-    let (Ok(pki), now) = (app.mesh.pki(), app.now()) else { return Ok(()) };
+    let (Ok(pki), now) = (app.mesh.pki(), app.wall()) else { return Ok(()) };
     let Some(next) = pki.next_auth(&app.config, now)? else { return Ok(()) };
     record_auth(&app.db, &next.certificate, now).await.map_err(store_failure)?;
     tracing::info!(until = %next.certificate.not_after(), "the auth service has its next certificate");
@@ -213,7 +213,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
             return Ok(newest);
         }
         let revoked = Some(Revoked { serial: newest.serial.clone(), reason });
-        let (operation, serial, at) = (Operation::Revoke, newest.serial, app.now());
+        let (operation, serial, at) = (Operation::Revoke, newest.serial, app.wall());
         let aid = aid.clone();
         let (made, asked_with, asked_by, invite) = (None, None, None, None);
         let entry = Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at };
@@ -262,7 +262,7 @@ pub fn invite(app: &App, caller: &Principal, asked: &CreateInvite) -> Result<Inv
     if let Some(aid) = &asked.aid {
         check_name(pki, aid)?;
     }
-    let until = later(app.now(), asked.life_ms()?)?;
+    let until = later(app.wall(), asked.life_ms()?)?;
     let invited = Invited { id: app.ids.body().simple().to_string(), aid: asked.aid.clone(), until };
     tracing::info!(aid = asked.aid.as_ref().map(Aid::as_str), by = caller.name(), "somebody was invited");
     Ok(Invite { invite: pki.ticket(INVITE, &invited), expires_at: until })
@@ -272,7 +272,7 @@ pub fn invite(app: &App, caller: &Principal, asked: &CreateInvite) -> Result<Inv
 pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
     let invite = invite.ok_or_else(|| not_invited("names are given by invitation here"))?;
     let invited: Invited = pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
-    if app.now() > invited.until || invited.aid.as_ref().is_some_and(|named| named != aid) {
+    if app.wall() > invited.until || invited.aid.as_ref().is_some_and(|named| named != aid) {
         return Err(not_invited("the invitation is over, or for another name"));
     }
     Ok(invited.id)

@@ -12,7 +12,7 @@ use super::{MeshCaller, pki};
 use crate::app::App;
 
 pub fn ping(app: &App, _: NoParams) -> Result<PingResult, Failure> {
-    Ok(PingResult { pong: true, timestamp: app.now().as_millisecond() })
+    Ok(PingResult { pong: true, timestamp: app.wall().as_millisecond() })
 }
 
 pub fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure> {

@@ -59,7 +59,7 @@ pub fn root(app: &App) -> Result<String, Failure> {
 /// Everything that was revoked, as it stands.
 pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = app.mesh.pki()?;
-    let (now, last) = (app.now(), store::identities::last_revocation(&app.db).await.map_err(store_failure)?);
+    let (now, last) = (app.wall(), store::identities::last_revocation(&app.db).await.map_err(store_failure)?);
     let known = app.mesh.revocations.lock().expect("never poisoned").clone();
     if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
         return Ok(known);
@@ -71,8 +71,8 @@ pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
         .into_iter()
         .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
         .collect();
-    // Numbers of lists rise; so does time.
-    let number = now.as_microsecond().max(0) as u64;
+    // Numbers of lists rise; so does the server's time, also when the wall clock is set back.
+    let number = app.now().as_microsecond().max(0) as u64;
     let list = entries.iter().map(|(serial, revocation)| (serial, *revocation));
     // A reader's clock may be a little behind.
     let from = now.saturating_sub(SignedDuration::from_secs(CLOCK_SKEW_SECONDS)).unwrap_or(now);
@@ -106,12 +106,12 @@ async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> 
 pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<CertificateStatus, Failure> {
     let pki = app.mesh.pki()?;
     let serial: Serial = serial.parse().map_err(|_| Failure::not_found("certificate"))?;
-    let (now, status, name) = (app.now(), status_of(app, &serial).await?, serial.to_string());
+    let (now, status, name) = (app.wall(), status_of(app, &serial).await?, serial.to_string());
     let known = app.mesh.answers.get(&name);
     let der = match known.filter(|known| known.status == status && is_fresh(known.made_at, now)) {
         Some(known) => known.der,
         None => {
-            app.mesh.count_signature(peer, now)?;
+            app.mesh.count_signature(peer, app.now())?;
             let until = hours_after(now, ocsp::ANSWER_HOURS);
             let der: Arc<[u8]> = ocsp::for_mesh_client(pki.issuer(), &serial, status, now, until).into();
             // Numbers that nobody has would push out the others.
@@ -142,13 +142,13 @@ pub async fn answer(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, 
             None => ocsp::Status::Unknown,
         });
     }
-    let now = app.now();
+    let now = app.wall();
     Ok(request.answer(pki.issuer(), &known, now, hours_after(now, ocsp::ANSWER_HOURS)))
 }
 
 /// The signed list of trusted roots.
 pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
-    let (pki, now) = (app.mesh.pki()?, app.now());
+    let (pki, now) = (app.mesh.pki()?, app.wall());
     let mut roots = app.mesh.roots.lock().expect("never poisoned");
     if let Some((_, list)) = roots.as_ref().filter(|(made_at, _)| is_fresh(*made_at, now)) {
         return Ok(list.clone());

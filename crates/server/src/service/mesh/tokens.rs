@@ -47,7 +47,7 @@ fn after(now: Timestamp, ms: i64) -> Timestamp {
 
 /// The first pair of a login, which stands as long as the certificate that it was proved with.
 pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Result<Login2Result, Failure> {
-    let now = app.now();
+    let now = app.wall();
     let minted = mint_pair(now);
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
     let by = (&proved.aid, proved.serial.as_str());
@@ -63,7 +63,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
 
 /// The next pair. A refused one is a result: clients then log in anew.
 pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
-    let now = app.now();
+    let now = app.wall();
     let (hash, minted) = (token_hash(token), mint_pair(now));
     let refreshed = store::mesh_logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
     if refreshed.await.map_err(store_failure)?.is_some() {
@@ -91,12 +91,12 @@ pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Fail
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
-    store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.now()).await.map_err(store_failure)
+    store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.wall()).await.map_err(store_failure)
 }
 
 /// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
 pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
-    store::mesh_logins::is_live(&app.db, login_id, app.now()).await.map_err(store_failure)
+    store::mesh_logins::is_live(&app.db, login_id, app.wall()).await.map_err(store_failure)
 }
 
 /// Has every connection of a name, to whichever server, look whether its login still stands.
@@ -109,6 +109,6 @@ pub(super) fn doubt(app: &App, aid: &Aid) {
 
 /// Forgets logins that are over, and what can be used no more anyway, wherever a clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
-    let ended_before = after(app.now(), -CLOCKS_APART_MS_MAX);
+    let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
     store::mesh_logins::delete_ended(&app.db, ended_before).await.map_err(store_failure)
 }

@@ -1,0 +1,132 @@
+//! A store that fails is noticed: readiness and metrics say so within 2 s and without secrets, callers learn why, and when
+//! it works again the server does, too.
+
+use std::time::Duration;
+
+use ostler_protocol::FailureKind::InfraFailed;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Executor};
+use tokio::time::timeout;
+
+use crate::{
+    harness::{Cable, Database, Engine, TestServer, eventually},
+    metrics::value,
+};
+
+mod postgres {
+    #[test]
+    fn a_database_that_hangs_is_noticed_at_once() {
+        crate::harness::run(super::a_database_that_hangs_is_noticed_at_once());
+    }
+
+    #[test]
+    fn a_database_that_refuses_writes_is_not_ready() {
+        crate::harness::run(super::a_database_that_refuses_writes_is_not_ready());
+    }
+
+    #[test]
+    fn a_database_that_is_gone_is_said_to_be_unreachable() {
+        crate::harness::run(super::a_database_that_is_gone_is_said_to_be_unreachable());
+    }
+}
+
+/// Readiness promises 2 s; a busy machine may take somewhat longer to deliver the answer.
+const PROMPT: Duration = Duration::from_secs(8);
+
+async fn readiness(server: &TestServer, status: u16) -> Value {
+    let anybody = server.with_token(None);
+    let answer = timeout(PROMPT, anybody.get("/health/readiness")).await.expect("readiness answers");
+    assert!(!answer.text.contains("://") && !answer.text.contains("127.0.0.1"), "{}", answer.text);
+    answer.with_status(status)
+}
+
+/// A server behind a cable. The database is of the test's own.
+async fn cabled() -> (TestServer, Cable, Database) {
+    let database = Database::create().await;
+    let mut config = ostler_server::Config::default();
+    config.store.database_url = Some(database.url.clone().into());
+    let cable = Cable::between(&mut config).await;
+    let server = TestServer::with(Engine::Postgres, |setup| {
+        setup.config.store.database_url = config.store.database_url;
+    })
+    .await;
+    (server, cable, database)
+}
+
+async fn a_database_that_hangs_is_noticed_at_once() {
+    let (server, cable, _database) = cabled().await;
+    let ready = readiness(&server, 200).await;
+    assert_eq!((&ready["store"]["writable"], &ready["store"]["reason"]), (&json!(true), &Value::Null));
+    cable.unplug();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let hanging = readiness(&server, 503).await;
+    assert_eq!(hanging["status"], "not-ready");
+    assert_eq!(hanging["store"]["reason"], "silent");
+    assert_eq!((&hanging["store"]["reachable"], &hanging["store"]["writable"]), (&json!(false), &json!(false)));
+    assert_eq!(timeout(PROMPT, value(&server, "ostler_store_reachable")).await.expect("metrics answer"), 0.0);
+    assert_eq!(timeout(PROMPT, value(&server, "ostler_store_writable")).await.expect("metrics answer"), 0.0);
+    cable.plug_in();
+    eventually("the server is ready again", async || {
+        let answer = server.get("/health/readiness").await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    server.create_run().await;
+    assert_eq!(value(&server, "ostler_store_writable").await, 1.0);
+}
+
+async fn a_database_that_refuses_writes_is_not_ready() {
+    let server = TestServer::start(Engine::Postgres).await;
+    let run_id = server.create_run().await;
+    let name = server.store("SELECT current_database()::text").await.remove(0);
+    let all_connections = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    server.store(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    server.store(all_connections).await;
+    let refused = eventually("writes are refused", async || {
+        let answer = server.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await;
+        let refused = answer.refused(InfraFailed);
+        (refused.rule == "store-read-only").then_some(refused)
+    })
+    .await;
+    assert!(refused.message.contains("read-only") && refused.message.contains("hint:"), "{}", refused.message);
+    let unready = readiness(&server, 503).await;
+    assert_eq!((&unready["store"]["reachable"], &unready["store"]["writable"]), (&json!(true), &json!(false)));
+    assert_eq!(unready["store"]["reason"], "read-only");
+    assert_eq!(value(&server, "ostler_store_reachable").await, 1.0);
+    assert_eq!(value(&server, "ostler_store_writable").await, 0.0);
+    assert!(value(&server, "ostler_store_write_failures_total{reason=\"read-only\"}").await >= 1.0);
+    let mut connection = server.connection().await;
+    for sql in ["SET default_transaction_read_only = off".to_owned(), format!("ALTER DATABASE {name} RESET ALL")] {
+        connection.execute(AssertSqlSafe(sql)).await.unwrap();
+    }
+    server.store(all_connections).await;
+    eventually("the run can be cancelled", async || {
+        let answer = server.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+    eventually("the server is ready again", async || {
+        (server.get("/health/readiness").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+async fn a_database_that_is_gone_is_said_to_be_unreachable() {
+    let (server, cable, database) = cabled().await;
+    let run_id = server.create_run().await;
+    drop(cable);
+    // New connections to it are refused, and the old ones are gone.
+    let name = database.url.rsplit('/').next().unwrap().to_owned();
+    drop(database);
+    let refused = eventually("the failure says what is wrong", async || {
+        let answer = server.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await;
+        let refused = answer.refused(InfraFailed);
+        ["store-denied", "store-unreachable"].contains(&refused.rule.as_str()).then_some(refused)
+    })
+    .await;
+    assert!(!refused.message.contains(&name) && !refused.message.contains("127.0.0.1"), "{}", refused.message);
+    assert_eq!(refused.details["retryAfterMs"], 2_000);
+    let unready = readiness(&server, 503).await;
+    assert!(!unready.to_string().contains(&name), "{unready}");
+}
