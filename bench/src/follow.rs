@@ -96,7 +96,7 @@ async fn load(bench: &Bench, report: &mut Report, server: &Server) -> Outcome<(V
     Ok((latencies, memory * 1024.0 / FOLLOWERS as f64, cores))
 }
 
-fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8> {
+pub fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8> {
     let (host, token) = (server.address, &server.token);
     format!(
         "GET /api/v1/sessions/{session_id}/trace HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\
@@ -106,7 +106,7 @@ fn follow_request(server: &Server, session_id: &str, after: usize) -> Vec<u8> {
 }
 
 /// Connects and reads the answer's head and its first words.
-async fn open(server: &Server, request: &[u8]) -> Outcome<TcpStream> {
+pub async fn open(server: &Server, request: &[u8]) -> Outcome<TcpStream> {
     let mut stream = TcpStream::connect(server.address).await?;
     stream.write_all(request).await?;
     let mut head = Vec::with_capacity(1_024);

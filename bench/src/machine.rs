@@ -92,9 +92,18 @@ pub fn cpu_with_children(pid: u32) -> Outcome<Duration> {
 
 /// Memory of a process that is in use now, in MiB.
 pub fn rss_mib(pid: u32) -> Outcome<f64> {
+    status_mib(pid, "VmRSS:")
+}
+
+/// The part of the resident memory that is the process's own: not the pages of its program, which the system can drop.
+pub fn anonymous_mib(pid: u32) -> Outcome<f64> {
+    status_mib(pid, "RssAnon:")
+}
+
+fn status_mib(pid: u32, field: &str) -> Outcome<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.split_whitespace().next().ok_or("an empty VmRSS")?.parse()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).ok_or_else(|| format!("no {field}"))?;
+    let kib: f64 = line.split_whitespace().next().ok_or_else(|| format!("{field} is empty"))?.parse()?;
     Ok(kib / 1024.0)
 }
 

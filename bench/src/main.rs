@@ -19,6 +19,7 @@ mod idle;
 mod machine;
 mod manifest;
 mod mesh;
+mod replay;
 mod replicas;
 mod report;
 mod result;
@@ -41,7 +42,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
-  FILTER  measure only groups whose name contains this: append, run, result, follow, idle,
+  FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle,
           sessions, replicas, start, manifest, consent, mesh, codex, agui";
 
 struct Options {
@@ -129,6 +130,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("follow") {
         follow::measure(&bench, &mut report).await?;
+    }
+    if wanted("replay") {
+        replay::measure(&bench, &mut report).await?;
     }
     if wanted("sessions") {
         sessions::measure(&bench, &mut report).await?;

@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 30] = [
+const TARGETS: [(&str, Target); 31] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -24,6 +24,7 @@ const TARGETS: [(&str, Target); 30] = [
     ("consent.reauth_10k_s", AtMost(2.0)),
     ("follow.kib_per_follower", AtMost(16.0)),
     ("follow.p99_ms", AtMost(100.0)),
+    ("follow.replay_writer_ratio", AtLeast(0.6)),
     ("generator.cpu_share_max", AtMost(1.0)),
     ("idle.rss_mib", AtMost(30.0)),
     ("idle.sessions_10k_mib", AtMost(20.0)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::engine::{Bench, Engine};
-use crate::machine::rss_mib;
+use crate::machine::{anonymous_mib, rss_mib};
 use crate::report::{Report, median};
 
 /// Long enough for everything that starts with the server to have settled.
@@ -23,6 +23,7 @@ pub fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         if memory.is_empty() {
             thread::sleep(SETTLE);
             memory.push(rss_mib(server.pid())?);
+            report.figure("idle.anonymous_mib", anonymous_mib(server.pid())?);
         }
         server.stop()?;
     }

@@ -35,7 +35,7 @@ use crate::{
     metrics::Metrics,
     places::{Places, STREAMS},
     secrets::SecretStore,
-    service::health::StoreCheck,
+    service::{health::StoreCheck, replays::Replays},
     traces::Traces,
     worker::wakeups::Tray,
 };
@@ -61,6 +61,7 @@ pub struct Inner {
     pub secrets: SecretStore,
     pub attachments: Attachments,
     pub followers: Arc<Places>,
+    pub replays: Replays,
     pub live: Arc<Live>,
     pub mesh: Mesh,
     /// What the other servers are to be told, where there can be others.
@@ -208,6 +209,7 @@ impl App {
             secrets,
             attachments,
             followers: Places::new(STREAMS),
+            replays: Replays::default(),
             live: Arc::default(),
             mesh,
             told,

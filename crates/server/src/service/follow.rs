@@ -10,17 +10,20 @@ use ostler_protocol::{
     sessions::Session,
 };
 use ostler_store::{self as store, events::Bounds};
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::{
     app::{App, store_failure},
     auth::Principal,
     hub::Subscription,
     places::Place,
+    service::replays::SHORT_EVENTS_MAX,
 };
 
 /// What a follower reads at once, and so what one that stalls holds.
 const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
+/// The server counts as writing for this long after a flush.
+const WRITING: Duration = Duration::from_millis(100);
 
 /// What is followed, and by which numbers.
 #[derive(Clone, Copy)]
@@ -39,6 +42,8 @@ pub struct Follower {
     subscription: Subscription,
     ready: VecDeque<Event>,
     behind: bool,
+    /// So far behind that its pages are read in turn with others.
+    replaying: bool,
     ended: bool,
     /// Kept across calls: whoever waits for less than this must not put it off for ever.
     recheck_at: Instant,
@@ -50,13 +55,12 @@ pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Re
     let known = app.run_ref(run_id).await?;
     caller.may_read(&known)?;
     let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
-    if after > 0 {
-        let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
-        let run = run.ok_or_else(|| Failure::not_found("run"))?;
-        within_log(after, run.last_seq)?;
-        // A follower that starts behind the end must not wait for it.
-        follower.ended = run.status.is_terminal() && run.last_seq == after;
-    }
+    let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+    let run = run.ok_or_else(|| Failure::not_found("run"))?;
+    within_log(after, run.last_seq)?;
+    // A follower that starts behind the end must not wait for it.
+    follower.ended = after > 0 && run.status.is_terminal() && run.last_seq == after;
+    follower.replaying = run.last_seq - after > SHORT_EVENTS_MAX;
     Ok(follower)
 }
 
@@ -72,7 +76,9 @@ fn within_log(after: i64, last: i64) -> Result<(), Failure> {
 /// Follows the events of a session that the caller was found to see.
 pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> Result<Follower, Failure> {
     within_log(after, session.last_seq)?;
-    Follower::start(app, caller, session.session, Scope::Session, after)
+    let mut follower = Follower::start(app, caller, session.session, Scope::Session, after)?;
+    follower.replaying = session.last_seq - after > SHORT_EVENTS_MAX;
+    Ok(follower)
 }
 
 /// Follows a thread from behind this number, in a place that was taken for it.
@@ -98,6 +104,7 @@ impl Follower {
             subscription: app.hub.subscribe(session),
             ready: VecDeque::new(),
             behind: true,
+            replaying: false,
             ended: false,
             recheck_at: Instant::now() + app.recheck(),
             _place: place,
@@ -149,12 +156,19 @@ impl Follower {
 
     async fn catch_up(&mut self) -> Result<(), Failure> {
         let (db, after) = (&self.app.db, self.after);
-        let page = match self.scope {
-            Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await,
-            Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP).await,
+        let page = async {
+            match self.scope {
+                Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await,
+                Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP).await,
+            }
+        };
+        let page = match self.replaying {
+            true => self.app.replays.take_turn(|| db.write_health().wrote_within(WRITING), page).await,
+            false => page.await,
         };
         let page = page.map_err(store_failure)?;
         self.behind = page.has_more;
+        self.replaying = page.has_more;
         self.recheck_at = Instant::now() + self.app.recheck();
         self.ready.extend(page.events);
         Ok(())

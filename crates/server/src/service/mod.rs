@@ -20,6 +20,7 @@ pub mod permissions;
 pub mod provider_profiles;
 pub mod receipts;
 pub mod relations;
+pub mod replays;
 pub mod results;
 pub mod runner_jobs;
 pub mod runners;
