@@ -55,7 +55,8 @@ impl LoopMount {
     /// Copies the image as the device has it at this moment, without what only the page cache of the mounted file
     /// system holds. Reads of the image file see what the loop device wrote to it and nothing else.
     pub fn copy_device(&self, to: &Path) -> Result<(), String> {
-        fs::copy(&self.image, to).map(drop).map_err(|error| format!("cannot copy {}: {error}", self.image.display()))
+        // Most of an image is holes, which a plain copy would fill.
+        tool("cp", &["--sparse=always", text(&self.image)?, text(to)?]).map(drop)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Agents that break every rule of their protocol: their turns end with a clear failure, none of their processes is left
 //! when the server has stopped, and the work of others goes on.
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const TIMEOUT_MS: u64 = 2_500;
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 const AGENTS_PER_ROUND: usize = 4;
 
-/// Shell scripts, because they need nothing that a test machine lacks. `$0` marks their processes.
+/// Shell scripts, because they need nothing that a test machine lacks.
 const AGENTS: [(&str, &str); 10] = [
     ("garbage", "head -c 200000 /dev/urandom; sleep 600"),
     ("endless-line", "head -c 80000000 /dev/zero | tr '\\0' 'x'; sleep 600"),
@@ -33,6 +34,9 @@ const AGENTS: [(&str, &str); 10] = [
     ("forks", "n=0; while [ $n -lt 40 ]; do sleep 600 & n=$((n+1)); done; (trap '' TERM; sleep 600) & wait"),
     ("asks-for-ever", ASKS),
 ];
+
+/// Marks every process that an agent starts, in its command line or its environment.
+const MARKED: &str = "export OSTLER_HOSTILE=\"$0\"; ";
 
 /// Answers what it must, then asks for a permission with every breath.
 const ASKS: &str = r#"
@@ -91,7 +95,9 @@ fn host(round: &mut Round) -> Result<(), String> {
 }
 
 async fn start(round: &Round<'_>, name: &str, script: &str, mark: &str) -> Result<(String, String), String> {
-    let command = [&json!("/bin/sh"), &json!("-c"), &json!(script), &json!(mark)].map(Value::to_string).join(", ");
+    let command = [&json!("/bin/sh"), &json!("-c"), &json!(format!("{MARKED}{script}")), &json!(mark)]
+        .map(Value::to_string)
+        .join(", ");
     let files = json!({"auth.json": "{\"OPENAI_API_KEY\":\"not-a-key-of-anybody\"}",
         "config.toml": format!("[ostler]\nagent = \"acp\"\ncommand = [{command}]\n")});
     let path = format!("/api/v1/provider-profiles/{name}/credential");
@@ -124,7 +130,7 @@ async fn ended(round: &Round<'_>, run_id: &str, command_id: &str) -> Result<(), 
     }
 }
 
-/// Waits until no process has the mark in its command line.
+/// Waits until no process has the mark.
 fn gone(mark: &str) -> Result<(), String> {
     let started = now();
     loop {
@@ -141,7 +147,11 @@ fn gone(mark: &str) -> Result<(), String> {
 
 fn marked(mark: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(mark)).collect()
+    let read = |path: &Path, name: &str| {
+        let bytes = std::fs::read(path.join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    };
+    let of_ours = |path: &Path| ["cmdline", "environ"].iter().any(|name| read(path, name).contains(mark));
+    let paths = entries.map(|entry| entry.path()).filter(|path| of_ours(path));
+    paths.map(|path| format!("{}: {}", path.display(), read(&path, "cmdline"))).collect()
 }

@@ -1,7 +1,7 @@
 //! The n-th I/O operation of SQLite fails: a read, a write, a sync, a truncation, an open; or a few writes find no room.
 //! The server does it to itself, by the feature `fault-injection`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ const OPERATIONS: [(&str, u64, &str); 6] = [
     ("read", 6, "ioerr"),
 ];
 
+const STARTS_PERCENT: u64 = 35;
+/// What a start does: it opens a handful of files and reads the schema.
+const AT_START: [(&str, u64); 4] = [("open", 8), ("read", 40), ("write", 6), ("sync", 4)];
+
 pub const PROBE: Probe = Probe {
     name: "io-errors",
     about: "the n-th read, write or sync of SQLite's files fails, by a file system of SQLite's that fails on demand",
@@ -39,7 +43,7 @@ pub const PROBE: Probe = Probe {
 };
 
 fn fail(round: &mut Round) -> Result<(), String> {
-    let mut total = 0;
+    let mut total = if round.random.chance(STARTS_PERCENT) { fail_at_start(round)? } else { 0 };
     for id in 1..=ERRORS {
         round.let_work(5..50);
         let (operation, nth_max, code) = *round.random.pick(&OPERATIONS);
@@ -61,6 +65,30 @@ fn fail(round: &mut Round) -> Result<(), String> {
     Ok(())
 }
 
+/// Kills the server and starts it on a disk that fails: it may refuse to start, and must start on a good one. Returns
+/// how many operations of the process that runs now have failed.
+fn fail_at_start(round: &mut Round) -> Result<u64, String> {
+    let (operation, nth_max) = *round.random.pick(&AT_START);
+    let nth = round.random.between(1..nth_max + 1);
+    round.let_work(30..150);
+    round.kill_server(0);
+    round.count(Fault::ServerKill);
+    let control = round.home.path(CONTROL);
+    forget_fired(&control);
+    order(&round.home, &format!("start {operation} {nth} 1 ioerr"))?;
+    let started = round.start_server(0);
+    order(&round.home, "")?;
+    thread::sleep(FIRE_POLL);
+    let failed = fired(&control);
+    round.tally.count(Fault::IoError, failed);
+    if started.is_ok() {
+        return Ok(failed);
+    }
+    forget_fired(&control);
+    round.start_server(0)?;
+    Ok(0)
+}
+
 /// Replaces the control file at once, so that the server never reads half of it.
 pub fn order(home: &Home, text: &str) -> Result<(), String> {
     let (new, control) = (home.path("faults.new"), home.path(CONTROL));
@@ -68,8 +96,15 @@ pub fn order(home: &Home, text: &str) -> Result<(), String> {
     written.map_err(|error| format!("cannot write the control file: {error}"))
 }
 
+fn report_file(control: &Path) -> PathBuf {
+    control.with_extension("fired")
+}
+
 fn fired(control: &Path) -> u64 {
-    let mut report = control.as_os_str().to_owned();
-    report.push(".fired");
-    std::fs::read_to_string(report).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    std::fs::read_to_string(report_file(control)).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn forget_fired(control: &Path) {
+    // Nothing is there if nothing has failed.
+    let _ = std::fs::remove_file(report_file(control));
 }

@@ -10,7 +10,7 @@ mod vfs;
 
 use std::{
     ffi::c_int,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Mutex, Once, PoisonError},
     thread,
     time::Duration,
@@ -53,32 +53,45 @@ pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let Some(control) = std::env::var_os(CONTROL_VARIABLE).map(PathBuf::from) else { return };
-        let watched = control.clone();
-        let watching = thread::Builder::new().name("sqlite-faults".into()).spawn(move || watch(&watched));
+        // Read once before the first file is opened, which may be the operation that fails.
+        let mut watch = Watch { control, id: String::new(), reported: 0 };
+        watch.look();
+        let control = watch.control.clone();
+        let watching = thread::Builder::new().name("sqlite-faults".into()).spawn(move || {
+            loop {
+                thread::sleep(POLL);
+                watch.look();
+            }
+        });
         if watching.is_ok() && vfs::register() {
             tracing::warn!(control = %control.display(), "SQLite operations fail on demand: this build is for tests");
         }
     });
 }
 
-fn watch(control: &Path) {
-    let mut report = control.as_os_str().to_owned();
-    report.push(".fired");
-    let (mut id, mut reported) = (String::new(), 0);
-    loop {
-        let text = std::fs::read_to_string(control).unwrap_or_default();
+/// Follows the control file, and reports how many operations have failed.
+struct Watch {
+    control: PathBuf,
+    id: String,
+    reported: u64,
+}
+
+impl Watch {
+    fn look(&mut self) {
+        let text = std::fs::read_to_string(&self.control).unwrap_or_default();
         let (found, order) = text.trim().split_once(' ').unwrap_or_default();
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        if found != id {
-            id = found.to_owned();
+        if found != self.id {
+            self.id = found.to_owned();
             state.order = parse(order);
         }
         let fired = state.fired;
         drop(state);
-        if fired != reported && std::fs::write(&report, fired.to_string()).is_ok() {
-            reported = fired;
+        let mut report = self.control.clone().into_os_string();
+        report.push(".fired");
+        if fired != self.reported && std::fs::write(report, fired.to_string()).is_ok() {
+            self.reported = fired;
         }
-        thread::sleep(POLL);
     }
 }
 
