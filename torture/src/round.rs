@@ -49,9 +49,9 @@ pub struct Round<'a> {
     /// `None` while one is down.
     pub servers: Vec<Option<Server>>,
     addresses: Vec<String>,
-    pub home: Home,
-    // After the servers: they have files open on it.
+    // After the servers, which have files open on it, and before the directory that it is mounted in.
     pub disk: Option<LoopMount>,
+    pub home: Home,
     disks: u64,
     database: Option<(String, String)>,
     pub stage: &'a mut Stage,
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
         let load = Load::start(stage.runtime.handle(), &api, setup.mix, &mut random)?;
         let servers = servers.into_iter().map(Some).collect();
         let (tally, load) = (Tally::default(), Some(load));
-        Ok(Self { random, tally, load, api, servers, addresses, home, disk, disks: 0, database, stage })
+        Ok(Self { random, tally, load, api, servers, addresses, disk, home, disks: 0, database, stage })
     }
 
     pub fn count(&mut self, fault: Fault) {

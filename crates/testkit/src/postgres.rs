@@ -226,6 +226,8 @@ fn serve(binaries: &Path, owner: Owner, scratch: &Path, port: u16) -> Result<Chi
         "fsync=on".to_owned(),
         "synchronous_commit=on".to_owned(),
         "full_page_writes=on".to_owned(),
+        // Recovery after a crash syncs the whole file system at once instead of every file.
+        "recovery_init_sync_method=syncfs".to_owned(),
     ] {
         command.arg("-c").arg(setting);
     }

@@ -10,7 +10,7 @@ use crate::{
     stage::{Engine, REPLICAS_MAX},
 };
 
-const SERVER_KILLS: u64 = 4;
+const SERVER_KILLS: u64 = 5;
 const RUNNER_KILLS: u64 = 3;
 const RUNNER_LOOKS_MAX: usize = 200;
 
@@ -18,7 +18,7 @@ pub const SERVER: Probe = Probe {
     name: "kill-server",
     about: "kill -9 of the server under load, of one of two servers on Postgres now and then",
     engines: BOTH,
-    rounds: 5,
+    rounds: 6,
     disk: Disk::Shared,
     setup: |random, engine| {
         let replicas = if engine == Engine::Postgres && random.chance(40) { REPLICAS_MAX } else { 1 };
