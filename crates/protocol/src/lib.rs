@@ -27,6 +27,7 @@ pub mod identities;
 pub mod ids;
 pub mod json;
 pub mod kernel;
+pub mod launching;
 pub mod leases;
 pub mod limits;
 pub mod liveness;

@@ -161,9 +161,15 @@ impl Tenure {
         async move { client.patch_lease(&run_id, &patch).await }
     }
 
-    /// The lease was renewed, or a renewal failed: the next one is due after a third of the lease.
+    /// The lease was renewed: the next renewal is due after a third of the lease.
     pub fn beaten(&mut self) {
         self.beat_due = Instant::now() + self.beat_every();
+    }
+
+    /// A renewal failed, and the next one may succeed: it is due soon, so that the lease does not run out over two short
+    /// outages.
+    pub fn beat_failed(&mut self) {
+        self.beat_due = Instant::now() + (self.beat_every() / 8).min(Duration::from_millis(RETRY_MS_MAX));
     }
 
     pub fn beat_every(&self) -> Duration {
@@ -190,11 +196,11 @@ impl Tenure {
 
     /// Pictures as a model takes them: ours as data, others by their URLs. One that cannot be had is left out.
     pub fn images(&self, images: Vec<HistoryAttachment>) -> BoxFuture<'static, Vec<String>> {
-        let client = self.client.clone();
+        let (client, limit) = (self.client.clone(), self.retry_for());
         Box::pin(async move {
             let mut shown = vec![];
             for HistoryAttachment { mime_type, url } in images {
-                match client.attachment(&url).await {
+                match insist(limit, || client.attachment(&url)).await {
                     Ok(Some(bytes)) => shown.push(format!("data:{mime_type};base64,{}", STANDARD.encode(bytes))),
                     Ok(None) => shown.push(url),
                     Err(failure) => tracing::warn!(%failure, "a picture of a message could not be had"),
@@ -204,9 +210,10 @@ impl Tenure {
         })
     }
 
-    /// Tells what the session's storage holds now.
+    /// Reports what the session's storage holds now.
     pub async fn refresh_storage(&self, found: &RefreshStorage) -> Result<(), Failure> {
-        self.client.refresh_session_storage(&self.run.session_id, found).await.map(drop)
+        let report = || self.client.refresh_session_storage(&self.run.session_id, found);
+        insist(self.retry_for(), report).await.map(drop)
     }
 
     /// Asks for commands that came meanwhile, waiting at most `wait_ms`.

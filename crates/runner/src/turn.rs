@@ -353,7 +353,8 @@ impl<'a> Watch<'a> {
             Ok(state) if state.run_cancel_requested => self.end.stop(Stop::Cancel),
             Ok(_) => {}
             Err(failure) if ostler_client::is_transient(&failure) => {
-                tracing::warn!(%failure, "the lease could not be renewed");
+                tracing::warn!(%failure, "the lease could not be renewed; trying again");
+                self.tenure.beat_failed();
             }
             Err(failure) => return Err(failure.into()),
         }

@@ -29,6 +29,7 @@ use crate::{
     config::Config,
     gateway::delivery::Delivery,
     hub::Hub,
+    launcher::InHand,
     live::Live,
     manifests::Manifests,
     mesh::Mesh,
@@ -67,6 +68,8 @@ pub struct Inner {
     /// What the other servers are to be told, where there can be others.
     pub told: Option<Arc<Tray>>,
     pub manifests: Manifests,
+    /// What this server's launcher runs.
+    pub in_hand: InHand,
     pub metrics: Arc<Metrics>,
     pub store_check: StoreCheck,
     pub traces: Traces,
@@ -214,6 +217,7 @@ impl App {
             mesh,
             told,
             manifests: Manifests::default(),
+            in_hand: InHand::default(),
             metrics,
             store_check: StoreCheck::default(),
             traces,
@@ -383,7 +387,7 @@ pub fn store_failure(error: StoreError) -> Failure {
     let mut failure = match StoreFault::of(&error) {
         Some(fault) => Failure::rule(FailureKind::InfraFailed, rule_of(fault), fault.message())
             .detail("retryAfterMs", STORE_RETRY_MS),
-        None => Failure::new(FailureKind::InfraFailed, "the store did not answer"),
+        None => Failure::rule(FailureKind::InfraFailed, "store-failed", "the store did not answer"),
     };
     failure.cause = Some(error.to_string().into());
     failure
@@ -401,4 +405,9 @@ fn rule_of(fault: StoreFault) -> &'static str {
         StoreFault::Denied => "store-denied",
         StoreFault::Silent => "store-silent",
     }
+}
+
+/// Whether [`store_failure`] made this failure: the same call may succeed once the store answers.
+pub fn is_store_failure(failure: &Failure) -> bool {
+    failure.kind == FailureKind::InfraFailed && failure.rule_name().is_some_and(|rule| rule.starts_with("store-"))
 }

@@ -44,6 +44,7 @@ mod session_storage;
 mod sessions;
 mod sockets;
 mod store_faults;
+mod store_recovery;
 mod surface;
 mod tokens;
 mod traces;

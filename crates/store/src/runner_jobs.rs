@@ -9,7 +9,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, StoreError},
-    record::{Kind::*, Reader, Record, Value, columns, opt_text, text},
+    record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
 };
 
 impl Record for RunnerJob {
@@ -159,13 +159,14 @@ pub async fn count_waiting(db: &Db, now: Timestamp) -> Result<i64, StoreError> {
     Ok(db.read_one(sql, vec![now.into()], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// A launcher takes pending jobs, oldest first. No two launchers get the same one.
+/// Claims pending jobs for a launcher, oldest first, except those named. No two launchers get the same one.
 pub async fn claim(
     db: &Db,
     launcher: Launcher,
     owner: &str,
     now: Timestamp,
     limit: u32,
+    except: &[RunnerJobId],
 ) -> Result<Vec<RunnerJob>, StoreError> {
     // SQLite has one process, whose writes follow each other; only Postgres needs to skip what others hold.
     let skip = match db.engine {
@@ -173,17 +174,35 @@ pub async fn claim(
         Engine::Postgres(_) => "FOR UPDATE SKIP LOCKED",
     };
     let order = db.byte_order();
+    let mut args = vec![owner.into(), now.into(), launcher.as_str().into()];
+    let mut excluded = String::new();
+    if !except.is_empty() {
+        args.push(json(&except));
+        excluded = format!("AND runner_job_id NOT IN (SELECT one FROM {})", db.list("$4"));
+    }
+    args.push(i64::from(limit).into());
+    let most = args.len();
     let sql = format!(
         "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, launcher = $3,
              attempt = attempt + 1
-         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {}
-             ORDER BY created_at, runner_job_id{order} LIMIT $4 {skip})
+         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {} {excluded}
+             ORDER BY created_at, runner_job_id{order} LIMIT ${most} {skip})
          RETURNING {}",
         is_waiting("$2"),
         columns::<RunnerJob>("t").replace("t.", "")
     );
-    let args = vec![owner.into(), now.into(), launcher.as_str().into(), i64::from(limit).into()];
     db.write(sql, args, RunnerJob::decode).await
+}
+
+/// The running jobs that `owner` claimed at these times.
+pub async fn list_claimed(db: &Db, owner: &str, claimed_at: &[Timestamp]) -> Result<Vec<RunnerJob>, StoreError> {
+    let times: Vec<String> = claimed_at.iter().map(|at| at.as_microsecond().to_string()).collect();
+    let rest = format!(
+        "WHERE t.phase = 'running' AND t.owner = $1
+             AND t.updated_at IN (SELECT CAST(one AS BIGINT) FROM {}) ORDER BY t.created_at",
+        db.list("$2")
+    );
+    db.select(&rest, vec![owner.into(), json(&times)]).await
 }
 
 /// The runner that this owner starts for the job will come with this token. False: the job is another's by now.
@@ -194,16 +213,20 @@ pub async fn update_token(db: &Db, job_id: RunnerJobId, owner: &str, token_hash:
     Ok(!db.write(sql.to_owned(), args, |row| row.text()).await?.is_empty())
 }
 
-/// The owner of these jobs is alive.
-pub async fn update_heartbeat(db: &Db, owner: &str, now: Timestamp) -> Result<(), StoreError> {
-    db.execute(
-        "UPDATE runner_jobs SET heartbeat_at = $1 WHERE owner = $2 AND phase = 'running'",
-        vec![now.into(), owner.into()],
-    )
-    .await
+/// The owner vouches for these of its jobs: their runners are running, or their ends are being reported.
+pub async fn update_heartbeat(db: &Db, owner: &str, jobs: &[RunnerJobId], now: Timestamp) -> Result<(), StoreError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "UPDATE runner_jobs SET heartbeat_at = $1 WHERE owner = $2 AND phase = 'running'
+             AND runner_job_id IN (SELECT one FROM {})",
+        db.list("$3")
+    );
+    db.execute(sql, vec![now.into(), owner.into(), json(&jobs)]).await
 }
 
-/// Running jobs that nobody has vouched for since `before`.
+/// Running jobs that no launcher has vouched for since `before`.
 pub async fn list_abandoned(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<RunnerJob>, StoreError> {
     let rest = "WHERE t.phase = 'running' AND t.heartbeat_at < $1 ORDER BY t.heartbeat_at LIMIT $2";
     db.select(rest, vec![before.into(), i64::from(limit).into()]).await

@@ -1,7 +1,8 @@
 //! What tests, benchmarks, `xtask` and the torturer share: a private Postgres cluster that can be restarted, killed and
-//! paused, a proxy that breaks connections on demand, file systems in image files, and processes that can be frozen. It
-//! contains no product code, and the product does not depend on it.
+//! paused, a proxy that breaks connections on demand, file systems in image files that can be filled up, and processes
+//! that can be frozen. It contains no product code, and the product does not depend on it.
 
+pub mod disk;
 pub mod loop_mount;
 pub mod postgres;
 pub mod process;

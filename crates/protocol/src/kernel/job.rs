@@ -31,9 +31,12 @@ pub struct CreateJobOp {
 #[derive(Clone, Debug)]
 pub struct FinishJobOp {
     pub runner_job_id: RunnerJobId,
-    /// Who held the job when it was found; another owner means somebody else has taken it since.
+    /// The launcher that owned the job when it was read. If another one owns it now, the report changes nothing.
     pub owner: String,
     pub end: JobEnd,
+    /// For [`JobEnd::Lost`]: the heartbeat that the sweeper found too old. If the job has another one now, its launcher
+    /// has vouched for it or has claimed it again, and the report changes nothing.
+    pub heartbeat_at: Option<Timestamp>,
     pub summary: RawJson,
 }
 
@@ -90,6 +93,9 @@ pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
     if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
+        return Ok(Reply::Done);
+    }
+    if op.end == JobEnd::Lost && job.heartbeat_at != op.heartbeat_at {
         return Ok(Reply::Done);
     }
     let holder = rows.live_lease(now).map(|lease| lease.runner_id == job.runner_id);

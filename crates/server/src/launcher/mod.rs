@@ -1,7 +1,12 @@
-//! Launchers: each takes runner jobs, starts a runner for each, and says how it ended. None ever scans runs for work. Where
-//! a runner lives is the only thing that differs between them.
+//! Launchers: each claims runner jobs, starts a runner for each, and reports how it ended. None ever scans runs for work.
+//! Where a runner lives is the only thing that differs between them.
+//!
+//! The store may fail at any moment, and it may carry out a write whose answer is lost. So a launcher vouches only for
+//! jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that were not
+//! answered. The rules are in `ostler_protocol::launching`.
 
 mod git;
+mod hand;
 mod outfit;
 mod process;
 mod resident;
@@ -10,25 +15,37 @@ pub mod workspaces;
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
+use jiff::SignedDuration;
 use ostler_client::InProcess;
 use ostler_protocol::{
-    Failure, RawJson,
+    Failure, FailureKind, RawJson, Timestamp,
     kernel::{DismissOp, FinishJobOp, Op},
+    launching::{AfterFinish, Owned, after_finish},
     runner_jobs::{JobEnd, Launcher, RunnerJob},
 };
 use ostler_store as store;
 use serde_json::json;
-use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::Instant,
+};
+
+pub use hand::InHand;
 
 use crate::{
-    app::{App, store_failure},
+    app::{App, is_store_failure, store_failure},
     service::leases,
 };
 
 /// Jobs taken in one go.
-const TAKE_MAX: u32 = 32;
+const TAKE_MAX: usize = 32;
 /// Jobs are vouched for this often, or several times within the silence that would cost them.
 const HEARTBEAT_MS_MAX: u64 = 5_000;
+/// Between two attempts at a store that does not answer: the first pause, and the longest.
+const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// For how long a stopping server tries to store how its runners ended. Another server finds out without it, later.
+const STOP_REPORT: Duration = Duration::from_secs(5);
 /// How often homes that nobody lives in any more are looked for.
 const SWEEP_HOMES: Duration = Duration::from_secs(60);
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -79,23 +96,20 @@ pub async fn run(app: App, router: Router) {
             let_go(&app, &owner, u32::MAX, DismissOp { only_if_idle: false }).await;
         }
         for job in if draining { vec![] } else { take(&app, &owner, &places).await } {
+            let Some(held) = app.in_hand.take_up(job.runner_job_id) else { continue };
             let place = places.clone().acquire_owned().await.expect("never closed");
             let (app, stable, owner) = (app.clone(), stable.clone(), owner.clone());
             runners.spawn(async move {
-                work(&app, &stable, owner, job).await;
-                drop(place);
-                // A place has come free: somebody may be waiting for it.
+                work(&app, &stable, owner, job, place).await;
+                drop(held);
+                // The job may be pending again, and not to be claimed while it was in hand.
                 app.hub.jobs.notify_one();
             });
         }
         tokio::select! {
             () = app.hub.jobs.notified() => {}
             () = tokio::time::sleep(app.recheck()) => {}
-            _ = heartbeat.tick() => {
-                if let Err(error) = store::runner_jobs::update_heartbeat(&app.db, &owner, app.now()).await {
-                    tracing::warn!(%error, "vouching for jobs failed");
-                }
-            }
+            _ = heartbeat.tick() => vouch(&app, &owner).await,
             _ = homes.tick() => outfit::sweep(&app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}
@@ -106,22 +120,63 @@ pub async fn run(app: App, router: Router) {
     while runners.join_next().await.is_some() {}
 }
 
+/// Renews the heartbeat of the jobs in hand. A job whose heartbeat is not renewed is given to another launcher.
+async fn vouch(app: &App, owner: &str) {
+    let jobs = app.in_hand.snapshot().jobs();
+    if let Err(error) = store::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await {
+        tracing::warn!(%error, "vouching for jobs failed; the next heartbeat tries again");
+    }
+}
+
 async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
-    let free = (places.available_permits() as u32).min(TAKE_MAX);
+    let free = places.available_permits().min(TAKE_MAX);
     if free == 0 {
         make_room(app, owner).await;
         return vec![];
     }
-    let launcher = app.config.runner.launcher;
-    match store::runner_jobs::claim(&app.db, launcher, owner, app.now(), free).await.map_err(store_failure) {
-        Ok(jobs) => {
-            if jobs.len() as u32 == free {
+    let mut jobs = recover_claimed(app, owner).await;
+    jobs.truncate(free);
+    let wanted = (free - jobs.len()) as u32;
+    if wanted == 0 {
+        return jobs;
+    }
+    let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
+    match store::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand).await.map_err(store_failure) {
+        Ok(claimed) => {
+            if claimed.len() as u32 == wanted {
                 app.hub.jobs.notify_one();
+            }
+            jobs.extend(claimed);
+        }
+        Err(failure) => {
+            app.in_hand.claim_unanswered(now);
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "claiming jobs failed; they are looked for again");
+        }
+    }
+    jobs
+}
+
+/// Jobs of earlier claims that the store carried out and could not answer.
+async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
+    let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
+    // By then the sweeper has returned them.
+    app.in_hand.forget_unanswered(app.now().checked_sub(silence).unwrap_or(Timestamp::MIN));
+    // Before the rows are read: a job whose end is stored in between must not look like one that was never started.
+    let hand = app.in_hand.snapshot();
+    let unanswered = hand.unanswered();
+    if unanswered.is_empty() {
+        return vec![];
+    }
+    match store::runner_jobs::list_claimed(&app.db, owner, &unanswered).await {
+        Ok(mut jobs) => {
+            jobs.retain(|job| hand.on_owned(job, owner) == Owned::TakeUp);
+            if !jobs.is_empty() {
+                tracing::info!(jobs = jobs.len(), "jobs of a claim whose answer was lost are started now");
             }
             jobs
         }
-        Err(failure) => {
-            tracing::warn!(%failure, cause = failure.cause.as_deref(), "taking jobs failed");
+        Err(error) => {
+            tracing::warn!(%error, "looking for jobs of an unanswered claim failed; the next look tries again");
             vec![]
         }
     }
@@ -143,21 +198,85 @@ async fn make_room(app: &App, owner: &str) {
 /// Lets runners of ours go, the longest idle first.
 async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
     match store::leases::list_by_launcher(&app.db, owner, limit).await {
-        Ok(held) => leases::dismiss(app, held, op).await,
-        Err(error) => tracing::warn!(%error, "looking for idle runners failed"),
+        Ok(held) => {
+            // Whoever was not reached is found again by the next look.
+            let _ = leases::dismiss(app, held, op).await;
+        }
+        Err(error) => tracing::warn!(%error, "looking for idle runners failed; the next look tries again"),
     }
 }
 
-/// Runs one job to its end and says how it ended.
-async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob) {
+/// Runs one job to its end and reports how it ended.
+async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
     let Some((end, summary)) = stable.run(app, &owner, &job).await else { return };
     outfit::clear(app, &job).await;
     app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
-    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, summary };
-    if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
-        tracing::warn!(%failure, job = %job.runner_job_id, "finishing a job failed; the sweeper will");
+    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
+    tokio::select! {
+        () = finish(app, &job, op, place) => {}
+        () = stopped_for(app, STOP_REPORT) => {
+            tracing::warn!(job = %job.runner_job_id, "the server stops before the end of a job is stored; another server finds out");
+        }
     }
+}
+
+/// Reports a runner's end until the store has it. The runner's place is free before that if the store does not answer.
+async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemaphorePermit) {
+    let (mut pause, mut place) = (STORE_PAUSE.0, Some(place));
+    loop {
+        let answer = app.try_submit(job.session, job.run_id, Op::FinishJob(op.clone())).await;
+        let answer =
+            answer.and_then(|reply| reply.ok_or_else(|| Failure::new(FailureKind::Overloaded, "a key clashed")));
+        match (after_finish(&answer), answer) {
+            (AfterFinish::PutDown, Ok(_)) => return,
+            (AfterFinish::PutDown, Err(failure)) => {
+                return tracing::warn!(%failure, job = %job.runner_job_id, "the end of a job was refused");
+            }
+            (AfterFinish::Repeat, answer) => {
+                let cause = answer.err().and_then(|failure| failure.cause);
+                tracing::warn!(cause = cause.as_deref(), job = %job.runner_job_id, "the end of a job could not be stored; trying again");
+            }
+        }
+        if place.take().is_some() {
+            app.hub.jobs.notify_one();
+        }
+        tokio::time::sleep(longer(&mut pause)).await;
+    }
+}
+
+/// Calls again while the store does not answer, so that its outage costs a job no start. `None` if the server stops first.
+async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Option<Result<T, Failure>>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut pause = STORE_PAUSE.0;
+    loop {
+        match call().await {
+            Err(failure) if is_store_failure(&failure) => {
+                tracing::warn!(
+                    cause = failure.cause.as_deref(),
+                    "the store does not answer; a runner waits to be started"
+                );
+            }
+            answer => return Some(answer),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(longer(&mut pause)) => {}
+            () = app.stopped() => return None,
+        }
+    }
+}
+
+/// How long to wait this time; the next time it is twice as long.
+fn longer(pause: &mut Duration) -> Duration {
+    std::mem::replace(pause, (*pause * 2).min(STORE_PAUSE.1))
+}
+
+/// Resolves when the server has been stopping for this long.
+async fn stopped_for(app: &App, time: Duration) {
+    app.stopped().await;
+    tokio::time::sleep(time).await;
 }
 
 fn failed(status: &str, message: &str) -> (JobEnd, RawJson) {

@@ -24,7 +24,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::workspaces;
 use crate::{
-    app::{App, RunRef},
+    app::{App, RunRef, is_store_failure},
     directories,
     service::{provider_profiles, runs, session_storage},
 };
@@ -32,17 +32,19 @@ use crate::{
 /// The directory of homes, in the data directory.
 const HOMES: &str = "homes";
 
-/// What a job's runner gets. Where something cannot be had its turns end with the reason, as facts of the run.
-pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Outfit {
+/// What a job's runner gets. If something is missing, its turns end with the reason, as facts of the run. A store that
+/// does not answer is no such reason, and the only error.
+pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
     // The common case costs nothing: such an agent has no business with files.
     if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
-        return Outfit::bare(AgentConfig::Scripted);
+        return Ok(Outfit::bare(AgentConfig::Scripted));
     }
     match furnish(app, run, job).await {
-        Ok(outfit) => outfit,
+        Ok(outfit) => Ok(outfit),
+        Err(failure) if is_store_failure(&failure) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "an outfit lacks something");
-            Outfit::lacking(AgentConfig::default(), failure.kind, failure.message)
+            Ok(Outfit::lacking(AgentConfig::default(), failure.kind, failure.message))
         }
     }
 }

@@ -43,9 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
-    match launch(app, owner, job).await {
-        Ok(runner) => runner.attend(app, job).await,
-        Err(failure) => Some(super::not_started(&failure)),
+    match super::once_stored(app, || launch(app, owner, job)).await {
+        Some(Ok(runner)) => runner.attend(app, job).await,
+        Some(Err(failure)) => Some(super::not_started(&failure)),
+        None => Some(super::returned()),
     }
 }
 
@@ -69,7 +70,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     if !ours.map_err(store_failure)? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
-    let outfit = outfit::make(app, &run, job).await;
+    let outfit = outfit::make(app, &run, job).await?;
     let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
     let section = &app.config.runner;
     let order = RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order };

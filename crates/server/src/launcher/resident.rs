@@ -19,9 +19,10 @@ use super::outfit;
 use crate::{app::App, http};
 
 pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
-    let order = match order(app, job).await {
-        Ok(order) => order,
-        Err(failure) => return super::not_started(&failure),
+    let order = match super::once_stored(app, || order(app, job)).await {
+        Some(Ok(order)) => order,
+        Some(Err(failure)) => return super::not_started(&failure),
+        None => return super::returned(),
     };
     let token = app.auth.admit_resident(job.run_id, job.runner_job_id);
     let client = Client::in_process(call, Some(token.token.clone()));
@@ -46,7 +47,7 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
-    let outfit = outfit::make(app, &run, job).await;
+    let outfit = outfit::make(app, &run, job).await?;
     let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
     let section = &app.config.runner;
     Ok(RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order })

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     ids::{AttemptId, RunId, SessionId},
     kernel::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
     leases::{ClaimRun, Claimed, LeaseState, PatchLease},
@@ -12,15 +12,15 @@ use ostler_protocol::{
 use super::runs::unexpected;
 use crate::{app::App, auth::Principal};
 
-/// Lets these runs' runners go, each at once or as soon as nothing is left for it to do. That one could not be reached is
-/// no reason to fail: its lease ends by itself, later.
-pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) {
+/// Lets these runs' runners go, each at once or as soon as nothing is left for it to do. Every one is tried. An error means
+/// that the store did not answer for one of them, and the caller must try again; a run that is gone has no runner.
+pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) -> Result<(), Failure> {
     let dismissed = runs.into_iter().map(|(session, run_id)| async move {
-        if let Err(failure) = app.try_submit(session, run_id, Op::Dismiss(op)).await {
-            tracing::warn!(%failure, %run_id, "a runner could not be let go");
-        }
+        let failure = app.try_submit(session, run_id, Op::Dismiss(op)).await.err()?;
+        tracing::warn!(%failure, %run_id, "a runner could not be let go");
+        matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded).then_some(failure)
     });
-    join_all(dismissed).await;
+    join_all(dismissed).await.into_iter().flatten().next().map_or(Ok(()), Err)
 }
 
 pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {

@@ -1,7 +1,7 @@
 //! Provider profiles: list, get, delete, put the credential or the config, and try a profile with an ordinary run. Values go
 //! in here and come out only towards an agent's home.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
@@ -33,6 +33,8 @@ use crate::{
 /// What a trial asks of the agent, and how long it may take.
 const TRIAL_PROMPT: &str = "Reply with the single word: ready";
 const TRIAL_MS_MAX: i64 = 120_000;
+/// Between two attempts to let runners go while the store does not answer.
+const RECALL_PAUSE: Duration = Duration::from_millis(500);
 /// Where a trial's run belongs unless the policy or the caller says otherwise.
 const TRIAL_PROJECT: &str = "ostler/provider-profiles";
 const TRIAL_PROVIDER: &str = "local";
@@ -61,10 +63,29 @@ pub async fn get(app: &App, caller: &Principal, profile: &str) -> Result<Provide
 }
 
 /// Lets the profile's runners go on every server: what they were given is not what it is now. Those at work finish first.
-async fn recall(app: &App, profile: &str) -> Result<(), Failure> {
+/// The secret is changed by now, and the same change again changes nothing: a store that fails here is tried again until
+/// it answers.
+async fn recall(app: &App, profile: &str) {
+    if try_recall(app, profile).await.is_ok() {
+        return;
+    }
+    let (app, profile) = (app.clone(), profile.to_owned());
+    tokio::spawn(async move {
+        let recalled = async {
+            while try_recall(&app, &profile).await.is_err() {
+                tokio::time::sleep(RECALL_PAUSE).await;
+            }
+        };
+        tokio::select! {
+            () = recalled => {}
+            () = app.stopped() => {}
+        }
+    });
+}
+
+async fn try_recall(app: &App, profile: &str) -> Result<(), Failure> {
     let held = store::leases::list_by_profile(&app.db, profile).await.map_err(store_failure)?;
-    leases::dismiss(app, held, DismissOp { only_if_idle: false }).await;
-    Ok(())
+    leases::dismiss(app, held, DismissOp { only_if_idle: false }).await
 }
 
 /// Idempotent. Agents at work keep what they were given until their work is done.
@@ -72,7 +93,7 @@ pub async fn delete(app: &App, caller: &Principal, profile: &str) -> Result<Prov
     Access::Provide.admit(caller)?;
     let profile = app.config.policy.profile(profile)?;
     app.secrets.delete(&secret_name(profile)).await?;
-    recall(app, profile).await?;
+    recall(app, profile).await;
     tracing::info!(profile, by = caller.name(), "a provider profile's secret was deleted");
     Ok(describe(profile, Ok(None), latest_trials(app).await?.remove(profile)))
 }
@@ -142,7 +163,7 @@ async fn change(
         })
         .await?;
     if changed {
-        recall(app, profile).await?;
+        recall(app, profile).await;
     }
     tracing::info!(profile, by = caller.name(), "a provider profile's secret was set");
     get(app, caller, profile).await

@@ -138,7 +138,7 @@ pub fn expiry(app: &App) -> Option<Timestamp> {
 async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
     // A runner that only waits for another turn is no reason to keep it.
     let idle = read(app, id).await?.active_run_id.map(|run_id| (id, run_id));
-    leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await;
+    leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await?;
     let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;
     if let Err(failure) = directories::clear(directories::session_storage(app, id)?).await {
         tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %id, "evicted storage could not be removed");

@@ -9,10 +9,12 @@ use ostler_protocol::{
     Failure, RawJson, Timestamp,
     ids::{RunId, SessionId},
     kernel::{FinishJobOp, Op, SweepOp},
+    launching::is_abandoned,
     runner_jobs::{JobEnd, RunnerJob},
 };
 use ostler_store as store;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::app::{App, store_failure};
 
@@ -22,18 +24,28 @@ const PASS_MAX: u32 = 500;
 pub async fn run(app: App) {
     let mut ticks = tokio::time::interval(Duration::from_millis(app.config.runner.sweep_interval_ms.max(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut judge_at = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = app.stopped() => return,
         }
-        if let Err(failure) = pass(&app).await {
-            tracing::warn!(%failure, cause = failure.cause.as_deref(), "a sweep failed; the next one tries again");
+        let judges = judge_at.is_none_or(|at| Instant::now() >= at);
+        match pass(&app, judges).await {
+            Ok(()) if judges => judge_at = None,
+            Ok(()) => {}
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), "a sweep failed; the next one tries again");
+                // Launchers could not vouch for their jobs either. They get time for a heartbeat before they count as gone.
+                judge_at =
+                    Some(Instant::now() + Duration::from_millis(app.config.runner.job_silence_ms.unsigned_abs() / 2));
+            }
         }
     }
 }
 
-async fn pass(app: &App) -> Result<(), Failure> {
+/// `judges`: whether jobs that no launcher has vouched for count as abandoned.
+async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let now = app.now();
     let mut due = store::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)?;
     due.extend(store::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
@@ -41,7 +53,9 @@ async fn pass(app: &App) -> Result<(), Failure> {
     sweep_all(app, due, SweepOp::default()).await;
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
-    for job in store::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await.map_err(store_failure)? {
+    let silent = store::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await.map_err(store_failure)?;
+    let hand = app.in_hand.snapshot();
+    for job in silent.into_iter().filter(|job| judges && is_abandoned(job, before, &hand)) {
         abandon(app, job).await;
     }
     Ok(())
@@ -80,7 +94,8 @@ async fn abandon(app: &App, job: RunnerJob) {
     let Some(owner) = job.owner else { return };
     let summary =
         RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": "the launcher is gone"}));
-    let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end: JobEnd::Lost, summary };
+    let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
+    let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Lost, heartbeat_at, summary };
     if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
         tracing::warn!(%failure, job = %job.runner_job_id, "reconciling a job failed");
     }

@@ -163,15 +163,18 @@ async fn hear(app: &App, heard: &Tray) {
         let lost = match Listener::connect(&app.db, app.mesh.server).await {
             Ok(None) => return,
             Ok(Some(listener)) => {
-                retry = RETRY_MIN;
-                // Nobody knows what was said while nobody listened.
+                // Wake-ups that were sent while nothing listened are unknown.
                 heard.put(News::everything());
-                if let Err(failure) = presence::tell_all(app).await {
-                    tracing::warn!(%failure, cause = failure.cause.as_deref(), "the other servers do not know who is here");
+                match presence::tell_all(app).await {
+                    Ok(()) => {
+                        retry = RETRY_MIN;
+                        listen(listener, heard).await.to_string()
+                    }
+                    // Connect again: until this is stored, the other servers take the agents here for absent.
+                    Err(failure) => format!("presence could not be stored: {}", failure.cause.unwrap_or_default()),
                 }
-                listen(listener, heard).await
             }
-            Err(error) => error,
+            Err(error) => error.to_string(),
         };
         tracing::warn!(error = %lost, "the other servers cannot be heard; followers read the store meanwhile");
         tokio::time::sleep(longer(&mut retry)).await;
@@ -204,12 +207,18 @@ pub async fn sweep(app: &App) -> Result<(), Failure> {
 async fn pass_on(app: &App, heard: &Tray) {
     loop {
         let mut news = heard.take().await;
+        let mut unread = vec![];
         for row in std::mem::take(&mut news.rows) {
             match store::wakeups::get_said(&app.db, row).await {
                 Ok(said) => said.into_iter().for_each(|(name, frame)| news.say(name, frame)),
-                Err(error) => tracing::warn!(%error, "what another server says to connections here cannot be read"),
+                Err(error) => {
+                    tracing::warn!(%error, "frames for connections here could not be read; trying again");
+                    unread.push(row);
+                }
             }
         }
+        let is_unread = !unread.is_empty();
+        heard.lock().rows.extend(unread);
         if news.jobs {
             app.hub.jobs.notify_one();
         }
@@ -236,6 +245,9 @@ async fn pass_on(app: &App, heard: &Tray) {
         let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
         let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
         reads.buffer_unordered(READS_MAX).collect::<()>().await;
+        if is_unread {
+            tokio::time::sleep(RETRY_MIN).await;
+        }
     }
 }
 

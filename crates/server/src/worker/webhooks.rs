@@ -20,7 +20,7 @@ use ostler_store::{
     self as store,
     webhooks::{Ended, Sealed},
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::{
     app::{App, store_failure},
@@ -34,6 +34,9 @@ use sender::{Answer, Sender};
 const ATTEMPTS_MAX: usize = 64;
 /// How much longer than an attempt may take its owner has it to itself.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
+/// For how long a store that does not answer is tried again, before and after the request: within the owner's time.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
+const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 pub async fn run(app: App) {
     let sender = match Sender::new(app.config.webhooks.reach(), app.config.webhooks.timeout()) {
@@ -86,11 +89,15 @@ async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Fai
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
-    let webhook = store::webhooks::get(&app.db, delivery.agent_id).await;
-    let webhook = webhook.inspect_err(|error| tracing::warn!(%error, "a webhook could not be read"));
-    let told = webhook.map_err(|_| "the webhook could not be read".to_owned());
-    let told = told.map(|known| known.filter(|sealed| sealed.webhook.disabled_at.is_none()));
-    let told = told.and_then(|known| known.ok_or_else(|| "there is no webhook".to_owned()));
+    let known = match once_stored(app, || store::webhooks::get(&app.db, delivery.agent_id)).await {
+        Ok(known) => known,
+        Err(error) => {
+            // The receiver was not asked, so it did not fail. The delivery is due again when this owner's time is over.
+            return tracing::warn!(%error, delivery_id = %delivery.delivery_id, "a webhook could not be read");
+        }
+    };
+    let told = known.filter(|sealed| sealed.webhook.disabled_at.is_none());
+    let told = told.ok_or_else(|| "there is no webhook".to_owned());
     let answered = match &told {
         Ok(webhook) => tell(app, sender, webhook, &delivery).await,
         Err(why) => Err(why.clone()),
@@ -108,9 +115,24 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
     app.metrics.webhook_attempt(next);
     let attempt = Attempt { owner, delivery: &delivery, told: told.ok(), outcome, last_error };
-    if let Err(error) = write_down(app, attempt, next).await {
-        // It is due again when our time is over, and comes once more under the same id.
+    if let Err(error) = once_stored(app, || write_down(app, attempt.clone(), next)).await {
+        // It is due again when this owner's time is over, and is sent once more under the same id.
         tracing::warn!(%error, delivery_id = %delivery.delivery_id, "how a delivery went could not be written down");
+    }
+}
+
+/// Calls again while the store does not answer, for a while.
+async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, store::StoreError>
+where
+    F: Future<Output = Result<T, store::StoreError>>,
+{
+    let until = Instant::now() + STORE_PATIENCE;
+    loop {
+        let answer = call().await;
+        if answer.is_ok() || Instant::now() + STORE_PAUSE > until || app.is_draining() {
+            return answer;
+        }
+        tokio::time::sleep(STORE_PAUSE).await;
     }
 }
 
@@ -139,6 +161,7 @@ fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
 }
 
 /// An attempt that has ended.
+#[derive(Clone)]
 struct Attempt<'a> {
     owner: &'a str,
     delivery: &'a Delivery,

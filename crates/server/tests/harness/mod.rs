@@ -99,6 +99,20 @@ impl TestClock {
         self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
     }
 
+    /// Lets the clock run with the machine's, for as long as the server that goes by it.
+    pub fn run(self: &Arc<Self>) {
+        let (clock, mut known) = (Arc::downgrade(self), tokio::time::Instant::now());
+        tokio::spawn(async move {
+            while let Some(clock) = clock.upgrade() {
+                let passed = known.elapsed();
+                known += passed;
+                clock.now_us.fetch_add(passed.as_micros() as i64, Ordering::SeqCst);
+                drop(clock);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+
     /// To so many days before the time of this machine, which programs that we did not write go by.
     pub fn catch_up(&self, days_behind: i64) {
         let machine_us = SystemClock.now().as_microsecond();

@@ -22,5 +22,6 @@ mod processes;
 mod readers;
 mod relations;
 mod rows;
+mod runner_jobs;
 mod script;
 mod workshop;

@@ -92,7 +92,7 @@ pub struct Model {
     pub run_keys: HashMap<String, RunRef>,
     pub commands: Vec<(RunRef, CommandId)>,
     pub jobs: Vec<(RunRef, RunnerJobId)>,
-    pub owners: HashMap<RunnerJobId, String>,
+    pub owners: HashMap<RunnerJobId, (String, Option<Timestamp>)>,
     pub permissions: Vec<(RunRef, PermissionId)>,
     /// Claims that were granted, oldest first.
     pub claims: HashMap<RunId, Vec<(String, i64)>>,
@@ -178,9 +178,9 @@ impl Model {
             Ask::FinishJob { job, wrong_owner, end } => {
                 let (run, runner_job_id) = *pick(&self.jobs, *job)?;
                 let owner = self.owners.get(&runner_job_id).filter(|_| !wrong_owner);
-                let owner = owner.cloned().unwrap_or_else(|| "somebody".into());
+                let (owner, heartbeat_at) = owner.cloned().unwrap_or_else(|| ("somebody".into(), None));
                 let summary = ostler_protocol::RawJson::of(&json!({"status": "over"}));
-                let op = FinishJobOp { runner_job_id, owner, end: *end, summary };
+                let op = FinishJobOp { runner_job_id, owner, end: *end, heartbeat_at, summary };
                 submit(run, Op::FinishJob(op), Memo::Other("finish job"))
             }
             Ask::Claim { run, runner: number, lease_ms, take_up } => {

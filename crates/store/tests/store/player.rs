@@ -77,7 +77,7 @@ impl Process {
         match prepared {
             Prepared::Submit(request, _) => Outcome::Replied(self.lanes.submit(request.clone()).await),
             Prepared::ClaimJobs { owner, limit } => {
-                Outcome::Jobs(runner_jobs::claim(&self.db, LAUNCHER, owner, host.now(), *limit).await.unwrap())
+                Outcome::Jobs(runner_jobs::claim(&self.db, LAUNCHER, owner, host.now(), *limit, &[]).await.unwrap())
             }
         }
     }
@@ -210,7 +210,7 @@ impl Player {
         let (memo, reply) = match (prepared, outcome) {
             (Prepared::ClaimJobs { owner, .. }, Outcome::Jobs(jobs)) => {
                 for job in jobs {
-                    self.model.owners.insert(job.runner_job_id, owner.clone());
+                    self.model.owners.insert(job.runner_job_id, (owner.clone(), job.heartbeat_at));
                     self.count("job claimed");
                 }
                 return Ok(());

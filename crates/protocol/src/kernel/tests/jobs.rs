@@ -43,6 +43,7 @@ fn who_no_longer_owns_a_job_cannot_finish_it() {
         runner_job_id: job,
         owner: "somebody else".into(),
         end: JobEnd::Succeeded,
+        heartbeat_at: None,
         summary: RawJson::null(),
     };
     scene.apply(run, Op::FinishJob(op)).unwrap();
@@ -212,4 +213,24 @@ fn a_process_that_is_lost_with_its_launcher_is_started_again_when_its_lease_runs
     assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Running);
     scene.advance_ms(LEASE_MS);
     assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Pending);
+}
+
+#[test]
+fn a_sweeper_does_not_end_a_start_that_was_vouched_for_after_it_looked() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.turn(run);
+    let job = scene.running_job(run, false);
+    let heartbeat_at = scene.rows(run).jobs[&job].heartbeat_at;
+    scene.advance_ms(1);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().heartbeat_at = Some(scene.now);
+    let op = FinishJobOp {
+        runner_job_id: job,
+        owner: "launcher".into(),
+        end: JobEnd::Lost,
+        heartbeat_at,
+        summary: RawJson::null(),
+    };
+    scene.apply(run, Op::FinishJob(op)).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
 }

@@ -6,6 +6,7 @@ mod cancels;
 mod commands;
 mod jobs;
 mod leases;
+mod model;
 mod permissions;
 mod sessions;
 
@@ -28,6 +29,7 @@ use crate::{
 const LEASE_MS: i64 = 1_000;
 
 /// A session on its desk, a clock that is moved by hand, and ids from a counter.
+#[derive(Clone)]
 pub struct Scene {
     pub desk: Desk,
     pub now: Timestamp,
@@ -257,12 +259,14 @@ impl Scene {
         job.phase = JobPhase::Running;
         job.attempt += 1;
         job.owner = Some("launcher".into());
+        job.heartbeat_at = Some(now);
         job.updated_at = now;
     }
 
     pub fn finish_job(&mut self, run_id: RunId, runner_job_id: RunnerJobId, end: JobEnd) -> JobPhase {
         let owner = "launcher".to_owned();
-        let op = FinishJobOp { runner_job_id, owner, end, summary: RawJson::null() };
+        let heartbeat_at = self.rows(run_id).jobs[&runner_job_id].heartbeat_at;
+        let op = FinishJobOp { runner_job_id, owner, end, heartbeat_at, summary: RawJson::null() };
         self.apply(run_id, Op::FinishJob(op)).unwrap();
         self.rows(run_id).jobs[&runner_job_id].phase
     }

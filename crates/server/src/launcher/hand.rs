@@ -1,0 +1,46 @@
+//! The jobs that this server's launcher has in hand. The launcher vouches for them and for no others, and the sweeper
+//! of the same server does not give them up.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ostler_protocol::{Timestamp, ids::RunnerJobId, launching::Hand};
+
+#[derive(Clone, Default)]
+pub struct InHand(Arc<Mutex<Hand>>);
+
+/// A job in hand. Dropping it puts the job down, also when its task panics.
+pub struct Held {
+    in_hand: InHand,
+    job_id: RunnerJobId,
+}
+
+impl InHand {
+    /// `None` if the job is in hand already.
+    pub fn take_up(&self, job_id: RunnerJobId) -> Option<Held> {
+        self.lock().take_up(job_id).then(|| Held { in_hand: self.clone(), job_id })
+    }
+
+    pub fn claim_unanswered(&self, claimed_at: Timestamp) {
+        self.lock().claim_unanswered(claimed_at);
+    }
+
+    pub fn forget_unanswered(&self, until: Timestamp) {
+        self.lock().forget_unanswered(until);
+    }
+
+    /// What is in hand now.
+    pub fn snapshot(&self) -> Hand {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Hand> {
+        // No change to the hand can panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.in_hand.lock().put_down(self.job_id);
+    }
+}
