@@ -100,7 +100,8 @@ async fn examine(connection: &Connection) -> Vec<Check> {
         checks.push(Check::of("machine", State::Skip, elsewhere, ""));
     }
     if let Ok(known) = client.list_backends().await {
-        let profiles = client.list_provider_profiles().await.map(|all| all.provider_profiles).unwrap_or_default();
+        let profiles = client.list_provider_profiles(&Default::default()).await;
+        let profiles = profiles.map(|all| all.provider_profiles).unwrap_or_default();
         checks.extend(agents(&known.backends, &profiles));
         checks.push(codex(&known.codex));
         checks.extend(profiles.iter().filter_map(program));

@@ -14,8 +14,8 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
     provider_profiles::{
-        AUTH, CONFIG, MODEL_CATALOG, ProviderProfile, PutConfig, PutCredential, ValidateProfile, Validation,
-        ValidationStatus,
+        AUTH, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile, PutConfig,
+        PutCredential, ValidateProfile, Validation, ValidationStatus,
     },
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -51,13 +51,31 @@ enum Verb {
     Config(ConfigArgs),
     Validate(ValidateArgs),
     Delete(DeleteArgs),
+    History(HistoryArgs),
 }
 
-/// List provider profiles: the built-in ones, and those that were set
+/// Whose profile is meant
+#[derive(clap::Args, Debug)]
+struct Owner {
+    /// The tenant that owns the profile [default: the operator, or the tenant of the token]
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+impl Owner {
+    fn scope(&self) -> ProfileScope {
+        ProfileScope { tenant_id: self.tenant.clone() }
+    }
+}
+
+/// List provider profiles: the operator's and those of tenants
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler profiles list\n  \
     ostler profiles list -o jsonl | jq -r 'select(.configured) | .profile'")]
 struct ListArgs {
+    /// Show only this tenant's profiles beside the operator's
+    #[arg(long)]
+    tenant: Option<String>,
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
@@ -70,6 +88,8 @@ struct ListArgs {
 struct ShowArgs {
     #[arg(add = completions::profiles())]
     profile: String,
+    #[command(flatten)]
+    owner: Owner,
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
@@ -101,6 +121,8 @@ struct SetArgs {
     #[arg(long, value_name = "FILE")]
     model_catalog: Option<PathBuf>,
     #[command(flatten)]
+    owner: Owner,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -111,9 +133,11 @@ struct SetArgs {
 struct ConfigArgs {
     #[arg(add = completions::profiles())]
     profile: String,
-    /// Replace it by this file; `-` is stdin. The credential stays
+    /// Replace it by this file; `-` is stdin. The credential stays unless the file names another server or command
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    owner: Owner,
     #[command(flatten)]
     output: Output,
 }
@@ -141,7 +165,28 @@ struct DeleteArgs {
     #[arg(add = completions::profiles())]
     profile: String,
     #[command(flatten)]
+    owner: Owner,
+    #[command(flatten)]
     confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// List changes of profiles, newest first: who changed what; never values
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler profiles history\n  ostler profiles history codex -o jsonl")]
+struct HistoryArgs {
+    /// Only changes of this profile
+    #[arg(add = completions::profiles())]
+    profile: Option<String>,
+    /// Only changes of this tenant's profiles
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Show at most this many
+    #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+    #[command(flatten)]
+    times: Times,
     #[command(flatten)]
     output: Output,
 }
@@ -150,7 +195,8 @@ pub async fn profiles(connection: &Connection, args: &Args) -> Result<u8, Failur
     match &args.verb {
         Verb::List(args) => list(connection, args).await,
         Verb::Show(args) => {
-            let profile = connection.client()?.get_provider_profile(&args.profile).await.map_err(missing)?;
+            let found = connection.client()?.get_provider_profile(&args.profile, &args.owner.scope()).await;
+            let profile = found.map_err(missing)?;
             args.output.one(&profile, || render_one(&profile, args.times, now()));
             Ok(exit_codes::OK)
         }
@@ -161,10 +207,12 @@ pub async fn profiles(connection: &Connection, args: &Args) -> Result<u8, Failur
             if !args.confirm.ask(&format!("delete the credential and config of {}?", line(&args.profile, 63)))? {
                 return Ok(exit_codes::OK);
             }
-            let deleted = connection.client()?.delete_provider_profile(&args.profile).await.map_err(missing)?;
+            let deleted = connection.client()?.delete_provider_profile(&args.profile, &args.owner.scope()).await;
+            let deleted = deleted.map_err(missing)?;
             args.output.one(&deleted, || format!("{} deleted\n", deleted.profile));
             Ok(exit_codes::OK)
         }
+        Verb::History(args) => history(connection, args).await,
     }
 }
 
@@ -173,7 +221,8 @@ fn missing(failure: Failure) -> Failure {
 }
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
-    let all = connection.client()?.list_provider_profiles().await?.provider_profiles;
+    let scope = ProfileScope { tenant_id: args.tenant.clone() };
+    let all = connection.client()?.list_provider_profiles(&scope).await?.provider_profiles;
     args.output.many(&all, || render(&all, args.times, now(), output::width()));
     if !all.iter().any(|profile| profile.configured) {
         output::words("none is configured; set one: ostler profiles set codex < key.txt\n");
@@ -190,7 +239,7 @@ async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
         files: (!given.is_empty()).then_some(given),
         ..PutCredential::default()
     };
-    let set = connection.client()?.put_credential(&args.profile, &asked).await?;
+    let set = connection.client()?.put_credential(&args.profile, &args.owner.scope(), &asked).await?;
     args.output.one(&set, || format!("{} set\n", set.profile));
     let next = match &set.message {
         Some(message) if !set.configured => format!("{}\n", line(message, 300)),
@@ -203,17 +252,60 @@ async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
 async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let Some(path) = &args.file else {
-        let found = client.get_profile_config(&args.profile).await.map_err(missing)?;
+        let found = client.get_profile_config(&args.profile, &args.owner.scope()).await.map_err(missing)?;
         args.output.one(&found, || found.config.clone());
         return Ok(exit_codes::OK);
     };
     let text = read(path, PROFILE_FILE_BYTES_MAX)?.expose_secret().to_owned();
-    let set = client.put_profile_config(&args.profile, &PutConfig { config: text, resource_version: None }).await?;
+    let asked = PutConfig { config: text, resource_version: None };
+    let set = client.put_profile_config(&args.profile, &args.owner.scope(), &asked).await?;
     args.output.one(&set, || format!("{} configured\n", set.profile));
+    if set.credential_dropped {
+        output::words(&format!(
+            "the credential was removed: the config names another server or command\nset it again: {} profiles set {}{}\n",
+            connection.invocation(),
+            set.profile,
+            set.tenant_id.as_ref().map(|tenant| format!(" --tenant {}", line(tenant, 200))).unwrap_or_default(),
+        ));
+        return Ok(exit_codes::OK);
+    }
     if let Some(message) = set.message.as_ref().filter(|_| !set.configured) {
         output::words(&format!("{}\n", line(message, 300)));
     }
     Ok(exit_codes::OK)
+}
+
+async fn history(connection: &Connection, args: &HistoryArgs) -> Result<u8, Failure> {
+    let asked = ListProfileChanges {
+        profile: args.profile.clone(),
+        tenant_id: args.tenant.clone(),
+        limit: Some(args.limit),
+        cursor: None,
+    };
+    let page = connection.client()?.list_profile_changes(&asked).await?;
+    let (changes, has_more) = (&page.changes, page.next_cursor.is_some());
+    let nothing = "no profile was changed since changes are recorded\n";
+    args.output.page(changes, has_more, nothing, || render_changes(changes, args.times, now(), output::width()));
+    Ok(exit_codes::OK)
+}
+
+fn render_changes(changes: &[ProfileChange], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let rows = changes.iter().map(|change| {
+        let dropped = if change.credential_dropped { " (credential removed)" } else { "" };
+        vec![
+            times.ago(change.created_at, now),
+            line(&change.profile, 63),
+            owner(change.tenant_id.as_deref()),
+            format!("{}{dropped}", change.action.as_str()),
+            line(&change.by, 100),
+            line(&change.fields.join(", "), 300),
+        ]
+    });
+    table(&["CHANGED", "PROFILE", "OWNER", "ACTION", "BY", "FIELDS"], rows.collect(), &[5, 4], width)
+}
+
+fn owner(tenant_id: Option<&str>) -> String {
+    tenant_id.map_or("operator".into(), |tenant_id| line(tenant_id, 200))
 }
 
 async fn validate(connection: &Connection, args: &ValidateArgs) -> Result<u8, Failure> {
@@ -285,6 +377,7 @@ fn render(all: &[ProviderProfile], times: Times, now: Timestamp, width: Option<u
     let rows = all.iter().map(|profile| {
         vec![
             line(&profile.profile, 63),
+            owner(profile.tenant_id.as_deref()),
             profile.agent.as_str().to_owned(),
             if profile.configured { "yes" } else { "no" }.into(),
             tried(profile),
@@ -292,7 +385,8 @@ fn render(all: &[ProviderProfile], times: Times, now: Timestamp, width: Option<u
             profile.message.as_deref().map_or(String::new(), |message| line(message, 200)),
         ]
     });
-    table(&["PROFILE", "AGENT", "CONFIGURED", "TRIED", "SET", "NOTE"], rows.collect(), &[5, 0], width)
+    let headings = ["PROFILE", "OWNER", "AGENT", "CONFIGURED", "TRIED", "SET", "NOTE"];
+    table(&headings, rows.collect(), &[6, 0], width)
 }
 
 /// How the last trial went, if it was of what is set now.
@@ -308,6 +402,7 @@ fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String
     let suffix = |suffix: &Option<String>| suffix.as_ref().map_or("-".to_owned(), |hash| format!("…{hash}"));
     let rows = [
         ("profile", line(&profile.profile, 63)),
+        ("owner", owner(profile.tenant_id.as_deref())),
         ("agent", profile.agent.as_str().to_owned()),
         ("configured", if profile.configured { "yes" } else { "no" }.to_owned()),
         ("secret", format!("{} ({})", profile.secret_ref.name, profile.secret_ref.keys.join(", "))),

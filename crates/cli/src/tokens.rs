@@ -40,14 +40,19 @@ enum Verb {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler token create ci --tenant hwlab\n  \
     ostler token create pool --role runner --tenant hwlab --tenant unidesk --expires-in 90d\n  \
+    ostler token create keys --role provide --tenant hwlab\n  \
     OSTLER_TOKEN=$(ostler token create nightly --tenant local) ostler ps")]
 struct CreateArgs {
     /// What people will know it by
     name: String,
     /// A tenant it is for; can be given several times
-    #[arg(long = "tenant", value_name = "TENANT", required = true)]
+    #[arg(long = "tenant", value_name = "TENANT", required_unless_present = "operator_profiles")]
     tenants: Vec<String>,
-    /// Clients ask for work, runners carry it out
+    /// With the role `provide`: for the operator's profiles instead of a tenant's. Such a token decides which programs run
+    /// on the server
+    #[arg(long, conflicts_with = "tenants", requires = "role")]
+    operator_profiles: bool,
+    /// Clients ask for work, runners carry it out, `provide` manages provider profiles
     #[arg(long, value_enum, default_value = "client")]
     role: Role,
     /// When it ends by itself: 90s, 15m, 12h, 30d [default: never]
@@ -61,6 +66,7 @@ struct CreateArgs {
 enum Role {
     Client,
     Runner,
+    Provide,
 }
 
 /// List service tokens, newest first; never the tokens themselves
@@ -103,6 +109,7 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         role: match args.role {
             Role::Client => TokenRole::Client,
             Role::Runner => TokenRole::Runner,
+            Role::Provide => TokenRole::Provide,
         },
         tenants: args.tenants.clone(),
         expires_in_ms: args.expires_in,
@@ -171,7 +178,7 @@ fn render(tokens: &[ServiceToken], times: Times, now: Timestamp, width: Option<u
             token.token_id.to_string(),
             line(&token.name, 200),
             token.role.as_str().to_owned(),
-            line(&token.tenants.join(","), 200),
+            if token.tenants.is_empty() { "(operator)".into() } else { line(&token.tenants.join(","), 200) },
             state(token, now),
             times.ago(token.created_at, now),
         ]

@@ -15,6 +15,7 @@ mod health;
 mod identities;
 mod leases;
 pub mod mesh;
+pub mod outgoing;
 mod path;
 mod permissions;
 mod provider_profiles;
@@ -47,7 +48,7 @@ use tokio::time::{Duration, timeout};
 pub use answer::{is_transient, is_unreachable, problem};
 pub use events::EventStream;
 pub use identities::{Certified, public_key};
-pub use transport::{Body, InProcess, web_client};
+pub use transport::{Body, InProcess, restricted_web_client, web_client};
 
 use path::Path;
 use transport::Transport;

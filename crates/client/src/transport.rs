@@ -9,11 +9,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, outgoing::OutgoingRules};
 use reqwest::redirect::Policy;
 use tokio::time::Duration;
 
-use crate::{answer, path::Path};
+use crate::{answer, outgoing, path::Path};
 
 /// An answer's body, whole or streamed.
 pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
@@ -65,6 +65,17 @@ pub async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<R
 
 /// A client for one address: no redirects, no proxy before loopback, a bound on the time to connect.
 pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
+    build(address, None)
+}
+
+/// As [`web_client`], for an address that a caller chose: it connects only to what the rules allow, whatever the name
+/// resolves to.
+pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
+    outgoing::check_url(rules, address).map_err(|why| Failure::invalid("address", why.to_string()))?;
+    build(address, Some(rules))
+}
+
+fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client, Failure> {
     let bad = || Failure::invalid("address", format!("{address:?} is no http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
@@ -83,6 +94,9 @@ pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
         Some("http") => builder.tls_certs_only([]),
         _ => return Err(bad()),
     };
+    if let Some(rules) = rules {
+        builder = outgoing::restrict(builder, rules);
+    }
     builder.build().map_err(|e| answer::unreachable(&e))
 }
 

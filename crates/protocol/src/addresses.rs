@@ -37,6 +37,15 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// An address that networks of an organisation's own use inside (RFC 1918, 6598 and 4193): neither this machine, nor its
+/// link, nor many at once.
+pub fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_private() || within(address.to_bits(), 0x6440_0000, 10),
+        IpAddr::V6(address) => address.is_unique_local(),
+    }
+}
+
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let bits = address.to_bits();
     !V4_REFUSED.iter().any(|(network, length)| within(bits, u32::from_be_bytes(*network), *length))

@@ -294,8 +294,10 @@ pub const REGISTRY: &[Capability] = &[
             "PUT /api/v1/provider-profiles/{profile}/config",
             "POST /api/v1/provider-profiles/{profile}/validate",
             "GET /api/v1/provider-profiles/{profile}/validations/{validationId}",
+            "GET /api/v1/provider-profile-changes",
         ],
-        "Agents' credentials and configs, for platforms: set, list without a value, try with a run, delete.",
+        "Agents' credentials and configs, the operator's and tenants' own: set, list without a value, try with a run, delete; \
+         who changed what.",
     )
     .modes(&["codex", "acp", "model"]),
     tag(

@@ -113,6 +113,8 @@ ids! {
     ReceiptId "rcp_";
     /// A trial of a provider profile. It is the run that tries it, under another name.
     ValidationId "val_";
+    /// The record of one change of a provider profile.
+    ProfileChangeId "chg_";
     /// Correlates one request with the log.
     TraceId "trc_";
 }

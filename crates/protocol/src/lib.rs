@@ -33,6 +33,7 @@ pub mod limits;
 pub mod liveness;
 pub mod manifest;
 pub mod mesh;
+pub mod outgoing;
 pub mod permissions;
 pub mod policy;
 pub mod provider_profiles;

@@ -70,3 +70,5 @@ pub const PROFILE_FILES_MAX: usize = 16;
 pub const PROFILE_COMMAND_WORDS_MAX: usize = 64;
 /// Provider profiles beside the built-in ones.
 pub const PROFILES_MAX: usize = 200;
+/// Provider profiles of one tenant.
+pub const PROFILES_PER_TENANT_MAX: usize = 32;

@@ -1,18 +1,24 @@
 //! Provider profiles: which agent a backend profile runs, and with whose credential. What is told of a profile names its
 //! secret and never shows it. A profile never falls back to another one.
 
+mod changes;
 mod config;
 mod credential;
+mod destination;
+mod owner;
 mod prices;
 
 use std::collections::BTreeMap;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
+pub use changes::{ListProfileChanges, ProfileAction, ProfileChange, ProfileChangePage, changed_fields};
 pub use config::ProfileConfig;
 pub use credential::{AUTH, CONFIG, Credential, MODEL_CATALOG};
+pub use destination::Destination;
+pub use owner::ProfileOwner;
 pub use prices::{Prices, TokensUsed};
 
 use crate::{
@@ -31,11 +37,6 @@ const SECRET_PREFIX: &str = "agentrun-v01-provider-";
 /// The naming rule: the secret of a profile has exactly this name.
 pub fn secret_name(profile: &str) -> String {
     format!("{SECRET_PREFIX}{profile}")
-}
-
-/// The profile whose secret has this name.
-pub fn profile_of(secret_name: &str) -> Option<&str> {
-    secret_name.strip_prefix(SECRET_PREFIX)
 }
 
 /// A reference to the profile's whole secret, as a run's scope carries it.
@@ -114,17 +115,24 @@ impl AgentKind {
     }
 }
 
-/// What is told of a profile.
+/// A profile as the API shows it. Callers who may use it and not manage it see no version, hash or trial.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderProfile {
     pub profile: String,
+    /// The tenant that owns the profile; null if it is the operator's, which every tenant may use.
+    #[serde(default)]
+    pub tenant_id: Option<String>,
     pub built_in: bool,
     pub agent: AgentKind,
     /// The name of its secret, and the keys that are there; before there is one, the keys it needs.
     pub secret_ref: SecretRef,
     /// Whether a run of it finds everything that its agent needs.
     pub configured: bool,
+    /// The config was given another destination (server or command), so the stored credential was removed. It must be set
+    /// again before the profile can be used.
+    #[serde(default)]
+    pub credential_dropped: bool,
     /// Changes with every change of its secret.
     pub resource_version: Option<String>,
     /// The end of the SHA-256 of `auth.json`: enough to tell two apart.
@@ -147,6 +155,17 @@ pub struct ProviderProfileList {
     pub provider_profiles: Vec<ProviderProfile>,
 }
 
+/// Whose profile an operation is about.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ProfileScope {
+    /// The tenant that owns the profile. Left out: the operator's for the operator, and otherwise the tenant of the token,
+    /// which must have only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
 /// A credential: the provider's key alone, or whole files. What is not given stays as it is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -165,7 +184,7 @@ pub struct PutCredential {
     pub resource_version: Option<String>,
 }
 
-/// A new `config.toml`. The credential stays as it is.
+/// A new `config.toml`. The credential stays if the config sends it to the same place as before, and is removed otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PutConfig {
@@ -247,6 +266,9 @@ pub struct ValidationSummary {
 pub struct Validation {
     pub validation_id: ValidationId,
     pub profile: String,
+    /// The tenant that owns the profile; null if it is the operator's.
+    #[serde(default)]
+    pub tenant_id: Option<String>,
     pub status: ValidationStatus,
     pub terminal_status: Option<TerminalStatus>,
     pub failure_kind: Option<FailureKind>,
@@ -267,6 +289,7 @@ pub struct Validation {
 pub struct ValidationRecord {
     pub validation_id: ValidationId,
     pub profile: String,
+    pub tenant_id: Option<String>,
     pub resource_version: Option<String>,
     pub run_id: RunId,
     pub command_id: CommandId,
@@ -281,6 +304,7 @@ impl Validation {
         Self {
             validation_id: record.validation_id,
             profile: record.profile,
+            tenant_id: record.tenant_id,
             status: ValidationStatus::of(terminal.as_ref()),
             terminal_status: terminal.as_ref().map(|terminal| terminal.status),
             failure_kind: terminal.as_ref().and_then(|terminal| terminal.failure_kind),

@@ -18,6 +18,8 @@ pub enum TokenRole {
     Client,
     /// Carry work out.
     Runner,
+    /// Write provider profiles: those of its tenants, or, without a tenant, the operator's.
+    Provide,
 }
 
 impl TokenRole {
@@ -25,11 +27,12 @@ impl TokenRole {
         match self {
             Self::Client => "client",
             Self::Runner => "runner",
+            Self::Provide => "provide",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Client, Self::Runner].into_iter().find(|role| role.as_str() == text)
+        [Self::Client, Self::Runner, Self::Provide].into_iter().find(|role| role.as_str() == text)
     }
 }
 
@@ -60,6 +63,7 @@ impl ServiceToken {
 pub struct CreateToken {
     pub name: String,
     pub role: TokenRole,
+    /// At least one; a token of the role `provide` without a tenant is for the operator's profiles.
     pub tenants: Vec<String>,
     /// Left out: it lasts until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +77,9 @@ impl CreateToken {
     /// Checks the shape; whether the tenants exist is the server's to say.
     pub fn check(&self) -> Result<(), Failure> {
         name("name", &self.name)?;
-        check_tenants(&self.tenants)?;
+        if self.role != TokenRole::Provide || !self.tenants.is_empty() {
+            check_tenants(&self.tenants)?;
+        }
         self.expires_in_ms.map(check_life).transpose().map(drop)
     }
 }
@@ -140,5 +146,8 @@ mod tests {
             assert!(bad.check().is_err(), "{bad:?}");
         }
         assert!(asked(&["a"], Some(TOKEN_LIFE_MS_MAX + 1)).check().is_err());
+        let provide = |tenants: &[&str]| CreateToken { role: TokenRole::Provide, ..asked(tenants, None) };
+        assert!(provide(&[]).check().is_ok() && provide(&["a"]).check().is_ok());
+        assert!(provide(&["a", "a"]).check().is_err());
     }
 }

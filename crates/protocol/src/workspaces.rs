@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use crate::{
     Failure, RawJson,
     ids::{CommandId, RunId, slug},
+    outgoing::is_host_name,
 };
 
 const URL_BYTES_MAX: usize = 2_048;
@@ -31,16 +32,68 @@ pub enum WorkspaceRef {
 pub struct GitRef {
     pub repo_url: String,
     pub protocol: &'static str,
+    /// `None`: the repository is a directory of the machine.
+    pub server: Option<GitServer>,
     pub want: GitWant,
     /// The name of a credential that the server's operator has put down.
     pub credential_ref: Option<String>,
 }
 
+/// The server of a repository, as its URL names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GitServer {
+    /// A host name, or an address without brackets.
+    pub host: String,
+    pub port: Option<u16>,
+    default_port: u16,
+}
+
+impl GitServer {
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(self.default_port)
+    }
+
+    /// Reads `user@host:port`, where user and port may be left out. Whatever git, curl and ssh could read in another way is
+    /// refused: `None`.
+    fn read(authority: &str, default_port: u16) -> Option<Self> {
+        let (user, place) = authority.rsplit_once('@').map_or((None, authority), |(user, place)| (Some(user), place));
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        if user.is_some_and(|user| user.is_empty() || user.starts_with('-') || !user.bytes().all(plain)) {
+            return None;
+        }
+        let bracketed = place.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (host, port) = match bracketed {
+            Some((address, rest)) => {
+                address.parse::<std::net::Ipv6Addr>().ok()?;
+                (address, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+            }
+            None => {
+                let (host, port) = place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port)));
+                let is_address = host.parse::<std::net::Ipv4Addr>().is_ok();
+                if !is_address && (!is_host_name(host) || host.ends_with('.')) {
+                    return None;
+                }
+                (host, port)
+            }
+        };
+        let port = match port {
+            None => None,
+            Some(port) => Some(port.parse().ok().filter(|number: &u16| number.to_string() == port && *number > 0)?),
+        };
+        Some(Self { host: host.to_ascii_lowercase(), port, default_port })
+    }
+}
+
 impl GitRef {
-    /// The repository's server, with its port if it has one.
-    pub fn host(&self) -> &str {
-        let address = self.repo_url.get(self.protocol.len() + 3..).unwrap_or_default();
-        address.split('/').next().unwrap_or_default()
+    /// The repository's server as the URL names it, with its port if it has one.
+    pub fn authority(&self) -> &str {
+        &self.repo_url[self.protocol.len() + 3..self.path_start()]
+    }
+
+    /// Where the path begins in the URL.
+    pub fn path_start(&self) -> usize {
+        let start = self.protocol.len() + 3;
+        self.repo_url[start..].find('/').map_or(self.repo_url.len(), |at| start + at)
     }
 }
 
@@ -90,7 +143,7 @@ fn local(fields: Fields) -> Result<WorkspaceRef, Failure> {
 
 fn git(fields: Fields) -> Result<GitRef, Failure> {
     let repo_url = fields.repo_url.unwrap_or_default();
-    let protocol = check_url(&repo_url)?;
+    let (protocol, server) = check_url(&repo_url)?;
     let want = match (fields.commit_id, fields.git_ref) {
         (Some(commit), None) => GitWant::Commit(check_commit(commit)?),
         (None, named) => GitWant::Ref(check_ref(named.unwrap_or_else(|| "HEAD".into()))?),
@@ -101,16 +154,17 @@ fn git(fields: Fields) -> Result<GitRef, Failure> {
     if let Some(name) = &fields.credential_ref {
         slug("workspaceRef.credentialRef", name)?;
     }
-    Ok(GitRef { repo_url, protocol, want, credential_ref: fields.credential_ref })
+    Ok(GitRef { repo_url, protocol, server, want, credential_ref: fields.credential_ref })
 }
 
-fn check_url(url: &str) -> Result<&'static str, Failure> {
+fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
+    let shape = || {
+        let message = "workspaceRef.repoUrl must be a URL such as https://host.example/owner/repository.git";
+        Failure::invalid("workspace-git-url", message)
+    };
     let protocol = url.split_once("://").and_then(|(scheme, _)| GIT_PROTOCOLS.iter().find(|known| **known == scheme));
     let fits = url.len() <= URL_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic());
-    let Some(protocol) = protocol.filter(|_| fits) else {
-        let message = "workspaceRef.repoUrl must be a URL such as https://host.example/owner/repository.git";
-        return Err(Failure::invalid("workspace-git-url", message));
-    };
+    let protocol = protocol.filter(|_| fits).ok_or_else(shape)?;
     let authority = url[protocol.len() + 3..].split('/').next().unwrap_or_default();
     let user = authority.rsplit_once('@').map(|(user, _)| user);
     // A user name alone belongs to the address of an ssh server.
@@ -118,7 +172,15 @@ fn check_url(url: &str) -> Result<&'static str, Failure> {
         let message = "workspaceRef.repoUrl must not hold a credential; name one with credentialRef";
         return Err(Failure::invalid("workspace-git-url-credential", message));
     }
-    Ok(protocol)
+    let default_port = match *protocol {
+        "https" => 443,
+        "http" => 80,
+        "ssh" => 22,
+        "git" => 9418,
+        _ if authority.is_empty() => return Ok((protocol, None)),
+        _ => return Err(shape()),
+    };
+    Ok((protocol, Some(GitServer::read(authority, default_port).ok_or_else(shape)?)))
 }
 
 fn check_commit(commit: String) -> Result<String, Failure> {
@@ -220,13 +282,39 @@ mod tests {
             "/etc",
             "https://a b",
             "",
+            // What git, curl or ssh could read in another way than the check does.
+            "https://",
+            "https:///a",
+            "https://-host/a",
+            "ssh://-oProxyCommand=id/a",
+            "ssh://-u@host/a",
+            "https://host.example\\.evil.example/a",
+            "https://host.example?.evil.example/a",
+            "https://host.example#.evil.example/a",
+            "https://host.example%2eevil.example/a",
+            "https://2130706433/a",
+            "https://0x7f.1/a",
+            "https://127.1/a",
+            "https://0177.0.0.1/a",
+            "https://host.example./a",
+            "https://[::1/a",
+            "https://[fe80::1%25eth0]/a",
+            "https://host.example:/a",
+            "https://host.example:0443/a",
+            "https://host.example:99999/a",
+            "https://host.example:80:81/a",
+            "file://host.example/a",
         ] {
             assert_eq!(broken("repoUrl", url), "workspace-git-url", "{url}");
         }
         for url in ["https://me:secret@host/a", "https://token@host/a", "ssh://git:secret@host/a"] {
             assert_eq!(broken("repoUrl", url), "workspace-git-url-credential", "{url}");
         }
-        assert_eq!(git("repoUrl", "ssh://git@host/a"), Ok(()));
+        for url in
+            ["ssh://git@host/a", "https://host.example:8443/a", "https://[2001:db8::1]:8443/a", "https://8.8.8.8/a"]
+        {
+            assert_eq!(git("repoUrl", url), Ok(()), "{url}");
+        }
         for name in ["-b", "--exec", "a..b", "a b", "a:b", "", "/a", "+a"] {
             assert_eq!(broken("ref", name), "workspace-git-ref", "{name}");
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
     FailureKind,
+    outgoing::OutgoingRules,
     policy::Sandbox,
     provider_profiles::{AgentConfig, Prices},
 };
@@ -38,6 +39,8 @@ pub struct Outfit {
     pub guard: Option<Guard>,
     /// What no agent that is confined may read, but for its own directories in there.
     pub hidden: Vec<PathBuf>,
+    /// Where the runner may connect to for the agent, if the profile is not the operator's. `None`: wherever it says.
+    pub outgoing: Option<OutgoingRules>,
 }
 
 /// How long an agent bears with a model provider that does not do its work.
@@ -89,6 +92,7 @@ impl Outfit {
             lacks: None,
             guard: None,
             hidden: vec![],
+            outgoing: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{AgentId, RunId, RunnerJobId, TokenId, UserId},
+    provider_profiles::ProfileOwner,
     sessions::Session,
     tokens::TokenRole,
 };
@@ -76,7 +77,9 @@ pub enum Access {
     Read,
     /// Who may ask for work and stop it.
     Submit,
-    /// Who may look after provider profiles: platforms, for the whole installation.
+    /// Who may see which provider profiles there are and whether they can be used: services that submit or provide.
+    Inspect,
+    /// Who may write provider profiles: services of the role `provide`, for their owners.
     Provide,
     /// Who may carry a run out.
     Run,
@@ -88,13 +91,14 @@ pub enum Access {
 
 impl Access {
     /// What an operation of the document may declare.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Public,
         Self::Signed,
         Self::Mesh,
         Self::Browse,
         Self::Read,
         Self::Submit,
+        Self::Inspect,
         Self::Provide,
         Self::Run,
         Self::Own,
@@ -110,6 +114,7 @@ impl Access {
             Self::Browse => "browse",
             Self::Read => "read",
             Self::Submit => "submit",
+            Self::Inspect => "inspect",
             Self::Provide => "provide",
             Self::Run => "run",
             Self::Own => "own",
@@ -124,10 +129,11 @@ impl Access {
     fn refusal(self) -> &'static str {
         match self {
             Self::Public | Self::Signed | Self::Introduce | Self::Mesh => "this needs a token",
-            Self::Browse => "a runner sees its own run only, and an agent none",
-            Self::Read => "an agent sees no run",
-            Self::Submit => "runners and agents may not submit work",
-            Self::Provide => "provider profiles are for services, not for users and runners",
+            Self::Browse => "a runner sees its own run only; agents and tokens of the role provide see none",
+            Self::Read => "agents and tokens of the role provide see no run",
+            Self::Submit => "runners, agents and tokens of the role provide may not submit work",
+            Self::Inspect => "provider profiles are for services of the roles client and provide",
+            Self::Provide => "only the operator and services of the role provide may manage provider profiles",
             Self::Run => "this token may not act as a runner",
             Self::Own => "agents, threads and grants are for users, not for services, runners and agents",
             Self::Operate => "only the operator may do this",
@@ -139,10 +145,15 @@ impl Access {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
             (_, Operator) | (Self::Public | Self::Signed | Self::Introduce | Self::Mesh, _) => true,
-            (Self::Read, _) => !matches!(caller, Agent { .. }),
-            (Self::Browse, _) => !matches!(caller, Runner { .. } | Agent { .. }),
+            (Self::Read, _) => !matches!(caller, Agent { .. } | Service { role: TokenRole::Provide, .. }),
+            (Self::Browse, _) => {
+                !matches!(caller, Runner { .. } | Agent { .. } | Service { role: TokenRole::Provide, .. })
+            }
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
-            (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Client, .. }),
+            (Self::Inspect, _) => {
+                matches!(caller, Service { role: TokenRole::Client | TokenRole::Provide, .. })
+            }
+            (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Provide, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
             (Self::Own, _) => matches!(caller, User { .. }),
             (Self::Operate, _) => false,
@@ -198,6 +209,33 @@ impl Principal {
         self.is_of(tenant_id)
     }
 
+    /// May change, read and try this owner's profiles. A `provide` token without a tenant is for the operator's, one with
+    /// tenants for theirs and no others.
+    pub fn may_provide(&self, owner: &ProfileOwner) -> Result<(), Failure> {
+        Access::Provide.admit(self)?;
+        let allowed = match (self.tenants(), owner) {
+            (None, _) => true,
+            (Some(tenants), ProfileOwner::Operator) => tenants.is_empty(),
+            (Some(tenants), ProfileOwner::Tenant(tenant_id)) => tenants.contains(tenant_id),
+        };
+        match (allowed, owner) {
+            (true, _) => Ok(()),
+            (false, ProfileOwner::Operator) => Err(forbidden("profile-owner", "this profile is the operator's")),
+            (false, ProfileOwner::Tenant(_)) => Err(forbidden("tenant", "this token is not for that tenant")),
+        }
+    }
+
+    /// This caller with the rights of a client in one tenant: a trial of a profile is an ordinary run.
+    pub fn as_client_of(&self, tenant_id: &str) -> Self {
+        match self {
+            Self::Service { token_id, role: TokenRole::Provide, .. } => {
+                let tenants = [tenant_id.to_owned()].into();
+                Self::Service { token_id: *token_id, tenants, role: TokenRole::Client }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The user whose threads are all that this caller sees of threads. `None`: everybody's are seen.
     pub fn sees_threads_of(&self) -> Option<String> {
         match self {
@@ -249,7 +287,7 @@ impl Principal {
         self.may_read(run)
     }
 
-    fn is_of(&self, tenant_id: &str) -> Result<(), Failure> {
+    pub fn is_of(&self, tenant_id: &str) -> Result<(), Failure> {
         if self.tenants().is_none_or(|tenants| tenants.iter().any(|tenant| tenant == tenant_id)) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ mod attachments;
 mod keys;
 mod limits;
 mod mesh;
+mod outgoing;
 mod webhooks;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub use attachments::AttachmentsSection;
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use mesh::{MeshSection, Registration};
+pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use webhooks::WebhooksSection;
 
 use crate::rates::Rates;
@@ -42,6 +44,7 @@ pub struct Config {
     pub auth: AuthSection,
     pub store: StoreSection,
     pub secrets: SecretsSection,
+    pub profiles: ProfilesSection,
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
     pub agents: AgentsSection,
@@ -52,6 +55,7 @@ pub struct Config {
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
+    pub outgoing: OutgoingSection,
     pub webhooks: WebhooksSection,
     pub log: LogSection,
     pub rate_limit: Rates,
@@ -407,6 +411,7 @@ impl Config {
         self.check_numbers()?;
         self.mesh_domain()?;
         self.tls_files()?;
+        self.outgoing.rules()?;
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 

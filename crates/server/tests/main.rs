@@ -31,6 +31,7 @@ mod metrics;
 mod pages;
 mod patience;
 mod permissions;
+mod profile_owners;
 mod provider_profiles;
 mod rates;
 mod reauth;

@@ -27,12 +27,13 @@ const MARKER: &str = "marker-7f3a";
 enum Kind {
     Client,
     ServiceRunner,
+    Provider,
     User,
     RunsRunner,
     Agent,
 }
 
-const KINDS: [Kind; 5] = [Kind::Client, Kind::ServiceRunner, Kind::User, Kind::RunsRunner, Kind::Agent];
+const KINDS: [Kind; 6] = [Kind::Client, Kind::ServiceRunner, Kind::Provider, Kind::User, Kind::RunsRunner, Kind::Agent];
 
 /// Which kinds of caller what is declared admits: the table of `docs/callers.md`. The operator is always admitted.
 fn admitted(access: &str) -> &'static [Kind] {
@@ -43,7 +44,8 @@ fn admitted(access: &str) -> &'static [Kind] {
         "browse" => &[Client, ServiceRunner, User],
         "submit" => &[Client, User],
         "own" => &[User],
-        "provide" => &[Client],
+        "inspect" => &[Client, Provider],
+        "provide" => &[Provider],
         "run" => &[ServiceRunner, RunsRunner],
         "operate" => &[],
         other => panic!("nobody knows what {other:?} admits"),
@@ -116,12 +118,11 @@ impl Operation {
         answers
     }
 
-    /// About the whole installation, which has no tenant. A trial's run has one.
+    /// About the whole installation, which has no tenant. The scene's profile is the operator's.
     fn is_everywhere(&self) -> bool {
         match self.access.as_str() {
-            "public" | "signed" | "mesh" => true,
+            "public" | "signed" | "mesh" | "inspect" => true,
             "own" => ["/agents", "/h2a/relations"].contains(&self.template),
-            "provide" => !self.template.contains("{validationId}"),
             _ => false,
         }
     }
@@ -224,6 +225,7 @@ async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Ca
     vec![
         (Kind::Client, service(server, "client", tenant, None).await.0),
         (Kind::ServiceRunner, service(server, "runner", tenant, None).await.0),
+        (Kind::Provider, service(server, "provide", tenant, None).await.0),
         (Kind::User, user(server, &format!("user-{tenant}-{}", of.job_id), tenant).await),
         (Kind::RunsRunner, runs_token(server, of, "running").await),
         (Kind::Agent, agent(server, &of.agent_id).await),
@@ -314,6 +316,17 @@ async fn hand_over(server: &TestServer, scene: &mut Scene, user: &Caller) {
     scene.picture = Picture::upload(user, &scene.thread_id).await;
 }
 
+/// Has the scene be about a profile of the tenant's own, which was tried.
+async fn hand_over_profile(server: &TestServer, scene: &mut Scene) {
+    scene.profile = format!("own-{}", &scene.job_id[scene.job_id.len() - 8..]);
+    let path = format!("/api/v1/provider-profiles/{}", scene.profile);
+    let files = json!({"auth.json": "{}", "config.toml": "model = \"m\""});
+    let put = server.call("PUT", &format!("{path}/credential?tenantId=hwlab"), &json!({"files": files})).await;
+    put.with_status(200);
+    let trial = server.post(&format!("{path}/validate"), &json!({"tenantId": "hwlab"})).await.with_status(202);
+    scene.validation_id = id(&trial, "validationId");
+}
+
 /// The other half: were everybody refused everywhere, the first half would pass.
 async fn whoever_is_right_gets_in(engine: Engine) {
     let server = TestServer::start(engine).await;
@@ -322,6 +335,9 @@ async fn whoever_is_right_gets_in(engine: Engine) {
         let callers = callers(&server, "hwlab", &scene).await;
         let caller = |wanted: Kind| &callers.iter().find(|(known, _)| *known == wanted).unwrap().1;
         hand_over(&server, &mut scene, caller(Kind::User)).await;
+        if kind == Kind::Provider {
+            hand_over_profile(&server, &mut scene).await;
+        }
         let caller = caller(kind);
         for operation in operations().iter().filter(|operation| admitted(&operation.access).contains(&kind)) {
             for (status, text) in operation.call(caller, &scene).await {

@@ -85,7 +85,7 @@ async fn built_in_profiles_are_always_listed(engine: Engine) {
 }
 
 async fn a_credential_is_kept_and_never_shown(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
+    let server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
     let platform = server.caller("platform");
     let set = put(platform, "deepseek", files("one")).await.with_status(200);
     assert_eq!((&set["configured"], &set["failureKind"]), (&json!(true), &Value::Null));
@@ -112,8 +112,10 @@ async fn a_key_alone_is_enough_for_codex(engine: Engine) {
     let deepseek = put(&server, "deepseek", json!({"apiKey": KEY})).await.with_status(200);
     assert_eq!((&deepseek["configured"], &deepseek["failureKind"]), (&json!(false), &json!("secret-unavailable")));
     assert!(id(&deepseek, "message").contains("config.toml"));
-    put_config(&server, "deepseek", json!({"config": "model = \"m\""})).await.with_status(200);
-    assert_eq!(server.get(&path("deepseek")).await.ok()["configured"], true);
+    // Nor was the key given for what the config names afterwards.
+    let dropped = put_config(&server, "deepseek", json!({"config": "model = \"m\""})).await.with_status(200);
+    assert_eq!((&dropped["configured"], &dropped["credentialDropped"]), (&json!(false), &json!(true)));
+    assert_eq!(put(&server, "deepseek", json!({"apiKey": KEY})).await.with_status(200)["configured"], true);
 }
 
 async fn a_new_config_keeps_the_credential(engine: Engine) {
@@ -292,10 +294,10 @@ async fn a_profile_that_has_a_credential_wants_it_named(engine: Engine) {
 }
 
 async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
-    let mut server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
+    let mut server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
     let version = put(&server, "mine", files("one")).await.with_status(200)["resourceVersion"].clone();
     server.post(&format!("{}/validate", path("deepseek")), &json!({})).await.refused(SecretUnavailable);
-    let asked = json!({"idempotencyKey": "once"});
+    let asked = json!({"idempotencyKey": "once", "tenantId": "hwlab"});
     let validate = format!("{}/validate", path("mine"));
     let trial = server.caller("platform").post(&validate, &asked).await.with_status(202);
     assert_eq!(server.caller("platform").post(&validate, &asked).await.with_status(202), trial);

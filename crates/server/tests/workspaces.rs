@@ -1,10 +1,20 @@
 //! Workspaces: only below allowed roots, only by allowed protocols, checked out at the commit that was named, and cleared
 //! away afterwards. The agent's program is nowhere: what is made ready for it is what is looked at.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use crate::{
     harness::{Answer, Engine, Setup, TestServer, eventually, id, of_program, run_body},
@@ -22,6 +32,9 @@ on_both_engines!(
     what_was_made_for_a_session_goes_with_its_storage,
     runs_without_a_workspace_work_where_their_session_did,
     what_a_turn_changed_is_in_its_result_and_behind_its_route,
+    a_repository_that_is_not_public_is_not_connected_to,
+    every_failed_connection_ends_with_the_same_words,
+    a_checkout_connects_nowhere,
 );
 
 fn with_programs(setup: &mut Setup) {
@@ -158,9 +171,20 @@ async fn only_allowed_protocols_and_known_credentials_are_taken(engine: Engine) 
     try_create(&server, named.clone()).await.refused_by(SecretUnavailable, "workspace-git-credential");
     let folder = server.config.server.data_dir.as_ref().unwrap().join("git-credentials");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("github"), "username=me\npassword=planted-git-password\n").unwrap();
-    let created = try_create(&server, named).await.with_status(201);
-    assert!(!created.to_string().contains("planted"));
+    let write = |more: &str| {
+        let text = format!("username=me\npassword=planted-git-password\n{more}");
+        std::fs::write(folder.join("github"), text).unwrap();
+    };
+    // It goes only to a server that it names, for a tenant that may use it: the URL is the caller's to choose.
+    for not_for_it in ["", "host=evil.example\n", "host=git.example:8443\n", "host=git.example\ntenant=unidesk\n"] {
+        write(not_for_it);
+        try_create(&server, named.clone()).await.refused_by(SecretUnavailable, "workspace-git-credential");
+    }
+    for for_it in ["host=git.example\n", "host=a.example\nhost=Git.Example\n", "host=git.example\ntenant=hwlab\n"] {
+        write(for_it);
+        let created = try_create(&server, named.clone()).await.with_status(201);
+        assert!(!created.to_string().contains("planted"));
+    }
 }
 
 async fn a_run_without_a_workspace_gets_an_empty_directory(engine: Engine) {
@@ -281,4 +305,101 @@ async fn what_a_turn_changed_is_in_its_result_and_behind_its_route(engine: Engin
     assert_eq!(server.result(&run_id, &next).await["artifactSummary"]["diffPath"], Value::Null);
     server.get(&diff("cmd_unknown")).await.refused(NotFound);
     server.get(&format!("/api/v1/runs/{}/commands/{turn}/diff", server.create_run().await)).await.refused(NotFound);
+}
+
+/// Listens on this machine, counts connections, and answers each request with this head.
+async fn listening(answer: String) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, count) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (port, count)
+}
+
+/// How a run ends whose repository is here.
+async fn fetched_from(server: &TestServer, url: &str) -> (Value, Value) {
+    let (_, result) = run_in(server, json!({"kind": "git", "repoUrl": url})).await;
+    (result["failureKind"].clone(), result["blocker"].clone())
+}
+
+const COULD_NOT: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
+
+async fn a_repository_that_is_not_public_is_not_connected_to(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.workspaces.git_protocols = ["http", "https", "git", "ssh"].map(String::from).to_vec();
+        // A name alone does not lead to this machine.
+        setup.config.outgoing.allow = vec!["localhost".into(), "10.255.255.0/24".into()];
+    })
+    .await;
+    let (port, reached) = listening("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".into()).await;
+    for url in [
+        format!("http://127.0.0.1:{port}/a.git"),
+        format!("http://localhost:{port}/a.git"),
+        format!("https://localhost:{port}/a.git"),
+        format!("http://[::ffff:127.0.0.1]:{port}/a.git"),
+        format!("git://127.0.0.1:{port}/a.git"),
+        format!("ssh://git@127.0.0.1:{port}/a.git"),
+        "http://169.254.169.254/latest/meta-data".to_owned(),
+    ] {
+        assert_eq!(fetched_from(&server, &url).await, (json!("infra-failed"), json!(COULD_NOT)), "{url}");
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+async fn every_failed_connection_ends_with_the_same_words(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.workspaces.git_protocols = vec!["http".into()];
+        setup.config.outgoing.allow = vec!["127.0.0.0/8".into(), "::1".into()];
+    })
+    .await;
+    let (elsewhere, followed) = listening("HTTP/1.1 404 Not Found\r\n\r\n".into()).await;
+    let head = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>");
+    let redirect = format!("302 Found\r\nLocation: http://127.0.0.1:{elsewhere}/a.git/info/refs");
+    let wanted = "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"";
+    let mut urls = vec!["http://127.0.0.1:1/a.git".to_owned(), "http://nowhere.invalid/a.git".to_owned()];
+    for answer in ["404 Not Found", "500 Broken", &redirect, wanted, "200 OK"] {
+        let (port, reached) = listening(head(answer)).await;
+        urls.push(format!("http://localhost:{port}/a.git"));
+        assert_eq!(fetched_from(&server, urls.last().unwrap()).await.1, json!(COULD_NOT), "{answer}");
+        assert!(reached.load(Ordering::SeqCst) > 0, "{answer}: what the operator allows is connected to");
+    }
+    let (port, _) = listening("not HTTP at all".into()).await;
+    urls.push(format!("http://127.0.0.1:{port}/a.git"));
+    for url in urls {
+        assert_eq!(fetched_from(&server, &url).await, (json!("infra-failed"), json!(COULD_NOT)), "{url}");
+    }
+    assert_eq!(followed.load(Ordering::SeqCst), 0, "a redirect is not followed");
+}
+
+/// Neither a submodule nor a file of the large-file extension is fetched, whatever the repository says of them.
+async fn a_checkout_connects_nowhere(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.outgoing.allow = vec!["127.0.0.0/8".into()];
+    })
+    .await;
+    let (port, reached) = listening("HTTP/1.1 200 OK\r\n\r\n".into()).await;
+    let place = tempfile::tempdir().unwrap();
+    let (url, _, second) = repository(place.path());
+    let inner = format!("[submodule \"x\"]\n\tpath = x\n\turl = http://127.0.0.1:{port}/x.git\n\tupdate = !id\n");
+    std::fs::write(place.path().join(".gitmodules"), inner).unwrap();
+    std::fs::write(place.path().join(".gitattributes"), "*.big filter=lfs diff=lfs merge=lfs -text\n").unwrap();
+    std::fs::write(place.path().join(".lfsconfig"), format!("[lfs]\n\turl = http://127.0.0.1:{port}/lfs\n")).unwrap();
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n", "a".repeat(64));
+    std::fs::write(place.path().join("file.big"), &pointer).unwrap();
+    git(place.path(), &["add", "."]);
+    git(place.path(), &["update-index", "--add", "--cacheinfo", &format!("160000,{second},x")]);
+    git(place.path(), &["commit", "--quiet", "-m", "more"]);
+    let (run_id, result) = run_in(&server, json!({"kind": "git", "repoUrl": url})).await;
+    let work = own(&server, &run_id).join("work");
+    assert_eq!(std::fs::read_to_string(work.join("file.big")).unwrap(), pointer, "{result}");
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
 }

@@ -111,9 +111,19 @@ pub async fn count_leaving(db: &Db, owner: &str) -> Result<i64, StoreError> {
     Ok(db.read_one(sql, vec![owner.into()], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// Held leases of a profile's runners, on whichever server.
-pub async fn list_by_profile(db: &Db, profile: &str) -> Result<Vec<(SessionId, RunId)>, StoreError> {
-    let sql = "SELECT l.session_id, l.run_id FROM leases l JOIN runs r ON r.run_id = l.run_id
-         WHERE l.ended = 0 AND l.dismissed = 0 AND r.backend_profile = $1";
-    db.read(sql, vec![profile.into()], |row| Ok((row.id()?, row.id()?))).await
+/// Held leases of runners of this profile on all servers: those of one tenant's runs, or of every tenant's.
+pub async fn list_by_profile(
+    db: &Db,
+    profile: &str,
+    tenant_id: Option<&str>,
+) -> Result<Vec<(SessionId, RunId)>, StoreError> {
+    let mut sql = "SELECT l.session_id, l.run_id FROM leases l JOIN runs r ON r.run_id = l.run_id
+         WHERE l.ended = 0 AND l.dismissed = 0 AND r.backend_profile = $1"
+        .to_owned();
+    let mut args = vec![profile.into()];
+    if let Some(tenant_id) = tenant_id {
+        sql += " AND r.tenant_id = $2";
+        args.push(tenant_id.into());
+    }
+    db.read(sql, args, |row| Ok((row.id()?, row.id()?))).await
 }

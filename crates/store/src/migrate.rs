@@ -12,6 +12,7 @@ pub struct Migration {
 
 pub const SQLITE: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/sqlite/0001_kernel.sql") },
+    Migration { id: "0002_profile_owners", sql: include_str!("../migrations/sqlite/0002_profile_owners.sql") },
     Migration { id: "0005_store_health", sql: include_str!("../migrations/sqlite/0005_store_health.sql") },
 ];
 
@@ -20,6 +21,7 @@ pub const VOLATILE: &str = include_str!("../migrations/sqlite/volatile.sql");
 
 pub const POSTGRES: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/postgres/0001_kernel.sql") },
+    Migration { id: "0002_profile_owners", sql: include_str!("../migrations/postgres/0002_profile_owners.sql") },
     Migration { id: "0005_store_health", sql: include_str!("../migrations/postgres/0005_store_health.sql") },
 ];
 
@@ -62,7 +64,8 @@ mod tests {
         assert_eq!(outstanding(SQLITE, &applied("0001_kernel", &sum)).unwrap().len(), SQLITE.len() - 1);
         assert!(outstanding(SQLITE, &applied("0001_kernel", "other")).is_err());
         assert!(outstanding(SQLITE, &applied("0001_other", &sum)).is_err());
-        let ahead = [applied("0001_kernel", &sum), applied("0002_later", "x")].concat();
+        let known = SQLITE.iter().map(|step| (step.id.to_owned(), step.checksum()));
+        let ahead: Vec<_> = known.chain(applied("9999_later", "x")).collect();
         assert!(outstanding(SQLITE, &ahead).is_err());
     }
 }

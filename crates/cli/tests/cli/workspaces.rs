@@ -90,11 +90,17 @@ fn a_private_repository_is_fetched_with_a_credential_that_nobody_else_sees() {
     git(&repository, &["add", "."], b"");
     git(&repository, &["commit", "--quiet", "-m", "one"], b"");
     let forge = GitServer::start(place.path());
-    let mut inn = Inn::open_on(Engine::Sqlite, &CODEX, "process", &[("OSTLER_WORKSPACES__GIT_PROTOCOLS", "http")]);
+    let mut inn = Inn::open_on(
+        Engine::Sqlite,
+        &CODEX,
+        "process",
+        &[("OSTLER_WORKSPACES__GIT_PROTOCOLS", "http"), ("OSTLER_OUTGOING__ALLOW", "127.0.0.1")],
+    );
+    let host = forge.url.strip_prefix("http://").unwrap();
     let credentials = inn.home.data_dir.join("git-credentials");
     std::fs::create_dir(&credentials).unwrap();
     for (name, password) in [("right", PASSWORD), ("wrong", "not-the-password")] {
-        std::fs::write(credentials.join(name), format!("username={USER}\npassword={password}\n")).unwrap();
+        std::fs::write(credentials.join(name), format!("username={USER}\npassword={password}\nhost={host}\n")).unwrap();
     }
     let look = "cat changed; git config --list --show-origin; git remote -v; env; cat .git/config .git/FETCH_HEAD";
     let workspace = |credential: &str| {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use super::{AgentConfig, ProfileConfig, PutCredential, config::fill, unavailable};
+use super::{AgentConfig, Destination, ProfileConfig, PutCredential, config::fill, unavailable};
 use crate::{
     Failure,
     backends::secret_keys,
@@ -74,11 +74,15 @@ impl Credential {
         Ok(self)
     }
 
-    /// Replaces `config.toml` and nothing else.
-    pub fn put_config(mut self, text: &str) -> Result<Self, Failure> {
+    /// Replaces `config.toml`. A stored credential was given for the destination that the config named when it was set;
+    /// under another destination it is removed. The answer says whether it was.
+    pub fn put_config(mut self, text: &str) -> Result<(Self, bool), Failure> {
         check_file(CONFIG, text)?;
+        let destination = |text: &str| ProfileConfig::read(text).ok().map(|config| Destination::of(&config));
+        let same = self.text(CONFIG).is_some_and(|before| destination(before) == destination(text));
+        let dropped = !same && self.files.remove(AUTH).is_some();
         self.files.insert(CONFIG.to_owned(), text.to_owned().into());
-        Ok(self)
+        Ok((self, dropped))
     }
 
     /// What the config says; for want of one, what the profile's name says.
@@ -256,13 +260,37 @@ mod tests {
     fn a_new_config_keeps_the_credential_and_a_new_credential_the_config() {
         let both =
             Credential::default().put("deepseek", &files(&[(AUTH, "{\"A\":\"1\"}"), (CONFIG, "a = 1")])).unwrap();
-        let configured = both.clone().put_config("a = 2").unwrap();
-        assert_eq!((configured.text(AUTH), configured.text(CONFIG)), (Some("{\"A\":\"1\"}"), Some("a = 2")));
+        let (configured, dropped) = both.clone().put_config("model = \"m\"\na = 1").unwrap();
+        assert_eq!((configured.text(AUTH), dropped), (Some("{\"A\":\"1\"}"), false));
+        assert_eq!(configured.text(CONFIG), Some("model = \"m\"\na = 1"));
         let keyed = both.put("deepseek", &key("k")).unwrap();
         assert_eq!((keyed.text(AUTH), keyed.text(CONFIG)), (Some("{\"OPENAI_API_KEY\":\"k\"}\n"), Some("a = 1")));
         let with_config = PutCredential { api_key: key("l").api_key, ..files(&[(CONFIG, "a = 3")]) };
         let at_once = keyed.put("deepseek", &with_config).unwrap();
         assert_eq!((at_once.text(AUTH), at_once.text(CONFIG)), (Some("{\"OPENAI_API_KEY\":\"l\"}\n"), Some("a = 3")));
+    }
+
+    #[test]
+    fn another_destination_drops_the_credential() {
+        let set = |config: &str| Credential::default().put("mine", &files(&[(AUTH, "{}"), (CONFIG, config)])).unwrap();
+        for (before, after) in [
+            (MODEL, MODEL.replace("127.0.0.1:1", "evil.example")),
+            (MODEL, MODEL.replace("http:", "https:")),
+            (MODEL, "[ostler]\nagent = \"acp\"\ncommand = [\"sh\"]".to_owned()),
+            (MODEL, "model = \"m\"".to_owned()),
+            ("model = \"m\"", "model_provider = \"evil\"".to_owned()),
+        ] {
+            let (changed, dropped) = set(before).put_config(&after).unwrap();
+            assert_eq!((changed.text(AUTH), dropped), (None, true), "{after}");
+            assert!(!set(before).put_config(before).unwrap().1, "{before}");
+            let (again, dropped) = changed.put_config(before).unwrap();
+            assert_eq!((again.text(AUTH), dropped), (None, false), "what is gone does not come back");
+        }
+        // A key that was set before there was a config was given for no destination.
+        let keyed = Credential::default().put("mine", &key("k")).unwrap();
+        assert_eq!(keyed.put_config(MODEL).unwrap().0.text(AUTH), None);
+        let at_once = set(MODEL).put("mine", &files(&[(AUTH, "{\"B\":\"2\"}"), (CONFIG, "model = \"m\"")])).unwrap();
+        assert_eq!(at_once.text(AUTH), Some("{\"B\":\"2\"}"), "one that comes with the config is for it");
     }
 
     #[test]
@@ -311,8 +339,8 @@ mod tests {
         assert_eq!(rule(Credential::default(), "codex"), "profile-secret-missing");
         assert_eq!(rule(Credential::default(), "model"), "profile-secret-missing");
         let acp = "[ostler]\nagent = \"acp\"\ncommand = [\"q\"]\n[ostler.files]\nx = '${A}'\n";
-        assert_eq!(rule(Credential::default().put_config(acp).unwrap(), "mine"), "profile-template");
-        let local = Credential::default().put_config(MODEL).unwrap();
+        assert_eq!(rule(Credential::default().put_config(acp).unwrap().0, "mine"), "profile-template");
+        let local = Credential::default().put_config(MODEL).unwrap().0;
         assert_eq!(local.home("model").unwrap().1.len(), 0, "a local model server wants no key");
     }
 

@@ -51,7 +51,8 @@ impl Model {
     }
 
     async fn talk(&self, turn: &Turn, link: Link) -> TurnResult {
-        let endpoint = match Endpoint::open(&self.base_url, &self.model, self.outfit.home.as_deref()).await {
+        let (home, outgoing) = (self.outfit.home.as_deref(), self.outfit.outgoing.as_ref());
+        let endpoint = match Endpoint::open(&self.base_url, &self.model, home, outgoing).await {
             Ok(endpoint) => endpoint,
             Err(trouble) => return Ok(trouble.end()),
         };

@@ -8,8 +8,9 @@ use std::{
 };
 
 use jiff::SignedDuration;
+use ostler_client::outgoing;
 use ostler_crypto::jwk::{Jwk, VerifyingKey};
-use ostler_protocol::{Failure, Timestamp};
+use ostler_protocol::{Failure, Timestamp, outgoing::OutgoingRules};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
@@ -163,7 +164,11 @@ fn http_client(url: &str) -> Result<reqwest::Client, String> {
     let parsed: http::Uri = url.parse().map_err(|e| format!("jwks_url: {e}"))?;
     let host = parsed.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+    // The operator named the host, so it may be inside; tokens of strangers cause the fetch, so a name that comes to mean
+    // this machine or the metadata service of a cloud is not followed there.
+    let rules = OutgoingRules::default().with_host(host);
+    let rules = if is_loopback { rules.with_loopback() } else { rules };
+    let builder = outgoing::restrict_host(reqwest::Client::builder(), host, &rules);
     // The process may have chosen a provider already; then that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = match (parsed.scheme_str(), is_loopback) {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use ostler_protocol::{Failure, outgoing::OutgoingRules};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::worker::webhooks::sender::Reach;
+use super::OutgoingSection;
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebhooksSection {
-    /// Lets webhooks be on this machine, also without TLS. For development.
+    /// Lets webhooks be on this machine, also without TLS. For development; `outgoing.allow` lists other addresses.
     pub allow_loopback: bool,
     /// A receiver must have answered within this time.
     pub timeout_ms: u64,
@@ -25,8 +26,10 @@ impl Default for WebhooksSection {
 }
 
 impl WebhooksSection {
-    pub fn reach(&self) -> Reach {
-        if self.allow_loopback { Reach::Loopback } else { Reach::Public }
+    /// Where webhooks may be.
+    pub fn rules(&self, outgoing: &OutgoingSection) -> Result<OutgoingRules, Failure> {
+        let rules = outgoing.rules()?;
+        Ok(if self.allow_loopback { rules.with_loopback() } else { rules })
     }
 
     pub fn timeout(&self) -> Duration {

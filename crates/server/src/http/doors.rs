@@ -89,7 +89,7 @@ pub fn describe(document: &mut OpenApi) {
     scheme.description = Some(
         "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \
          who may call it: `browse` everybody with a tenant, `read` also the run's own runner, `submit` clients and \
-         users, `own` users, `provide` clients, `run` runners, `operate` the operator. The operator may call everything."
+         users, `own` users, `inspect` clients and services of the role `provide`, `provide` the latter, `run` runners, `operate` the operator. The operator may call everything."
             .into(),
     );
     let components = document.components.get_or_insert_default();

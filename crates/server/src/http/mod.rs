@@ -80,6 +80,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(runners::register))
         .routes(routes!(backends::list))
         .routes(routes!(provider_profiles::list))
+        .routes(routes!(provider_profiles::list_changes))
         .routes(routes!(provider_profiles::get, provider_profiles::delete))
         .routes(routes!(provider_profiles::put_credential))
         .routes(routes!(provider_profiles::get_config, provider_profiles::put_config))

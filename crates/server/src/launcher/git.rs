@@ -1,6 +1,8 @@
-//! The system's git, told to trust nothing: no configuration but ours, no hooks, no submodules, no prompts, only the
-//! protocols it is given, and a time to be done by. A credential reaches it through a file that a helper reads, never in an
-//! address, an argument or its environment.
+//! The system's git, told to trust nothing: no configuration except ours, no hooks, no submodules, no prompts, only the
+//! protocols it is given, only addresses that were checked, and a deadline. A credential reaches it through a file that a
+//! helper reads, never in an address, an argument or its environment.
+
+mod route;
 
 use std::{
     path::{Path, PathBuf},
@@ -10,19 +12,27 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind,
-    events::clip,
+    outgoing::OutgoingRules,
     redaction::Redactor,
     workspaces::{GitRef, GitWant},
 };
 use ostler_runner::Tail;
-use tokio::{process::Command, time::timeout};
+use tokio::{process::Command, sync::OnceCell, time::timeout};
 
-const MESSAGE_CHARS_MAX: usize = 300;
+use route::Route;
+
+/// The first git that can be told which addresses a name has (`http.curloptResolve`).
+const PINNING_VERSION: (u32, u32) = (2, 37);
+/// One message for every failure of a connection, so that nobody learns from it which hosts and ports answer. The log has
+/// the details.
+const FETCH_FAILED: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
 
 /// How to run it.
 pub struct Git<'a> {
     pub protocols: &'a [String],
     pub timeout: Duration,
+    /// Where it may connect to.
+    pub outgoing: &'a OutgoingRules,
     /// For the servers of this address: its origin, and the file with `username=` and `password=`.
     pub credential: Option<(String, PathBuf)>,
     pub redactor: &'a Redactor,
@@ -39,9 +49,11 @@ impl Git<'_> {
             GitWant::Commit(commit) => commit,
             GitWant::Ref(name) => name,
         };
+        let route = self.route(wanted).await?;
+        let route = &route;
         let fetch = |refspec: String| async move {
             let quiet = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--"];
-            self.run(cache, &[&quiet[..], &[&wanted.repo_url, &refspec]].concat()).await
+            self.run_by(route, cache, &[&quiet[..], &[&route.url, &refspec]].concat()).await
         };
         let fetched = fetch(format!("+{name}:{keep_as}")).await;
         if let GitWant::Commit(commit) = &wanted.want {
@@ -54,6 +66,18 @@ impl Git<'_> {
         fetched?;
         let commit = self.run(cache, &["rev-parse", "--verify", &format!("{keep_as}^{{commit}}")]).await?;
         Ok(commit.trim().to_owned())
+    }
+
+    async fn route(&self, wanted: &GitRef) -> Result<Route, Failure> {
+        let route = Route::find(self.outgoing, wanted).await.map_err(|error| {
+            let host = wanted.server.as_ref().map(|server| server.host.as_str());
+            tracing::warn!(%error, host, "a repository's server may not be connected to, or is unknown");
+            failed(FETCH_FAILED)
+        })?;
+        if route.setting.is_some() && version().await.is_none_or(|version| version < PINNING_VERSION) {
+            return Err(failed("git 2.37 or newer is needed on the server to fetch repositories"));
+        }
+        Ok(route)
     }
 
     async fn has(&self, cache: &Path, commit: &str) -> bool {
@@ -74,20 +98,49 @@ impl Git<'_> {
     }
 
     async fn run(&self, directory: &Path, arguments: &[&str]) -> Result<String, Failure> {
-        let mut child = self.command(directory, arguments).spawn().map_err(|error| failed(&error.to_string()))?;
+        self.run_by(&Route::default(), directory, arguments).await
+    }
+
+    async fn run_by(&self, route: &Route, directory: &Path, arguments: &[&str]) -> Result<String, Failure> {
+        let mut child =
+            self.command(route, directory, arguments).spawn().map_err(|error| failed(&error.to_string()))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(Failure::internal("the pipes were asked for"));
         };
         let whole = async { tokio::join!(Tail::read(stdout), Tail::read(stderr), child.wait()) };
         match timeout(self.timeout, whole).await {
-            Err(_) => Err(failed(&format!("git {} took too long", arguments[0]))),
+            Err(_) => Err(self.refused(arguments[0], "it took too long")),
             Ok((said, _, Ok(status))) if status.success() => Ok(said.shown(self.redactor)),
-            Ok((_, log, _)) => Err(refused(arguments[0], &log.shown(self.redactor))),
+            Ok((_, log, _)) => Err(self.refused(arguments[0], &log.shown(self.redactor))),
         }
     }
 
-    fn command(&self, directory: &Path, arguments: &[&str]) -> Command {
+    /// What git's words mean for the run. Only what another try could mend is tried again.
+    fn refused(&self, verb: &str, log: &str) -> Failure {
+        let says = |words: &[&str]| words.iter().any(|word| log.contains(word));
+        if says(&["couldn't find remote ref", "not our ref", "Needed a single revision"]) {
+            return unknown();
+        }
+        let denied = ["Authentication failed", "could not read Username", "could not read Password"];
+        // Without a credential it is a connection that failed, like any other.
+        if self.credential.is_some() && says(&denied) {
+            let message = "the repository wants another credential";
+            return Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message);
+        }
+        if says(&["transport '"]) && says(&["not allowed"]) {
+            let message = "this protocol is not allowed";
+            return Failure::rule(FailureKind::TenantPolicyDenied, "workspace-git-protocol", message);
+        }
+        tracing::warn!(verb, log, "git failed");
+        if verb == "fetch" {
+            failed(FETCH_FAILED)
+        } else {
+            failed(&format!("git {verb} failed; the server's log says why"))
+        }
+    }
+
+    fn command(&self, route: &Route, directory: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("git");
         let settings = [
             "core.hooksPath=/dev/null",
@@ -98,12 +151,15 @@ impl Git<'_> {
             "maintenance.auto=false",
             "init.defaultBranch=main",
             "credential.helper=",
+            // Servers may name others to fetch from.
+            "transfer.bundleURI=false",
         ];
         command.args(settings.iter().flat_map(|setting| ["-c", setting]));
+        command.args(route.setting.iter().flat_map(|setting| ["-c", setting]));
         if let Some((origin, file)) = &self.credential {
             // For this origin only, and to read it only.
             let path = file.display().to_string().replace('\'', r"'\''");
-            let helper = format!("!f() {{ test \"$1\" = get && cat '{path}'; }}; f");
+            let helper = format!("!f() {{ test \"$1\" = get && grep -E '^(username|password)=' '{path}'; }}; f");
             command.args(["-c", &format!("credential.{origin}.helper={helper}")]);
         }
         command.args(arguments).current_dir(directory).env_clear();
@@ -112,7 +168,9 @@ impl Git<'_> {
         command.envs(passed.iter().filter_map(|(ours, its)| Some((its, std::env::var_os(ours)?))));
         command.env("GIT_ALLOW_PROTOCOL", self.protocols.join(":")).env("GIT_TERMINAL_PROMPT", "0");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_LFS_SKIP_SMUDGE", "1");
-        command.env("HOME", "/nonexistent").env("LC_ALL", "C").env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");
+        // Without a route nothing is to be connected to.
+        let ssh = route.ssh.as_deref().unwrap_or("false");
+        command.env("HOME", "/nonexistent").env("LC_ALL", "C").env("GIT_SSH_COMMAND", ssh);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
@@ -126,28 +184,126 @@ fn unknown() -> Failure {
     Failure::rule(FailureKind::NotFound, "workspace-git-commit", "the repository has no such commit, branch or tag")
 }
 
-/// What git's words mean for the run. Only what another try could mend is tried again.
-fn refused(verb: &str, log: &str) -> Failure {
-    let says = |words: &[&str]| words.iter().any(|word| log.contains(word));
-    if says(&["couldn't find remote ref", "not our ref", "Needed a single revision"]) {
-        return unknown();
+/// The version of the system's git, looked up once. `None`: it does not say.
+async fn version() -> Option<(u32, u32)> {
+    static VERSION: OnceCell<Option<(u32, u32)>> = OnceCell::const_new();
+    let look = || async {
+        let output = Command::new("git").arg("version").kill_on_drop(true).output();
+        let output = timeout(Duration::from_secs(10), output).await.ok()?.ok()?;
+        read_version(&String::from_utf8_lossy(&output.stdout))
+    };
+    *VERSION.get_or_init(look).await
+}
+
+fn read_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim().strip_prefix("git version ")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Serves the files below a directory, as git's dumb protocol wants them, and counts connections.
+    async fn serve(root: PathBuf) -> (u16, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, count) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
+        let counted = count.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                let path = request.split_whitespace().nth(1).unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
+                let file = std::fs::read(root.join(path.trim_start_matches('/')));
+                let status = if file.is_ok() { "200 OK" } else { "404 Not Found" };
+                let body = file.unwrap_or_default();
+                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+            }
+        });
+        (port, count)
     }
-    if says(&[
-        "Authentication failed",
-        "could not read Username",
-        "could not read Password",
-        "Permission denied (publickey",
-    ]) {
-        let message = "the repository wants a credential, or another one";
-        return Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message);
+
+    fn own(directory: &Path, arguments: &[&str]) {
+        let author = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+        let mut git = std::process::Command::new("git");
+        let output = git.args(author).args(arguments).current_dir(directory).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
-    if says(&["transport '"]) && says(&["not allowed"]) {
-        return Failure::rule(
-            FailureKind::TenantPolicyDenied,
-            "workspace-git-protocol",
-            "this protocol is not allowed",
-        );
+
+    fn wanted(url: String) -> GitRef {
+        let raw = ostler_protocol::RawJson::of(&serde_json::json!({"kind": "git", "repoUrl": url, "ref": "main"}));
+        match ostler_protocol::workspaces::WorkspaceRef::read(&raw).unwrap() {
+            ostler_protocol::workspaces::WorkspaceRef::Git(wanted) => wanted,
+            other => panic!("{other:?}"),
+        }
     }
-    let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word");
-    failed(&clip(&format!("git {verb} failed: {last}"), MESSAGE_CHARS_MAX))
+
+    /// Nobody resolves `pinned.invalid`: git reaches the server only by the address it was given for the name.
+    #[tokio::test]
+    async fn git_connects_to_the_address_that_it_is_given_for_a_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (port, reached) = serve(scratch.path().to_owned()).await;
+        let (protocols, outgoing, redactor) = (["http".to_owned()], OutgoingRules::default(), Redactor::new(&[]));
+        let timeout = Duration::from_secs(30);
+        let git = Git { protocols: &protocols, timeout, outgoing: &outgoing, credential: None, redactor: &redactor };
+        let url = format!("http://pinned.invalid:{port}/a.git");
+        let setting = Some(format!("http.curloptResolve=pinned.invalid:{port}:127.0.0.1"));
+        for (setting, connects) in [(None, false), (setting, true)] {
+            let route = Route { url: url.clone(), setting, ssh: None };
+            git.run_by(&route, scratch.path(), &["ls-remote", &url]).await.unwrap_err();
+            assert_eq!(reached.load(Ordering::SeqCst) > 0, connects);
+        }
+    }
+
+    /// A repository may say that its objects lie elsewhere; nobody has checked that place.
+    #[tokio::test]
+    async fn git_does_not_follow_a_repository_to_another_server() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (work, web, inner) =
+            (scratch.path().join("work"), scratch.path().join("web"), scratch.path().join("inner"));
+        for folder in [&work, &web, &inner] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        own(&work, &["init", "--quiet", "--initial-branch=main"]);
+        own(&work, &["commit", "--quiet", "--allow-empty", "-m", "one"]);
+        own(scratch.path(), &["clone", "--quiet", "--bare", "--no-local", "work", "web/a.git"]);
+        own(&web.join("a.git"), &["update-server-info"]);
+        std::fs::rename(web.join("a.git/objects"), inner.join("objects")).unwrap();
+        let (inside, reached) = serve(inner).await;
+        std::fs::create_dir_all(web.join("a.git/objects/info")).unwrap();
+        let elsewhere = format!("http://127.0.0.1:{inside}/objects\n");
+        std::fs::write(web.join("a.git/objects/info/http-alternates"), elsewhere).unwrap();
+        let (port, asked) = serve(web).await;
+        let (protocols, redactor) = (["http".to_owned()], Redactor::new(&[]));
+        let outgoing = OutgoingRules::default().with_loopback();
+        let timeout = Duration::from_secs(30);
+        let git = Git { protocols: &protocols, timeout, outgoing: &outgoing, credential: None, redactor: &redactor };
+        let cache = scratch.path().join("cache");
+        std::fs::create_dir(&cache).unwrap();
+        let failure = git.fetch(&cache, &wanted(format!("http://127.0.0.1:{port}/a.git")), "refs/x").await.unwrap_err();
+        assert_eq!(failure.message, FETCH_FAILED);
+        assert!(asked.load(Ordering::SeqCst) > 0);
+        assert_eq!(reached.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn the_version_of_git_is_read_from_what_it_says() {
+        assert_eq!(read_version("git version 2.47.3\n"), Some((2, 47)));
+        assert_eq!(read_version("git version 2.39.5 (Apple Git-154)"), Some((2, 39)));
+        assert_eq!(read_version("git version 3.0"), Some((3, 0)));
+        assert_eq!((read_version("hg 5"), read_version("")), (None, None));
+    }
 }

@@ -12,7 +12,7 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind,
     ids::RunnerJobId,
-    provider_profiles::AgentConfig,
+    provider_profiles::{AgentConfig, ProfileOwner},
     runner_jobs::{JobPhase, RunnerJob},
 };
 use ostler_runner::{
@@ -26,7 +26,10 @@ use super::workspaces;
 use crate::{
     app::{App, RunRef, is_store_failure},
     directories,
-    service::{provider_profiles, runs, session_storage},
+    service::{
+        provider_profiles::{self, Furnishing},
+        runs, session_storage,
+    },
 };
 
 /// The directory of homes, in the data directory.
@@ -50,11 +53,15 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fa
 }
 
 async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
-    let (config, files) = provider_profiles::outfit(app, &run.backend_profile).await?;
+    let Furnishing { config, files, owner } =
+        provider_profiles::furnish(app, &run.tenant_id, &run.backend_profile).await?;
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
     let bare = Outfit { prices: config.prices, ..Outfit::bare(config.agent) };
     let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app), ..bare };
+    if owner != ProfileOwner::Operator {
+        outfit.outgoing = Some(app.config.outgoing.rules()?);
+    }
     // The operator's token is in there, and what other agents were given.
     outfit.hidden = vec![app.config.data_dir()?];
     if outfit.agent.is_program() {

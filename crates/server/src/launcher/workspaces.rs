@@ -44,13 +44,13 @@ pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
             own.join("work")
         }
         WorkspaceRef::Local { path } => check_local(app, &path)?,
-        WorkspaceRef::Git(wanted) => check_out(app, &wanted, &own, run.run_id).await?,
+        WorkspaceRef::Git(wanted) => check_out(app, &wanted, &own, run).await?,
     };
     Ok(Workspace { directory, changes: own.join("changes") })
 }
 
 /// Refuses a reference that this server does not allow, before anything is made of it.
-pub fn check(app: &App, workspace: &WorkspaceRef) -> Result<(), Failure> {
+pub fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(), Failure> {
     match workspace {
         WorkspaceRef::None => Ok(()),
         WorkspaceRef::Local { path } => check_local(app, path).map(drop),
@@ -59,7 +59,7 @@ pub fn check(app: &App, workspace: &WorkspaceRef) -> Result<(), Failure> {
                 let message = format!("this server does not fetch repositories by {}", wanted.protocol);
                 return Err(denied("workspace-git-protocol", message));
             }
-            credential(app, wanted).map(drop)
+            credential(app, tenant_id, wanted).map(drop)
         }
     }
 }
@@ -86,20 +86,26 @@ fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
     Ok(real)
 }
 
-async fn check_out(app: &App, wanted: &GitRef, own: &Path, run_id: RunId) -> Result<PathBuf, Failure> {
+async fn check_out(app: &App, wanted: &GitRef, own: &Path, run: &Run) -> Result<PathBuf, Failure> {
     let directory = own.join("work");
     if directory.exists() {
         return Ok(directory);
     }
-    let section = &app.config.workspaces;
+    let (section, outgoing) = (&app.config.workspaces, app.config.outgoing.rules()?);
     let git = Git {
         protocols: &section.git_protocols,
         timeout: Duration::from_millis(section.git_timeout_ms),
-        credential: credential(app, wanted)?,
+        outgoing: &outgoing,
+        credential: credential(app, &run.tenant_id, wanted)?,
         redactor: &app.redactor,
     };
-    let cache = app.config.data_dir()?.join("git").join(&canonical_hash(&wanted.repo_url.as_str().into())[..32]);
-    let (half, keep_as) = (own.join("half"), format!("refs/ostler/{run_id}"));
+    // What was fetched with a credential is for those who may use it: a commit's id alone is no proof.
+    let fetched_by = match &wanted.credential_ref {
+        None => wanted.repo_url.as_str().into(),
+        Some(name) => serde_json::json!([wanted.repo_url, name]),
+    };
+    let cache = app.config.data_dir()?.join("git").join(&canonical_hash(&fetched_by)[..32]);
+    let (half, keep_as) = (own.join("half"), format!("refs/ostler/{}", run.run_id));
     directories::make(&cache)?;
     let commit = git.fetch(&cache, wanted, &keep_as).await?;
     // What an earlier attempt left is in nobody's use.
@@ -110,29 +116,34 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run_id: RunId) -> Res
     Ok(directory)
 }
 
-/// The origin a credential is for, and the file it is in. It goes over no wire that others could listen to.
-fn credential(app: &App, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
+/// The origin a credential is for, and the file it is in. It goes only to a server that its file names, for a tenant that
+/// may use it, and over no wire that others could listen to.
+fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
     let Some(name) = &wanted.credential_ref else { return Ok(None) };
     let file = app.config.data_dir()?.join("git-credentials").join(name);
-    let host = wanted.host();
-    let is_private = wanted.protocol == "https" || wanted.protocol == "http" && is_loopback(host);
-    if !is_private || !file.is_file() {
-        let message = "workspaceRef.credentialRef names no credential of this server, or the repository is neither on https \
-            nor on this machine";
+    let host = wanted.authority();
+    let is_private = wanted.protocol == "https" || wanted.protocol == "http" && is_loopback(wanted);
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let values =
+        |field: &'static str| text.lines().filter_map(move |line| line.trim().strip_prefix(field)?.strip_prefix('='));
+    let is_for_host = values("host").any(|named| named.eq_ignore_ascii_case(host));
+    let is_for_tenant = values("tenant").next().is_none() || values("tenant").any(|named| named == tenant_id);
+    if !text.is_empty() && values("host").next().is_none() {
+        tracing::warn!(name, "a git credential names no host and is not used; add a line such as host=git.example");
+    }
+    if !is_private || !is_for_host || !is_for_tenant {
+        // The same whether it is there or not, and whoever's it is.
+        let message = "workspaceRef.credentialRef names no credential of this server for this repository's host and this \
+            tenant, or the repository is neither on https nor on this machine";
         return Err(Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message));
     }
-    let text = std::fs::read_to_string(&file).map_err(Failure::internal)?;
-    app.redactor.learn(text.lines().filter_map(|line| line.strip_prefix("password=")));
+    app.redactor.learn(values("password"));
     Ok(Some((format!("{}://{host}", wanted.protocol), file)))
 }
 
-fn is_loopback(host: &str) -> bool {
-    let name = host
-        .rsplit_once(':')
-        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
-        .map_or(host, |(name, _)| name);
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+fn is_loopback(wanted: &GitRef) -> bool {
+    let Some(server) = &wanted.server else { return false };
+    server.host == "localhost" || server.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Clears away the workspaces of runs that have ended or that nobody has used for long, and of sessions that take no work.

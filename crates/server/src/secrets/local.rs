@@ -23,6 +23,9 @@ struct Kept {
     resource_version: String,
     updated_at: Timestamp,
     files: BTreeMap<String, String>,
+    /// Absent in what earlier versions wrote.
+    #[serde(default)]
+    credential_dropped: bool,
 }
 
 impl Local {
@@ -91,9 +94,9 @@ fn get(files: &SealedFiles, name: &str) -> Result<Option<Secret>, Failure> {
 }
 
 fn read(text: &[u8]) -> Option<Secret> {
-    let Kept { resource_version, updated_at, files } = serde_json::from_slice(text).ok()?;
+    let Kept { resource_version, updated_at, files, credential_dropped } = serde_json::from_slice(text).ok()?;
     let files = files.into_iter().map(|(name, text)| (name, text.into())).collect();
-    Some(Secret { resource_version, updated_at, credential: Credential::new(files) })
+    Some(Secret { resource_version, updated_at, credential: Credential::new(files), credential_dropped })
 }
 
 fn put(files: &SealedFiles, name: &str, secret: &Secret) -> Result<(), Failure> {
@@ -102,6 +105,7 @@ fn put(files: &SealedFiles, name: &str, secret: &Secret) -> Result<(), Failure> 
         resource_version: secret.resource_version.clone(),
         updated_at: secret.updated_at,
         files: credential.map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect(),
+        credential_dropped: secret.credential_dropped,
     };
     files.put(name, &Zeroizing::new(serde_json::to_vec(&kept).map_err(Failure::internal)?))
 }
@@ -127,7 +131,8 @@ mod tests {
             (CONFIG.to_owned(), format!("pl4nted = \"{version}\"").into()),
         ]);
         let resource_version = version.to_owned();
-        Secret { resource_version, updated_at: Timestamp::UNIX_EPOCH, credential: Credential::new(files) }
+        let credential = Credential::new(files);
+        Secret { resource_version, updated_at: Timestamp::UNIX_EPOCH, credential, credential_dropped: false }
     }
 
     async fn put(store: &Local, name: &str, version: &str) {
@@ -180,6 +185,16 @@ mod tests {
         // What cannot be read can still be removed, and then set again.
         other.delete("a").await.unwrap();
         put(&other, "a", "2").await;
+    }
+
+    #[tokio::test]
+    async fn what_earlier_versions_wrote_is_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = Local::open(scratch.path().to_owned(), key(1)).unwrap();
+        let text = r#"{"resourceVersion":"1","updatedAt":"2026-01-01T00:00:00Z","files":{"config.toml":"a = 1"}}"#;
+        store.0.put("a", text.as_bytes()).unwrap();
+        let read = store.get("a").await.unwrap().unwrap();
+        assert_eq!((read.credential.text(CONFIG), read.credential_dropped), (Some("a = 1"), false));
     }
 
     #[tokio::test]

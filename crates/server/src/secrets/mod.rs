@@ -20,6 +20,8 @@ pub struct Secret {
     pub resource_version: String,
     pub updated_at: Timestamp,
     pub credential: Credential,
+    /// A credential was removed because the config names another destination, and none was set since.
+    pub credential_dropped: bool,
 }
 
 pub enum SecretStore {

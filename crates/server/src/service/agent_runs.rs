@@ -144,7 +144,7 @@ async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session
     let said = said(app, caller, &input.thread_id, user).await?;
     let asked = asked_run(app, session, payload(user, &said, &context(app, caller, input).await?)).await?;
     let admitted = runs::admit(app, caller, &asked).await?;
-    provider_profiles::check_ready(app, &admitted.backend_profile).await?;
+    provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
     let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
     Ok(AskedRun::Turn { fresh: Box::new(fresh), busy: app.config.agent_runs.busy })
 }
@@ -208,7 +208,7 @@ async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<Cre
     let (policy, chosen) = (&app.config.policy, &app.config.agent_runs);
     let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
     let mut execution = json!({"approval": chosen.approval.min(policy.ceiling.approval)});
-    if provider_profiles::has_credential(app, &chosen.backend_profile).await? {
+    if provider_profiles::has_credential(app, &session.tenant_id, &chosen.backend_profile).await? {
         let credential = json!({"profile": chosen.backend_profile, "secretRef": secret_ref(&chosen.backend_profile)});
         execution["secretScope"] = json!({"providerCredentials": [credential]});
     }

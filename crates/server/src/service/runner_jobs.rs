@@ -30,7 +30,7 @@ pub async fn create(
     app.accepting()?;
     let known = app.run_ref(run_id).await?;
     caller.may_control(&known)?;
-    provider_profiles::check_ready(app, &known.backend_profile).await?;
+    provider_profiles::check_ready(app, &known.tenant_id, &known.backend_profile).await?;
     let op = create_op(app, &known, &asked)?;
     match app.submit(&known, Op::CreateJob(Box::new(op))).await? {
         Reply::Job(job, created) => Ok((*job, created)),

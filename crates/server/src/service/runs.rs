@@ -44,7 +44,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
             return Ok((known, false));
         }
         if asked.command.is_some() {
-            provider_profiles::check_ready(app, &admitted.backend_profile).await?;
+            provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
         }
         let session = session(app, caller, &asked, &admitted).await?;
         let op = create_op(app, caller, &asked, &admitted, &request_hash, &session, None)?;
@@ -65,11 +65,11 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
 pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<AdmittedRun, Failure> {
     let admitted = redacted(app, app.config.policy.admit(asked)?)?;
     caller.may_submit(&admitted.tenant_id)?;
-    workspaces::check(app, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
+    workspaces::check(app, &admitted.tenant_id, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
     app.name("projectId", &admitted.project_id)?;
     app.name("providerId", &admitted.provider_id)?;
     let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
-    provider_profiles::check_named(app, &admitted.backend_profile, credentials).await?;
+    provider_profiles::check_named(app, &admitted.tenant_id, &admitted.backend_profile, credentials).await?;
     Ok(admitted)
 }
 

@@ -23,6 +23,7 @@ use crate::{
     app::{App, store_failure},
     auth::Principal,
     clock::fill,
+    worker::webhooks::sender::check_url,
 };
 
 /// What tells a receiver nothing but that it is reached.
@@ -38,7 +39,7 @@ const OVERFULL_AT_ONCE: u32 = 100;
 /// Sets an agent's webhook, with a new secret. What still waits goes to the new one.
 pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWebhook) -> Result<NewWebhook, Failure> {
     owned(app, caller, agent_id).await?;
-    let url = app.config.webhooks.reach().check(&asked.url)?;
+    let url = check_url(&app.config.webhooks.rules(&app.config.outgoing)?, &asked.url)?;
     let mut random = [0; SECRET_BYTES_MIN];
     fill(&mut random);
     let secret = secret_text(&random);

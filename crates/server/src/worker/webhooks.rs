@@ -39,7 +39,8 @@ const STORE_PATIENCE: Duration = Duration::from_secs(10);
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 pub async fn run(app: App) {
-    let sender = match Sender::new(app.config.webhooks.reach(), app.config.webhooks.timeout()) {
+    let rules = app.config.webhooks.rules(&app.config.outgoing);
+    let sender = match rules.and_then(|rules| Sender::new(rules, app.config.webhooks.timeout())) {
         Ok(sender) => Arc::new(sender),
         Err(failure) => {
             tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks cannot be told anything");

@@ -475,7 +475,10 @@ async fn provider_profiles(server: &TestServer) {
         assert_eq!((&set["agent"], &set["configured"]), (&json!(agent), &json!(true)));
     }
     let config = json!({"config": "model = \"another\""});
-    server.call("PUT", &format!("{path}/config"), &config).await.with_status(200);
+    let changed = server.call("PUT", &format!("{path}/config"), &config).await.with_status(200);
+    assert_eq!(changed["credentialDropped"], true, "it was given for another destination");
+    server.call("PUT", &format!("{path}/credential"), &json!({"files": {"auth.json": auth}})).await.with_status(200);
+    assert!(lists(server, "/api/v1/provider-profile-changes", "changes", "profile", "proved").await);
     assert_eq!(server.get(&format!("{path}/config")).await.with_status(200)["config"], config["config"]);
     assert!(lists(server, "/api/v1/provider-profiles", "providerProfiles", "profile", "proved").await);
     assert!(!server.get(path).await.text.contains("pl4nted"));

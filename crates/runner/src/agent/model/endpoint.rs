@@ -3,8 +3,8 @@
 
 use std::{io::ErrorKind, path::Path};
 
-use ostler_client::web_client;
-use ostler_protocol::{FailureKind, redaction::Redactor};
+use ostler_client::{restricted_web_client, web_client};
+use ostler_protocol::{FailureKind, outgoing::OutgoingRules, redaction::Redactor};
 use reqwest::{
     Client, Response, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
@@ -75,9 +75,18 @@ struct KeyFile {
 }
 
 impl Endpoint {
-    pub async fn open(base_url: &str, model: &str, home: Option<&Path>) -> Result<Self, Trouble> {
-        let client =
-            web_client(base_url).map_err(|failure| Trouble::new(FailureKind::BackendFailed, failure.message))?;
+    /// `outgoing` bounds where the endpoint may be, unless the operator named it.
+    pub async fn open(
+        base_url: &str,
+        model: &str,
+        home: Option<&Path>,
+        outgoing: Option<&OutgoingRules>,
+    ) -> Result<Self, Trouble> {
+        let client = match outgoing {
+            None => web_client(base_url),
+            Some(rules) => restricted_web_client(base_url, rules),
+        };
+        let client = client.map_err(|failure| Trouble::new(FailureKind::BackendFailed, failure.message))?;
         let key = match home {
             Some(home) => read_key(&home.join(KEY_FILE)).await?,
             None => None,

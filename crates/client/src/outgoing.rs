@@ -1,0 +1,303 @@
+//! Connections that are made for a caller. The caller chose the address, so nothing about it is trusted: a name is resolved
+//! once, each of its addresses is checked, and the connection is made to a checked address. A name that means something
+//! else a moment later changes nothing.
+
+use std::{
+    error::Error,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::outgoing::OutgoingRules;
+use reqwest::{
+    ClientBuilder, Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect::Policy,
+};
+use tokio::time::{Duration, timeout};
+
+const LOOKUP_MS_MAX: u64 = 10_000;
+
+/// Why a URL may not be connected to, in words for the caller who chose it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Refused {
+    NotAUrl,
+    NotHttps,
+    NoHostOrUser,
+    Address,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAUrl => "not a URL",
+            Self::NotHttps => "it must be https",
+            Self::NoHostOrUser => "it must have a host, and no user",
+            Self::Address => "its address is not a public one",
+        })
+    }
+}
+
+impl Error for Refused {}
+
+/// Checks everything about a URL that can be checked without resolving its name. Plain HTTP is for hosts that the operator
+/// has listed.
+pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, Refused> {
+    let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
+    let host = url.host_str().filter(|host| !host.is_empty());
+    let address = address_of(&url);
+    let is_own = is_own_name(&url);
+    match url.scheme() {
+        "https" => {}
+        "http" if host.is_some_and(|host| rules.lists(host)) || is_own && rules.admits_loopback() => {}
+        _ => return Err(Refused::NotHttps),
+    }
+    let Some(host) = host else { return Err(Refused::NoHostOrUser) };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Refused::NoHostOrUser);
+    }
+    if address.is_some_and(|address| !rules.admits(host, address)) || is_own && !rules.admits_loopback() {
+        return Err(Refused::Address);
+    }
+    Ok(url)
+}
+
+fn address_of(url: &Url) -> Option<IpAddr> {
+    url.host_str()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// `localhost` and the names below it are this machine, whatever the resolver says (RFC 6761).
+fn is_own_name(url: &Url) -> bool {
+    let name = url.host_str().unwrap_or_default().trim_end_matches('.');
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// The addresses of a URL's host that may be connected to, with the URL's port. For programs that connect by themselves.
+pub async fn resolve(rules: &OutgoingRules, url: &Url) -> io::Result<Vec<SocketAddr>> {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port_or_known_default().unwrap_or(0);
+    addresses(rules, host, port).await
+}
+
+/// The addresses of a host that may be connected to. `Err` if there is none, or if the name cannot be resolved in time.
+pub async fn addresses(rules: &OutgoingRules, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let found = timeout(Duration::from_millis(LOOKUP_MS_MAX), tokio::net::lookup_host((name, port))).await;
+    let found = found.map_err(io::Error::other)??;
+    let mut admitted: Vec<_> = found.filter(|address| rules.admits(name, address.ip())).collect();
+    admitted.dedup();
+    if admitted.is_empty() { Err(io::Error::other(Refused::Address)) } else { Ok(admitted) }
+}
+
+/// Whether an error of a connection was the resolver's refusal.
+pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(found) = cause {
+        // An I/O error does not count what it wraps as its source.
+        let wrapped = found.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if found.is::<Refused>() || wrapped.is_some_and(|wrapped| wrapped.is::<Refused>()) {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
+}
+
+/// Makes a client keep to these rules: checked addresses, no redirects, no proxy. A URL with an address instead of a name
+/// is never resolved, so it must be checked with [`check_url`] first.
+pub fn restrict(builder: ClientBuilder, rules: &OutgoingRules) -> ClientBuilder {
+    let rules = rules.clone();
+    let admits = move |host: &str, address: IpAddr| rules.admits(host, address);
+    restrict_with(builder, CheckedResolver { admits: Arc::new(admits), lookup: Arc::new(system_lookup) })
+}
+
+/// Makes a client follow the name of this host only to addresses that the rules allow. Other names are those of proxies that
+/// the operator has set, and are left alone.
+pub fn restrict_host(builder: ClientBuilder, host: &str, rules: &OutgoingRules) -> ClientBuilder {
+    let resolver = CheckedResolver { admits: of_host(host, rules), lookup: Arc::new(system_lookup) };
+    builder.redirect(Policy::none()).dns_resolver(Arc::new(resolver))
+}
+
+fn of_host(host: &str, rules: &OutgoingRules) -> Arc<Admits> {
+    let (rules, host) = (rules.clone(), host.to_owned());
+    Arc::new(move |name, address| !name.eq_ignore_ascii_case(&host) || rules.admits(name, address))
+}
+
+fn restrict_with(builder: ClientBuilder, resolver: CheckedResolver) -> ClientBuilder {
+    builder.no_proxy().redirect(Policy::none()).dns_resolver(Arc::new(resolver))
+}
+
+fn system_lookup(name: String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+    Box::pin(async move { tokio::net::lookup_host((name, 0)).await.map(Iterator::collect) })
+}
+
+type Lookup = dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+type Admits = dyn Fn(&str, IpAddr) -> bool + Send + Sync;
+
+/// Resolves a name to the addresses that may be connected to.
+struct CheckedResolver {
+    admits: Arc<Admits>,
+    lookup: Arc<Lookup>,
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let host = name.as_str().to_owned();
+        let (admits, found) = (self.admits.clone(), (self.lookup)(host.clone()));
+        Box::pin(async move {
+            let admitted: Vec<_> = found.await?.into_iter().filter(|address| admits(&host, address.ip())).collect();
+            if admitted.is_empty() {
+                return Err(Refused::Address.into());
+            }
+            Ok(Box::new(admitted.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        sync::{
+            Mutex,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    fn rules(entries: &[&str]) -> OutgoingRules {
+        OutgoingRules::read(&entries.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn allows(entries: &[&str], url: &str) -> bool {
+        check_url(&rules(entries), url).is_ok()
+    }
+
+    #[test]
+    fn without_rules_only_https_to_a_public_host_is_allowed() {
+        for good in [
+            "https://agent.example/hook",
+            "https://agent.example:8443/a?b=c",
+            "https://8.8.8.8/",
+            "https://[2606:4700::1]/",
+        ] {
+            assert!(allows(&[], good), "{good}");
+        }
+        for bad in [
+            "http://agent.example/hook",
+            "http://127.0.0.1:9/",
+            "https://127.0.0.1/",
+            "https://10.0.0.1/",
+            "https://169.254.169.254/latest/meta-data",
+            "https://[::1]/",
+            "https://localhost/",
+            "https://localhost.:8443/",
+            "https://agent.localhost/",
+            "https://[::ffff:8.8.8.8]/",
+            "https://[fd00::1]/",
+            // Other ways to write 127.0.0.1.
+            "https://2130706433/",
+            "https://0x7f.1/",
+            "https://0177.0.0.1/",
+            "https://user@agent.example/",
+            "https://:secret@agent.example/",
+            "ftp://agent.example/",
+            "file:///etc/passwd",
+            "https://",
+            "agent.example",
+            "",
+        ] {
+            assert!(!allows(&[], bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_listed_may_be_reached_without_tls_and_nothing_else() {
+        let loopback = ["127.0.0.0/8", "::1"];
+        for good in ["http://127.0.0.1:9/hook", "http://localhost:9/", "http://[::1]:9/", "https://localhost/"] {
+            assert!(allows(&loopback, good), "{good}");
+        }
+        for bad in ["http://agent.example/", "http://10.0.0.1/", "https://192.168.0.1/", "http://localhost.example/"] {
+            assert!(!allows(&loopback, bad), "{bad}");
+        }
+        assert!(allows(&["git.internal"], "http://git.internal/") && allows(&["10.0.0.0/8"], "http://10.1.2.3/"));
+        assert!(!allows(&["10.0.0.0/8"], "http://git.internal/"), "its address is not known yet");
+    }
+
+    #[tokio::test]
+    async fn a_name_of_this_machine_has_no_address_that_may_be_used() {
+        assert!(addresses(&rules(&[]), "localhost", 80).await.is_err_and(|error| is_refused(&error)));
+        let found = addresses(&rules(&["127.0.0.0/8", "::1"]), "localhost", 80).await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
+        assert!(addresses(&rules(&["localhost"]), "localhost", 80).await.is_err(), "a name alone never leads here");
+    }
+
+    #[test]
+    fn a_host_that_the_operator_named_may_be_inside_and_never_this_machine() {
+        let admits = of_host("id.internal", &rules(&[]).with_host("id.internal"));
+        let admits = |name: &str, address: &str| admits(name, address.parse().unwrap());
+        assert!(admits("id.internal", "10.0.0.1") && admits("ID.internal", "8.8.8.8"));
+        assert!(!admits("id.internal", "127.0.0.1") && !admits("Id.Internal", "169.254.169.254"));
+        assert!(admits("proxy.internal", "127.0.0.1"), "the operator's proxy is where the operator says");
+    }
+
+    /// Answers every connection with 204, and counts them.
+    async fn listening(address: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+        let counted = count.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 204 -\r\n\r\n").await;
+            }
+        });
+        (address, count)
+    }
+
+    fn client(resolver: CheckedResolver) -> reqwest::Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = reqwest::Client::builder().tls_certs_only([]).pool_max_idle_per_host(0);
+        restrict_with(builder, resolver).build().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_name_with_a_private_address_is_not_connected_to() {
+        let (inside, reached) = listening("127.0.0.1:0").await;
+        let lookup: Arc<Lookup> = Arc::new(move |_| Box::pin(async move { Ok(vec![inside]) }));
+        let rules = rules(&[]);
+        let admits: Arc<Admits> = Arc::new(move |host, address| rules.admits(host, address));
+        let http = client(CheckedResolver { admits, lookup });
+        let error = http.get(format!("http://agent.example:{}/", inside.port())).send().await.unwrap_err();
+        assert!(is_refused(&error), "{error:?}");
+        assert_eq!(reached.load(Ordering::SeqCst), 0);
+    }
+
+    /// The first address stands for a public one, the second for one inside.
+    #[tokio::test]
+    async fn a_name_that_means_something_else_a_moment_later_leads_nowhere_else() {
+        let (outside, reached_outside) = listening("127.0.0.1:0").await;
+        let (inside, reached_inside) = listening(&format!("127.0.0.2:{}", outside.port())).await;
+        let answers = Mutex::new(VecDeque::from([vec![outside], vec![inside, outside], vec![inside]]));
+        let lookup: Arc<Lookup> = Arc::new(move |_| {
+            let answer = answers.lock().unwrap().pop_front().expect("it is resolved once for each connection");
+            Box::pin(async move { Ok(answer) })
+        });
+        let http = client(CheckedResolver { admits: Arc::new(move |_, address| address == outside.ip()), lookup });
+        let post = || http.post(format!("http://agent.example:{}/hook", outside.port())).body("{}").send();
+        for _ in 0..2 {
+            assert_eq!(post().await.unwrap().status(), 204);
+        }
+        assert!(post().await.is_err(), "it means the one inside by now, and nothing else");
+        assert_eq!((reached_outside.load(Ordering::SeqCst), reached_inside.load(Ordering::SeqCst)), (2, 0));
+    }
+}

@@ -1,0 +1,76 @@
+//! Who a profile belongs to, and under which name its secret is stored.
+
+use sha2::{Digest, Sha256};
+
+use super::{SECRET_PREFIX, secret_name};
+use crate::json::hex;
+
+/// Hexadecimal digits of a tenant's hash in the names of its stored secrets.
+const TENANT_DIGITS: usize = 32;
+
+/// The owner of a profile. Runs of every tenant may use the operator's profiles; a tenant's are for its own runs only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileOwner {
+    Operator,
+    Tenant(String),
+}
+
+impl ProfileOwner {
+    /// The tenant if one is named, otherwise the operator.
+    pub fn of(tenant_id: Option<&str>) -> Self {
+        tenant_id.map_or(Self::Operator, |tenant_id| Self::Tenant(tenant_id.to_owned()))
+    }
+
+    pub fn tenant_id(&self) -> Option<&str> {
+        match self {
+            Self::Operator => None,
+            Self::Tenant(tenant_id) => Some(tenant_id),
+        }
+    }
+
+    /// The name under which the secret of `profile` is stored and sealed. Two owners never share one, so a stored secret
+    /// that is moved from one owner's name to another's cannot be opened.
+    pub fn stored_name(&self, profile: &str) -> String {
+        match self {
+            Self::Operator => secret_name(profile),
+            Self::Tenant(_) => format!("{}{profile}", self.prefix()),
+        }
+    }
+
+    /// The profile whose secret is stored under this name, if it is one of this owner's.
+    pub fn profile_of<'a>(&self, stored_name: &'a str) -> Option<&'a str> {
+        stored_name.strip_prefix(self.prefix().as_str())
+    }
+
+    /// A tenant's name may hold any printable character and be longer than a file name, so its hash stands for it.
+    fn prefix(&self) -> String {
+        match self {
+            Self::Operator => SECRET_PREFIX.to_owned(),
+            Self::Tenant(tenant_id) => {
+                let hash = hex(&Sha256::digest(tenant_id.as_bytes()));
+                format!("agentrun-v01-tenant-{}-", &hash[..TENANT_DIGITS])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_owners_share_a_stored_name() {
+        let owners = [ProfileOwner::Operator, ProfileOwner::of(Some("a")), ProfileOwner::of(Some("a-provider"))];
+        for (at, owner) in owners.iter().enumerate() {
+            let name = owner.stored_name("mine");
+            assert_eq!(owner.profile_of(&name), Some("mine"));
+            assert!(owners.iter().enumerate().all(|(other, owner)| other == at || owner.profile_of(&name).is_none()));
+            assert!(
+                name.len() < 200 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            );
+        }
+        assert_eq!(ProfileOwner::Operator.stored_name("codex"), "agentrun-v01-provider-codex", "as it always was");
+        let odd = ProfileOwner::of(Some("../../etc/\u{fc}"));
+        assert!(!odd.stored_name("mine").contains(['/', '.']));
+    }
+}

@@ -1,0 +1,80 @@
+//! Whose profile a name means. The operator's profiles are for every tenant; a tenant's are for itself. A name of the
+//! operator's always means the operator's profile, so that no tenant can put another one in its place.
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    provider_profiles::{BUILT_IN, ProfileOwner, ProfileScope},
+};
+
+use crate::{
+    app::App,
+    auth::{Access, Principal},
+    secrets::Secret,
+};
+
+/// The owner whose profile a caller writes: the tenant that is named, otherwise the caller's own.
+pub fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner, Failure> {
+    Access::Provide.admit(caller)?;
+    let owner = match (scope.tenant_id.as_deref(), caller.tenants()) {
+        (Some(tenant_id), _) => ProfileOwner::of(Some(tenant_id)),
+        (None, None | Some([])) => ProfileOwner::Operator,
+        (None, Some([only])) => ProfileOwner::of(Some(only)),
+        (None, Some(_)) => return Err(tenant_wanted()),
+    };
+    caller.may_provide(&owner)?;
+    Ok(owner)
+}
+
+/// The owner of the profile that a caller means by a name: the tenant that is named; otherwise the operator if the name is
+/// the operator's; otherwise the one tenant of the caller's that has such a profile.
+pub async fn of_read(
+    app: &App,
+    caller: &Principal,
+    profile: &str,
+    scope: &ProfileScope,
+) -> Result<ProfileOwner, Failure> {
+    Access::Inspect.admit(caller)?;
+    if let Some(tenant_id) = scope.tenant_id.as_deref() {
+        caller.is_of(tenant_id)?;
+        return Ok(ProfileOwner::of(Some(tenant_id)));
+    }
+    let stored = app.secrets.list().await?;
+    if is_operators(&stored, profile) {
+        return Ok(ProfileOwner::Operator);
+    }
+    let tenants = caller.tenants().unwrap_or(&app.config.policy.tenants);
+    let owners = tenants.iter().map(|tenant_id| ProfileOwner::of(Some(tenant_id)));
+    let mut having = owners.filter(|owner| stored.contains(&owner.stored_name(profile)));
+    match (having.next(), having.next()) {
+        (Some(_), Some(_)) => Err(tenant_wanted()),
+        (found, _) => Ok(found.unwrap_or(ProfileOwner::Operator)),
+    }
+}
+
+/// Whether a name is the operator's, given the names of all stored secrets. The built-in ones are, set or not.
+pub fn is_operators(stored: &[String], profile: &str) -> bool {
+    BUILT_IN.contains(&profile)
+        || profile == "scripted"
+        || stored.contains(&ProfileOwner::Operator.stored_name(profile))
+}
+
+/// The profile that a run of this tenant means by a name, and its secret if it has one. `None`: there is no such profile.
+pub async fn find(
+    app: &App,
+    tenant_id: &str,
+    profile: &str,
+) -> Result<Option<(ProfileOwner, Option<Secret>)>, Failure> {
+    // One that is there and cannot be opened is the operator's all the same: nothing takes its place.
+    let operators = app.secrets.get(&ProfileOwner::Operator.stored_name(profile)).await?;
+    if operators.is_some() || BUILT_IN.contains(&profile) || profile == "scripted" {
+        return Ok(Some((ProfileOwner::Operator, operators)));
+    }
+    let owner = ProfileOwner::of(Some(tenant_id));
+    let secret = app.secrets.get(&owner.stored_name(profile)).await?;
+    Ok(secret.map(|secret| (owner, Some(secret))))
+}
+
+fn tenant_wanted() -> Failure {
+    let message = "the token is for several tenants; say in tenantId whose profile is meant";
+    Failure::rule(FailureKind::StateConflict, "tenant-id-required", message)
+}

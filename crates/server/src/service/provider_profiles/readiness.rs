@@ -1,0 +1,148 @@
+//! What a run finds of its profile. The profile is looked up by the run's tenant, so a run never uses another tenant's.
+
+use std::collections::BTreeMap;
+
+use ostler_client::outgoing;
+use ostler_protocol::{
+    Failure, FailureKind,
+    policy::ProviderCredential,
+    provider_profiles::{AUTH, AgentConfig, ProfileConfig, ProfileOwner},
+};
+use secrecy::SecretString;
+
+use super::{learn, owners};
+use crate::{
+    app::{App, RunRef},
+    secrets::Secret,
+    service::runs,
+};
+
+/// What a run's agent is started with.
+pub struct Furnishing {
+    pub config: ProfileConfig,
+    /// The files of the agent's home.
+    pub files: BTreeMap<String, SecretString>,
+    pub owner: ProfileOwner,
+}
+
+/// Whether a run of this profile finds what its agent needs. Checked before anything is started for it.
+pub async fn check_ready(app: &App, tenant_id: &str, profile: &str) -> Result<(), Failure> {
+    if needs_none(app, profile) {
+        return Ok(());
+    }
+    furnish(app, tenant_id, profile).await.map(drop)
+}
+
+/// The same for another turn of a run, if the runner that will be started for it is ours: a runner elsewhere brings what it
+/// needs.
+pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
+    if needs_none(app, &run.backend_profile) || runs::read(app, run.run_id).await?.standing_job_id.is_none() {
+        return Ok(());
+    }
+    furnish(app, &run.tenant_id, &run.backend_profile).await.map(drop)
+}
+
+/// A profile that needs no credential needs it named all the same once it has one.
+pub async fn check_named(
+    app: &App,
+    tenant_id: &str,
+    profile: &str,
+    named: &[ProviderCredential],
+) -> Result<(), Failure> {
+    if profile == "scripted" || !named.is_empty() || !needs_none(app, profile) {
+        return Ok(());
+    }
+    if !is_keyed(app, tenant_id, profile).await? {
+        return Ok(());
+    }
+    let message = format!("backendProfile {profile:?} has a credential; the run must name it in secretScope");
+    Err(Failure::rule(FailureKind::SecretUnavailable, "provider-credential-required", message))
+}
+
+/// Whether a run of the profile has a credential to name.
+pub async fn has_credential(app: &App, tenant_id: &str, profile: &str) -> Result<bool, Failure> {
+    if profile == "scripted" {
+        return Ok(false);
+    }
+    let keyed = is_keyed(app, tenant_id, profile).await?;
+    Ok(!needs_none(app, profile) || keyed)
+}
+
+async fn is_keyed(app: &App, tenant_id: &str, profile: &str) -> Result<bool, Failure> {
+    let secret = owners::find(app, tenant_id, profile).await?.and_then(|(_, secret)| secret);
+    Ok(secret.is_some_and(|secret| secret.credential.text(AUTH).is_some()))
+}
+
+fn needs_none(app: &App, profile: &str) -> bool {
+    app.config.policy.credential_free_profiles.iter().any(|name| name == profile)
+}
+
+/// What a run of this tenant starts its agent with.
+pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnishing, Failure> {
+    let Some((owner, secret)) = owners::find(app, tenant_id, profile).await? else {
+        let message = format!("there is no profile {profile:?}");
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-unknown", message));
+    };
+    if let Some(secret) = &secret {
+        learn(app, &secret.credential);
+    }
+    let (config, files) = home(secret.as_ref(), profile)?;
+    // What the operator allows now, not when the profile was set.
+    check_allowed(app, &owner, &config)?;
+    check_addresses(app, &owner, &config).await?;
+    Ok(Furnishing { config, files, owner })
+}
+
+/// The config of a profile and the files of its agent's home.
+pub fn home(
+    secret: Option<&Secret>,
+    profile: &str,
+) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
+    if secret.is_some_and(|secret| secret.credential_dropped) {
+        let message = format!(
+            "the credential of the profile {profile:?} was removed, because its config names another server or command; \
+             set it again, or delete the profile if it needs none"
+        );
+        return Err(
+            Failure::rule(FailureKind::SecretUnavailable, "credential-dropped", message).detail("profile", profile)
+        );
+    }
+    secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(profile)
+}
+
+/// Refuses a tenant's config that names a program, or a server that is not public, unless the operator allows it.
+pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
+    if *owner == ProfileOwner::Operator {
+        return Ok(());
+    }
+    if !app.config.profiles.tenant_commands {
+        config.check_no_command()?;
+    }
+    let rules = app.config.outgoing.rules()?;
+    for url in config.base_urls() {
+        outgoing::check_url(&rules, url).map_err(|why| {
+            let message = format!("base_url of a tenant's profile cannot be used: {why}");
+            Failure::rule(FailureKind::TenantPolicyDenied, "profile-address", message)
+        })?;
+    }
+    Ok(())
+}
+
+/// The addresses of the servers that Codex will connect to by itself. A runner that connects checks them as it does.
+async fn check_addresses(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
+    if *owner == ProfileOwner::Operator || config.agent != AgentConfig::Codex {
+        return Ok(());
+    }
+    let rules = app.config.outgoing.rules()?;
+    for url in config.base_urls() {
+        let resolved = match outgoing::check_url(&rules, url) {
+            Ok(url) => outgoing::resolve(&rules, &url).await.map_err(|error| error.to_string()),
+            Err(why) => Err(why.to_string()),
+        };
+        if let Err(why) = resolved {
+            tracing::info!(why, "the server of a tenant's profile may not be connected to");
+            return Err(Failure::new(FailureKind::ProviderUnavailable, "the provider cannot be reached"));
+        }
+    }
+    Ok(())
+}

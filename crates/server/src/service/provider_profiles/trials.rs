@@ -1,0 +1,128 @@
+//! Trials: an ordinary run with a short prompt says whether a profile works.
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    commands::{CommandType, CreateCommand},
+    ids::ValidationId,
+    policy::Sandbox,
+    provider_profiles::{ProfileOwner, ProfileScope, ValidateProfile, Validation, ValidationRecord, secret_ref},
+    runs::CreateRun,
+};
+use ostler_store as store;
+use serde_json::json;
+
+use super::{get, owners};
+use crate::{
+    app::{App, store_failure},
+    auth::{Access, Principal},
+    service::runs,
+};
+
+/// What a trial asks of the agent, and how long it may take.
+const PROMPT: &str = "Reply with the single word: ready";
+const MS_MAX: i64 = 120_000;
+/// Where a trial's run belongs unless the policy or the caller says otherwise.
+const PROJECT: &str = "ostler/provider-profiles";
+const PROVIDER: &str = "local";
+
+/// Tries a profile: an ordinary run with a short prompt. Answers at once.
+pub async fn validate(
+    app: &App,
+    caller: &Principal,
+    profile: &str,
+    asked: ValidateProfile,
+) -> Result<Validation, Failure> {
+    Access::Provide.admit(caller)?;
+    let profile = app.config.policy.profile(profile)?;
+    let (owner, tenant_id) = place(app, caller, profile, asked.tenant_id.as_deref()).await?;
+    caller.may_provide(&owner)?;
+    let scope = ProfileScope { tenant_id: owner.tenant_id().map(str::to_owned) };
+    let known = get(app, caller, profile, &scope).await?;
+    if !known.configured {
+        let message = known.message.unwrap_or_else(|| "the profile is not configured".into());
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-secret-missing", message));
+    }
+    let client = caller.as_client_of(&tenant_id);
+    let (created, _) = runs::create(app, &client, trial_run(app, profile, tenant_id, asked)).await?;
+    let (Some(command), Some(job)) = (&created.command, &created.runner_job) else {
+        return Err(Failure::internal("a run with a first command has a job"));
+    };
+    let record = ValidationRecord {
+        validation_id: ValidationId::of(created.run.run_id),
+        profile: known.profile,
+        tenant_id: known.tenant_id,
+        resource_version: known.resource_version,
+        run_id: created.run.run_id,
+        command_id: command.command_id,
+        runner_job_id: job.runner_job_id,
+        created_at: created.run.created_at,
+    };
+    store::provider_profiles::insert(&app.db, &record).await.map_err(store_failure)?;
+    find(app, record.validation_id).await
+}
+
+/// Whose profile is tried, and the tenant of the trial's run. The run finds the profile by its name as every run does, so a
+/// tenant's profile is tried by a run of that tenant.
+async fn place(
+    app: &App,
+    caller: &Principal,
+    profile: &str,
+    asked: Option<&str>,
+) -> Result<(ProfileOwner, String), Failure> {
+    let owner = match (asked, caller.tenants()) {
+        (Some(tenant_id), _) if owners::is_operators(&app.secrets.list().await?, profile) => {
+            return Ok((ProfileOwner::Operator, tenant_id.to_owned()));
+        }
+        (Some(tenant_id), _) => ProfileOwner::of(Some(tenant_id)),
+        (None, _) => owners::of_read(app, caller, profile, &ProfileScope::default()).await?,
+    };
+    let default = || app.config.policy.tenants.first().map_or("local", String::as_str);
+    let tenant_id = owner.tenant_id().unwrap_or_else(default).to_owned();
+    Ok((owner, tenant_id))
+}
+
+/// Read-only, short, and otherwise like any other run.
+fn trial_run(app: &App, profile: &str, tenant_id: String, asked: ValidateProfile) -> CreateRun {
+    let policy = &app.config.policy;
+    let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
+    let scope = json!({"providerCredentials": [{"profile": profile, "secretRef": secret_ref(profile)}]});
+    let timeout_ms = policy.ceiling.timeout_ms.min(MS_MAX);
+    let execution = json!({"sandbox": Sandbox::ReadOnly, "timeoutMs": timeout_ms, "secretScope": scope});
+    CreateRun {
+        tenant_id: Some(tenant_id),
+        project_id: Some(asked.project_id.unwrap_or_else(|| first(&policy.projects, PROJECT))),
+        workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
+        provider_id: Some(asked.provider_id.unwrap_or_else(|| first(&policy.providers, PROVIDER))),
+        backend_profile: Some(profile.to_owned()),
+        execution_policy: Some(RawJson::of(&execution)),
+        trace_sink: Some(RawJson::null()),
+        idempotency_key: asked.idempotency_key,
+        command: Some(CreateCommand {
+            command_type: CommandType::Turn,
+            payload: RawJson::of(&json!({"prompt": PROMPT})),
+            idempotency_key: None,
+        }),
+        ..CreateRun::default()
+    }
+}
+
+/// The state of a trial: a fold of its run, which outlives this server. Another owner's trial is not found.
+pub async fn get_validation(
+    app: &App,
+    caller: &Principal,
+    profile: &str,
+    validation_id: ValidationId,
+) -> Result<Validation, Failure> {
+    Access::Provide.admit(caller)?;
+    let trial = find(app, validation_id).await?;
+    let owner = ProfileOwner::of(trial.tenant_id.as_deref());
+    if trial.profile == profile && caller.may_provide(&owner).is_ok() {
+        return Ok(trial);
+    }
+    Err(Failure::not_found("validation"))
+}
+
+async fn find(app: &App, id: ValidationId) -> Result<Validation, Failure> {
+    let trial = store::provider_profiles::get(&app.db, id).await.map_err(store_failure)?;
+    trial.ok_or_else(|| Failure::not_found("validation"))
+}
