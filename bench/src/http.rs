@@ -38,6 +38,27 @@ impl Connection {
 
     /// Sends a request and reads its answer's body. Anything but success is an error.
     pub async fn call(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+        let (head, end) = self.send(request).await?;
+        let body = &self.buffer[head..end];
+        // `HTTP/1.1 2xx`
+        if self.buffer.get(9) != Some(&b'2') {
+            let status = String::from_utf8_lossy(&self.buffer[..12]);
+            let text = String::from_utf8_lossy(&body[..body.len().min(BODY_BYTES_SHOWN_MAX)]);
+            let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            return Err(format!("{}: {status}: {text}", String::from_utf8_lossy(line)).into());
+        }
+        Ok(body)
+    }
+
+    /// Sends a request and reads its answer; the status, whatever it is.
+    pub async fn exchange(&mut self, request: &[u8]) -> Outcome<u16> {
+        self.send(request).await?;
+        let status = self.buffer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        status.ok_or_else(|| "an answer without a status".into())
+    }
+
+    /// Sends a request and reads its answer: where its body begins and ends in the buffer.
+    async fn send(&mut self, request: &[u8]) -> Outcome<(usize, usize)> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
         let head = loop {
@@ -59,15 +80,7 @@ impl Connection {
                 return Err("the server closed the connection".into());
             }
         }
-        let body = &self.buffer[head..end];
-        // `HTTP/1.1 2xx`
-        if self.buffer.get(9) != Some(&b'2') {
-            let status = String::from_utf8_lossy(&self.buffer[..12]);
-            let text = String::from_utf8_lossy(&body[..body.len().min(BODY_BYTES_SHOWN_MAX)]);
-            let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-            return Err(format!("{}: {status}: {text}", String::from_utf8_lossy(line)).into());
-        }
-        Ok(body)
+        Ok((head, end))
     }
 }
 

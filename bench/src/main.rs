@@ -19,6 +19,7 @@ mod idle;
 mod machine;
 mod manifest;
 mod mesh;
+mod refuse;
 mod replay;
 mod replicas;
 mod report;
@@ -43,7 +44,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle,
-          sessions, replicas, start, manifest, consent, mesh, codex, agui";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui";
 
 struct Options {
     ostler: PathBuf,
@@ -149,6 +150,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("consent") {
         consent::measure(&bench, &mut report).await?;
+    }
+    if wanted("refuse") {
+        refuse::measure(&bench, &mut report).await?;
     }
     if wanted("mesh") {
         mesh::measure(&bench, &mut report).await?;

@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 31] = [
+const TARGETS: [(&str, Target); 33] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -35,6 +35,8 @@ const TARGETS: [(&str, Target); 31] = [
     ("mesh.cpu_us_per_send", AtMost(120.0)),
     ("mesh.idle_10k_mib", AtMost(400.0)),
     ("mesh.login_cpu_ms", AtMost(5.0)),
+    ("refuse.block_ms_max", AtMost(5.0)),
+    ("refuse.cpu_ms_per_4mb_body", AtMost(5.0)),
     ("replicas.ratio_two_to_one", AtLeast(0.9)),
     ("result.ratio_100k_to_100", AtMost(2.0)),
     ("run.postgres.cpu_ms_per_run", AtMost(0.8)),

@@ -7,7 +7,7 @@ use crate::{
     Failure, RawJson, Timestamp, budgets,
     fold::CommandFold,
     ids::{AttemptId, CommandId, RunId, SessionId},
-    limits::PROMPT_BYTES_MAX,
+    limits::{COMMAND_PAYLOAD_BYTES_MAX, PROMPT_BYTES_MAX},
     permissions::PermissionRequest,
     runs::{Run, RunStatus, Terminal, TerminalStatus},
 };
@@ -163,23 +163,32 @@ pub fn prompt(payload: &RawJson) -> Option<String> {
     [view.prompt, view.message, view.text].into_iter().flatten().find(|text| !text.trim().is_empty())
 }
 
-/// Checks a new command's payload by its type. The prompt has its own limit, on its text; what stands beside it is
-/// bounded by the body's.
+/// The bytes of the longest of `prompt`, `message` and `text`: each is bounded, also beside another one.
+fn longest_text(payload: &RawJson) -> Option<usize> {
+    let view: Prompt = payload.view()?;
+    [view.prompt, view.message, view.text].into_iter().flatten().map(|text| text.len()).max()
+}
+
+/// Checks a new command's payload by its type. Its size comes first, before anything in it is read; the prompt has a limit
+/// of its own, on its text.
 pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(), Failure> {
     if !payload.is_object() {
         return Err(Failure::invalid("payload-object", "payload must be a JSON object"));
+    }
+    if payload.size() > COMMAND_PAYLOAD_BYTES_MAX {
+        return Err(Failure::too_large("payload-size", "payload", payload.size(), COMMAND_PAYLOAD_BYTES_MAX));
     }
     if command_type == CommandType::Interrupt {
         return Ok(());
     }
     budgets::check(payload)?;
+    if let Some(bytes) = longest_text(payload).filter(|bytes| *bytes > PROMPT_BYTES_MAX) {
+        return Err(Failure::too_large("prompt-size", "the prompt", bytes, PROMPT_BYTES_MAX));
+    }
     match prompt(payload) {
         None => {
             let message = format!("a {} needs a non-empty prompt, message or text", command_type.as_str());
             Err(Failure::invalid("prompt-required", message))
-        }
-        Some(text) if text.len() > PROMPT_BYTES_MAX => {
-            Err(Failure::too_large("prompt-size", "the prompt", text.len(), PROMPT_BYTES_MAX))
         }
         Some(_) => Ok(()),
     }

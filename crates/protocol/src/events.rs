@@ -118,11 +118,7 @@ impl NewEvent {
         if !input.payload.is_object() {
             return Err(Failure::invalid("payload-object", "an event's payload must be a JSON object"));
         }
-        let bytes = input.payload.size();
-        if bytes > EVENT_BYTES_MAX {
-            let what = format!("the payload of a {} event", event_type.as_str());
-            return Err(Failure::too_large("event-size", &what, bytes, EVENT_BYTES_MAX));
-        }
+        input.check_size()?;
         let payload = match redactor.redact_json(input.payload.as_str()) {
             Cow::Borrowed(_) => input.payload,
             Cow::Owned(text) => RawJson::parse(text).map_err(Failure::internal)?,
@@ -283,6 +279,17 @@ pub struct AppendEvent {
     pub command_id: Option<String>,
     #[schema(value_type = Object)]
     pub payload: RawJson,
+}
+
+impl AppendEvent {
+    pub fn check_size(&self) -> Result<(), Failure> {
+        let bytes = self.payload.size();
+        if bytes > EVENT_BYTES_MAX {
+            let what = format!("the payload of a {} event", clip(&self.event_type, 80));
+            return Err(Failure::too_large("event-size", &what, bytes, EVENT_BYTES_MAX));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

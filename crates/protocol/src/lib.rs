@@ -9,6 +9,7 @@ pub mod agents;
 pub mod agui;
 pub mod attachments;
 pub mod backends;
+pub mod bodies;
 pub mod budgets;
 pub mod capabilities;
 pub mod chain;

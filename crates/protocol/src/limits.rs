@@ -5,7 +5,17 @@ pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 pub const APPEND_EVENTS_MAX: usize = 500;
 pub const APPEND_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The body of a request that starts work or stores a provider profile: its largest texts with every character escaped.
+pub const WORK_BODY_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The body of every other request.
+pub const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
+/// How deeply a JSON body may nest.
+pub const JSON_DEPTH_MAX: usize = 100;
+/// Commas and colons of a JSON body: about twice its members and items.
+pub const JSON_VALUES_MAX: usize = 20_000;
 pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
+/// A command's whole payload: the prompt, and as much again for what is sent with it.
+pub const COMMAND_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
 pub const PAGE_ITEMS_MAX: u32 = 1_000;
 pub const PAGE_ITEMS_DEFAULT: u32 = 100;
 /// A page also ends once its payloads reach this size, so that no page can take the server's memory.
@@ -18,6 +28,8 @@ pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;
 pub const SESSION_TITLE_BYTES_MAX: usize = 256;
+/// A cancel's reason or the message of a status. What is shown of it is [`BLOCKER_CHARS_MAX`].
+pub const REASON_BYTES_MAX: usize = 16 * 1024;
 pub const WORKSPACE_REF_BYTES_MAX: usize = 16 * 1024;
 pub const TRACE_SINK_BYTES_MAX: usize = 4 * 1024;
 /// A runner's `placement` and `capabilities` together.

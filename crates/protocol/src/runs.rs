@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    FailureKind, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Timestamp,
     commands::{Command, CreateCommand},
     ids::{AgentId, AttemptId, RunId, RunnerJobId, SessionId},
     json::present,
+    limits::{EVENT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
     policy::{AskedPolicy, ExecutionPolicy},
     runner_jobs::RunnerJob,
 };
@@ -134,6 +135,40 @@ pub struct CreateRun {
     /// Create a first command, and a standing runner job for it, in the same transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CreateCommand>,
+}
+
+impl CreateRun {
+    /// The fields that a caller fills freely, with their bounds.
+    fn free(&self) -> [(&'static str, &'static str, Option<&RawJson>, usize); 5] {
+        [
+            ("workspace-ref-size", "workspaceRef", self.workspace_ref.as_ref(), WORKSPACE_REF_BYTES_MAX),
+            ("trace-sink-size", "traceSink", self.trace_sink.as_ref(), TRACE_SINK_BYTES_MAX),
+            ("execution-policy-size", "executionPolicy", self.execution_policy.as_ref(), EVENT_BYTES_MAX),
+            ("business-intents-size", "businessIntents", self.business_intents.as_ref(), EVENT_BYTES_MAX),
+            (
+                "resource-bundle-ref-size",
+                "resourceBundleRef",
+                self.resource_bundle_ref.as_ref(),
+                WORKSPACE_REF_BYTES_MAX,
+            ),
+        ]
+    }
+
+    /// Checks the sizes of all fields that a caller fills freely, before anything in them is read.
+    pub fn check_sizes(&self) -> Result<(), Failure> {
+        for (rule, field, json, bytes_max) in self.free() {
+            if let Some(bytes) = json.map(RawJson::size).filter(|bytes| *bytes > bytes_max) {
+                return Err(Failure::too_large(rule, field, bytes, bytes_max));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of what a caller fills freely.
+    pub fn free_bytes(&self) -> usize {
+        let first = self.command.as_ref().map(|first| &first.payload);
+        self.free().into_iter().filter_map(|(.., json, _)| json).chain(first).map(|json| json.as_str().len()).sum()
+    }
 }
 
 /// Where the caller wants its trace: a name or a description of its own. Kept, and not looked into.

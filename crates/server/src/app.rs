@@ -19,11 +19,15 @@ use ostler_store::{
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Semaphore,
+};
 use tracing::Instrument;
 
 use crate::{
     attachments::Attachments,
-    auth::Authenticator,
+    auth::{Authenticator, Principal},
     clock::Clock,
     clock::Ids,
     config::Config,
@@ -35,9 +39,11 @@ use crate::{
     mesh::Mesh,
     metrics::Metrics,
     places::{Places, STREAMS},
+    refusals::Refusals,
     secrets::SecretStore,
     service::{health::StoreCheck, replays::Replays},
     traces::Traces,
+    work::Work,
     worker::wakeups::Tray,
 };
 
@@ -46,6 +52,8 @@ const DRAINING_RETRY_MS: i64 = 1_000;
 /// A store that fails is seldom well again sooner.
 const STORE_RETRY_MS: i64 = 2_000;
 const RUNS_REMEMBERED: usize = 16_384;
+/// Parsing and redacting this much takes less than a millisecond or two.
+const INLINE_BYTES_MAX: usize = 32 * 1024;
 
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
@@ -63,6 +71,12 @@ pub struct Inner {
     pub attachments: Attachments,
     pub followers: Arc<Places>,
     pub replays: Replays,
+    /// What callers' requests are worked on at once.
+    pub work: Work,
+    /// Which failures are logged one by one.
+    pub refusals: Arc<Refusals>,
+    /// Held by long computations, so that no more of them run at once than there are cores.
+    computing: Semaphore,
     pub live: Arc<Live>,
     pub mesh: Mesh,
     /// What the other servers are to be told, where there can be others.
@@ -200,6 +214,7 @@ impl App {
             told,
             stage,
         } = parts;
+        let work = Work::new(&config.limits);
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -213,6 +228,9 @@ impl App {
             attachments,
             followers: Places::new(STREAMS),
             replays: Replays::default(),
+            work,
+            refusals: Arc::default(),
+            computing: Semaphore::new(cores()),
             live: Arc::default(),
             mesh,
             told,
@@ -250,6 +268,18 @@ impl App {
             }
         })
         .await
+    }
+
+    /// Runs a computation over so many bytes. A long one leaves the async threads to the other tasks meanwhile.
+    pub async fn compute<T>(&self, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+        if bytes <= INLINE_BYTES_MAX {
+            return work();
+        }
+        let _permit = self.computing.acquire().await;
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+            _ => work(),
+        }
     }
 
     /// The server's time, for durations and for what is recorded. A jump of the wall clock does not move it.
@@ -302,6 +332,19 @@ impl App {
         let session = ostler_store::sessions::get(&self.db, run.session).await.map_err(store_failure)?;
         let session = session.ok_or_else(|| Failure::not_found("run"))?;
         Ok(self.remember_run(&run, &session))
+    }
+
+    /// The run, if the caller may see it. A run of another tenant or user is reported like an absent one, so that ids
+    /// cannot be probed.
+    pub async fn visible_run(&self, caller: &Principal, run_id: RunId) -> Result<RunRef, Failure> {
+        let known = self.run_ref(run_id).await?;
+        caller.may_read(&known).map_err(|_| Failure::not_found("run")).map(|()| known)
+    }
+
+    /// The run of a command, if the caller may see it; like [`App::visible_run`].
+    pub async fn visible_command(&self, caller: &Principal, command_id: CommandId) -> Result<RunRef, Failure> {
+        let known = self.command_ref(command_id).await?;
+        caller.may_read(&known).map_err(|_| Failure::not_found("command")).map(|()| known)
     }
 
     pub fn remember_run(&self, run: &Run, session: &Session) -> RunRef {
@@ -379,6 +422,10 @@ impl App {
         let failure = Failure::new(FailureKind::Draining, "this server is stopping and takes no new work");
         Err(failure.detail("retryAfterMs", DRAINING_RETRY_MS))
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A store that fails is our infrastructure's failure. The caller learns why as far as it is known; the error itself, which

@@ -8,7 +8,10 @@ mod mesh;
 mod outgoing;
 mod webhooks;
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
 use ostler_protocol::{
     Failure, FailureKind,
@@ -357,6 +360,7 @@ impl Config {
     /// A number that makes no sense is refused here, not bent to fit somewhere else.
     fn check_numbers(&self) -> Result<(), Failure> {
         const MS_MAX: u64 = 86_400_000;
+        const WORK_BYTES: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
         let (runner, limits) = (&self.runner, &self.limits);
         let lease = LEASE_MS_MIN as u64..=LEASE_MS_MAX as u64;
         let counted = 1..=1_000_000;
@@ -375,6 +379,10 @@ impl Config {
             ("limits.readmit_ms", limits.readmit_ms, 1..=MS_MAX),
             ("limits.slow_reader_ms", limits.slow_reader_ms, 1..=MS_MAX),
             ("limits.head_ms", limits.head_ms, 1..=MS_MAX),
+            ("limits.idle_ms", limits.idle_ms, 1..=MS_MAX),
+            ("limits.silent_per_address_max", limits.silent_per_address_max as u64, counted.clone()),
+            ("limits.work_bytes_max", limits.work_bytes_max as u64, WORK_BYTES),
+            ("limits.work_per_caller_bytes_max", limits.work_per_caller_bytes_max as u64, WORK_BYTES),
             ("limits.body_ms", limits.body_ms, 1..=MS_MAX),
             ("limits.heartbeat_ms", limits.heartbeat_ms, 1..=MS_MAX),
             ("limits.connections_max", limits.connections_max as u64, counted.clone()),

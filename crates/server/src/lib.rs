@@ -19,6 +19,7 @@ mod metrics;
 pub mod pki;
 mod places;
 pub mod rates;
+mod refusals;
 mod secrets;
 mod server;
 mod service;
@@ -26,6 +27,8 @@ pub mod settings;
 mod tls;
 mod traces;
 pub mod verify;
+mod waiting;
+mod work;
 mod worker;
 
 pub use config::Config;

@@ -2,9 +2,9 @@
 //! signed lately.
 
 use std::{
-    convert::Infallible,
     net::IpAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use jiff::SignedDuration;
@@ -25,6 +25,7 @@ use crate::{
     pki::Pki,
     rates::{Buckets, Whose},
     service::mesh::pki::{SignedList, StatusAnswer},
+    waiting::{Bounds, Waiting},
 };
 
 /// Callers whose calls are counted; one that was not seen for long is forgotten.
@@ -42,6 +43,8 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 const REKEYS_PER_DAY_MAX: u32 = 10;
 /// Signatures of the issuer's that strangers of one address may ask for.
 const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
+/// How long a connection may take to introduce itself while many do.
+const PRESSED_WAIT: Duration = Duration::from_secs(5);
 /// Frames that are no call that anybody knows, of one agent, or of one address before it is known whose they are.
 const MISFITS_PER_MINUTE_MAX: u32 = 600;
 
@@ -66,9 +69,7 @@ pub struct Mesh {
     signatures: Buckets<Whose>,
     /// Connections, and those among them that have not introduced themselves.
     pub sockets: Arc<Semaphore>,
-    pub fresh: Arc<Semaphore>,
-    fresh_of: Cache<Whose, Arc<Semaphore>>,
-    fresh_per_address_max: usize,
+    pub fresh: Arc<Waiting>,
     misfits: Buckets<Whose>,
 }
 
@@ -93,9 +94,11 @@ impl Mesh {
             rekeys: Buckets::new(CALLERS_REMEMBERED),
             signatures: Buckets::new(CALLERS_REMEMBERED),
             sockets: Arc::new(Semaphore::new(limits.sockets_max)),
-            fresh: Arc::new(Semaphore::new(limits.sockets_fresh_max)),
-            fresh_of: Cache::new(CALLERS_REMEMBERED),
-            fresh_per_address_max: limits.sockets_fresh_per_address_max,
+            fresh: Waiting::new(Bounds {
+                all_max: limits.sockets_fresh_max,
+                per_address_max: limits.sockets_fresh_per_address_max,
+                pressed_wait: PRESSED_WAIT,
+            }),
             misfits: Buckets::new(CALLERS_REMEMBERED),
         }
     }
@@ -143,14 +146,6 @@ impl Mesh {
     pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let taken = self.signatures.take(Whose::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
         taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
-    }
-
-    /// Places for connections from one address that have not introduced themselves.
-    pub fn fresh_of(&self, peer: IpAddr) -> Arc<Semaphore> {
-        let whose = Whose::peer(peer);
-        let make = || Ok::<_, Infallible>(Arc::new(Semaphore::new(self.fresh_per_address_max)));
-        let Ok(places) = self.fresh_of.get_or_insert_with(&whose, make);
-        places
     }
 
     /// Whether another frame may come that is no call: of an agent, or, before that is known, from where it comes.
@@ -208,8 +203,5 @@ mod tests {
         let misfits = (0..1_000).filter(|_| mesh.count_misfit(None, peer, now)).count();
         assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
         assert!(mesh.count_misfit(Some(&aid), peer, now), "an agent is not held to what strangers do");
-        let taken: Vec<_> = (0..1_000).filter_map(|_| mesh.fresh_of(peer).try_acquire_owned().ok()).collect();
-        assert_eq!(taken.len(), LimitsSection::default().sockets_fresh_per_address_max);
-        assert!(mesh.fresh_of(other).try_acquire_owned().is_ok());
     }
 }

@@ -42,8 +42,9 @@ pub const SOCKET_ENDS: [(&str, u16); 7] = [
     ("stopping", Close::GOING.code),
     ("other", 0),
 ];
-/// Why a connection was dropped: its reader takes nothing, its request's head does not come, anything else.
-pub const DROPS: [&str; 3] = ["slow-reader", "slow-head", "other"];
+/// Why a connection was dropped: its peer does not read, the head of a request does not come, it was silent and had to make
+/// room for another one, anything else.
+pub const DROPS: [&str; 4] = ["slow-reader", "slow-head", "crowded-out", "other"];
 const OUTCOMES: [TerminalStatus; 4] =
     [TerminalStatus::Completed, TerminalStatus::Failed, TerminalStatus::Blocked, TerminalStatus::Cancelled];
 const JOB_ENDS: [(JobEnd, &str); 3] =

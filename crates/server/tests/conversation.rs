@@ -1,6 +1,6 @@
 //! What was said in a session before a command: across its runs, for whoever may see the run, and nobody else.
 
-use ostler_protocol::FailureKind::{Forbidden, NotFound};
+use ostler_protocol::FailureKind::NotFound;
 use serde_json::{Value, json};
 
 use crate::{
@@ -52,7 +52,7 @@ async fn only_who_may_see_the_run_is_told(engine: Engine) {
     let turn = server.turn(&run_id, "hi").await;
     let empty: Value = server.get(&path(&run_id, &turn)).await.ok();
     assert_eq!(empty["messages"], json!([]));
-    server.caller("other").get(&path(&run_id, &turn)).await.refused(Forbidden);
+    server.caller("other").get(&path(&run_id, &turn)).await.refused(NotFound);
     let another = server.create_run().await;
     server.get(&path(&another, &turn)).await.refused(NotFound);
     server.get(&path(&run_id, "cmd_nothing")).await.refused(NotFound);

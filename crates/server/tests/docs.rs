@@ -90,6 +90,15 @@ fn the_page_of_limits_has_every_limit_with_its_number() {
     assert!(seen > 30, "{seen}");
 }
 
+#[test]
+fn the_page_of_limits_has_every_body_with_its_bounds() {
+    let page = std::fs::read_to_string(page("limits.md")).unwrap();
+    for (name, bytes_max, values_max) in ostler_protocol::bodies::BODIES {
+        let row = format!("| `{name}` | {} | {} |", grouped(*bytes_max as i64), grouped(*values_max as i64));
+        assert!(page.lines().any(|line| line == row), "docs/limits.md has no row {row}");
+    }
+}
+
 /// What a page says of numbers elsewhere.
 #[test]
 fn other_pages_name_the_same_numbers() {

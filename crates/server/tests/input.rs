@@ -1,5 +1,6 @@
 //! Bad input: a clear failure of the right kind, as JSON with a trace id, and nothing written.
 
+mod contract;
 mod scene;
 
 use std::collections::BTreeSet;

@@ -3,8 +3,9 @@
 use ostler_protocol::{
     FailureKind::*,
     limits::{
-        APPEND_EVENTS_MAX, BODY_BYTES_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, PAGE_BYTES_MAX,
-        PROMPT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX,
+        APPEND_EVENTS_MAX, BODY_BYTES_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
+        NAME_BYTES_MAX, PAGE_BYTES_MAX, PROMPT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORK_BODY_BYTES_MAX,
+        WORKSPACE_REF_BYTES_MAX,
     },
 };
 use serde_json::{Value, json};
@@ -15,7 +16,10 @@ use crate::{
 };
 
 on_both_engines!(
-    a_body_may_be_four_mebibytes,
+    a_body_that_starts_work_may_be_two_mebibytes,
+    a_batch_may_be_four_mebibytes,
+    a_payload_may_be_512_kibibytes,
+    a_body_may_not_hold_values_without_end,
     an_event_may_be_256_kibibytes,
     a_batch_may_hold_500_events,
     a_prompt_may_be_256_kibibytes,
@@ -35,15 +39,15 @@ fn padded_run(bytes: usize) -> String {
     body.to_string()
 }
 
-async fn a_body_may_be_four_mebibytes(engine: Engine) {
+async fn a_body_that_starts_work_may_be_two_mebibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
-    server.send_text("POST", "/api/v1/runs", padded_run(BODY_BYTES_MAX)).await.with_status(201);
-    for bytes in [BODY_BYTES_MAX + 1, BODY_BYTES_MAX * 2] {
+    server.send_text("POST", "/api/v1/runs", padded_run(WORK_BODY_BYTES_MAX)).await.with_status(201);
+    for bytes in [WORK_BODY_BYTES_MAX + 1, BODY_BYTES_MAX * 2] {
         let answer = server.send_text("POST", "/api/v1/runs", padded_run(bytes)).await;
         answer.refused_by(PayloadTooLarge, "body-size");
     }
     // One that does not say its length.
-    let pieces = padded_run(BODY_BYTES_MAX + 1).into_bytes();
+    let pieces = padded_run(WORK_BODY_BYTES_MAX + 1).into_bytes();
     let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
         pieces.chunks(64 * 1024).map(|piece| Ok(piece.to_vec())).collect();
     let body = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
@@ -92,12 +96,59 @@ async fn a_prompt_may_be_256_kibibytes(engine: Engine) {
     assert_eq!(command["payload"]["prompt"].as_str().unwrap().len(), PROMPT_BYTES_MAX);
     let before = server.events(&run_id).await.len();
     server.submit(&run_id, &turn(PROMPT_BYTES_MAX + 1)).await.refused_by(PayloadTooLarge, "prompt-size");
-    let beside = json!({"type": "turn", "payload": {"prompt": "x", "y": "x".repeat(2 * PROMPT_BYTES_MAX)}});
-    server.submit(&run_id, &beside).await.with_status(201);
-    let before = before + 1;
     let mut first = run_body();
     first["command"] = turn(PROMPT_BYTES_MAX + 1);
     server.post("/api/v1/runs", &first).await.refused_by(PayloadTooLarge, "prompt-size");
+    assert_eq!(server.events(&run_id).await.len(), before);
+}
+
+async fn a_batch_may_be_four_mebibytes(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    let padded = |bytes: usize| {
+        let mut body = json!({"runnerId": "runner-a", "leaseEpoch": runner.epoch, "pad": "",
+            "events": [{"type": "custom", "payload": {"value": 1}}]});
+        body["pad"] = "x".repeat(bytes - body.to_string().len()).into();
+        body.to_string()
+    };
+    let path = format!("/api/v1/runs/{run_id}/events");
+    server.send_text("POST", &path, padded(BODY_BYTES_MAX)).await.with_status(200);
+    let before = server.events(&run_id).await.len();
+    server.send_text("POST", &path, padded(BODY_BYTES_MAX + 1)).await.refused_by(PayloadTooLarge, "body-size");
+    assert_eq!(server.events(&run_id).await.len(), before);
+}
+
+async fn a_payload_may_be_512_kibibytes(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let turn = |bytes: usize| {
+        let bare = json!({"prompt": "x", "y": ""}).to_string().len();
+        json!({"type": "turn", "payload": {"prompt": "x", "y": "y".repeat(bytes - bare)}})
+    };
+    server.submit(&run_id, &turn(COMMAND_PAYLOAD_BYTES_MAX)).await.with_status(201);
+    let before = server.events(&run_id).await.len();
+    let refused = server.submit(&run_id, &turn(COMMAND_PAYLOAD_BYTES_MAX + 1)).await;
+    let problem = refused.refused_by(PayloadTooLarge, "payload-size");
+    assert_eq!(problem.details["bytesMax"], COMMAND_PAYLOAD_BYTES_MAX);
+    let mut first = run_body();
+    first["command"] = turn(COMMAND_PAYLOAD_BYTES_MAX + 1);
+    server.post("/api/v1/runs", &first).await.refused_by(PayloadTooLarge, "payload-size");
+    let interrupt = json!({"type": "interrupt", "payload": turn(COMMAND_PAYLOAD_BYTES_MAX + 1)["payload"]});
+    server.submit(&run_id, &interrupt).await.refused_by(PayloadTooLarge, "payload-size");
+    assert_eq!(server.events(&run_id).await.len(), before);
+}
+
+async fn a_body_may_not_hold_values_without_end(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let before = server.events(&run_id).await.len();
+    let many: serde_json::Map<_, _> = (0..20_000).map(|n| (format!("k{n}"), json!(1))).collect();
+    let turn = json!({"type": "turn", "payload": {"prompt": "x", "many": many}});
+    server.submit(&run_id, &turn).await.refused_by(PayloadTooLarge, "json-values");
+    let deep = format!(r#"{{"type":"turn","payload":{{"prompt":"x","deep":{}{}}}}}"#, "[".repeat(99), "]".repeat(99));
+    let path = format!("/api/v1/runs/{run_id}/commands");
+    server.send_text("POST", &path, deep).await.refused_by(SchemaInvalid, "json-depth");
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 

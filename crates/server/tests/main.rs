@@ -15,6 +15,7 @@ mod clock;
 mod commands;
 mod conversation;
 mod docs;
+mod edge;
 mod erasing;
 mod events;
 mod follow;

@@ -106,10 +106,16 @@ impl Operation {
     /// Calls it over a socket: plainly, and as a stream where it can be one. Status and text of each; a stream that opens is
     /// not read.
     async fn call(&self, caller: &Caller, scene: &Scene) -> Vec<(u16, String)> {
+        self.call_with(caller, scene, str::to_owned).await
+    }
+
+    /// As [`Operation::call`], with path and body changed.
+    async fn call_with(&self, caller: &Caller, scene: &Scene, change: impl Fn(&str) -> String) -> Vec<(u16, String)> {
         let mut answers = vec![];
+        let body: Value = serde_json::from_str(&change(&(self.body)(scene).to_string())).unwrap();
         for accept in ["application/json", "text/event-stream"].into_iter().take(1 + usize::from(self.streams)) {
-            let mut request = caller.request(self.method, &scene.path(self.template)).header("accept", accept);
-            request = caller.with_body(request, self.template, &(self.body)(scene));
+            let mut request = caller.request(self.method, &change(&scene.path(self.template))).header("accept", accept);
+            request = caller.with_body(request, self.template, &body);
             let response = request.send().await.unwrap();
             let status = response.status().as_u16();
             let opened = status == 200 && accept == "text/event-stream";
@@ -140,10 +146,33 @@ impl Operation {
         }
     }
 
+    /// About one run, command or session, by the manager's routes.
+    fn is_of_manager(&self) -> bool {
+        let is_about_one = ["{runId}", "{sessionId}", "{commandId}"].iter().any(|part| self.template.contains(part));
+        is_about_one && self.template.starts_with("/api/v1/") && !self.template.starts_with("/api/v1/agent/")
+    }
+
     /// About everything the caller may see, and not about one thing.
     fn is_list(&self) -> bool {
         self.method == "GET" && !self.template.contains('{') && !self.template.ends_with("signed-url")
     }
+}
+
+/// The text with ids of nothing in place of the scene's.
+fn absent(scene: &Scene, text: &str) -> String {
+    [&scene.run_id, &scene.session_id, &scene.command_id]
+        .into_iter()
+        .fold(text.to_owned(), |text, id| text.replace(id.as_str(), &format!("{}{:032x}", &id[..4], 7)))
+}
+
+/// Answers without their trace ids.
+fn untraced(answers: Vec<(u16, String)>) -> Vec<(u16, Value)> {
+    let untraced = |(status, text): (u16, String)| {
+        let mut body: Value = serde_json::from_str(&text).unwrap_or_default();
+        body.as_object_mut().map(|fields| fields.remove("traceId"));
+        (status, body)
+    };
+    answers.into_iter().map(untraced).collect()
 }
 
 /// A run of the tenant with everything an operation could be about, marked.
@@ -290,6 +319,14 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
                 assert!(text.contains("\"role\"") && !text.contains(MARKER), "{name} by {kind:?}: {text}");
             }
         }
+        // What belongs to another tenant answers like what does not exist.
+        if operation.is_of_manager() {
+            for (kind, caller) in there.iter().filter(|(kind, _)| admitted.contains(kind)) {
+                let foreign = operation.call(caller, &scene).await;
+                let absent = operation.call_with(caller, &scene, |text| absent(&scene, text)).await;
+                assert_eq!(untraced(foreign), untraced(absent), "{name} by {kind:?}");
+            }
+        }
         let outside = there.iter().filter(|_| !operation.is_everywhere());
         for (kind, caller) in outside.filter(|(kind, _)| admitted.contains(kind)) {
             for (status, text) in operation.call(caller, &scene).await {
@@ -367,10 +404,13 @@ async fn a_users_thread_is_closed_to_others_in_the_manager_dialect_too(engine: E
         assert!(about_it.iter().any(|(_, known)| *known == deed), "no operation to {deed:?}");
         for (operation, _) in about_it.iter().filter(|(_, known)| *known == deed) {
             let name = operation.name();
-            for (status, text) in operation.call(&other, &scene).await {
-                assert!(status == 403 && text.contains("\"owner\""), "{name} by another user: {status} {text}");
+            let hidden = operation.call(&other, &scene).await;
+            for (status, text) in &hidden {
+                assert_eq!(*status, 404, "{name} by another user: {text}");
                 assert!(!text.contains(MARKER), "{name} by another user: {text}");
             }
+            let absent = operation.call_with(&other, &scene, |text| absent(&scene, text)).await;
+            assert_eq!(untraced(hidden), untraced(absent), "{name} by another user");
             for (status, text) in operation.call(&client, &scene).await {
                 assert_eq!(status == 403, deed == Deed::Control, "{name} by the platform: {status} {text}");
             }

@@ -153,7 +153,7 @@ async fn only_the_runs_own_runner_reports(engine: Engine) {
     .await;
     let (session_id, other) = (make(&server, |_| ()).await, make(&server, |_| ()).await);
     let run_id = join(&server, &session_id).await;
-    report(server.caller("stranger"), &session_id, &run_id, 7).await.refused(Forbidden);
+    report(server.caller("stranger"), &session_id, &run_id, 7).await.refused(NotFound);
     report(server.caller("client"), &session_id, &run_id, 7).await.refused(Forbidden);
     report(server.caller("runner"), &other, &run_id, 7).await.refused(NotFound);
     report(server.caller("runner"), &session_id, "run_unknown", 7).await.refused(NotFound);

@@ -136,7 +136,10 @@ impl RunInput {
         let client_time = forwarded.client_time.map(ClientTime::read).transpose()?;
         let parent_run_id = match body.remove("parentRunId") {
             None => None,
-            Some(Value::String(id)) => Some(id),
+            Some(Value::String(id)) if id.chars().count() <= RUN_ID_CHARS_MAX => Some(id),
+            Some(Value::String(_)) => {
+                return Err(Refused::new(INVALID_RUN_ID, "parentRunId exceeds length limit"));
+            }
             Some(_) => return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput.parentRunId must be a string")),
         };
         let (tools, context) = (list(&mut body, "tools")?, list(&mut body, "context")?);

@@ -15,19 +15,30 @@ pub struct LimitsSection {
     pub readmit_ms: u64,
     /// A connection that takes nothing for this long is dropped.
     pub slow_reader_ms: u64,
-    /// A request's head must have come within this time; an idle connection is closed after it.
+    /// The head of a request must arrive within this time from its first byte; on a new connection, from its start.
     pub head_ms: u64,
+    /// A connection without a request is closed after this time.
+    pub idle_ms: u64,
     /// A request's body must have come within this time.
     pub body_ms: u64,
     /// A heartbeat comment on every silent event stream.
     pub heartbeat_ms: u64,
     /// Connections open at once.
     pub connections_max: usize,
+    /// Of those, from one address, that have not sent a request yet. A further one closes the oldest of them. Behind a proxy
+    /// all come from its address.
+    pub silent_per_address_max: usize,
+    /// Bytes of request bodies that are worked on at once.
+    pub work_bytes_max: usize,
+    /// … of one caller, or of one address where the caller is not known. A request that exceeds it waits for up to 2 s, then it
+    /// is refused. Bodies up to 16 KiB are not counted.
+    pub work_per_caller_bytes_max: usize,
     /// WebSockets open at once; each is one of the connections.
     pub sockets_max: usize,
-    /// Connections to the mesh's gateway that have not said yet whose they are, at once; each may take half a minute.
+    /// WebSockets whose peer has not said yet who it is, at once. One of the mesh may take half a minute, and 5 s while half of
+    /// them are taken. A further one closes the oldest silent one of the address that has the most.
     pub sockets_fresh_max: usize,
-    /// Of those, from one address, so that nobody keeps the others from logging in. Behind a proxy all come from its address.
+    /// Of those, from one address. Behind a proxy all come from its address.
     pub sockets_fresh_per_address_max: usize,
     /// WebSockets open at once by one caller.
     pub sockets_per_caller_max: usize,
@@ -54,10 +65,14 @@ impl Default for LimitsSection {
             followers_per_caller_max: 1_024,
             readmit_ms: 5_000,
             slow_reader_ms: 30_000,
-            head_ms: 60_000,
+            head_ms: 10_000,
+            idle_ms: 60_000,
             body_ms: 60_000,
             heartbeat_ms: 15_000,
             connections_max: 16_384,
+            silent_per_address_max: 512,
+            work_bytes_max: 256 * 1024 * 1024,
+            work_per_caller_bytes_max: 32 * 1024 * 1024,
             sockets_max: 12_288,
             sockets_fresh_max: 1_024,
             sockets_fresh_per_address_max: 256,

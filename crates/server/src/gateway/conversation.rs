@@ -7,7 +7,7 @@ use ostler_protocol::{
     ids::TraceId,
     mesh::{
         Aid,
-        calls::{self, Call, NotACall},
+        calls::{self, Call, FRAME_BYTES_MAX, NotACall},
         connections::{
             CHALLENGE, Challenge, ConnectParams, ConnectResult, ConnectedAs, ConnectedIdentity, DISCONNECT_EVENT,
             Disconnect, Live, PROTOCOL, Refused, Versions,
@@ -19,10 +19,7 @@ use ostler_protocol::{
 use ostler_store::mesh_messages::Mailbox;
 use secrecy::ExposeSecret;
 use serde::Serialize;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{connections::Seat, dispatch};
 use crate::{
@@ -33,10 +30,13 @@ use crate::{
         self,
         mesh::{self, MeshCaller},
     },
+    waiting::Ticket,
 };
 
 const LATE: Close = Close { code: 1008, reason: "auth.connect did not come in time" };
 const TOO_LONG: Close = Close { code: 1009, reason: "too long before auth.connect" };
+/// The code by which clients try again later.
+const CROWDED_OUT: Close = Close { code: 1013, reason: "too many connections wait for auth.connect" };
 const MISFIT: Close = Close { code: 1008, reason: "too many frames that are no call" };
 /// Nothing that may be called on a fresh connection is longer.
 const FRESH_FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -53,9 +53,17 @@ pub struct Conversation {
     peer: IpAddr,
     outbox: Outbox,
     nonce: String,
-    /// When the peer must have introduced itself, and its places among those who have not.
-    fresh: Option<(Instant, [OwnedSemaphorePermit; 2])>,
+    fresh: Option<Fresh>,
     session: Option<Session>,
+}
+
+/// A connection before `auth.connect`.
+struct Fresh {
+    /// When the peer must have introduced itself.
+    until: Instant,
+    ticket: Ticket,
+    /// Its place was given to another connection.
+    is_crowded_out: bool,
 }
 
 struct Session {
@@ -79,7 +87,8 @@ impl From<Failure> for Refusal {
 }
 
 impl Conversation {
-    pub fn new(app: App, peer: IpAddr, outbox: Outbox, fresh: (Instant, [OwnedSemaphorePermit; 2])) -> Self {
+    pub fn new(app: App, peer: IpAddr, outbox: Outbox, (until, ticket): (Instant, Ticket)) -> Self {
+        let fresh = Fresh { until, ticket, is_crowded_out: false };
         let mut nonce = [0; 16];
         clock::fill(&mut nonce);
         let nonce = ostler_protocol::json::hex(&nonce);
@@ -97,7 +106,7 @@ impl Conversation {
             Ok(result) => call.answer(result),
             Err(Refusal { failure, code }) => {
                 let trace_id = TraceId::new(self.app.ids.body());
-                let failure = http::told(&self.app, *failure, trace_id, &call.method);
+                let failure = http::told(&self.app, *failure, trace_id, &call.method, self.peer);
                 let error = calls::error(&failure, &trace_id.to_string());
                 call.refuse(RpcError { code: code.unwrap_or(error.code), ..error })
             }
@@ -255,6 +264,12 @@ impl Dialect for Conversation {
         if self.session.is_none() && text.len() > FRESH_FRAME_BYTES_MAX {
             return TOO_LONG.into();
         }
+        if text.len() > FRAME_BYTES_MAX {
+            return Close::TOO_LONG.into();
+        }
+        if let Some(fresh) = &self.fresh {
+            fresh.ticket.speak();
+        }
         let answer = match Call::read(text.as_bytes()) {
             Ok(call) if Method::find(&call.method).is_some() => Box::pin(self.answer(call)).await,
             _ if !self.may_misfit() => return MISFIT.into(),
@@ -268,9 +283,11 @@ impl Dialect for Conversation {
     async fn wake(&mut self) {
         let app = &self.app;
         let Some(session) = &mut self.session else {
-            let until = self.fresh.as_ref().map_or_else(Instant::now, |(until, _)| *until);
+            let Some(fresh) = &mut self.fresh else { return };
+            let closed = fresh.ticket.closed();
             return tokio::select! {
-                () = sleep_until(until) => {}
+                () = sleep_until(fresh.until) => {}
+                () = closed.notified() => fresh.is_crowded_out = true,
                 () = app.drained() => {}
             };
         };
@@ -287,6 +304,7 @@ impl Dialect for Conversation {
             return Close::GOING.into();
         }
         match &self.session {
+            None if self.fresh.as_ref().is_some_and(|fresh| fresh.is_crowded_out) => CROWDED_OUT.into(),
             None => LATE.into(),
             Some(session) if session.doubt_at <= Instant::now() => self.doubt().await,
             Some(_) => Step::default(),

@@ -6,48 +6,39 @@ mod conversation;
 pub mod delivery;
 mod dispatch;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use axum::extract::ws::WebSocket;
 use ostler_protocol::{
     Failure, FailureKind,
     mesh::{auth::HANDSHAKE_MS_MAX, calls::FRAME_BYTES_MAX},
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     app::App,
     live::connection::{Patience, converse, queue},
+    waiting::Ticket,
 };
 use conversation::Conversation;
 pub use conversation::notification;
 
-/// A frame that is longer than any call may be still gets an answer; the connection of a much longer one ends.
+/// What is read of a frame. One that is longer than any call may be is read to its end if it is not much longer, so that its
+/// sender receives the close code instead of a reset.
 pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
-/// What a connection holds of this server's: a place among all, and until it has introduced itself one among the fresh, of all
-/// addresses and of its own.
+/// What a connection holds of this server's: a place among all, and until it has introduced itself one among the fresh.
 pub struct Seats {
     socket: OwnedSemaphorePermit,
-    fresh: [OwnedSemaphorePermit; 2],
+    fresh: Ticket,
 }
 
 impl Seats {
     pub fn take(app: &App, peer: IpAddr) -> Result<Self, Failure> {
-        let take = |of: &Arc<Semaphore>, rule, message: &str| {
-            let refused = |_| Failure::rule(FailureKind::Overloaded, rule, message);
-            of.clone().try_acquire_owned().map_err(refused)
-        };
-        Ok(Self {
-            socket: take(&app.mesh.sockets, "sockets", "too many connections to the gateway are open")?,
-            fresh: [
-                take(&app.mesh.fresh_of(peer), "sockets-fresh", "too many connections from here are not introduced")?,
-                take(&app.mesh.fresh, "sockets-fresh", "too many connections have not introduced themselves")?,
-            ],
-        })
+        let message = "too many connections to the gateway are open";
+        let refused = |_| Failure::rule(FailureKind::Overloaded, "sockets", message);
+        let socket = app.mesh.sockets.clone().try_acquire_owned().map_err(refused)?;
+        Ok(Self { socket, fresh: app.mesh.fresh.enter(peer) })
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the attributes on handlers and types cannot say of the API's document: that what an answer may leave null it never
-//! leaves out, and that anything can be refused at the gate or fail on our side.
+//! leaves out, that anything can be refused at the gate or fail on our side, and what bounds a request has.
+
+mod shapes;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +28,7 @@ pub fn complete(document: &OpenApi) -> Value {
             }
         }
     }
+    shapes::apply(&mut json);
     json
 }
 

@@ -67,7 +67,14 @@ impl Doors {
 
 /// `[{"token": ["read"]}]`; an empty requirement is a public one.
 fn declared(operation: &Value) -> Option<Access> {
-    let [requirement] = operation["security"].as_array()?.as_slice() else { return None };
+    let (requirement, is_optional) = match operation["security"].as_array()?.as_slice() {
+        [requirement] => (requirement, false),
+        [requirement, Value::Object(none)] if none.is_empty() => (requirement, true),
+        _ => return None,
+    };
+    if is_optional && !requirement[MESH].is_array() {
+        return None;
+    }
     for (scheme, access) in [(SIGNATURE, Access::Signed), (MESH, Access::Mesh)] {
         if requirement[scheme].is_array() && requirement.as_object()?.len() == 1 {
             return Some(access);

@@ -10,8 +10,9 @@ use http::{HeaderMap, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use ostler_protocol::{
     Failure, FailureKind,
+    bodies::{RequestBody, check_json},
     json::{BODY, read_shape},
-    limits::BODY_BYTES_MAX,
+    limits::{BODY_BYTES_MAX, JSON_VALUES_MAX},
 };
 use serde::de::DeserializeOwned;
 
@@ -22,8 +23,23 @@ use crate::{
 };
 
 const JSON: &str = "application/json";
-/// What is read of a body that is too large before it is given up.
+/// What is read of a body that is too large, after the answer, before the connection is closed.
 const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+/// Bounds of a body that has rules of its own: everything that a body may have.
+pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 10 * JSON_VALUES_MAX };
+
+/// What holds for a body before it is parsed.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub bytes_max: usize,
+    pub values_max: usize,
+}
+
+impl Bounds {
+    fn of<T: RequestBody>() -> Self {
+        Self { bytes_max: T::BYTES_MAX, values_max: T::VALUES_MAX }
+    }
+}
 
 /// Who calls. A handler that takes it cannot be reached without a token.
 pub struct Caller(pub Principal);
@@ -51,7 +67,7 @@ impl FromRequestParts<App> for MaybeCaller {
 /// A JSON body.
 pub struct Body<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+impl<T: RequestBody> FromRequest<App> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
@@ -63,7 +79,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 /// A JSON body that may be left out altogether.
 pub struct OptionalBody<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
+impl<T: RequestBody + Default> FromRequest<App> for OptionalBody<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
@@ -80,58 +96,85 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalBody<T> {
 }
 
 /// A body of another content type than JSON, as it came.
-pub async fn read_raw(request: Request, app: &App, content_type: &str) -> Result<Bytes, Failure> {
+pub async fn read_raw(request: Request, app: &App, content_type: &str, bytes_max: usize) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), content_type)?;
-    read_bytes(request, app).await
+    read_bytes(request, app, bytes_max).await
 }
 
 /// A page can send some content types without asking; JSON is not one of them.
 fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case(wanted) {
-        return Ok(());
+    let mut parts = value.split(';').map(str::trim);
+    if !parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(wanted)) {
+        let message = format!("the body must be {wanted}");
+        return Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message));
     }
-    let message = format!("the body must be {wanted}");
-    Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message))
+    for part in parts {
+        let Some((name, value)) = part.split_once('=') else { continue };
+        let is_utf8 = || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8");
+        if name.trim().eq_ignore_ascii_case("charset") && !is_utf8() {
+            return Err(Failure::invalid("charset", "the body must be UTF-8"));
+        }
+    }
+    Ok(())
 }
 
-async fn read_json<T: DeserializeOwned>(request: Request, app: &App) -> Result<T, Refusal> {
-    let bytes = read_bytes(request, app).await?;
-    let text =
-        std::str::from_utf8(&bytes).map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
-    Ok(read_shape("body-shape", BODY, text)?)
+async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Refusal> {
+    let bounds = Bounds::of::<T>();
+    let bytes = read_bytes(request, app, bounds.bytes_max).await?;
+    let size = bytes.len();
+    let parse = move || {
+        check_json(&bytes, bounds.values_max)?;
+        let text = std::str::from_utf8(&bytes);
+        let text = text.map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
+        read_shape("body-shape", BODY, text)
+    };
+    Ok(app.compute(size, parse).await?)
 }
 
 /// A JSON body as it came, for what reads it by rules of its own.
-pub async fn read_body(request: Request, app: &App) -> Result<Bytes, Failure> {
+pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), JSON)?;
-    read_bytes(request, app).await
+    let bytes = read_bytes(request, app, bounds.bytes_max).await?;
+    check_json(&bytes, bounds.values_max).map(|()| bytes)
 }
 
-async fn read_bytes(request: Request, app: &App) -> Result<Bytes, Failure> {
+async fn read_bytes(request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Failure> {
     let too_large = || {
-        let message = format!("the body is over {BODY_BYTES_MAX} bytes");
-        Failure::rule(FailureKind::PayloadTooLarge, "body-size", message)
+        let message = format!("the body is over {bytes_max} bytes");
+        Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).detail("bytesMax", bytes_max)
     };
-    let declared =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let patience = Duration::from_millis(app.config.limits.body_ms);
+    let announced = announced_bytes(request.headers());
+    // A client that waits for `100 Continue` sends nothing more; reading on would ask it to.
+    let reads_on = !request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
-    if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
-        drain(&mut body, patience).await;
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
+        if reads_on {
+            drain_later(body, patience);
+        }
         return Err(too_large());
     }
-    let read = tokio::time::timeout(patience, Limited::new(&mut body, BODY_BYTES_MAX).collect()).await;
+    let read = tokio::time::timeout(patience, Limited::new(&mut body, bytes_max).collect()).await;
     let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
     match read {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            drain(&mut body, patience).await;
+            drain_later(body, patience);
             Err(too_large())
         }
         Err(_) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
     }
+}
+
+/// The length of the body that the request announces, if it announces one.
+pub fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Answers at once and reads on in the background: a client whose connection is reset while it writes may never read the answer.
+fn drain_later(mut body: AxumBody, patience: Duration) {
+    tokio::spawn(async move { drain(&mut body, patience).await });
 }
 
 /// Reads on for a while: a sender that is cut off while it writes never learns why.

@@ -12,12 +12,13 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId, limits::BODY_BYTES_MAX};
 
 use super::{
     doors::{Door, Doors},
     events::wants_stream,
+    extract::announced_bytes,
     problem,
 };
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
     rates::{Limiter, Standing, Tier, Whose},
     service::mesh::pki::is_within,
     traces::{Parent, Span},
+    work::Admitted,
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -37,6 +39,16 @@ pub struct InProcess;
 pub struct Peer(pub SocketAddr);
 
 const TRACE_HEADER: &str = "x-trace-id";
+/// Headers that a request has once at most.
+const SINGLE_HEADERS: [HeaderName; 7] = [
+    header::HOST,
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::ORIGIN,
+    header::IF_MATCH,
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("last-event-id"),
+];
 
 /// What the gate goes by.
 #[derive(Clone)]
@@ -63,19 +75,26 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     let door = matched.map(|path| doors.find(&method, path));
     let parent = if app.traces.is_on() { Parent::of(request.headers()) } else { None };
     let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
+    let peer = errand.as_ref().map(|errand| errand.peer);
     let admitted = admit(&app, entry, door).await;
     let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
     let admitted = standing.and_then(|standing| standing.refusal()).map_or(admitted, Err);
     let mut response = match admitted {
         Ok(principal) => {
-            if let Some(principal) = principal {
-                request.extensions_mut().insert(principal);
+            // Held until there is an answer.
+            match admit_work(&app, peer, principal.as_ref(), request.headers()).await {
+                Ok(_working) => {
+                    if let Some(principal) = principal {
+                        request.extensions_mut().insert(principal);
+                    }
+                    next.run(request).await
+                }
+                Err(failure) => problem::response(failure),
             }
-            next.run(request).await
         }
         Err(failure) => problem::response(failure),
     };
-    response = problem::encode(&app, response, trace_id, &path);
+    response = problem::encode(&app, response, trace_id, &path, peer);
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
     app.metrics.answered(&method, matched, response.status(), took);
@@ -110,6 +129,22 @@ async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> 
         // Nobody is behind it; the router says so.
         Some(Door::OtherMethod) | None => Ok(None),
     }
+}
+
+/// Waits until the caller's other requests leave room for this one's body. Requests made inside this process are not counted.
+async fn admit_work(
+    app: &App,
+    peer: Option<IpAddr>,
+    principal: Option<&Principal>,
+    headers: &HeaderMap,
+) -> Result<Option<Admitted>, Failure> {
+    let Some(peer) = peer else { return Ok(None) };
+    let bytes = match announced_bytes(headers) {
+        Some(bytes) => bytes,
+        None if headers.contains_key(header::TRANSFER_ENCODING) => BODY_BYTES_MAX,
+        None => return Ok(None),
+    };
+    app.work.admit(principal.map_or_else(|| Whose::peer(peer), Whose::caller), bytes).await
 }
 
 /// What a request from a socket comes for, and from where.
@@ -167,6 +202,7 @@ enum Entry {
 
 fn comes_rightly(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
     if request.extensions().get::<InProcess>().is_none() {
+        check_head(request)?;
         check_host(app, request, door)?;
         check_origin(app, request)?;
     }
@@ -176,7 +212,10 @@ fn comes_rightly(app: &App, request: &Request, door: Option<Door>) -> Result<(),
 fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Failure> {
     match door {
         // A page shows such pictures from wherever it comes, and its browser has no token to send along.
-        Some(Door::Leads(Access::Signed)) => return check_host(app, request, door).map(|()| Entry::Public),
+        Some(Door::Leads(Access::Signed)) => {
+            check_head(request)?;
+            return check_host(app, request, door).map(|()| Entry::Public);
+        }
         // Whoever comes has proofs of the mesh, or needs none. They ask for it by its own names.
         Some(Door::Leads(Access::Mesh)) if !app.config.server.require_auth => {
             return comes_rightly(app, request, door).map(|()| Entry::Public);
@@ -216,6 +255,22 @@ fn host_of(request: &Request) -> Option<&str> {
 
 fn from_loopback(request: &Request) -> bool {
     request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
+}
+
+/// Rejects heads that say a thing twice, or two things about the host: a proxy in front may have believed the other one.
+fn check_head(request: &Request) -> Result<(), Failure> {
+    let headers = request.headers();
+    for name in SINGLE_HEADERS {
+        if headers.get_all(&name).iter().nth(1).is_some() {
+            return Err(Failure::invalid("header-repeated", format!("the header {name} is given twice")));
+        }
+    }
+    let Some(authority) = request.uri().authority() else { return Ok(()) };
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_str())) {
+        return Err(Failure::invalid("authority", "the request target names another host than the Host header"));
+    }
+    Ok(())
 }
 
 /// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.

@@ -49,7 +49,7 @@ pub async fn get(State(app): State<App>, Caller(caller): Caller, At(aid): At<Aid
 
 /// Revoke a name's certificate: its logins end, its connections close, and nobody believes it any more.
 #[utoipa::path(post, path = "/api/v1/identities/{aid}/revoke", tag = "mesh", security(("token" = ["operate"])),
-    params(("aid" = String, Path)), request_body = RevokeIdentity,
+    params(("aid" = String, Path)), request_body = Option<RevokeIdentity>,
     responses((status = 200, body = Identity), (status = "4XX", body = Problem)))]
 pub async fn revoke(
     State(app): State<App>,
@@ -62,7 +62,7 @@ pub async fn revoke(
 
 /// Invite somebody to register a name, where names are given by invitation. The answer is the only place that shows it.
 #[utoipa::path(post, path = "/api/v1/identities/invites", tag = "mesh", security(("token" = ["operate"])),
-    request_body = CreateInvite, responses((status = 201, body = Invite), (status = "4XX", body = Problem)))]
+    request_body = Option<CreateInvite>, responses((status = 201, body = Invite), (status = "4XX", body = Problem)))]
 pub async fn invite(
     State(app): State<App>,
     Caller(caller): Caller,

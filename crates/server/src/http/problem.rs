@@ -1,4 +1,7 @@
-//! Failures on their way out: one encoding, with the dialect's own code where it has one, and one log line each.
+//! Failures on their way out: one encoding, with the dialect's own code where it has one, and a line in the log unless there
+//! are too many alike.
+
+use std::net::IpAddr;
 
 use axum::{
     Json,
@@ -45,15 +48,26 @@ fn status(kind: FailureKind) -> StatusCode {
     StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Writes the failure a response carries, if it carries one.
-pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) -> Response {
+/// The answer to a request with a line that ends with a bare line feed: what else it says may be read in two ways.
+pub fn bare_feed(app: &App, path: &str, peer: IpAddr) -> Response {
+    let message = "a line of the head ends without a carriage return";
+    let refused = response(Failure::invalid("bare-line-feed", message));
+    let mut answer = encode(app, refused, TraceId::new(app.ids.body()), path, Some(peer));
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// Writes the failure a response carries, if it carries one. `peer` is `None` for a request made inside this process.
+pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str, peer: Option<IpAddr>) -> Response {
     let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
     let is_agent_run = path.starts_with(AGENT_ROUTES);
     let failure = if is_agent_run { agent_runs::in_dialect(failure) } else { failure };
     let code = is_agent_run.then(|| agent_runs::code(&failure).into_owned());
     let redactor = &app.redactor;
     app.metrics.refused(&failure);
-    log(&failure, trace_id, path, redactor);
+    if app.refusals.should_log(failure.kind, peer) {
+        log(&failure, trace_id, path, redactor);
+    }
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
@@ -71,10 +85,12 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str) 
     answer
 }
 
-/// The failure as a caller on another transport may hear it: counted, logged and redacted, like those that are encoded here.
-pub fn told(app: &App, mut failure: Failure, trace_id: TraceId, what: &str) -> Failure {
+/// The failure as a caller on another transport may receive it: counted, logged and redacted, like those encoded here.
+pub fn told(app: &App, mut failure: Failure, trace_id: TraceId, what: &str, peer: IpAddr) -> Failure {
     app.metrics.refused(&failure);
-    log(&failure, trace_id, what, &app.redactor);
+    if app.refusals.should_log(failure.kind, Some(peer)) {
+        log(&failure, trace_id, what, &app.redactor);
+    }
     failure.message = clip(&app.redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     failure.details = failure.details.map(|details| Box::new(redact_details(*details, &app.redactor)));
     failure

@@ -51,7 +51,7 @@ pub async fn remove(
 
 /// Make a token that speaks for a user of ours: a JWT, signed with this server's key and not kept.
 #[utoipa::path(post, path = "/api/v1/users/{userName}/token", tag = "callers", security(("token" = ["operate"])),
-    params(("userName" = String, Path)), request_body = CreateUserToken,
+    params(("userName" = String, Path)), request_body = Option<CreateUserToken>,
     responses((status = 201, body = UserToken), (status = "4XX", body = Problem)))]
 pub async fn create_token(
     State(app): State<App>,

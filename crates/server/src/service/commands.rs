@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     events, provider_profiles,
-    runs::{check_key, reason, unexpected},
+    runs::{check_key, check_reason, reason, unexpected},
 };
 use crate::{
     app::{App, RunRef, store_failure},
@@ -38,9 +38,10 @@ pub async fn create(
     asked: CreateCommand,
 ) -> Result<(Command, bool), Failure> {
     app.accepting()?;
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_control(&known)?;
-    let op = create_op(app, &known, asked)?;
+    let bytes = asked.payload.as_str().len();
+    let op = app.compute(bytes, || create_op(app, &known, asked)).await?;
     if op.command.command_type == CommandType::Turn {
         provider_profiles::check_turn(app, &known).await?;
     }
@@ -118,17 +119,16 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     let command = store::commands::get(&app.db, command_id).await.map_err(store_failure)?;
     command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
 }
 
 /// Idempotent: cancelling a finished command answers how it ended.
 pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked: Cancel) -> Result<Command, Failure> {
-    let known = app.command_ref(command_id).await?;
+    let known = app.visible_command(caller, command_id).await?;
     caller.may_cancel(&known)?;
-    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked) };
+    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked)? };
     match app.submit(&known, Op::CancelCommand(op)).await? {
         Reply::Command(command, _) => Ok(*command),
         other => Err(unexpected(&other)),
@@ -137,7 +137,7 @@ pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked:
 
 /// What a runner needs to know now; with `waitMs`, as soon as there is something.
 pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollCommands) -> Result<CommandPage, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
     let limit = cursors::limit(asked.limit.or(Some(POLL_LIMIT_DEFAULT)))?;
     let after = cursors::after_seq(asked.after_seq)?;
@@ -200,7 +200,7 @@ async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(
 }
 
 pub async fn ack(app: &App, caller: &Principal, command_id: CommandId, asked: AckCommand) -> Result<Command, Failure> {
-    let known = app.command_ref(command_id).await?;
+    let known = app.visible_command(caller, command_id).await?;
     caller.may_run(&known)?;
     let attempt_id = attempt(asked.attempt_id.as_deref())?;
     let op = AckOp { command_id, runner_id: asked.runner_id, lease_epoch: asked.lease_epoch, attempt_id };
@@ -222,7 +222,7 @@ pub async fn patch_status(
     command_id: CommandId,
     asked: PatchStatus,
 ) -> Result<Command, Failure> {
-    let known = app.command_ref(command_id).await?;
+    let known = app.visible_command(caller, command_id).await?;
     state(app, caller, &known, Some(command_id), asked).await?;
     get(app, caller, known.run_id, command_id).await
 }
@@ -233,7 +233,7 @@ pub async fn patch_run_status(
     run_id: RunId,
     asked: PatchStatus,
 ) -> Result<ostler_protocol::runs::Run, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     state(app, caller, &known, None, asked).await?;
     super::runs::get(app, caller, run_id).await
 }
@@ -245,6 +245,9 @@ async fn state(
     command_id: Option<CommandId>,
     asked: PatchStatus,
 ) -> Result<(), Failure> {
+    if let Some(message) = &asked.message {
+        check_reason("message", message)?;
+    }
     let (event_type, payload) = if asked.status == "running" {
         ("backend_status", json!({"phase": "running"}))
     } else {

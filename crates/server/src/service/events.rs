@@ -5,7 +5,7 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, EventsQuery},
-    events::{AppendEvents, Appended, Event, NewEvent, page_json},
+    events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
     ids::RunId,
     kernel::{AppendOp, Op, Reply},
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
@@ -20,14 +20,12 @@ use crate::{
 
 /// Appends a runner's batch. Answered means durable.
 pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendEvents) -> Result<Appended, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
     check_size(&asked)?;
     let attempt_id = attempt(asked.attempt_id.as_deref())?;
-    let received = asked.events.into_iter().enumerate().map(|(index, event)| {
-        NewEvent::receive(event, &app.redactor).map_err(|refused| refused.detail("event", index))
-    });
-    let events = received.collect::<Result<Vec<_>, _>>()?;
+    let bytes = asked.events.iter().map(|event| event.payload.as_str().len()).sum();
+    let events = app.compute(bytes, || receive(app, asked.events)).await?;
     let op = AppendOp {
         runner_id: asked.runner_id,
         lease_epoch: asked.lease_epoch,
@@ -40,6 +38,16 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendE
         Reply::Appended(appended) => Ok(appended),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Turns what a runner sent into events. Sizes are checked first: redacting the others would be for nothing.
+fn receive(app: &App, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure> {
+    let at = |index: usize| move |refused: Failure| refused.detail("event", index);
+    for (index, event) in events.iter().enumerate() {
+        event.check_size().map_err(at(index))?;
+    }
+    let received = events.into_iter().enumerate();
+    received.map(|(index, event)| NewEvent::receive(event, &app.redactor).map_err(at(index))).collect()
 }
 
 fn check_size(asked: &AppendEvents) -> Result<(), Failure> {
@@ -59,8 +67,7 @@ fn check_size(asked: &AppendEvents) -> Result<(), Failure> {
 
 /// A page of the run's events, as JSON text. With `waitMs` an empty page waits for the first event.
 pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQuery) -> Result<String, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    let known = app.visible_run(caller, run_id).await?;
     let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
     let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
     let read =

@@ -52,8 +52,7 @@ pub struct Follower {
 
 /// Follows a run's events numbered above `after`.
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    let known = app.visible_run(caller, run_id).await?;
     let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
     let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
     let run = run.ok_or_else(|| Failure::not_found("run"))?;

@@ -24,7 +24,7 @@ pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) ->
 }
 
 pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
     // A runner that was started for a job comes for work that was taken before.
     if !matches!(caller, Principal::Runner { .. }) {
@@ -41,7 +41,7 @@ pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun
 }
 
 pub async fn patch(app: &App, caller: &Principal, run_id: RunId, asked: PatchLease) -> Result<LeaseState, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
     let lease_ms = asked.lease_ms.map(check_lease).transpose()?;
     let PatchLease { runner_id, lease_epoch, release, only_if_idle, .. } = asked;

@@ -15,8 +15,7 @@ use crate::{
 };
 
 pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<PermissionList, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     let permissions = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
     Ok(PermissionList { permissions })
 }
@@ -29,7 +28,7 @@ pub async fn answer(
     permission_id: PermissionId,
     asked: AnswerPermission,
 ) -> Result<PermissionRequest, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_control(&known)?;
     let op = AnswerPermissionOp { permission_id, option_id: asked.option_id, digest: asked.digest, by: caller.name() };
     match app.submit(&known, Op::AnswerPermission(op)).await? {

@@ -23,8 +23,7 @@ pub async fn get(
     run_id: RunId,
     command_id: Option<CommandId>,
 ) -> Result<RunResult, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     let row = store::results::get(&app.db, run_id, command_id).await.map_err(store_failure)?;
     let row = row.ok_or_else(|| Failure::not_found("run"))?;
     if command_id.is_some() && row.command.is_none() {
@@ -43,8 +42,7 @@ pub async fn get(
 
 /// What the command's agent changed, as its last attempt told; nothing where it told nothing.
 pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<CommandDiff, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    let known = app.visible_run(caller, run_id).await?;
     let command = store::commands::get(&app.db, command_id).await.map_err(store_failure)?;
     let command = command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))?;
     let changes = match &command.fold.changes {

@@ -28,7 +28,7 @@ pub async fn create(
     asked: CreateRunnerJob,
 ) -> Result<(RunnerJob, bool), Failure> {
     app.accepting()?;
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_control(&known)?;
     provider_profiles::check_ready(app, &known.tenant_id, &known.backend_profile).await?;
     let op = create_op(app, &known, &asked)?;
@@ -85,8 +85,7 @@ pub async fn list(
     run_id: RunId,
     asked: ListRunnerJobs,
 ) -> Result<RunnerJobPage, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("runner-jobs", &(run_id, &asked.command_id));
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
@@ -107,8 +106,7 @@ pub async fn list(
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJobId) -> Result<RunnerJob, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     let job = store::runner_jobs::get(&app.db, job_id).await.map_err(store_failure)?;
     job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))
 }

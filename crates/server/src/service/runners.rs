@@ -55,7 +55,7 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
 /// A runner may only register for a run it may run, with the run's own profile.
 async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> Result<String, Failure> {
     let run_id: RunId = text.parse().map_err(|_| Failure::not_found("run"))?;
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
     let run =
         store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))?;

@@ -8,7 +8,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId, prefix_range},
     json::canonical_hash,
     kernel::{CancelRunOp, CreateRunOp, Op, Reply},
-    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX},
+    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
     policy::AdmittedRun,
     runner_jobs::CreateRunnerJob,
     runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
@@ -31,13 +31,16 @@ pub const RACES_MAX: usize = 3;
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
-    let request_hash = request_hash(&asked);
-    let asked = with_profile(app, asked).await?;
-    let admitted = admit(app, caller, &asked).await?;
-    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
+    // Sizes first: hashing and redacting would be for nothing where one is refused.
+    asked.check_sizes()?;
     if let Some(first) = &asked.command {
         check_first(first)?;
     }
+    let bytes = asked.free_bytes();
+    let request_hash = app.compute(bytes, || request_hash(&asked)).await;
+    let asked = with_profile(app, asked).await?;
+    let admitted = admit(app, caller, &asked).await?;
+    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     for _ in 0..RACES_MAX {
         if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
             caller.may_read(&app.run_ref(known.run.run_id).await?)?;
@@ -47,7 +50,8 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
             provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
         }
         let session = session(app, caller, &asked, &admitted).await?;
-        let op = create_op(app, caller, &asked, &admitted, &request_hash, &session, None)?;
+        let make = || create_op(app, caller, &asked, &admitted, &request_hash, &session, None);
+        let op = app.compute(bytes, make).await?;
         let reply = app.try_submit(op.run.session, None, Op::CreateRun(Box::new(op))).await?;
         if let Some(Reply::Run(created, _)) = reply {
             app.metrics.run_started();
@@ -236,8 +240,7 @@ fn new_run(app: &App, asked: &CreateRun, admitted: &AdmittedRun, session: &Sessi
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Failure> {
-    let known = app.run_ref(run_id).await?;
-    caller.may_read(&known)?;
+    app.visible_run(caller, run_id).await?;
     read(app, run_id).await
 }
 
@@ -288,18 +291,27 @@ pub fn id_range(kind: &str, asked: Option<&str>) -> Result<Option<(String, Strin
 
 /// Idempotent: cancelling a finished run answers how it ended.
 pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel) -> Result<Run, Failure> {
-    let known = app.run_ref(run_id).await?;
+    let known = app.visible_run(caller, run_id).await?;
     caller.may_cancel(&known)?;
-    let op = CancelRunOp { by: caller.name(), reason: reason(app, asked) };
+    let op = CancelRunOp { by: caller.name(), reason: reason(app, asked)? };
     match app.submit(&known, Op::CancelRun(op)).await? {
         Reply::CancelledRun(run) => Ok(*run),
         other => Err(unexpected(&other)),
     }
 }
 
-/// A caller's words, bounded and redacted.
-pub fn reason(app: &App, asked: Cancel) -> Option<String> {
-    asked.reason.map(|text| clip(&app.redactor.redact(&text), BLOCKER_CHARS_MAX))
+/// A caller's reason, redacted and clipped.
+pub fn reason(app: &App, asked: Cancel) -> Result<Option<String>, Failure> {
+    let Some(text) = asked.reason else { return Ok(None) };
+    check_reason("reason", &text)?;
+    Ok(Some(clip(&app.redactor.redact(&text), BLOCKER_CHARS_MAX)))
+}
+
+pub fn check_reason(field: &str, text: &str) -> Result<(), Failure> {
+    if text.len() > REASON_BYTES_MAX {
+        return Err(Failure::too_large("reason-size", field, text.len(), REASON_BYTES_MAX));
+    }
+    Ok(())
 }
 
 pub fn unexpected(reply: &Reply) -> Failure {

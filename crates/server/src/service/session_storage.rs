@@ -53,7 +53,7 @@ pub async fn refresh(
     found: RefreshStorage,
 ) -> Result<SessionStorageView, Failure> {
     let run_id = found.run_id.parse().map_err(|_| Failure::not_found("run"))?;
-    let run = app.run_ref(run_id).await?;
+    let run = app.visible_run(caller, run_id).await?;
     caller.may_run(&run)?;
     found.check()?;
     let session = read(app, run.session).await?;

@@ -247,12 +247,13 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
 pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
     let tenants = caller.tenants_within(tenant_id)?;
     let mut found = store::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
+    // A thread of another user answers like an absent one, alone and beside others of its id.
+    found.retain(|session| caller.may_see(session).is_ok());
     if found.len() > 1 {
         let message = "several tenants have a session of this id; name one with tenantId";
         return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
     }
-    let session = found.pop().ok_or_else(|| Failure::not_found("session"))?;
-    caller.may_see(&session).map(|()| session)
+    found.pop().ok_or_else(|| Failure::not_found("session"))
 }
 
 /// An id that a caller chooses for a session that is not there yet.

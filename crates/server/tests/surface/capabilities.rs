@@ -513,7 +513,10 @@ async fn hash_chain(server: &TestServer) {
 
 async fn the_envelope_is_what_published_clients_read(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let mut envelope = server.with_token(None).get("/capabilities").await.with_status(200);
+    let anonymous = server.with_token(None).get("/capabilities").await.with_status(200);
+    assert_eq!(anonymous["workspaceCwd"], "", "a path of this machine is for authenticated callers");
+    let mut envelope = server.get("/capabilities").await.with_status(200);
+    assert_eq!(anonymous["features"], envelope["features"]);
     let workspace = envelope["workspaceCwd"].take();
     assert_eq!(workspace, std::env::current_dir().unwrap().canonicalize().unwrap().to_str().unwrap());
     let features = envelope["features"].take();

@@ -20,7 +20,7 @@ use ostler_protocol::{
 };
 
 use super::super::{
-    extract::{At, Caller, Params, drain},
+    extract::{At, Caller, Params, announced_bytes, drain},
     problem::Refusal,
 };
 use crate::{
@@ -94,6 +94,10 @@ impl FromRequest<App> for Form {
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
         let caller = request.extensions().get::<Principal>().cloned();
         let caller = caller.ok_or_else(|| unauthenticated("this needs a token: Authorization: Bearer …"))?;
+        if announced_bytes(request.headers()).is_some_and(|bytes| bytes > FORM_BYTES_MAX) {
+            let message = format!("the form is over {FORM_BYTES_MAX} bytes");
+            return Err(Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).into());
+        }
         let place = match app.attachments.admit(&caller) {
             Ok(place) => place,
             Err(refused) => {

@@ -31,7 +31,7 @@ use crate::{
     auth::Principal,
     http::{
         events::{as_events, turned_away, wants_stream},
-        extract::{At, Caller, Params, read_body},
+        extract::{At, Caller, LARGEST, Params, read_body},
         problem::Refusal,
     },
     service::{
@@ -53,8 +53,8 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
     let headers = request.headers().clone();
     let streams = wants_stream(&headers);
     let form = if streams { Form::Streamed } else { Form::Queued };
-    let body = read_body(request, &app).await.map_err(in_the_inputs_words)?;
-    let input = match RunInput::read(&body, form).map_err(Failure::from) {
+    let body = read_body(request, &app, LARGEST).await.map_err(in_the_inputs_words)?;
+    let input = match app.compute(body.len(), || RunInput::read(&body, form)).await.map_err(Failure::from) {
         Ok(input) => input,
         Err(failure) if streams && is_of_interrupts(&failure) => return Ok(refusal(&app, &failure)),
         Err(failure) => return Err(failure.into()),

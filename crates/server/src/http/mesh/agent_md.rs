@@ -9,6 +9,7 @@ use http::HeaderMap;
 use ostler_protocol::{
     Failure,
     failures::Problem,
+    limits::SMALL_BODY_BYTES_MAX,
     mesh::{Aid, pki::AgentMdKept},
 };
 
@@ -27,7 +28,7 @@ const MARKDOWN: &str = "text/markdown";
     responses((status = 200, body = AgentMdKept), (status = "4XX", body = Problem)))]
 pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
     let owner = service::mesh::agent_md::owner(&app, bearer(request.headers())?).await?;
-    let body = read_raw(request, &app, MARKDOWN).await?;
+    let body = read_raw(request, &app, MARKDOWN, SMALL_BODY_BYTES_MAX).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid("agent-md-utf8", "agent.md is UTF-8 text"))?;
     Ok(Json(service::mesh::agent_md::put(&app, &owner, text).await?))
 }

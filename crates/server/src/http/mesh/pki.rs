@@ -8,6 +8,7 @@ use axum::{
 };
 use ostler_protocol::{
     failures::Problem,
+    limits::SMALL_BODY_BYTES_MAX,
     mesh::{
         Aid,
         pki::{CertificateQuery, CertificateStatus, RevocationList},
@@ -101,7 +102,7 @@ pub async fn ocsp(
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let body = read_raw(request, &app, OCSP_REQUEST).await?;
+    let body = read_raw(request, &app, OCSP_REQUEST, SMALL_BODY_BYTES_MAX).await?;
     Ok(plain(OCSP_RESPONSE, pki::answer(&app, peer.0.ip(), &body).await?))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::{
     extract::{
-        State, WebSocketUpgrade,
+        ConnectInfo, State, WebSocketUpgrade,
         ws::{WebSocket, rejection::WebSocketUpgradeRejection},
     },
     response::Response,
@@ -19,12 +19,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use crate::{
     app::App,
     auth::{LOCAL, Principal},
-    http::{extract::Params, problem::Refusal},
+    http::{Peer, extract::Params, problem::Refusal},
     live::{
         Listener, Seat,
         connection::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, fitted, queue},
     },
     service,
+    waiting::Ticket,
 };
 
 pub const HUMAN_PATH: &str = "/ws/human";
@@ -39,19 +40,21 @@ const RENEWALS_PERIOD: Duration = Duration::from_secs(60);
 /// on with a newer token of the same caller. `docs/live.md` has it all.
 pub async fn human(
     State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, upgrade, Face::Human)
+    open(app, peer, upgrade, Face::Human)
 }
 
 /// Connects as an agent, by one of its tokens. It goes as for people; the agent may say in the address (`?agent_id=…`), in
 /// the first frame (`"agent_id": …`) or in both which one it is, and then it must be that one.
 pub async fn agent(
     State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     Params(named): Params<Named>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, upgrade, Face::Agent(named))
+    open(app, peer, upgrade, Face::Agent(named))
 }
 
 /// Who somebody says they are, if they do.
@@ -86,16 +89,19 @@ impl Face {
 
 fn open(
     app: App,
+    peer: Peer,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     face: Face,
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
     let upgrade = fitted(upgrade, 2 * HEARD_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face)))
+    // Until it has introduced itself it is counted with those of the mesh.
+    let fresh = app.mesh.fresh.enter(peer.0.ip());
+    Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face, fresh)))
 }
 
-async fn serve(app: App, socket: WebSocket, face: Face) {
+async fn serve(app: App, socket: WebSocket, face: Face, fresh: Ticket) {
     let limits = &app.config.limits;
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
@@ -105,7 +111,8 @@ async fn serve(app: App, socket: WebSocket, face: Face) {
     };
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
-    let conversation = Conversation { app: app.clone(), face, outbox, until, known: None };
+    let conversation =
+        Conversation { app: app.clone(), face, outbox, until, fresh: Some(fresh), is_crowded_out: false, known: None };
     let close = converse(socket, inbox, conversation, patience).await;
     app.metrics.socket_closed(close);
 }
@@ -180,6 +187,10 @@ struct Conversation {
     outbox: Outbox,
     /// When the peer must have said who it is.
     until: Instant,
+    /// Its place among those who have not said who they are.
+    fresh: Option<Ticket>,
+    /// That place was given to another connection.
+    is_crowded_out: bool,
     known: Option<Known>,
 }
 
@@ -236,6 +247,7 @@ impl Conversation {
         let renewals = Renewals { since: Instant::now(), count: 0 };
         let (must_check, must_reread) = (false, true);
         self.known = Some(Known { token, listener, seat, readmit, reread, renewals, must_check, must_reread });
+        self.fresh = None;
         told.extend(self.pending().await.say);
         Ok(told)
     }
@@ -329,8 +341,10 @@ impl Dialect for Conversation {
 
     async fn wake(&mut self) {
         let Some(known) = &mut self.known else {
+            let closed = self.fresh.as_ref().map(Ticket::closed).unwrap_or_default();
             return tokio::select! {
                 () = sleep_until(self.until) => {}
+                () = closed.notified() => self.is_crowded_out = true,
                 () = self.app.drained() => {}
             };
         };
@@ -350,7 +364,7 @@ impl Dialect for Conversation {
             return Close::GOING.into();
         }
         if self.known.is_none() {
-            return Refused::Late.into();
+            return if self.is_crowded_out { Refused::TooMany } else { Refused::Late }.into();
         }
         let checked = self.check().await;
         if checked.close.is_some() { checked } else { self.pending().await }

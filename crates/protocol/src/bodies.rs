@@ -1,0 +1,188 @@
+//! Bounds of request bodies that hold before a body is parsed: its size, how deeply it nests and how many values it holds.
+//! Parsing, redacting and hashing cost far more than counting, so that a body which breaks a bound is cheap to reject.
+
+use serde::de::DeserializeOwned;
+
+use crate::{
+    Failure, FailureKind,
+    agents::{CreateAgent, CreateAgentToken, DiffManifest, UpdateAgent},
+    commands::{AckCommand, CreateCommand, PatchStatus},
+    events::AppendEvents,
+    identities::{CreateInvite, IssueCertificate, RevokeIdentity},
+    leases::{ClaimRun, PatchLease},
+    limits::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX, WORK_BODY_BYTES_MAX},
+    permissions::AnswerPermission,
+    provider_profiles::{PutConfig, PutCredential, ValidateProfile},
+    relations::{Answers, CreateRelation, UseScope},
+    runner_jobs::CreateRunnerJob,
+    runners::RegisterRunner,
+    runs::{Cancel, CreateRun},
+    session_storage::{RefreshStorage, SweepStorage},
+    sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
+    tokens::CreateToken,
+    users::{CreateUser, CreateUserToken},
+    webhooks::PutWebhook,
+};
+
+/// A JSON body of a request, with the bounds that hold before it is parsed.
+pub trait RequestBody: DeserializeOwned + Send + 'static {
+    /// Most bytes of its text, as it is sent.
+    const BYTES_MAX: usize;
+    /// Most commas and colons in it, outside strings. Together they grow with the members and items at every depth.
+    const VALUES_MAX: usize;
+}
+
+macro_rules! bodies {
+    ($($body:ty: $bytes_max:expr, $values_max:expr;)*) => {
+        $(impl RequestBody for $body {
+            const BYTES_MAX: usize = $bytes_max;
+            const VALUES_MAX: usize = $values_max;
+        })*
+
+        /// Every body type with its bounds, for the documentation's test.
+        pub const BODIES: &[(&str, usize, usize)] = &[$((stringify!($body), $bytes_max, $values_max)),*];
+    };
+}
+
+const SMALL_VALUES_MAX: usize = 1_000;
+/// A manifest of the largest size, with every character escaped.
+const MANIFEST_BODY_BYTES_MAX: usize = 1024 * 1024;
+
+bodies! {
+    CreateRun: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    CreateCommand: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    AppendEvents: BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;
+    Cancel: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PatchStatus: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    AckCommand: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ClaimRun: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PatchLease: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateRunnerJob: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RegisterRunner: 2 * SMALL_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    AnswerPermission: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    UpdateSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ReadSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ControlSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RefreshStorage: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SweepStorage: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PutCredential: WORK_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PutConfig: WORK_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ValidateProfile: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateUser: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateUserToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateAgent: MANIFEST_BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;
+    UpdateAgent: MANIFEST_BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;
+    DiffManifest: MANIFEST_BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;
+    CreateAgentToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateRelation: MANIFEST_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    Answers: MANIFEST_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    UseScope: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PutWebhook: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    IssueCertificate: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateInvite: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RevokeIdentity: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+}
+
+/// Rejects JSON that nests too deeply or holds too many values, in one pass that stops at the first bound it breaks. Whether
+/// the text is JSON at all is the parser's question.
+pub fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
+    let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'"' => at = string_end(text, at),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' | b':' => values += 1,
+            _ => {}
+        }
+        if depth > JSON_DEPTH_MAX {
+            let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
+            return Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX));
+        }
+        if values > values_max {
+            let message = format!("the body holds too many members and items: over {values_max} commas and colons");
+            let failure = Failure::rule(FailureKind::PayloadTooLarge, "json-values", message);
+            return Err(failure.detail("valuesMax", values_max));
+        }
+    }
+    Ok(())
+}
+
+/// The position after the quote that ends the string, or the end of the text.
+fn string_end(text: &[u8], mut at: usize) -> usize {
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &text[at..]) {
+        at += found;
+        // Escapes often come in a row; a new search for each would cost more than a step per byte.
+        while text.get(at) == Some(&b'\\') {
+            at = (at + 2).min(text.len());
+        }
+        if text.get(at) == Some(&b'"') {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refused(text: &str, values_max: usize) -> Option<String> {
+        check_json(text.as_bytes(), values_max).err().and_then(|failure| failure.rule_name().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_bound_holds_at_its_value_and_rejects_one_more() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(refused(&nested(JSON_DEPTH_MAX), 0), None);
+        assert_eq!(refused(&nested(JSON_DEPTH_MAX + 1), 0).as_deref(), Some("json-depth"));
+        let items = |count: usize| json!(vec![0; count]).to_string();
+        assert_eq!(refused(&items(11), 10), None);
+        assert_eq!(refused(&items(12), 10).as_deref(), Some("json-values"));
+    }
+
+    #[test]
+    fn punctuation_inside_strings_does_not_count() {
+        for text in [r#""[[{{,,::""#, r#""\"[[,,""#, r#""\\\"[,""#, r#""unterminated [,,"#, r#""\"#, r#""\\"#] {
+            assert_eq!(refused(text, 0), None, "{text}");
+        }
+        assert_eq!(refused(r#"["\\",1]"#, 0).as_deref(), Some("json-values"));
+    }
+
+    fn count(value: &Value) -> usize {
+        match value {
+            Value::Array(items) => items.len().saturating_sub(1) + items.iter().map(count).sum::<usize>(),
+            // A member has a colon, and all but the first a comma.
+            Value::Object(fields) => (2 * fields.len()).saturating_sub(1) + fields.values().map(count).sum::<usize>(),
+            _ => 0,
+        }
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![Just(Value::Null), any::<i64>().prop_map(Value::from), ".*".prop_map(Value::from)];
+        leaf.prop_recursive(6, 64, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map(".*", inner, 0..6)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_count_is_exact_for_every_document(value in any_json()) {
+            let (text, count) = (value.to_string(), count(&value));
+            prop_assert_eq!(refused(&text, count), None);
+            if count > 0 {
+                prop_assert_eq!(refused(&text, count - 1), Some("json-values".to_owned()));
+            }
+        }
+    }
+}

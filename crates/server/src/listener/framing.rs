@@ -1,0 +1,205 @@
+//! Where one request of a connection ends and the next begins, as far as the listener must know it: hyper accepts lines of a
+//! head that end with a bare line feed, which a proxy in front may read otherwise, and its timer does not tell a head that
+//! trickles in from a connection that idles.
+
+/// What a line of a head is kept up to: enough for the headers that say how long the body is.
+const LINE_BYTES_MAX: usize = 128;
+
+#[derive(Debug, Default)]
+pub struct Framing {
+    state: State,
+    line: Vec<u8>,
+    /// The byte before the current one, within a line.
+    last: u8,
+    body: Body,
+    has_bare_feed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum State {
+    /// Between requests.
+    #[default]
+    Idle,
+    Head,
+    /// So many bytes of a body are still to come.
+    Body(u64),
+    ChunkSize,
+    ChunkData(u64),
+    ChunkEnd,
+    Trailer,
+    /// The length of the body makes no sense. Hyper rejects the request and closes the connection.
+    Unknown,
+}
+
+/// What the head says about the body.
+#[derive(Clone, Copy, Debug, Default)]
+enum Body {
+    #[default]
+    None,
+    Length(u64),
+    Chunked,
+    Unknown,
+}
+
+impl Framing {
+    /// Whether a head has begun and not ended.
+    pub fn is_in_head(&self) -> bool {
+        self.state == State::Head
+    }
+
+    /// Whether a line of a head, or of a chunked body's frame, ended without a carriage return.
+    pub fn has_bare_feed(&self) -> bool {
+        self.has_bare_feed
+    }
+
+    pub fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Unknown => return,
+                State::Body(left) | State::ChunkData(left) => {
+                    let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= taken as u64;
+                    taken
+                }
+                _ => self.read_line(bytes),
+            };
+            bytes = &bytes[taken..];
+            match self.state {
+                State::Body(0) => self.state = State::Idle,
+                State::ChunkData(0) => self.state = State::ChunkEnd,
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads up to the end of the line, and follows what it says.
+    fn read_line(&mut self, bytes: &[u8]) -> usize {
+        if self.state == State::Idle {
+            // Empty lines before a request are ignored, as hyper does.
+            if matches!(bytes[0], b'\r' | b'\n') {
+                return 1;
+            }
+            (self.state, self.body) = (State::Head, Body::None);
+        }
+        let end = memchr::memchr(b'\n', bytes);
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        self.last = part.last().copied().unwrap_or(self.last);
+        if end.is_none() {
+            return bytes.len();
+        }
+        self.has_bare_feed |= self.last != b'\r';
+        let line = std::mem::take(&mut self.line);
+        self.last = 0;
+        self.end_line(line.strip_suffix(b"\r").unwrap_or(&line));
+        part.len() + 1
+    }
+
+    fn end_line(&mut self, line: &[u8]) {
+        self.state = match (self.state, line) {
+            (State::Head, []) => match self.body {
+                Body::None | Body::Length(0) => State::Idle,
+                Body::Length(bytes) => State::Body(bytes),
+                Body::Chunked => State::ChunkSize,
+                Body::Unknown => State::Unknown,
+            },
+            (State::Head, line) => {
+                self.read_header(line);
+                State::Head
+            }
+            (State::ChunkSize, line) => match chunk_size(line) {
+                Some(0) => State::Trailer,
+                Some(bytes) => State::ChunkData(bytes),
+                None => State::Unknown,
+            },
+            (State::ChunkEnd, _) => State::ChunkSize,
+            (State::Trailer, []) => State::Idle,
+            (state, _) => state,
+        };
+    }
+
+    fn read_header(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.body = Body::Chunked;
+        } else if name.eq_ignore_ascii_case(b"content-length") && !matches!(self.body, Body::Chunked) {
+            let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            self.body = bytes.map_or(Body::Unknown, Body::Length);
+        }
+    }
+}
+
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GOOD: &str = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\
+        POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\na\nb\n\n\
+        POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\n\n\n\n\r\nA\r\n0123456\n89\r\n0\r\nTrailer: x\r\n\r\n\
+        GET / HTTP/1.1\r\n\r\n";
+
+    fn read(text: &str, pieces: &[usize]) -> Framing {
+        let (mut framing, mut rest) = (Framing::default(), text.as_bytes());
+        for piece in pieces.iter().copied().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (now, later) = rest.split_at(piece.clamp(1, rest.len()));
+            framing.read(now);
+            rest = later;
+        }
+        framing
+    }
+
+    #[test]
+    fn a_bare_feed_is_found_in_every_line_of_a_head() {
+        for bad in [
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\n",
+            "POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nxGET / HTTP/1.1\n",
+        ] {
+            assert!(read(bad, &[usize::MAX]).has_bare_feed(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_open_from_its_first_byte_to_its_empty_line() {
+        for (text, open) in [
+            ("", false),
+            ("\r\n", false),
+            ("G", true),
+            ("GET / HTTP/1.1\r\n", true),
+            ("GET / HTTP/1.1\r\n\r\n", false),
+            ("POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx", false),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nxG", true),
+            ("POST / HTTP/1.1\r\nContent-Length: x\r\n\r\nG\n", false),
+        ] {
+            assert_eq!(read(text, &[usize::MAX]).is_in_head(), open, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_how_the_bytes_arrive(pieces in prop::collection::vec(1_usize..40, 1..20)) {
+            let framing = read(GOOD, &pieces);
+            prop_assert!(!framing.has_bare_feed() && framing.state == State::Idle, "{:?}", framing);
+        }
+
+        #[test]
+        fn it_reads_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            Framing::default().read(&bytes);
+        }
+    }
+}
