@@ -97,17 +97,27 @@ impl fmt::Display for RpcError {
 /// Why a line is not a frame. It quotes nothing: the line may hold a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAFrame {
-    TooLong { bytes: usize },
-    NotJson { bytes: usize },
+    TooLong,
+    /// It holds a NUL, or is not UTF-8.
+    Binary,
+    NotJson {
+        bytes: usize,
+    },
     Misshapen(&'static str),
+}
+
+impl NotAFrame {
+    /// Whether this cannot be a stray log line: a frame was lost, or its sender does not speak the protocol at all.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::TooLong | Self::Binary)
+    }
 }
 
 impl fmt::Display for NotAFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { bytes } => {
-                write!(f, "a line of more than {bytes} bytes; a frame has {FRAME_BYTES_MAX} at most")
-            }
+            Self::TooLong => write!(f, "a line of more than {FRAME_BYTES_MAX} bytes"),
+            Self::Binary => f.write_str("a line that is binary, not text"),
             Self::NotJson { bytes } => write!(f, "a line of {bytes} bytes that is not a JSON object"),
             Self::Misshapen(why) => write!(f, "an object that is no JSON-RPC frame: {why}"),
         }
@@ -153,18 +163,18 @@ impl Frame {
     /// an object or an array.
     pub fn read_as(line: &[u8], version: Version) -> Result<Self, NotAFrame> {
         if line.len() > FRAME_BYTES_MAX {
-            return Err(NotAFrame::TooLong { bytes: line.len() });
+            return Err(NotAFrame::TooLong);
         }
         let line = line.trim_ascii();
+        let not_json = || match std::str::from_utf8(line) {
+            Ok(_) => NotAFrame::NotJson { bytes: line.len() },
+            Err(_) => NotAFrame::Binary,
+        };
         if !line.starts_with(b"{") {
-            return Err(NotAFrame::NotJson { bytes: line.len() });
+            return Err(not_json());
         }
         let envelope: Envelope = serde_json::from_slice(line).map_err(|error| {
-            if error.is_data() {
-                NotAFrame::Misshapen("a member has the wrong type")
-            } else {
-                NotAFrame::NotJson { bytes: line.len() }
-            }
+            if error.is_data() { NotAFrame::Misshapen("a member has the wrong type") } else { not_json() }
         })?;
         if version == Version::Two {
             envelope.check_two().map_err(NotAFrame::Misshapen)?;
@@ -224,36 +234,43 @@ impl Envelope {
     }
 }
 
-/// Cuts a stream of bytes into lines. Of a line that is too long nothing is kept but its length.
+/// Cuts a stream of bytes into lines. A line that is too long or binary is reported as soon as that is known, which may be
+/// long before it ends; the rest of it is dropped.
 #[derive(Default)]
 pub struct Lines {
     open: Vec<u8>,
-    /// Bytes of a line that has become too long.
-    lost: usize,
+    /// The line was reported, and is dropped up to its end.
+    dropping: bool,
 }
 
 impl Lines {
     /// Takes bytes as they come, and gives what they complete, in order.
     pub fn push(&mut self, mut bytes: &[u8], mut complete: impl FnMut(Result<&[u8], NotAFrame>)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
-            self.keep(&bytes[..end]);
+            self.keep(&bytes[..end], &mut complete);
             bytes = &bytes[end + 1..];
-            match std::mem::take(&mut self.lost) {
-                0 if self.open.trim_ascii().is_empty() => {}
-                0 => complete(Ok(&self.open)),
-                lost => complete(Err(NotAFrame::TooLong { bytes: lost })),
+            if !std::mem::take(&mut self.dropping) && !self.open.trim_ascii().is_empty() {
+                complete(Ok(&self.open));
             }
             self.open.clear();
         }
-        self.keep(bytes);
+        self.keep(bytes, &mut complete);
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.lost == 0 && self.open.len() + bytes.len() <= FRAME_BYTES_MAX {
-            return self.open.extend_from_slice(bytes);
+    fn keep(&mut self, bytes: &[u8], complete: &mut impl FnMut(Result<&[u8], NotAFrame>)) {
+        if self.dropping {
+            return;
         }
-        self.lost += self.open.len() + bytes.len();
+        // What lies beyond the limit is not looked at, so that the answer does not depend on how the bytes arrive.
+        let fitting = &bytes[..bytes.len().min(FRAME_BYTES_MAX - self.open.len())];
+        let fault = match memchr::memchr(0, fitting) {
+            Some(_) => NotAFrame::Binary,
+            None if fitting.len() < bytes.len() => NotAFrame::TooLong,
+            None => return self.open.extend_from_slice(bytes),
+        };
+        self.dropping = true;
         self.open = Vec::new();
+        complete(Err(fault));
     }
 }
 
@@ -333,14 +350,27 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_limit_is_reported_and_the_next_one_read() {
+    fn a_line_over_the_limit_is_reported_before_it_ends_and_the_next_one_read() {
         let mut lines = Lines::default();
         let mut got = vec![];
-        for part in [&b"a\n\n  \nb"[..], &vec![b'x'; FRAME_BYTES_MAX], b"xx\r\nc\nd"] {
+        for part in [&b"a\n\n  \nb"[..], &vec![b'x'; FRAME_BYTES_MAX]] {
             lines.push(part, |line| got.push(line.map(<[u8]>::to_vec)));
         }
-        let long = NotAFrame::TooLong { bytes: FRAME_BYTES_MAX + 4 };
-        assert_eq!(got, [Ok(b"a".to_vec()), Err(long), Ok(b"c".to_vec())]);
+        assert_eq!(got, [Ok(b"a".to_vec()), Err(NotAFrame::TooLong)]);
+        lines.push(b"xx\r\nc\nd", |line| got.push(line.map(<[u8]>::to_vec)));
+        assert_eq!(got[2..], [Ok(b"c".to_vec())]);
+    }
+
+    #[test]
+    fn binary_output_is_reported_before_its_line_ends() {
+        let mut lines = Lines::default();
+        let mut got = vec![];
+        lines.push(b"\x7fELF\x02\0\0", |line| got.push(line.map(<[u8]>::to_vec)));
+        assert_eq!(got, [Err(NotAFrame::Binary)]);
+        lines.push(b"more\0\nnext\n", |line| got.push(line.map(<[u8]>::to_vec)));
+        assert_eq!(got[1..], [Ok(b"next".to_vec())]);
+        assert_eq!(Frame::read(b"caf\xe9"), Err(NotAFrame::Binary));
+        assert_eq!(Frame::read(b"{\"id\": \"\xff\"}"), Err(NotAFrame::Binary));
     }
 
     proptest! {

@@ -24,7 +24,7 @@ use ostler_protocol::{
     limits::NAME_BYTES_MAX,
     policy::{Approval, Network, Sandbox},
     redaction::Redactor,
-    rpc::{Frame, Version},
+    rpc::{Frame, NotAFrame, Version},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -307,7 +307,13 @@ fn refused(method: &str, error: &CallError) -> TurnEnd {
             TurnEnd::failed(FailureKind::BackendTimeout, format!("the agent did not answer {method}"))
         }
         CallError::Gone => TurnEnd::failed(FailureKind::BackendFailed, format!("the agent ended during {method}")),
+        CallError::Broken(fault) => TurnEnd::failed(FailureKind::BackendFailed, not_protocol(fault)),
     }
+}
+
+/// What a person who wrote the agent needs to know.
+fn not_protocol(fault: &NotAFrame) -> String {
+    format!("the agent does not keep to its protocol: its standard output holds {fault}")
 }
 
 fn senseless(method: &str) -> TurnEnd {

@@ -102,6 +102,8 @@ pub enum CallError {
     TimedOut,
     /// The child is gone, or has closed its output.
     Gone,
+    /// The child's output is not its protocol, so the answer would not come, or was lost.
+    Broken(NotAFrame),
 }
 
 /// A line of the child's: what it says, and the room it takes.
@@ -203,6 +205,9 @@ impl Process {
                 Heard::Frame(Frame::Answer { id: of, result }) if of == id => return Ok(result),
                 Heard::Frame(Frame::Error { id: Some(of), error }) if of == id => {
                     return Err(CallError::Refused(error));
+                }
+                Heard::Noise(fault) if self.version == Version::Two && fault.is_fatal() => {
+                    return Err(CallError::Broken(fault));
                 }
                 heard => {
                     kept_bytes += line.bytes;

@@ -438,6 +438,25 @@ async fn a_turn_that_was_cut_off_is_never_silently_begun_again() {
 }
 
 #[tokio::test]
+async fn output_that_cannot_be_the_protocol_fails_the_turn_at_once() {
+    // None of them ends its line, and none of them goes away.
+    let long = "head -c 9000000 /dev/zero | tr '\\0' x";
+    for output in [long, "printf 'PK\\003\\004\\000\\000'", "printf 'caf\\351\\n'"] {
+        for script in [
+            format!("{output}; listen"),
+            format!("hello; read -r l; {output}; listen"),
+            format!("begin; read -r l; {output}; listen"),
+        ] {
+            let stage = Stage::new(&script);
+            let command = stage.turn().await;
+            assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::BackendFailed)), "{script}");
+            let message = command.terminal.unwrap().message.unwrap_or_default();
+            assert!(message.contains("does not keep to its protocol"), "{script}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_agent_that_nothing_keeps_from_the_network_takes_no_run_without_it() {
     let stage = Stage::with("touch started; begin", json!({"network": "disabled"}));
     assert_eq!(end(&stage.turn().await), (TerminalStatus::Failed, Some(FailureKind::TenantPolicyDenied)));

@@ -16,7 +16,7 @@ use super::{
     Live, MESSAGE_CHARS_MAX,
     files::Files,
     host::{Host, Settled},
-    process_ended,
+    not_protocol, process_ended,
     terminals::Terminals,
     updates::Updates,
     wire::{Prompted, Updated},
@@ -182,9 +182,9 @@ impl<'a> Talk<'a> {
         match heard {
             Heard::Noise(why) => {
                 self.noise += 1;
-                if self.noise > NOISE_MAX {
-                    let message = format!("the agent does not keep to its protocol: {why}");
-                    return Err(Ended::Failed(FailureKind::BackendFailed, message));
+                // A stray log line is let pass. What is fatal may have been the answer that this turn waits for.
+                if why.is_fatal() || self.noise > NOISE_MAX {
+                    return Err(Ended::Failed(FailureKind::BackendFailed, not_protocol(&why)));
                 }
             }
             Heard::Frame(Frame::Notification { method, params }) if method == "session/update" => {

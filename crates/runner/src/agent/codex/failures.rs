@@ -75,7 +75,7 @@ pub fn not_resumed(error: &CallError, has_storage: bool) -> TurnEnd {
             let message = format!("the agent cannot resume its thread: {}", clip(&refusal.message, MESSAGE_CHARS_MAX));
             TurnEnd::failed(FailureKind::ThreadResumeFailed, message)
         }
-        CallError::TimedOut | CallError::Gone => refused("thread/resume", error),
+        CallError::TimedOut | CallError::Gone | CallError::Broken(_) => refused("thread/resume", error),
     }
 }
 
@@ -99,6 +99,9 @@ pub fn refused(method: &str, error: &CallError) -> TurnEnd {
             TurnEnd::failed(FailureKind::BackendTimeout, format!("the agent did not answer {method}"))
         }
         CallError::Gone => TurnEnd::failed(FailureKind::BackendFailed, format!("the agent ended during {method}")),
+        CallError::Broken(fault) => {
+            TurnEnd::failed(FailureKind::BackendFailed, format!("the agent's output holds {fault}"))
+        }
     }
 }
 
