@@ -5,58 +5,18 @@
 //! goes whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
 //! secret's shape; the values this process knows, and those it learns, are replaced wherever they stand.
 
+mod shapes;
+
 use std::{borrow::Cow, sync::RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use regex::Regex;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use shapes::{HINTS, Pattern};
 
 const MASK: &str = "[redacted]";
 
-/// Cheap hints; a text without any of them holds nothing the patterns could match.
-const HINTS: &[&str] = &[
-    "sk-",
-    "sk_live_",
-    "rk_live_",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "ghu_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "akia",
-    "aiza",
-    "bearer ",
-    "basic ",
-    "://",
-    // As some encoders write it in JSON.
-    r":\/\/",
-    "-----begin",
-    "eyj",
-    "ost_",
-    "passw",
-    "passphrase",
-    "secret",
-    "api_key",
-    "apikey",
-    "api-key",
-    "access_key",
-    "accesskey",
-    "token",
-    "authorization",
-    "private_key",
-    "privatekey",
-    "private-key",
-    // A character that need not be escaped, and is: what it hides is only known once it is decoded.
-    r"\u00",
-];
-
-/// Names of fields and variables that hold a secret, as a pattern.
-const NAMES: &str = "password|passwd|passphrase|secret|api[_-]?key|secret[_-]?access[_-]?key|access[_-]?token|\
-    refresh[_-]?token|auth[_-]?token|id[_-]?token|private[_-]?key";
-
-/// The same without separators, for the names of JSON fields.
+/// Names of JSON fields that hold a secret, without separators.
 const SECRET_FIELDS: &[&str] = &[
     "password",
     "passwd",
@@ -70,6 +30,7 @@ const SECRET_FIELDS: &[&str] = &[
     "idtoken",
     "privatekey",
     "authorization",
+    "cookie",
 ];
 
 /// Other fields named like a token are taken for one when their value is of this length and one word.
@@ -77,49 +38,13 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Tokens that only say where to go on.
 const PLACE_TOKENS: &[&str] = &["page", "next", "cursor", "continu"];
 
-fn patterns() -> Vec<(Regex, String)> {
-    let with_names = |pattern: &str| pattern.replace("NAMES", NAMES);
-    [
-        (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)".to_owned(), MASK),
-        (
-            r"\b(sk-|sk_live_|rk_live_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-)[A-Za-z0-9_\-]{10,}".to_owned(),
-            MASK,
-        ),
-        (r"\b(AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_\-]{30,})\b".to_owned(), MASK),
-        (r"\bost_[a-z]*_?[A-Za-z0-9]{20,}".to_owned(), MASK),
-        (r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*".to_owned(), MASK),
-        (
-            // A word of prose has no digit in it and is not that long.
-            r"(?i)\b(bearer|basic) +(?:[a-z._~+/\-]*[0-9][a-z0-9._~+/\-]{3,}|[a-z0-9._~+/\-]{20,})=*".to_owned(),
-            "$1 [redacted]",
-        ),
-        (r#"(?i)([a-z][a-z0-9+.\-]*://)[^\s/@:"'\\]*:[^\s/"'\\]+@"#.to_owned(), "$1[redacted]@"),
-        (r#"(?i)(https?://)[^\s/@:"'\\]{16,}@"#.to_owned(), "$1[redacted]@"),
-        (
-            r"(?i)\b(x-api-key|x-auth-token|private-token|authorization)(: *)(?:(?:bearer|basic|token|digest) +)?[^\s\x22',]{8,}"
-                .to_owned(),
-            "$1$2[redacted]",
-        ),
-        (
-            with_names(
-                r#"(?i)((?:NAMES|authorization)(?:\\?["'])?\s*[:=]\s*)(?:\\?"(?:[^"\\]|\\[^"])*(?:\\?"|\z)|'[^']*(?:'|\z))"#,
-            ),
-            r#"$1"[redacted]""#,
-        ),
-        (with_names(r#"(?i)(NAMES)=([^\s"'\\&]+)"#), "$1=[redacted]"),
-    ]
-    .into_iter()
-    .map(|(pattern, mask)| (Regex::new(&pattern).expect("the patterns are constants"), mask.to_owned()))
-    .collect()
-}
-
 /// A shorter value would be found everywhere.
 const KNOWN_BYTES_MIN: usize = 6;
 
 pub struct Redactor {
     hints: AhoCorasick,
     known: RwLock<Known>,
-    patterns: Vec<(Regex, String)>,
+    patterns: Vec<Pattern>,
 }
 
 /// Learnt values that are remembered. One that is no longer in use may still be held by a process that got it.
@@ -141,7 +66,7 @@ impl Redactor {
         let redactor = Self {
             hints: build(HINTS).expect("the hints are a constant"),
             known: RwLock::default(),
-            patterns: patterns(),
+            patterns: shapes::patterns(),
         };
         redactor.learn(known.iter().copied());
         {
@@ -186,21 +111,47 @@ impl Redactor {
 
     /// Redacts text that is not JSON.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut text = self.without_known(text).map_or(Cow::Borrowed(text), Cow::Owned);
+        self.redact_escaped(text, ESCAPE_LEVELS_MAX)
+    }
+
+    /// As [`Redactor::redact`], following escapes of escapes this far.
+    fn redact_escaped<'a>(&self, text: &'a str, levels: usize) -> Cow<'a, str> {
+        let text = self.without_escaped(text, levels).map_or(Cow::Borrowed(text), Cow::Owned);
+        let mut text = self.without_known(&text).map_or(text, Cow::Owned);
         if !self.hints.is_match(text.as_ref()) {
             return text;
         }
-        for (pattern, mask) in &self.patterns {
-            if let Cow::Owned(changed) = pattern.replace_all(&text, mask.as_str()) {
+        for pattern in &self.patterns {
+            if let Some(changed) = pattern.replace(&text) {
                 text = Cow::Owned(changed);
             }
         }
         text
     }
 
+    /// The text without words that hold a secret only once their percent escapes are decoded, as a path or a query may. Such a
+    /// word is replaced by what is left of the decoded one, escaped again. `None` if there are none.
+    fn without_escaped(&self, text: &str, levels: usize) -> Option<String> {
+        if levels == 0 || !has_escape(text) {
+            return None;
+        }
+        let mut out = String::new();
+        let mut copied = 0;
+        for word in text.split([' ', '\t', '\r', '\n', '"', '\'', '<', '>']).filter(|word| has_escape(word)) {
+            // Bytes that are no text cannot be part of a secret that we know.
+            let decoded = percent_decode_str(word).decode_utf8_lossy();
+            let Cow::Owned(clean) = self.redact_escaped(&decoded, levels - 1) else { continue };
+            let start = word.as_ptr() as usize - text.as_ptr() as usize;
+            out.push_str(&text[copied..start]);
+            out.extend(utf8_percent_encode(&clean, ESCAPED));
+            copied = start + word.len();
+        }
+        (copied > 0).then(|| out + &text[copied..])
+    }
+
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let suspicious = self.hints.is_match(text) || self.knows(text);
+        let suspicious = self.hints.is_match(text) || self.knows(text) || has_escape(text);
         if !suspicious {
             return Cow::Borrowed(text);
         }
@@ -285,8 +236,24 @@ pub(crate) fn is_secret_field(key: &str, value: &str) -> bool {
     if SECRET_FIELDS.iter().any(|field| name.ends_with(field)) {
         return true;
     }
+    // `db_pass` and `dbPass`, but neither `bypass` nor a test's `pass`.
+    if value.starts_with('"') && ["_pass", "-pass", "_PASS", "-PASS", "Pass"].iter().any(|end| key.ends_with(end)) {
+        return key.len() > "Pass".len();
+    }
     let one_word = value.starts_with('"') && value.len() >= TOKEN_BYTES_MIN + 2 && !value.contains(char::is_whitespace);
     name.ends_with("token") && one_word && !PLACE_TOKENS.iter().any(|place| name.contains(place))
+}
+
+/// What is escaped again in a word that was decoded.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'\'').add(b'<').add(b'>').add(b'%');
+/// Escapes of escapes that are followed.
+const ESCAPE_LEVELS_MAX: usize = 3;
+
+/// Whether the text holds a percent sign with two hexadecimal digits.
+fn has_escape(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    memchr::memchr_iter(b'%', bytes)
+        .any(|at| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)))
 }
 
 fn blanks(text: &str) -> usize {
@@ -353,6 +320,21 @@ mod tests {
             r#"{"text":"-----BEGIN RSA PRIVATE KEY-----\nhunter2pw and cut","next":"x"}"#,
             r#"{"jwt":"eyJhbGciOiJI.eyJzdWIiOiIx.hunter2pwxx"}"#,
             r#"{"sk-hunter2pwhunter2pw":1}"#,
+            r#"{"text":"DB_PASS=hunter2pw ./run"}"#,
+            r#"{"DB_PASS":"hunter2pw","n":1}"#,
+            r#"{"dbPass":"hunter2pw","n":1}"#,
+            r#"{"text":"user: me\npassword: hunter2pw\n"}"#,
+            r#"{"text":"db-password : hunter2pw, next"}"#,
+            r#"{"text":"Set-Cookie: sid=hunter2pw; HttpOnly"}"#,
+            r#"{"text":"< set-cookie: a=b; Path=/, sid=hunter2pw\r\n"}"#,
+            r#"{"headers":{"Set-Cookie":"sid=hunter2pw"},"n":1}"#,
+            r#"{"text":"//registry.npmjs.org/:_authToken=npm_hunter2"}"#,
+            r#"{"text":"use npm_hunter2 now"}"#,
+            r#"{"text":"GET /a/sk%2Dhunter2pwhunter2pw/b"}"#,
+            r#"{"text":"GET /a?x=%73k-hunter2pwhunter2pw"}"#,
+            r#"{"text":"GET /a/%2568unter2-known"}"#,
+            r#"{"text":"GET /a/hunter2%2Dknown"}"#,
+            r#"{"text":"GET /x?password%3Dhunter2pw"}"#,
         ] {
             let clean = redactor.redact_json(secret);
             let text = clean.replace("\\u0068", "h");
@@ -396,6 +378,15 @@ mod tests {
             "see https://example.org/a:b",
             "ask-me-anything",
             "tokens: 12",
+            "password: required field",
+            "password: optional, at least 12 characters",
+            "Password: must contain a digit",
+            "secret: String, password: Option<u64>",
+            "wrong password: try again",
+            "COMPASS=north BYPASS=1 PWD=/home/me pass=12 fail=0",
+            "a cookie: a small text that a browser keeps",
+            "npm_config_registry npm_package_name npm_execpath npm_lifecycle_event",
+            "GET /a%20b/c%2Fd?e=100%25 and 50% of 3%ab",
         ] {
             assert_eq!(redactor.redact(text), text);
         }
@@ -407,8 +398,34 @@ mod tests {
             r#"{"totalTokens":12,"token":"hel","nextPageToken":"0123456789abcdef0123"}"#,
             r#"{"text":"\u001b[1mbold\u001b[0m","password":null}"#,
             r#"{"text":"struct A { password: String, secret: u8 }"}"#,
+            r#"{"bypass":"north-gate-12","pass":"12 of 12","compass":"n1"}"#,
         ] {
             assert_eq!(redactor.redact_json(json), json);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn prose_and_its_escapes_are_left_alone(words in proptest::collection::vec("[a-z]{1,12}[,.:;!?]?", 0..20)) {
+            let redactor = Redactor::new(&[]);
+            let text = words.join(" ");
+            for name in ["password", "Password", "secret", "api_key"] {
+                let text = format!("{name}: {text}");
+                proptest::prop_assert_eq!(redactor.redact(&text), text.as_str());
+            }
+            let escaped = utf8_percent_encode(&text, percent_encoding::NON_ALPHANUMERIC).to_string();
+            proptest::prop_assert_eq!(redactor.redact(&escaped), escaped.as_str());
+        }
+
+        #[test]
+        fn a_known_value_is_found_however_it_is_escaped(value in "[!-~]{6,20}", before in "[a-z/]{0,8}", upper: bool) {
+            let redactor = Redactor::new(&[&value]);
+            let escaped: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            let escaped = if upper { escaped } else { escaped.to_lowercase() };
+            let text = format!("GET /{before}{escaped} end");
+            let clean = redactor.redact(&text);
+            proptest::prop_assert!(clean.contains(MASK), "{}", clean);
+            proptest::prop_assert!(!clean.contains(&escaped), "{}", clean);
         }
     }
 }
