@@ -11,6 +11,7 @@ use crate::{
         NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_TITLE_BYTES_MAX,
         PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX,
     },
+    text::turns,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -124,6 +125,10 @@ impl AskPermission {
             && ask.options.iter().all(|o| !o.option_id.is_empty() && o.option_id.len() <= NAME_BYTES_MAX);
         let words_fit = (1..=PERMISSION_TITLE_BYTES_MAX).contains(&ask.title.len())
             && ask.tool_call_id.as_ref().is_none_or(|id| id.len() <= NAME_BYTES_MAX);
+        // A title that reads in another order than it is written could show a person something else than what will run.
+        let reads_as_written = |text: &str| !text.chars().any(turns);
+        let words_fit =
+            words_fit && reads_as_written(&ask.title) && ask.options.iter().all(|o| reads_as_written(&o.name));
         (digest_fits && options_fit && words_fit).then_some(ask)
     }
 
@@ -189,4 +194,28 @@ pub struct AnswerPermission {
 #[serde(rename_all = "camelCase")]
 pub struct PermissionList {
     pub permissions: Vec<PermissionRequest>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_title_or_option_that_turns_the_reading_direction_counts_as_denied() {
+        let ask = |title: &str, option: &str| {
+            let payload = json!({"permissionId": "prm_00000000000000000000000000000001", "title": title,
+                "command": "rm -rf /", "digest": "0".repeat(64),
+                "options": [{"optionId": "a", "name": option, "kind": "allow_once"}]});
+            AskPermission::read(&RawJson::of(&payload))
+        };
+        assert!(matches!(ask("Remove everything", "Allow"), Asked::Well(_)), "{:?}", ask("Remove everything", "Allow"));
+        assert!(matches!(ask("حذف كل شيء", "اسمح"), Asked::Well(_)), "text that is read from the right is no trick");
+        for trick in ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'] {
+            let text = format!("Read {trick}evil");
+            assert!(matches!(ask(&text, "Allow"), Asked::Badly(Some(_))), "{trick:?} in a title");
+            assert!(matches!(ask("Read", &text), Asked::Badly(Some(_))), "{trick:?} in an option");
+        }
+    }
 }
