@@ -1,7 +1,7 @@
 //! What the program writes, and where: data to stdout, words to stderr. [`Output`] is the one way to show a thing or a list
 //! of things, so that `-o json` and `-o jsonl` work everywhere alike. Nothing an agent or a peer wrote can drive a terminal.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use clap::ValueEnum;
 use ostler_protocol::{events::clip, text::turns};
@@ -160,14 +160,33 @@ pub fn count(number: i64, noun: &str) -> String {
 }
 
 pub fn json<T: Serialize>(value: &T) -> String {
-    let mut out = serde_json::to_string_pretty(value).expect("wire types serialise");
-    out.push('\n');
-    out
+    let out = serde_json::to_string_pretty(value).expect("wire types serialise");
+    for_stdout(out) + "\n"
 }
 
 pub fn json_line<T: Serialize>(value: &T) -> String {
-    let mut out = serde_json::to_string(value).expect("wire types serialise");
-    out.push('\n');
+    let out = serde_json::to_string(value).expect("wire types serialise");
+    for_stdout(out) + "\n"
+}
+
+/// JSON as it is, or for a terminal the same JSON in which nothing can drive the terminal.
+fn for_stdout(json: String) -> String {
+    if std::io::stdout().is_terminal() { escape_json(&json) } else { json }
+}
+
+/// The same JSON with characters written as `\u` escapes that a terminal would obey or that turn the reading direction. JSON
+/// allows such characters only within strings, so the escapes are always valid.
+pub fn escape_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Spaces and line ends between values stay.
+        let is_harmful = is_control(c) && !c.is_ascii_whitespace() || matches!(c, '\u{2028}' | '\u{2029}');
+        match is_harmful {
+            // All of them are in the basic plane.
+            true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
     out
 }
 
@@ -221,6 +240,17 @@ mod tests {
         assert_eq!(harmless("a\x1b[2Jb\r\n\tc\u{202e}d"), "a[2Jb\n\tcd");
         assert_eq!(line(" two\nlines\x07 ", 20), "two lines");
         assert_eq!(line("abcdef", 3), "abc…");
+    }
+
+    #[test]
+    fn json_for_a_terminal_is_the_same_json_and_drives_nothing() {
+        let value = serde_json::json!({"a\u{202e}": "\u{1b}[2J \u{85} \u{9b}31m \u{7f} \u{2066}x\u{2069} \u{2028} é 日本 🐎\n\t"});
+        for written in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
+            let escaped = escape_json(&written);
+            assert!(!escaped.chars().any(|c| is_control(c) && c != '\n'), "{escaped:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+            assert!(escaped.contains("é 日本 🐎") && escaped.contains("\\u0085") && escaped.contains("\\u202e"));
+        }
     }
 
     #[test]
