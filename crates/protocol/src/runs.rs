@@ -1,13 +1,14 @@
 //! Runs: a runner's tenure over a session's work, one lease at a time.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
     commands::{Command, CreateCommand},
     ids::{AgentId, AttemptId, RunId, RunnerJobId, SessionId},
-    json::present,
+    json::{canonical_hash, present},
     limits::{EVENT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
     policy::{AskedPolicy, ExecutionPolicy},
     runner_jobs::RunnerJob,
@@ -237,6 +238,19 @@ pub struct Run {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+}
+
+impl Run {
+    /// The digest of what never changes about a run, recorded in its first event: no other event says it.
+    pub fn record_digest(&self) -> String {
+        canonical_hash(&json!({
+            "runId": self.run_id, "session": self.session.to_string(), "sessionId": self.session_id,
+            "tenantId": self.tenant_id, "projectId": self.project_id, "workspaceRef": self.workspace_ref,
+            "providerId": self.provider_id, "backendProfile": self.backend_profile, "agentId": self.agent_id,
+            "executionPolicy": self.execution_policy, "traceSink": self.trace_sink,
+            "createdAtUs": self.created_at.as_microsecond(),
+        }))
+    }
 }
 
 /// What creating a run answers: the run and, where they were asked for, its first command and its standing job.

@@ -1,11 +1,15 @@
-//! Verifying the log offline: every session's chain is walked from its beginning, and its end compared with the head
-//! that is kept apart. The first event that does not fit is named, and so is every event that belongs to no session.
+//! Verifying the store offline: every session's chain is walked from its beginning, and its end compared with the head
+//! that is stored apart. The first event that does not fit is named, and so is every event that belongs to no session. Then
+//! the rows that are served beside the events (the session, its runs, commands and leases) are compared with what the events
+//! say, and every column that differs is named.
 
 use ostler_protocol::{
     Failure, FailureKind,
     chain::{self, Hash},
     events::Event,
     ids::SessionId,
+    kernel::{Replay, Rows},
+    runs::Run,
     sessions::Session,
 };
 use ostler_store::{self as store, Db, StoreConfig};
@@ -67,6 +71,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
         }
     }
     find_orphans(db, wanted, &mut report).await?;
+    find_runs_without_events(db, wanted, &mut report).await?;
     if wanted.is_some() && report.sessions == 0 {
         return Err(Failure::not_found("session"));
     }
@@ -89,12 +94,32 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
     }
 }
 
+/// Runs that no event speaks of.
+async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let runs = store::runs::list_without_events(db, after, PAGE).await.map_err(store_failure)?;
+        let Some(last) = runs.last() else { return Ok(()) };
+        after = Some(last.run_id);
+        let fits = |run: &Run| wanted.is_none_or(|w| run.session.to_string() == w || run.session_id == w);
+        for run in runs.into_iter().filter(fits) {
+            // A session whose chain is broken has said so, and why.
+            if report.broken.iter().any(|broken| broken.session_id == run.session_id) {
+                continue;
+            }
+            let reason = format!("run {}: there is no event of it", run.run_id);
+            report.broken.push(Broken { session_id: run.session_id, session_seq: 0, reason });
+        }
+    }
+}
+
 /// Walks one chain. `Some`: the first place that does not fit.
 async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option<Broken>, Failure> {
     let broken = |session_seq: i64, reason: &str| {
         Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
+    let mut replay = Replay::default();
     // From below the first number: a row that was put there does not belong either.
     let mut after = i64::MIN;
     loop {
@@ -116,6 +141,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
             }
+            replay.apply(event);
             head = event.hash;
             seq = event.session_seq;
             after = seq;
@@ -130,7 +156,28 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     if head != session.chain_head {
         return Ok(broken(seq, "the last event is not the head"));
     }
-    Ok(None)
+    let differences = compare(db, session, &replay).await?;
+    Ok(if differences.is_empty() { None } else { broken(seq, &differences.join("; ")) })
+}
+
+/// The columns of the session's rows that its events contradict.
+async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<String>, Failure> {
+    let read = async {
+        let (mut runs, mut commands, mut leases) = (vec![], vec![], vec![]);
+        for run_id in replay.run_ids() {
+            runs.extend(store::runs::get(db, run_id).await?);
+            commands.extend(store::commands::list_by_run(db, run_id).await?);
+            leases.extend(store::leases::get(db, run_id).await?);
+        }
+        Ok::<_, store::StoreError>((runs, commands, leases))
+    };
+    match read.await {
+        Ok((runs, commands, leases)) => {
+            Ok(replay.differences(&Rows { session, runs: &runs, commands: &commands, leases: &leases }))
+        }
+        Err(error) if error.is_corrupt() => Ok(vec![format!("a row does not read back: {error}")]),
+        Err(error) => Err(store_failure(error)),
+    }
 }
 
 /// One of the next events does not read back: goes on one by one, to name it or what is wrong before it.

@@ -31,6 +31,8 @@ on_both_engines!(
     an_event_of_no_session_is_found_and_named,
     events_left_behind_by_a_removed_session_are_found_and_named,
     an_erased_payload_still_verifies,
+    every_changed_column_of_a_served_row_is_found_and_named,
+    a_row_that_was_added_or_removed_is_found_and_named,
 );
 
 /// A stopped server's store, with one session in it.
@@ -43,6 +45,9 @@ struct Left {
     _database: Option<Database>,
     _data_dir: TempDir,
 }
+
+/// The rows that are served beside the events.
+const SERVED: [&str; 4] = ["sessions", "runs", "commands", "leases"];
 
 enum Connected {
     Sqlite(rusqlite::Connection),
@@ -74,6 +79,9 @@ impl Left {
             Some(database) => Connected::Postgres(PgConnection::connect(&database.url).await.unwrap()),
         };
         connection.execute("CREATE TABLE as_it_was AS SELECT * FROM events").await;
+        for table in SERVED {
+            connection.execute(&format!("CREATE TABLE {table}_as_it_was AS SELECT * FROM {table}")).await;
+        }
         Self { engine, config, session, log, connection, _database: database, _data_dir: data_dir }
     }
 
@@ -304,4 +312,102 @@ async fn an_erased_payload_still_verifies(engine: Engine) {
     let report = verify(&left.config, Some(&left.session.to_string())).await.unwrap();
     let all = left.log.len() as u64;
     assert_eq!((report.sessions, report.events, report.erased), (1, all, all));
+}
+
+impl Left {
+    /// Does it, looks that these words are said about it, and undoes it.
+    async fn named(&mut self, tampering: &str, words: &str) {
+        self.connection.execute(tampering).await;
+        let reason = self.broken().await.map(|(_, reason)| reason).unwrap_or_default();
+        assert!(reason.contains(words), "{tampering}: {words:?} is not in {reason:?}");
+        for table in SERVED {
+            let undo = format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM {table}_as_it_was");
+            self.connection.execute(&undo).await;
+        }
+    }
+}
+
+async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    let (id, time) = ("00000000000000000000000000000007", "1000000");
+    let end = r#"'{"status":"failed","failureKind":"infra-failed","message":null,"source":"runner","seq":5,"at":"2026-01-01T00:00:00Z"}'"#;
+    let (other_run, other_command) = (format!("'run_{id}'"), format!("'cmd_{id}'"));
+    let attempt = format!("'att_{id}'");
+    let fold = "REPLACE(fold, '\"events\":', '\"events\":9')";
+    let created = "what it was created with";
+    let changes = [
+        ("runs", "status", "'failed'", "status"),
+        ("runs", "terminal", end, "terminal"),
+        ("runs", "cancel_requested_at", time, "cancel_requested_at"),
+        ("runs", "cancel_reason", "'because'", "cancel_reason"),
+        ("runs", "last_seq", "last_seq + 1", "last_seq"),
+        ("runs", "command_count", "7", "command_count"),
+        ("runs", "unfinished_commands", "1", "unfinished_commands"),
+        ("runs", "lease_epoch", "9", "lease_epoch"),
+        ("runs", "attempt_id", &attempt, "attempt_id"),
+        ("runs", "tenant_id", "'mallory'", created),
+        ("runs", "project_id", "'mallory'", created),
+        ("runs", "workspace_ref", r#"'{"kind":"local","path":"/"}'"#, created),
+        ("runs", "provider_id", "'mallory'", created),
+        ("runs", "backend_profile", "'mallory'", created),
+        ("runs", "trace_sink", "'\"mallory\"'", created),
+        ("runs", "execution_policy", "REPLACE(execution_policy, '\"timeoutMs\":', '\"timeoutMs\":9')", created),
+        ("runs", "created_at", "created_at + 1", created),
+        ("commands", "state", "'failed'", "state"),
+        ("commands", "terminal", end, "terminal"),
+        ("commands", "terminal", "NULL", "terminal"),
+        ("commands", "fold", fold, "fold"),
+        ("commands", "seq", "7", "seq"),
+        ("commands", "type", "'steer'", "type"),
+        ("commands", "cancel_requested_at", time, "cancel_requested_at"),
+        ("commands", "cancel_reason", "'because'", "cancel_reason"),
+        ("leases", "runner_id", "'mallory'", "runner_id"),
+        ("leases", "epoch", "9", "epoch"),
+        ("leases", "attempt_id", &attempt, "attempt_id"),
+        ("leases", "acquired_at", "acquired_at + 1", "acquired_at"),
+        ("leases", "ended", "0", "ended"),
+        ("leases", "expired", "1", "expired"),
+        ("leases", "waiters", "'[\"mallory\"]'", "waiters"),
+        ("sessions", "title", "'mallory'", "title"),
+        ("sessions", "closed_at", time, "closed_at"),
+        ("sessions", "thread_id", "'mallory'", "thread_id"),
+        ("sessions", "version", "9", "version"),
+        ("sessions", "ended_at", time, "ended_at"),
+        ("sessions", "storage_kind", "'evicted'", "storage_kind"),
+        ("sessions", "execution_state", "'running'", "execution_state"),
+        ("sessions", "active_run_id", &other_run, "active_run_id"),
+        ("sessions", "active_command_id", &other_command, "active_command_id"),
+        ("sessions", "active_unfinished", "3", "active_unfinished"),
+        ("sessions", "active_lease_until", time, "active_lease_until"),
+        ("sessions", "last_run_id", &other_run, "last_run_id"),
+        ("sessions", "last_command_id", &other_command, "last_command_id"),
+    ];
+    assert_eq!(left.broken().await, None);
+    for (table, column, value, words) in changes {
+        left.named(&format!("UPDATE {table} SET {column} = {value}"), words).await;
+    }
+    assert_eq!(left.broken().await, None);
+}
+
+async fn a_row_that_was_added_or_removed_is_found_and_named(engine: Engine) {
+    let mut left = Left::behind(engine).await;
+    for table in ["runs", "commands", "leases"] {
+        left.named(&format!("DELETE FROM {table}"), "its absence").await;
+    }
+    let columns = |table: &str| match table {
+        "runs" => "run_id",
+        _ => "command_id",
+    };
+    for (table, id) in
+        [("commands", "cmd_00000000000000000000000000000007"), ("runs", "run_00000000000000000000000000000007")]
+    {
+        let numbered = if table == "commands" { ", seq = 7" } else { "" };
+        let copy = format!(
+            "CREATE TABLE forged AS SELECT * FROM {table}; UPDATE forged SET {} = '{id}'{numbered}, idempotency_key = NULL;
+             INSERT INTO {table} SELECT * FROM forged; DROP TABLE forged",
+            columns(table)
+        );
+        left.named(&copy, id).await;
+    }
+    assert_eq!(left.broken().await, None);
 }

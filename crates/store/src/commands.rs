@@ -110,6 +110,11 @@ pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, Stor
     Ok(db.select::<Command>("WHERE t.command_id = $1", vec![text(command_id)]).await?.pop())
 }
 
+/// Every command of a run, by number.
+pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
+    db.select::<Command>("WHERE t.run_id = $1 ORDER BY t.seq", vec![text(run_id)]).await
+}
+
 /// The run's first command.
 pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreError> {
     Ok(db.select::<Command>("WHERE t.run_id = $1 AND t.seq = 1", vec![text(run_id)]).await?.pop())

@@ -123,6 +123,14 @@ pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Run>, StoreError> {
     Ok(db.select::<Run>("WHERE t.run_id = $1", vec![text(run_id)]).await?.pop())
 }
 
+/// Runs without their first event, by id: their rows were put there from outside.
+pub async fn list_without_events(db: &Db, after: Option<RunId>, limit: u32) -> Result<Vec<Run>, StoreError> {
+    let after = after.map(|id| id.to_string()).unwrap_or_default();
+    let wanted = "WHERE t.run_id > $1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.run_id = t.run_id AND e.seq = 1)
+         ORDER BY t.run_id LIMIT $2";
+    db.select::<Run>(wanted, vec![after.into(), i64::from(limit).into()]).await
+}
+
 pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<Run>, StoreError> {
     Ok(db
         .select::<Run>("WHERE t.tenant_id = $1 AND t.idempotency_key = $2", vec![tenant_id.into(), key.into()])

@@ -3,11 +3,18 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use ostler_protocol::{Failure, commands::CommandState, kernel::Reply, runner_jobs::RunnerJob};
+use ostler_protocol::{
+    Failure,
+    commands::CommandState,
+    events::Event,
+    ids::SessionId,
+    kernel::{self, Replay, Reply},
+    runner_jobs::RunnerJob,
+};
 use ostler_store::{
-    Db, StoreError,
+    Db, StoreError, commands,
     lane::{Host, LaneError, Lanes},
-    runner_jobs, runs, sessions,
+    leases, runner_jobs, runs, sessions,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -85,6 +92,25 @@ impl Process {
     async fn ask_all(&self, asks: &[Prepared], host: &TestHost) -> Vec<Outcome> {
         join_all(asks.iter().map(|prepared| self.ask(prepared, host))).await
     }
+}
+
+/// The rows are those that the events alone determine.
+async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), String> {
+    for (session, events) in log {
+        let mut replay = Replay::default();
+        events.iter().for_each(|event| replay.apply(event));
+        let (mut of_runs, mut of_commands, mut of_leases) = (vec![], vec![], vec![]);
+        for run_id in replay.run_ids() {
+            of_runs.extend(runs::get(db, run_id).await.unwrap());
+            of_commands.extend(commands::list_by_run(db, run_id).await.unwrap());
+            of_leases.extend(leases::get(db, run_id).await.unwrap());
+        }
+        let row = sessions::get(db, *session).await.unwrap().expect("it has events");
+        let rows = kernel::Rows { session: &row, runs: &of_runs, commands: &of_commands, leases: &of_leases };
+        let differences = replay.differences(&rows);
+        invariants::ensure(differences.is_empty(), || format!("{session}: {differences:?}"))?;
+    }
+    Ok(())
 }
 
 impl Player {
@@ -198,7 +224,9 @@ impl Player {
         } else {
             invariants::ensure(stored == published, || "published and stored events differ".into())?;
         }
-        invariants::check(&self.rows, &self.model, self.host.now())
+        invariants::check(&self.rows, &self.model, self.host.now())?;
+        let (process, log) = (self.process(), self.rows.events());
+        process.runtime.block_on(replayed(&process.db, &log))
     }
 
     fn count(&mut self, what: impl Into<String>) {
