@@ -18,7 +18,7 @@ use secrecy::SecretString;
 
 use crate::{
     contexts::{Context, Contexts},
-    errors,
+    environment, errors,
 };
 
 const SERVER_VARIABLE: &str = "OSTLER_SERVER";
@@ -105,7 +105,8 @@ impl Connection {
     }
 
     pub fn settings(&self) -> Result<Settings, Failure> {
-        self.resolve(&Contexts::load()?, |name| std::env::var_os(name).filter(|value| !value.is_empty()))
+        let environment = environment::current();
+        self.resolve(&Contexts::load()?, |name| environment.get(name).filter(|value| !value.is_empty()))
     }
 
     /// The tenant new work belongs to, unless a flag names another.
@@ -219,7 +220,7 @@ fn token(settings: &Settings) -> Result<Option<SecretString>, Failure> {
             Ok(found)
         }
         Some(_) => {
-            let text = std::env::var(TOKEN_VARIABLE).unwrap_or_default();
+            let text = environment::current().text(TOKEN_VARIABLE).unwrap_or_default();
             checked(&text, TOKEN_VARIABLE).map(Some)
         }
     }

@@ -5,7 +5,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind,
     runs::ListRuns,
-    workspaces::{ChangedFile, CommandDiff},
+    workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
 };
 
 use crate::{
@@ -52,6 +52,9 @@ pub async fn diff(connection: &Connection, args: &Args) -> Result<u8, Failure> {
     let diff = finder.client.command_diff(&run, &command).await?;
     let stat = args.stat;
     args.output.one(&diff, || if stat { summary(&diff, Paint::stdout()) } else { patch(&diff, Paint::stdout()) });
+    if diff.changes.unknown {
+        output::words(&unknown(&diff.changes));
+    }
     if diff.changes.truncated {
         output::words("there was more than is kept here; the workspace has it all\n");
     }
@@ -96,8 +99,17 @@ fn patch(diff: &CommandDiff, paint: Paint) -> String {
     out
 }
 
+/// An empty patch alone would say that nothing was changed.
+fn unknown(changes: &WorkspaceChanges) -> String {
+    let reason = changes.reason.as_deref().unwrap_or("the runner gives no reason");
+    format!("it is unknown what was changed: {}\n", line(reason, 300))
+}
+
 fn summary(diff: &CommandDiff, paint: Paint) -> String {
     let changes = &diff.changes;
+    if changes.unknown {
+        return "changes unknown\n".into();
+    }
     let width = changes.files.iter().map(|file| line(&file.path, 200).chars().count()).max().unwrap_or(0);
     let mut out: String = changes.files.iter().map(|file| file_line(file, width, paint)).collect();
     let shown = changes.files.len() as i64;
@@ -138,6 +150,14 @@ mod tests {
     #[test]
     fn a_pipe_gets_the_patch_as_it_is() {
         assert_eq!(patch(&sample(), Paint::PLAIN), sample().changes.diff);
+    }
+
+    #[test]
+    fn unknown_changes_do_not_look_like_none() {
+        let changes = WorkspaceChanges::unknown("git is not on the server's PATH".into());
+        let diff = CommandDiff { changes, ..sample() };
+        assert_eq!(summary(&diff, Paint::PLAIN), "changes unknown\n");
+        assert_eq!(unknown(&diff.changes), "it is unknown what was changed: git is not on the server's PATH\n");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     backends::{Backend, CodexProgram},
-    health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID},
+    health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID, WorkspaceReadiness},
     provider_profiles::{AgentKind, ProviderProfile},
     runs::ListRuns,
 };
@@ -251,6 +251,8 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
         ),
         Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost"),
         confinement(&readiness.confinement),
+        user(&readiness.confinement),
+        git(&readiness.workspaces),
         mesh(&readiness.mesh),
         Check::of(
             "ready",
@@ -288,7 +290,10 @@ fn confinement(found: &ConfinementReadiness) -> Check {
         (false, _) => (State::Warn, "nobody stands guard over agents' programs".to_owned()),
         (true, 0) => (State::Warn, "agents are guarded; their files are not confined".to_owned()),
         (true, level) => {
-            (State::Ok, format!("agents are guarded; files by Landlock {level}; the network by Codex alone"))
+            let processes = if found.isolated { "a PID namespace for each" } else { "no PID namespaces" };
+            let what =
+                format!("agents are guarded; files by Landlock {level}; {processes}; the network by Codex alone");
+            (State::Ok, what)
         }
     };
     Check::of(
@@ -297,6 +302,25 @@ fn confinement(found: &ConfinementReadiness) -> Check {
         found,
         "run the server on Linux 5.13 or newer with Landlock on (confinement.landlock)",
     )
+}
+
+/// Agents share the server's user, so root is the wrong one.
+fn user(found: &ConfinementReadiness) -> Check {
+    if !found.root {
+        return Check::ok("user", "the server does not run as root");
+    }
+    let what = "the server runs as root, and so do its agents: they can read and change root's files";
+    Check::of("user", State::Warn, what, "run it as a user of its own, as deploy/ostler.service does")
+}
+
+fn git(found: &WorkspaceReadiness) -> Check {
+    match &found.reason {
+        None => Check::ok("git", "is there"),
+        Some(why) => {
+            let what = format!("{}; checkouts fail, and what a turn changed is unknown", line(why, 200));
+            Check::of("git", State::Warn, what, "install git where the server runs, and start the server again")
+        }
+    }
 }
 
 /// Room where the server on this machine keeps its data.
@@ -403,6 +427,16 @@ mod tests {
         assert_eq!(found(None), Check::ok("mesh", "open for names of probe.test"));
         let closed = found(Some("the keys are damaged"));
         assert_eq!((closed.state, closed.found.as_str()), (State::Warn, "closed: the keys are damaged"));
+    }
+
+    #[test]
+    fn root_and_a_missing_git_are_warnings() {
+        let confined = |root| ConfinementReadiness::of(true, 6, true, root);
+        assert_eq!((user(&confined(false)).state, user(&confined(true)).state), (State::Ok, State::Warn));
+        let missing = WorkspaceReadiness { git: false, reason: Some("git is not on the server's PATH".into()) };
+        assert!(git(&missing).found.starts_with("git is not on the server's PATH; checkouts fail"));
+        assert_eq!(git(&missing).state, State::Warn);
+        assert_eq!(git(&WorkspaceReadiness { git: true, reason: None }).state, State::Ok);
     }
 
     #[test]

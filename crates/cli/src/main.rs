@@ -13,6 +13,7 @@ mod consent;
 mod contexts;
 mod diff;
 mod doctor;
+mod environment;
 mod errors;
 mod events;
 mod exit_codes;
@@ -118,12 +119,22 @@ fn main() -> ExitCode {
             return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
         }
     };
-    match runtime(&cli.verb).block_on(dispatch(&cli)) {
+    let done = protect(&cli.verb).and_then(|()| runtime(&cli.verb).block_on(dispatch(&cli)));
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             output::words(&errors::render(&failure, Paint::stderr()));
             ExitCode::from(exit_codes::of_failure(&failure))
         }
+    }
+}
+
+/// Protects what a process holds from the programs that it starts, before it does anything else.
+fn protect(verb: &Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Serve(_) | Verb::Runner(_) => environment::protect(),
+        Verb::Guard(_) => guard::protect(),
+        _ => Ok(()),
     }
 }
 

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::{
     confirm::Confirm,
     connect::Connection,
-    errors, exit_codes,
+    environment, errors, exit_codes,
     output::{self, Output, line},
     table::table,
     times::{Times, now, parse_ms},
@@ -203,7 +203,7 @@ impl Place {
             mesh_issuer: self.mesh_issuer.clone(),
             ..Overrides::default()
         };
-        Config::load(self.config.as_deref(), overrides)
+        Config::load(self.config.as_deref(), &environment::current(), overrides)
     }
 }
 

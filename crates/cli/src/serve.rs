@@ -15,7 +15,7 @@ use ostler_server::{
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{connect::Connection, exit_codes, log, output};
+use crate::{connect::Connection, environment, exit_codes, log, output};
 
 /// Start the server
 ///
@@ -88,14 +88,15 @@ impl StoreArgs {
     /// The file, and what these flags say.
     pub fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
         let data_dir = connection.data_dir_flag().cloned();
-        let database_url = self.database_url.clone().filter(|url| !url.is_empty());
+        let taken = || environment::current().text(environment::DATABASE_URL_FLAG);
+        let database_url = self.database_url.clone().or_else(taken).filter(|url| !url.is_empty());
         (self.config.as_deref(), Overrides { data_dir, database_url, ..Overrides::default() })
     }
 
     /// The configuration that the file, the environment and the flags give together.
     pub fn load(&self, connection: &Connection) -> Result<Config, Failure> {
         let (file, overrides) = self.overrides(connection);
-        Config::load(file, overrides)
+        Config::load(file, &environment::current(), overrides)
     }
 }
 
@@ -131,7 +132,7 @@ pub async fn serve(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
     let (file, overrides) = args.flags.overrides(connection);
-    let mut config = Config::load(file, overrides)?;
+    let mut config = Config::load(file, &environment::current(), overrides)?;
     // The version that runs, even when another one has been installed over it.
     config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     log::init(match args.log_format {

@@ -38,6 +38,9 @@ pub struct ChangeFacts {
     pub bytes_added: i64,
     pub bytes_removed: i64,
     pub truncated: bool,
+    /// Nobody could find out what was changed. Left out where it is false, so that older folds read and write the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

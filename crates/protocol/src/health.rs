@@ -27,6 +27,7 @@ pub struct Readiness {
     pub durability: DurabilityReadiness,
     pub secret_refs: SecretRefReadiness,
     pub confinement: ConfinementReadiness,
+    pub workspaces: WorkspaceReadiness,
     pub mesh: MeshReadiness,
 }
 
@@ -89,16 +90,32 @@ pub struct ConfinementReadiness {
     pub files_confined: bool,
     /// The version of Landlock in force, as far as this build uses it; 0 is none.
     pub landlock: u32,
+    /// Whether each has a PID namespace: it sees no process but its own.
+    pub isolated: bool,
+    /// Whether the server runs as root. Its agents then have root's rights to files; a warning.
+    pub root: bool,
     /// Who holds a run to `network: disabled`. `codex-sandbox`: Codex holds its tools to it, and a run that nobody would
     /// hold to it is refused. The agents themselves must reach their providers.
     pub network: String,
 }
 
 impl ConfinementReadiness {
-    pub fn of(guarded: bool, landlock: u32) -> Self {
+    pub fn of(guarded: bool, landlock: u32, isolated: bool, root: bool) -> Self {
         let landlock = if guarded { landlock } else { 0 };
-        Self { guarded, files_confined: landlock > 0, landlock, network: "codex-sandbox".into() }
+        let files_confined = landlock > 0;
+        Self { guarded, files_confined, landlock, isolated, root, network: "codex-sandbox".into() }
     }
+}
+
+/// What workspaces need from the system.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkspaceReadiness {
+    /// Whether there is a `git` on the server's PATH. Without it no repository is checked out, and what a turn changes in
+    /// its workspace is unknown.
+    pub git: bool,
+    /// Why not, if not.
+    pub reason: Option<String>,
 }
 
 /// Secrets are named, never shown.

@@ -89,6 +89,9 @@ pub struct ArtifactSummary {
     pub bytes_added: i64,
     #[serde(default)]
     pub bytes_removed: i64,
+    /// What the agent changed could not be found out; the difference says why.
+    #[serde(default)]
+    pub changes_unknown: bool,
     /// Where the difference can be read; null where nothing was changed.
     #[serde(default)]
     pub diff_path: Option<String>,
@@ -211,6 +214,7 @@ fn artifact_summary(run: &Run, command: Option<&Command>, fold: &CommandFold) ->
         files_changed: changes.files_changed,
         bytes_added: changes.bytes_added,
         bytes_removed: changes.bytes_removed,
+        changes_unknown: changes.unknown,
         diff_path: of_command.map(|c| format!("/api/v1/runs/{}/commands/{}/diff", run.run_id, c.command_id)),
     }
 }

@@ -213,6 +213,17 @@ pub struct WorkspaceChanges {
     pub diff: String,
     /// Not all of it is here.
     pub truncated: bool,
+    /// What was changed could not be found out: an empty diff does not mean that nothing was.
+    pub unknown: bool,
+    /// Why it is unknown, and what to do about it; null where it is known.
+    pub reason: Option<String>,
+}
+
+impl WorkspaceChanges {
+    /// Changes that could not be found out.
+    pub fn unknown(reason: String) -> Self {
+        Self { unknown: true, reason: Some(reason), ..Self::default() }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

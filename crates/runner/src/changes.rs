@@ -16,7 +16,7 @@ use tokio::{
     time::{Duration, timeout},
 };
 
-use crate::Outfit;
+use crate::{Outfit, git_missing};
 
 /// For each look at the workspace. One that takes longer is not finished, and the turn's changes are not known.
 const LOOK_MS_MAX: u64 = 10_000;
@@ -29,24 +29,24 @@ pub struct Changes {
     workspace: PathBuf,
     /// It was empty then.
     was_empty: bool,
+    /// Why its state could not be recorded, if so.
+    problem: Option<String>,
 }
 
 impl Changes {
-    /// Takes note of how things stand. `None`: there is no workspace, or it could not be looked at.
+    /// Records the state of the workspace. `None` if there is none.
     pub async fn begin(outfit: &Outfit) -> Option<Self> {
         let (workspace, index) = (outfit.workspace.clone()?, outfit.changes.clone()?);
         let was_empty = is_empty(&workspace);
-        let changes = Self { index, workspace, was_empty };
+        let mut changes = Self { index, workspace, was_empty, problem: None };
         if was_empty && !changes.index.exists() {
             return Some(changes);
         }
-        match changes.note().await {
-            Ok(()) => Some(changes),
-            Err(error) => {
-                tracing::warn!(%error, "the workspace could not be looked at; this turn's changes stay unknown");
-                None
-            }
+        if let Err(error) = changes.note().await {
+            tracing::warn!(%error, "the workspace could not be looked at; this turn's changes stay unknown");
+            changes.problem = Some(why_unknown(&error));
         }
+        Some(changes)
     }
 
     async fn note(&self) -> std::io::Result<()> {
@@ -56,17 +56,20 @@ impl Changes {
         self.git(&["add", "--all", "--ignore-errors"]).await.map(drop)
     }
 
-    /// What has changed since. `None`: nothing.
+    /// What has changed since. `None` if nothing has. What could not be found out is said to be unknown.
     pub async fn end(&self) -> Option<WorkspaceChanges> {
         // An empty directory that stays empty is the usual case, and costs nothing.
         if self.was_empty && is_empty(&self.workspace) {
             return None;
         }
+        if let Some(problem) = &self.problem {
+            return Some(WorkspaceChanges::unknown(problem.clone()));
+        }
         match self.compare().await {
             Ok(changes) => changes,
             Err(error) => {
                 tracing::warn!(%error, "the workspace could not be compared; this turn's changes stay unknown");
-                None
+                Some(WorkspaceChanges::unknown(why_unknown(&error)))
             }
         }
     }
@@ -121,6 +124,11 @@ impl Changes {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         command
     }
+}
+
+/// What a person can do something about: git is missing, or what it did not get done.
+fn why_unknown(error: &std::io::Error) -> String {
+    git_missing().unwrap_or_else(|| error.to_string())
 }
 
 fn is_empty(directory: &Path) -> bool {

@@ -2,11 +2,18 @@
 //! part of the file system, and when the program ends, or the runner does, however that happens, it ends every process
 //! that the program has started, also those that went into sessions of their own.
 //!
-//! It takes two steps. The outer one watches: it is the reaper of all that comes after it. The inner one confines itself and
-//! becomes the program. Neither reads what the two say to each other. Linux only; elsewhere nobody stands guard.
+//! It takes two or three steps. The outer one watches: it is the reaper of all that comes after it. Where the program gets
+//! namespaces of its own, their first process comes next. The inner one confines itself and becomes the program. None of them
+//! reads what the runner and the program say to each other. Linux only; elsewhere nobody stands guard.
 
 #[cfg(target_os = "linux")]
 mod confine;
+#[cfg(target_os = "linux")]
+mod init;
+#[cfg(target_os = "linux")]
+mod namespaces;
+#[cfg(target_os = "linux")]
+mod privileges;
 #[cfg(target_os = "linux")]
 mod watch;
 
@@ -19,6 +26,10 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(target_os = "linux")]
 pub use confine::confine;
+#[cfg(target_os = "linux")]
+pub use init::init;
+#[cfg(target_os = "linux")]
+pub use privileges::{close_inherited, hide_memory};
 #[cfg(target_os = "linux")]
 pub use watch::watch;
 
@@ -42,6 +53,20 @@ pub struct Guard {
     pub limits: Limits,
     /// Keep programs to their part of the file system, where the kernel can.
     pub landlock: bool,
+    pub isolation: Isolation,
+}
+
+/// Which namespaces a program gets, so that it sees no process but its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Isolation {
+    /// None: it sees every process of the machine, as far as the system lets its user.
+    #[default]
+    None,
+    /// A PID namespace within a user namespace.
+    UserNamespace,
+    /// A PID namespace alone, which takes root. For systems that do not allow user namespaces.
+    Root,
 }
 
 /// What a program and each process it starts may use; what is unset is the system's affair.
@@ -76,6 +101,8 @@ pub struct Order {
     pub reach: Option<Reach>,
     /// The runner's process; the guard ends with it.
     pub runner_pid: u32,
+    #[serde(default)]
+    pub isolation: Isolation,
 }
 
 /// A program with its guard, ready to be started.

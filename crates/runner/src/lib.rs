@@ -8,6 +8,7 @@ pub mod agent;
 mod backlog;
 mod budgets;
 mod changes;
+mod git;
 pub mod guard;
 mod holdback;
 mod launch;
@@ -21,6 +22,7 @@ mod tenure;
 mod turn;
 
 pub use agent::process::ENVIRONMENT;
+pub use git::git_missing;
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use link::{Answer, Asked, Link, Steer};
 pub use outfit::{Lack, Outfit, Patience};

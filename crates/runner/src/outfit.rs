@@ -130,7 +130,7 @@ impl Outfit {
         // Codex confines its tools itself, by namespaces that cannot be made from within Landlock.
         let confined = guard.landlock && !self.agent.has_own_sandbox();
         let reach = self.reach(sandbox).filter(|_| confined);
-        let order = Order { limits: guard.limits, reach, runner_pid: std::process::id() };
+        let order = Order { limits: guard.limits, reach, runner_pid: std::process::id(), isolation: guard.isolation };
         Some(Guarded { guard: guard.program.clone(), order })
     }
 
@@ -160,9 +160,11 @@ fn mount(kept: &Path, seen: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Isolation;
 
     fn reach(sandbox: Sandbox) -> Option<Reach> {
-        let guard = Guard { program: "ostler".into(), limits: Default::default(), landlock: true };
+        let guard =
+            Guard { program: "ostler".into(), limits: Default::default(), landlock: true, isolation: Isolation::None };
         let bare = Outfit::bare(AgentConfig::Acp { command: vec![], keep: Default::default() });
         let outfit = Outfit {
             workspace: Some("/place".into()),

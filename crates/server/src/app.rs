@@ -12,6 +12,7 @@ use ostler_protocol::{
     runs::{Run, TerminalStatus},
     sessions::Session,
 };
+use ostler_runner::guard::Isolation;
 use ostler_store::{
     Db, StoreError, StoreFault,
     lane::{Committed, Host, LaneError, Lanes},
@@ -89,6 +90,8 @@ pub struct Inner {
     pub traces: Traces,
     /// Whether Codex can be run on this machine, once somebody has asked.
     pub codex: tokio::sync::OnceCell<CodexProgram>,
+    /// Which namespaces agents get, once it was found out.
+    pub isolation: tokio::sync::OnceCell<Isolation>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -240,6 +243,7 @@ impl App {
             store_check: StoreCheck::default(),
             traces,
             codex: tokio::sync::OnceCell::new(),
+            isolation: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             stage,

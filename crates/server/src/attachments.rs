@@ -15,7 +15,7 @@ use secrecy::ExposeSecret;
 
 use crate::{
     auth::Principal,
-    config::{AttachmentsSection, Config},
+    config::Config,
     directories,
     places::{Place, Places, UPLOADS},
     secrets::SecretStore,
@@ -46,7 +46,7 @@ impl Attachments {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let section = &config.attachments;
         let (store, bucket) = match &section.s3_bucket {
-            Some(bucket) => (s3(bucket, section)?, bucket.clone()),
+            Some(bucket) => (s3(bucket, config)?, bucket.clone()),
             None => (local(config)?, LOCAL_BUCKET.to_owned()),
         };
         let secret = SecretStore::key_text(config)?;
@@ -133,10 +133,17 @@ fn local(config: &Config) -> Result<Arc<dyn ObjectStore>, Failure> {
 
 /// Credentials and region come from the environment, as every client of S3 reads them.
 #[cfg(feature = "s3")]
-fn s3(bucket: &str, section: &AttachmentsSection) -> Result<Arc<dyn ObjectStore>, Failure> {
+fn s3(bucket: &str, config: &Config) -> Result<Arc<dyn ObjectStore>, Failure> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket);
-    if let Some(endpoint) = &section.s3_endpoint {
+    // The secrets among them are no longer in the process's environment.
+    for (name, value) in config.environment.taken().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+    {
+        if let Ok(key) = name.to_ascii_lowercase().parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if let Some(endpoint) = &config.attachments.s3_endpoint {
         builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
     }
     let opened = builder.build().map_err(|error| not_started("attachments", error))?;
@@ -144,7 +151,7 @@ fn s3(bucket: &str, section: &AttachmentsSection) -> Result<Arc<dyn ObjectStore>
 }
 
 #[cfg(not(feature = "s3"))]
-fn s3(_: &str, _: &AttachmentsSection) -> Result<Arc<dyn ObjectStore>, Failure> {
+fn s3(_: &str, _: &Config) -> Result<Arc<dyn ObjectStore>, Failure> {
     Err(not_started("attachments", "attachments.s3_bucket needs a build with the feature s3"))
 }
 

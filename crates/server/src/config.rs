@@ -2,6 +2,7 @@
 
 mod agent_runs;
 mod attachments;
+mod environment;
 mod keys;
 mod limits;
 mod mesh;
@@ -29,6 +30,7 @@ use utoipa::ToSchema;
 
 pub use agent_runs::AgentRunsSection;
 pub use attachments::AttachmentsSection;
+pub use environment::Environment;
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use mesh::{MeshSection, Registration};
@@ -62,6 +64,9 @@ pub struct Config {
     pub webhooks: WebhooksSection,
     pub log: LogSection,
     pub rate_limit: Rates,
+    /// The variables that it was read from; some are needed later.
+    #[serde(skip)]
+    pub environment: Environment,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -154,7 +159,7 @@ pub struct SecretsSection {
     /// Where they lie, sealed; `secrets` in the data directory when left out. Servers of one Postgres share them by it.
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
-    /// The key they are sealed under, 64 hexadecimal digits. Better set in the environment than in a file.
+    /// The key they are sealed under, 64 hexadecimal digits. `key_file` is better: nobody else can read that file.
     #[schema(value_type = Option<String>, default = json!(null))]
     #[serde(serialize_with = "hidden")]
     pub key: Option<SecretString>,
@@ -246,6 +251,8 @@ pub struct ConfinementSection {
     /// Keeps agents' programs to their workspace, home and storage, and out of the data directory, where the kernel has
     /// Landlock. `danger-full-access` is never confined.
     pub landlock: bool,
+    /// Gives each agent's program a PID namespace, where the system allows it: it sees no process but its own.
+    pub namespaces: bool,
     /// Address space of each process of an agent; unset is no limit. Programs on Node reserve far more than they use.
     pub memory_bytes: Option<u64>,
     /// Processor time of each process of an agent; unset is no limit.
@@ -262,6 +269,7 @@ impl Default for ConfinementSection {
     fn default() -> Self {
         Self {
             landlock: true,
+            namespaces: true,
             memory_bytes: None,
             cpu_seconds: None,
             file_bytes: Some(8 * 1024 * 1024 * 1024),
@@ -331,18 +339,18 @@ pub struct Overrides {
 
 impl Config {
     /// Reads the file, then the environment, then the overrides.
-    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, Failure> {
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
+    pub fn load(file: Option<&Path>, environment: &Environment, overrides: Overrides) -> Result<Self, Failure> {
+        let variables = environment.variables().filter_map(|(name, value)| {
             let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
             Some((name, value.into_string().ok()?))
         });
-        let mut config = Self::read(file, environment)?;
+        let mut config = Self::read(file, variables)?;
+        config.environment = environment.clone();
         if config.store.database_url.is_none() {
-            config.store.database_url =
-                std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty()).map(SecretString::from);
+            config.store.database_url = environment.text("DATABASE_URL").map(SecretString::from);
         }
         config.server.listen = overrides.listen.unwrap_or(config.server.listen);
-        let data_dir = std::env::var_os("OSTLER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let data_dir = environment.get("OSTLER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         config.server.data_dir = overrides.data_dir.or(data_dir).or(config.server.data_dir);
         config.store.database_url = overrides.database_url.map(SecretString::from).or(config.store.database_url);
         config.server.open_loopback |= overrides.open_loopback;
@@ -474,7 +482,7 @@ impl Config {
                                    the data directory is used";
                     return Err(Failure::invalid("database-url", message));
                 }
-                StoreConfig::Postgres { url }
+                StoreConfig::Postgres { url: environment::with_password(url, &self.environment) }
             }
             None => StoreConfig::Sqlite {
                 file: self.data_dir()?.join("ostler.db"),

@@ -10,6 +10,7 @@ mod directories;
 mod gateway;
 mod http;
 mod hub;
+mod isolation;
 mod launcher;
 mod listener;
 mod live;

@@ -23,7 +23,7 @@ use crate::{
     config::Config,
     directories, gateway, http,
     hub::Hub,
-    launcher, listener,
+    isolation, launcher, listener,
     mesh::Mesh,
     metrics::Metrics,
     pki::Pki,
@@ -87,7 +87,8 @@ impl Server {
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&known);
         let sealing = SecretStore::key_text(&config)?;
-        let own = [token.expose_secret(), &written, &read, sealing.expose_secret(), signing.expose_secret()];
+        let password = config.environment.text("PGPASSWORD").unwrap_or_default();
+        let own = [token.expose_secret(), &written, &read, &password, sealing.expose_secret(), signing.expose_secret()];
         let redactor = Redactor::new(&own);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
@@ -109,6 +110,7 @@ impl Server {
             stage: reached,
         };
         let app = App::new(parts);
+        isolation::start(&app);
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());

@@ -8,7 +8,7 @@ use std::{
 use ostler_protocol::{Failure, redaction::Redactor};
 use serde_json::Value;
 
-use crate::config::{Config, Key, Overrides, keys};
+use crate::config::{Config, Environment, Key, Overrides, keys};
 
 const DATA_DIR: &str = "server.data_dir";
 const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
@@ -45,10 +45,11 @@ impl fmt::Display for Origin {
 
 /// Every setting of the server that this file, the environment and these flags would start.
 pub fn explain(file: Option<&Path>, overrides: Overrides) -> Result<Vec<Setting>, Failure> {
+    let environment = Environment::default();
     // Hidden, it looks the same wherever it comes from.
     let named_url = overrides.database_url.is_some();
-    let without_flags = json(&Config::load(file, Overrides::default())?)?;
-    let config = Config::load(file, overrides)?;
+    let without_flags = json(&Config::load(file, &environment, Overrides::default())?)?;
+    let config = Config::load(file, &environment, overrides)?;
     let whole = json(&config)?;
     let in_file = file.map(read).transpose()?.unwrap_or_default();
     let explained = keys().into_iter().map(|key| {

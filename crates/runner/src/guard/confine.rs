@@ -15,7 +15,7 @@ use landlock::{
 };
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 
-use super::{Limits, Order, Reach};
+use super::{Limits, Order, Reach, privileges};
 
 /// The newest Landlock we know; an older kernel does what it can of it.
 const KNOWN: ABI = ABI::V6;
@@ -42,6 +42,7 @@ fn prepare(order: &Order, guard_pid: i32) -> io::Result<()> {
         return Err(io::Error::other("the guard is gone"));
     }
     take_limits(&order.limits)?;
+    privileges::drop_privileges()?;
     let Some(reach) = &order.reach else { return Ok(()) };
     if let Some(tmp) = &reach.tmp {
         std::fs::create_dir_all(tmp)?;

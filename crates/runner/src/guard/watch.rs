@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Order, VERB};
+use super::{Isolation, Order, VERB, namespaces, privileges};
 
 /// How long to go on killing what is left.
 const KILL_MS_MAX: u64 = 10_000;
@@ -29,12 +29,16 @@ const SIGNALLED: i32 = 128;
 
 /// Runs the program under guard, to its end or the runner's. Answers with the exit code to take over.
 pub async fn watch(order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<u8> {
+    namespaces::enter_user(order.isolation)?;
     let mut runner = end_of_runner(order.runner_pid)?;
     set_child_subreaper(Some(getpid()))?;
     let mut children = signal(SignalKind::child())?;
     let [mut term, mut int, mut hup] =
         [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
-    let inner = inner(order, program, arguments)?.spawn()?;
+    namespaces::enter_pid(order.isolation)?;
+    privileges::hide_memory()?;
+    let step = if order.isolation == Isolation::None { "--within" } else { "--init" };
+    let inner = inner(step, order, program, arguments)?.spawn()?;
     let agent = Pid::from_raw(inner.id() as i32).ok_or_else(runner_gone)?;
     leave_pipes()?;
     let ended = loop {
@@ -71,16 +75,17 @@ fn runner_gone() -> io::Error {
     io::Error::other("the runner is gone")
 }
 
-fn inner(order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<Command> {
+/// The next step of the guard, below this process.
+pub(super) fn inner(step: &str, order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<Command> {
     let order = serde_json::to_string(order)?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("ostler").args([VERB, "--within", &getpid().as_raw_nonzero().to_string(), &order]);
+    command.arg0("ostler").args([VERB, step, &getpid().as_raw_nonzero().to_string(), &order]);
     command.arg(program).args(arguments);
     Ok(command)
 }
 
 /// The program's pipes are its own: whoever is at their other end must see it close them.
-fn leave_pipes() -> io::Result<()> {
+pub(super) fn leave_pipes() -> io::Result<()> {
     let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     Ok(rustix::stdio::dup2_stdout(&nowhere)?)
@@ -138,6 +143,6 @@ fn descendants() -> Vec<Pid> {
     found
 }
 
-fn exit_code(status: WaitStatus) -> i32 {
+pub(super) fn exit_code(status: WaitStatus) -> i32 {
     status.exit_status().or(status.terminating_signal().map(|signal| SIGNALLED + signal)).unwrap_or(SIGNALLED)
 }

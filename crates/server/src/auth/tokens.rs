@@ -71,7 +71,10 @@ fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretStr
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().len() >= 32 => {
             let mode = std::fs::metadata(path).map_err(broken)?.permissions().mode();
-            if mode & 0o077 != 0 {
+            // systemd lets the service read its credentials by an access list, which shows as a right of the group.
+            let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|dir| path.starts_with(dir));
+            let others = if credentials { 0o007 } else { 0o077 };
+            if mode & others != 0 {
                 let message = format!("{} can be read by others; run: chmod 600 {0}", path.display());
                 return Err(refused("token-file-mode", message));
             }

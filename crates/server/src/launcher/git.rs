@@ -103,7 +103,7 @@ impl Git<'_> {
 
     async fn run_by(&self, route: &Route, directory: &Path, arguments: &[&str]) -> Result<String, Failure> {
         let mut child =
-            self.command(route, directory, arguments).spawn().map_err(|error| failed(&error.to_string()))?;
+            self.command(route, directory, arguments).spawn().map_err(|error| not_started(&error))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(Failure::internal("the pipes were asked for"));
@@ -178,6 +178,14 @@ impl Git<'_> {
 
 fn failed(message: &str) -> Failure {
     Failure::rule(FailureKind::InfraFailed, "workspace-git", message)
+}
+
+/// Without its program the system says only that there is no such file.
+fn not_started(error: &std::io::Error) -> Failure {
+    match ostler_runner::git_missing() {
+        Some(why) => Failure::rule(FailureKind::InfraFailed, "workspace-git-missing", why),
+        None => failed(&format!("git could not be started: {error}")),
+    }
 }
 
 fn unknown() -> Failure {

@@ -25,7 +25,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::workspaces;
 use crate::{
     app::{App, RunRef, is_store_failure},
-    directories,
+    directories, isolation,
     service::{
         provider_profiles::{self, Furnishing},
         runs, session_storage,
@@ -58,7 +58,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
     let bare = Outfit { prices: config.prices, ..Outfit::bare(config.agent) };
-    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app), ..bare };
+    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app).await, ..bare };
     if owner != ProfileOwner::Operator {
         outfit.outgoing = Some(app.config.outgoing.rules()?);
     }
@@ -75,7 +75,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     Ok(Outfit { home: Some(home), ..outfit })
 }
 
-fn guard(app: &App) -> Option<Guard> {
+async fn guard(app: &App) -> Option<Guard> {
     let program = app.config.runner.guard.clone()?;
     let section = &app.config.confinement;
     let limits = Limits {
@@ -85,7 +85,7 @@ fn guard(app: &App) -> Option<Guard> {
         open_files: section.open_files,
         processes: section.processes,
     };
-    Some(Guard { program, limits, landlock: section.landlock })
+    Some(Guard { program, limits, landlock: section.landlock, isolation: isolation::get(app).await })
 }
 
 /// Clears away what was made for a job. Its runner is gone.

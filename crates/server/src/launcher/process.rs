@@ -29,6 +29,7 @@ use super::{Ending, outfit};
 use crate::{
     app::{App, store_failure},
     auth,
+    config::Config,
 };
 
 /// What a child gets of our environment beside what any program of a runner gets.
@@ -77,7 +78,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
     let server = reachable(&app.config.server.listen);
     let launch = Launch { order, server, token, outlive_server: app.config.runner.keep_on_stop };
-    let mut child = command(&app.config.runner.pass_environment).spawn().map_err(spawn_failed)?;
+    let mut child = command(&app.config).spawn().map_err(spawn_failed)?;
     let group = child.id().and_then(|id| Pid::from_raw(id as i32)).ok_or_else(|| Failure::internal("no process id"))?;
     let (mut stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
         (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
@@ -94,14 +95,18 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
 }
 
 /// This program, in the version that runs, even when another one has been installed over it.
-fn command(more: &[String]) -> Command {
+fn command(config: &Config) -> Command {
     let program = match std::env::current_exe() {
         Ok(path) if !cfg!(target_os = "linux") => path,
         _ => "/proc/self/exe".into(),
     };
     let mut command = Command::new(program);
-    let passed = ENVIRONMENT.iter().chain(ENVIRONMENT_TOO).copied().chain(more.iter().map(String::as_str));
-    let known = passed.filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let passed = ENVIRONMENT
+        .iter()
+        .chain(ENVIRONMENT_TOO)
+        .copied()
+        .chain(config.runner.pass_environment.iter().map(String::as_str));
+    let known = passed.filter_map(|name| Some((name, config.environment.get(name)?)));
     command.arg0("ostler").args(["runner", "--launched"]).env_clear().envs(known).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -2,16 +2,16 @@
 
 use ostler_protocol::health::{
     ConfinementReadiness, DurabilityReadiness, Health, MeshReadiness, MigrationReadiness, Readiness, SERVICE_ID,
-    SecretRefReadiness, StoreReadiness,
+    SecretRefReadiness, StoreReadiness, WorkspaceReadiness,
 };
-
+use ostler_runner::guard::Isolation;
 use ostler_store::{Durability, StoreError, StoreFault, health as store_health};
 use tokio::{
     sync::Mutex,
     time::{Duration, Instant, timeout_at},
 };
 
-use crate::app::App;
+use crate::{app::App, isolation};
 
 /// Readiness and metrics answer within 2 s, whatever the store does.
 const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
@@ -121,6 +121,7 @@ pub async fn readiness(app: &App) -> Readiness {
             database_url: if app.config.store.database_url.is_some() { "configured" } else { "not configured" }.into(),
         },
         confinement: confinement(app),
+        workspaces: workspaces(),
         mesh: mesh(app),
     }
 }
@@ -134,5 +135,12 @@ fn mesh(app: &App) -> MeshReadiness {
 
 fn confinement(app: &App) -> ConfinementReadiness {
     let landlock = if app.config.confinement.landlock { ostler_runner::guard::landlock_level() } else { 0 };
-    ConfinementReadiness::of(app.config.runner.guard.is_some(), landlock)
+    // The trial was started with the server; what is not known yet is not promised.
+    let isolated = app.isolation.get().is_some_and(|isolation| *isolation != Isolation::None);
+    ConfinementReadiness::of(app.config.runner.guard.is_some(), landlock, isolated, isolation::is_root())
+}
+
+fn workspaces() -> WorkspaceReadiness {
+    let reason = ostler_runner::git_missing();
+    WorkspaceReadiness { git: reason.is_none(), reason }
 }
