@@ -102,8 +102,7 @@ impl Git<'_> {
     }
 
     async fn run_by(&self, route: &Route, directory: &Path, arguments: &[&str]) -> Result<String, Failure> {
-        let mut child =
-            self.command(route, directory, arguments).spawn().map_err(|error| not_started(&error))?;
+        let mut child = self.command(route, directory, arguments).spawn().map_err(|error| not_started(&error))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(Failure::internal("the pipes were asked for"));
