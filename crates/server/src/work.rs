@@ -50,21 +50,19 @@ impl Work {
     }
 
     /// Waits until a request with a body of this size may be worked on. `None` if it is too small to count. A body larger than
-    /// the whole bound counts as the bound, so that it can pass alone.
+    /// the caller's bound counts as the bound, so that it can pass alone.
     pub async fn admit(&self, caller: Whose, bytes: usize) -> Result<Option<Admitted>, Failure> {
         if bytes <= FREE_BYTES {
             return Ok(None);
         }
-        let units = bytes.div_ceil(UNIT_BYTES);
-        let own = self.own(caller);
-        let own_units = units.min(self.per_caller_units);
-        let own = take(own, own_units).await.ok_or_else(|| {
+        let units = bytes.div_ceil(UNIT_BYTES).min(self.per_caller_units);
+        let own = take(self.own(caller), units).await.ok_or_else(|| {
             let bytes_max = self.per_caller_units * UNIT_BYTES;
             refused("work-per-caller", "too many bytes of this caller's requests are in flight", bytes_max)
         })?;
-        let all = take(self.all.clone(), units.min(self.all_units))
-            .await
-            .ok_or_else(|| refused("work", "too many bytes of requests are in flight", self.all_units * UNIT_BYTES))?;
+        let all = take(self.all.clone(), units).await.ok_or_else(|| {
+            refused("work", "too many bytes of requests are in flight", self.all_units * UNIT_BYTES)
+        })?;
         Ok(Some(Admitted { _own: own, _all: all }))
     }
 
