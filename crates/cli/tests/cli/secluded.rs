@@ -33,8 +33,9 @@ can any-arguments 'tells "$(cat /proc/[0-9]*/cmdline | tr "\\0" " ")"'
 can own-environ 'tells "$(env)"'
 can capabilities "grep -E '^Cap(Inh|Prm|Eff|Bnd|Amb):' /proc/self/status | grep -v 0000000000000000"
 can new-privileges "grep -E '^NoNewPrivs:.*0' /proc/self/status"
-# The shell's own are above these.
-can descriptor-inherited "ls /proc/$$/fd | grep -xE '[3-9]'"
+# The shell's own are above these, but for those of a pipe.
+ls /proc/$$/fd >listed
+can descriptor-inherited "grep -xE '[3-9]' listed"
 can sees-server "ls -d /proc/SERVER"
 reply="found:$found."
 "#;
