@@ -37,6 +37,9 @@ impl Changes {
     /// Records the state of the workspace. `None` if there is none.
     pub async fn begin(outfit: &Outfit) -> Option<Self> {
         let (workspace, index) = (outfit.workspace.clone()?, outfit.changes.clone()?);
+        if !workspace.is_dir() {
+            return None;
+        }
         let was_empty = is_empty(&workspace);
         let mut changes = Self { index, workspace, was_empty, problem: None };
         if was_empty && !changes.index.exists() {

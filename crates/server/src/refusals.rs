@@ -1,5 +1,5 @@
 //! Which failures are logged one by one. A client that is refused thousands of times a second must not fill the disk: of
-//! each kind and address the first few of a while are logged, and the others are counted.
+//! each kind, rule and address the first few of a while are logged, and the others are counted.
 
 use std::{
     collections::HashMap,
@@ -8,24 +8,29 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::FailureKind;
+use ostler_protocol::{Failure, FailureKind};
 use tokio::time::Instant;
 
 use crate::rates::Whose;
 
 /// Failures are counted over this time, then the counts are logged.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Lines for one kind and address in that time.
+/// Lines for one kind, rule and address in that time.
 const LINES_PER_KEY_MAX: u32 = 5;
 /// Lines for all of them: addresses are cheap to change.
 const LINES_MAX: u32 = 200;
-/// Kinds and addresses that are counted apart; the others are counted together.
+/// Combinations that are counted apart; the others are counted together.
 const KEYS_MAX: usize = 1_024;
 /// Counts that are logged by themselves after a window, the largest first.
 const SUMMARIES_MAX: usize = 20;
 
-/// `None` for a request made inside this process.
-type Key = (FailureKind, Option<Whose>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    kind: FailureKind,
+    rule: Option<Box<str>>,
+    /// `None` for a request made inside this process.
+    whose: Option<Whose>,
+}
 
 #[derive(Default)]
 pub struct Refusals {
@@ -60,8 +65,9 @@ enum Verdict {
 
 impl Refusals {
     /// Whether this failure is logged by itself. Those that are not are logged as a count within [`WINDOW`].
-    pub fn should_log(self: &Arc<Self>, kind: FailureKind, peer: Option<IpAddr>) -> bool {
-        let verdict = self.window().take((kind, peer.map(Whose::peer)), Instant::now());
+    pub fn should_log(self: &Arc<Self>, failure: &Failure, peer: Option<IpAddr>) -> bool {
+        let (rule, whose) = (failure.rule_name().map(Box::from), peer.map(Whose::peer));
+        let verdict = self.window().take(Key { kind: failure.kind, rule, whose }, Instant::now());
         if verdict == Verdict::CountFirst {
             let refusals = self.clone();
             tokio::spawn(async move {
@@ -75,12 +81,12 @@ impl Refusals {
     fn sum_up(&self) {
         let window = std::mem::take(&mut *self.window());
         let (summaries, others) = window.summaries();
-        for ((kind, whose), count) in summaries {
+        for (Key { kind, rule, whose }, count) in summaries {
             let peer = match whose {
                 Some(Whose::Peer(address)) => address.to_string(),
                 _ => String::new(),
             };
-            tracing::warn!(%kind, peer, count, "failures that were not logged by themselves");
+            tracing::warn!(%kind, rule = rule.as_deref(), peer, count, "failures that were not logged by themselves");
         }
         if others > 0 {
             tracing::warn!(count = others, "failures of other kinds and addresses that were not logged by themselves");
@@ -133,7 +139,8 @@ mod tests {
     use super::*;
 
     fn key(address: u32) -> Key {
-        (FailureKind::Unauthenticated, Some(Whose::peer(IpAddr::V4(address.into()))))
+        let whose = Some(Whose::peer(IpAddr::V4(address.into())));
+        Key { kind: FailureKind::Unauthenticated, rule: None, whose }
     }
 
     fn logged(window: &mut Window, count: u32, key: impl Fn(u32) -> Key) -> usize {
@@ -160,7 +167,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_later_window_logs_again() {
         let refusals = Arc::new(Refusals::default());
-        let log = || refusals.should_log(FailureKind::Unauthenticated, Some([192, 0, 2, 1].into()));
+        let failure = Failure::new(FailureKind::Unauthenticated, "no token");
+        let log = || refusals.should_log(&failure, Some([192, 0, 2, 1].into()));
         assert_eq!((0..100).filter(|_| log()).count(), LINES_PER_KEY_MAX as usize);
         tokio::time::sleep(WINDOW + Duration::from_millis(1)).await;
         assert!(log(), "the counts were logged, and a new window began");

@@ -60,9 +60,9 @@ impl Work {
             let bytes_max = self.per_caller_units * UNIT_BYTES;
             refused("work-per-caller", "too many bytes of this caller's requests are in flight", bytes_max)
         })?;
-        let all = take(self.all.clone(), units).await.ok_or_else(|| {
-            refused("work", "too many bytes of requests are in flight", self.all_units * UNIT_BYTES)
-        })?;
+        let all = take(self.all.clone(), units)
+            .await
+            .ok_or_else(|| refused("work", "too many bytes of requests are in flight", self.all_units * UNIT_BYTES))?;
         Ok(Some(Admitted { _own: own, _all: all }))
     }
 

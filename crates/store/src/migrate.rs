@@ -13,7 +13,7 @@ pub struct Migration {
 pub const SQLITE: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/sqlite/0001_kernel.sql") },
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/sqlite/0002_profile_owners.sql") },
-    Migration { id: "0005_store_health", sql: include_str!("../migrations/sqlite/0005_store_health.sql") },
+    Migration { id: "0003_store_health", sql: include_str!("../migrations/sqlite/0003_store_health.sql") },
 ];
 
 /// What is made anew by every process.
@@ -22,7 +22,7 @@ pub const VOLATILE: &str = include_str!("../migrations/sqlite/volatile.sql");
 pub const POSTGRES: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/postgres/0001_kernel.sql") },
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/postgres/0002_profile_owners.sql") },
-    Migration { id: "0005_store_health", sql: include_str!("../migrations/postgres/0005_store_health.sql") },
+    Migration { id: "0003_store_health", sql: include_str!("../migrations/postgres/0003_store_health.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

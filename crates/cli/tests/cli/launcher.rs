@@ -102,7 +102,8 @@ fn a_child_process_works_the_turn_and_leaves(engine: Engine) {
     let (arguments, environment) = (of_child("cmdline"), of_child("environ"));
     assert_eq!(arguments.replace('\0', " ").trim(), "ostler runner --launched");
     let names: BTreeSet<_> = environment.split_terminator('\0').filter_map(|pair| pair.split('=').next()).collect();
-    assert_eq!(names, BTreeSet::from(["FOR_CHILDREN", "OSTLER_LOG"]));
+    // The variable that it was given is taken out of the readable environment, like any other that may be a secret.
+    assert_eq!(names, BTreeSet::from(["OSTLER_HANDOVER", "OSTLER_LOG"]));
     let group = of_child("stat").rsplit_once(") ").unwrap().1.split(' ').nth(2).unwrap().parse::<i32>().unwrap();
     assert_eq!(group, child, "it leads a process group of its own");
 
@@ -261,9 +262,9 @@ fn a_runners_token_opens_its_own_run_only_while_its_job_runs(engine: Engine) {
          WHERE run_id = '{run_id}'"
     ));
     assert_eq!(runner.get(&own).status, 200);
-    assert_eq!(runner.get(&format!("/api/v1/runs/{other}")).refusal(), (403, "forbidden".into(), "run".into()));
+    assert_eq!(runner.get(&format!("/api/v1/runs/{other}")).refusal().0, 404, "like an absent run");
     let claim = json!({"runnerId": "r", "leaseMs": 1_000});
-    assert_eq!(runner.post(&format!("/api/v1/runs/{other}/claim"), &claim).refusal().0, 403);
+    assert_eq!(runner.post(&format!("/api/v1/runs/{other}/claim"), &claim).refusal().0, 404);
     assert_eq!(runner.post("/api/v1/runs", &run_request()).refusal(), (403, "forbidden".into(), "role".into()));
     home.execute(&format!("UPDATE runner_jobs SET phase = 'succeeded' WHERE run_id = '{run_id}'"));
     assert_eq!(runner.get(&own).status, 401, "its job has ended");

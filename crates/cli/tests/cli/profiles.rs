@@ -83,7 +83,11 @@ fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
     assert!(printed(ostler(&["profiles", "list"])).contains("passed"));
     assert!(printed(ostler(&["run", "--profile", "codex", "say hello"])).contains("You said: say hello"));
     let wrong = config(&provider).replace("model_provider = \"stand-in\"", "model_provider = \"nobody\"");
-    printed(cli_with(&home, &server, &["profiles", "config", "codex", "--file", "-"], &wrong));
+    let changed = printed(cli_with(&home, &server, &["profiles", "config", "codex", "--file", "-"], &wrong));
+    assert!(changed.contains("credential"), "another provider drops the credential: {changed}");
+    let refused = ostler(&["profiles", "validate", "codex"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("secret-unavailable"), "{refused:?}");
+    printed(cli_with(&home, &server, &["profiles", "set", "codex"], &key));
     let failed = ostler(&["profiles", "validate", "codex"]);
     assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stdout).contains("codex failed"), "{failed:?}");
     printed(ostler(&["profiles", "delete", "codex", "--yes"]));

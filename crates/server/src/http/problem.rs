@@ -65,7 +65,7 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str, 
     let code = is_agent_run.then(|| agent_runs::code(&failure).into_owned());
     let redactor = &app.redactor;
     app.metrics.refused(&failure);
-    if app.refusals.should_log(failure.kind, peer) {
+    if app.refusals.should_log(&failure, peer) {
         log(&failure, trace_id, path, redactor);
     }
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
@@ -88,7 +88,7 @@ pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str, 
 /// The failure as a caller on another transport may receive it: counted, logged and redacted, like those encoded here.
 pub fn told(app: &App, mut failure: Failure, trace_id: TraceId, what: &str, peer: IpAddr) -> Failure {
     app.metrics.refused(&failure);
-    if app.refusals.should_log(failure.kind, Some(peer)) {
+    if app.refusals.should_log(&failure, Some(peer)) {
         log(&failure, trace_id, what, &app.redactor);
     }
     failure.message = clip(&app.redactor.redact(&failure.message), LOGGED_CHARS_MAX);
