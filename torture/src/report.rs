@@ -57,7 +57,7 @@ impl Fault {
             Self::ReplicaPause => "paused replicas",
             Self::HostileAgent => "hostile agents",
             Self::FollowerReturn => "returning followers",
-            Self::Replay => "replays of a whole log",
+            Self::Replay => "replays of a log",
         }
     }
 }

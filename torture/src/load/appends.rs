@@ -220,7 +220,7 @@ mod tests {
             next: 6,
             pad: String::new(),
             acknowledged: [(2, 0), (3, 1)].into(),
-            doubts: vec![2..4],
+            doubts: std::iter::once(2..4).collect(),
         }
     }
 

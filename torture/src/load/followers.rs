@@ -22,6 +22,7 @@ use crate::{
 const POLL: Duration = Duration::from_millis(100);
 /// A silent stream is given up after so many polls, as a server that is frozen neither sends nor closes.
 const SILENT_POLLS_MAX: u32 = 20;
+const SETTLE_POLL: Duration = Duration::from_millis(5);
 const UNKNOWN: i64 = i64::MAX;
 
 pub struct Follower {
@@ -43,20 +44,23 @@ impl Follower {
         self.seen.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has seen the last event. Returns how many it has seen.
-    pub async fn settle(self, last_seq: i64, within: Duration) -> Result<u64, String> {
+    /// Waits until it has seen the last event. Fails if it sees nothing new for this long: where many read at once, each
+    /// waits for its turn, and how long all of them take depends on the machine. Returns how many it has seen.
+    pub async fn settle(self, last_seq: i64, stalled_after: Duration) -> Result<u64, String> {
         self.target.store(last_seq, Ordering::Relaxed);
-        let started = now();
+        let mut progress = (self.seen(), now());
         while !self.task.is_finished() {
-            if since(started) > within {
+            let seen = self.seen();
+            if seen != progress.0 {
+                progress = (seen, now());
+            } else if since(progress.1) > stalled_after {
                 self.task.abort();
+                let run_id = &self.run_id;
                 return Err(format!(
-                    "a follower of {} saw {} of {last_seq} events within {within:?}",
-                    self.run_id,
-                    self.seen()
+                    "a follower of {run_id} saw {seen} of {last_seq} events, and no more for {stalled_after:?}"
                 ));
             }
-            sleep(Duration::from_millis(2)).await;
+            sleep(SETTLE_POLL).await;
         }
         self.task.await.map_err(|error| format!("a follower panicked: {error}"))??;
         Ok(last_seq as u64)

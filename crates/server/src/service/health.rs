@@ -52,6 +52,7 @@ pub async fn store_state(app: &App) -> StoreState {
     };
     if let Some((at, state)) = last.as_ref()
         && at.elapsed() < CHECK_FRESH
+        && !is_outdated(app, state)
     {
         return state.clone();
     }
@@ -59,6 +60,11 @@ pub async fn store_state(app: &App) -> StoreState {
     let state = looked.unwrap_or_else(|_| StoreState::failed(StoreFault::Silent.as_str()));
     *last = Some((Instant::now(), state.clone()));
     state
+}
+
+/// A write since has gone the other way: the answer must not lag behind what callers see.
+fn is_outdated(app: &App, state: &StoreState) -> bool {
+    state.reachable && state.writable != app.db.write_health().fault().is_none()
 }
 
 async fn look(app: &App) -> StoreState {
