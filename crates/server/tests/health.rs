@@ -50,7 +50,9 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
         json!({"redacted": true, "databaseUrl": url, "providerSecrets": "local-files"})
     );
     // Nobody stands guard in this test: only the program `ostler` knows how.
-    let unguarded = json!({"guarded": false, "filesConfined": false, "landlock": 0, "network": "codex-sandbox"});
+    let is_root = rustix::process::geteuid().is_root();
+    let unguarded = json!({"guarded": false, "isolated": false, "root": is_root, "filesConfined": false, "landlock": 0,
+        "network": "codex-sandbox"});
     assert_eq!(readiness["confinement"], unguarded);
 }
 

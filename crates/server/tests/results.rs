@@ -262,7 +262,7 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     let artifacts = async || server.result(&run_id, &command_id).await["artifactSummary"].clone();
     let expected = |events: u32, bytes: u32, truncated: bool| {
         json!({"outputEvents": events, "outputBytes": bytes, "truncated": truncated, "eventsPath": path,
-            "filesChanged": 0, "bytesAdded": 0, "bytesRemoved": 0, "diffPath": null})
+            "filesChanged": 0, "bytesAdded": 0, "bytesRemoved": 0, "changesUnknown": false, "diffPath": null})
     };
     assert_eq!(artifacts().await, expected(1, 5, false));
     runner.tell(&command_id, "command_output", json!({"text": "é", "outputTruncated": true})).await;
