@@ -27,6 +27,9 @@ const PINNING_VERSION: (u32, u32) = (2, 37);
 /// the details.
 const FETCH_FAILED: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
 
+/// The rule of a failure where the repository was reached and lacks what is wanted.
+const UNKNOWN: &str = "workspace-git-commit";
+
 /// How to run it.
 pub struct Git<'a> {
     pub protocols: &'a [String],
@@ -50,7 +53,29 @@ impl Git<'_> {
             GitWant::Ref(name) => name,
         };
         let route = self.route(wanted).await?;
-        let route = &route;
+        match self.fetch_by(&route, cache, wanted, name, keep_as).await {
+            Err(failure) if failure.rule_name() == Some(UNKNOWN) && !self.lists_refs(&route, cache).await => {
+                Err(failed(FETCH_FAILED))
+            }
+            fetched => fetched,
+        }
+    }
+
+    /// Whether the server lists any ref. A web server that answers every path looks like a repository without refs; a
+    /// caller must not be able to tell it from an address where nothing answers.
+    async fn lists_refs(&self, route: &Route, cache: &Path) -> bool {
+        let refs = self.run_by(route, cache, &["ls-remote", "--quiet", "--", &route.url]).await;
+        refs.is_ok_and(|refs| !refs.trim().is_empty())
+    }
+
+    async fn fetch_by(
+        &self,
+        route: &Route,
+        cache: &Path,
+        wanted: &GitRef,
+        name: &str,
+        keep_as: &str,
+    ) -> Result<String, Failure> {
         let fetch = |refspec: String| async move {
             let quiet = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--"];
             self.run_by(route, cache, &[&quiet[..], &[&route.url, &refspec]].concat()).await
@@ -188,7 +213,7 @@ fn not_started(error: &std::io::Error) -> Failure {
 }
 
 fn unknown() -> Failure {
-    Failure::rule(FailureKind::NotFound, "workspace-git-commit", "the repository has no such commit, branch or tag")
+    Failure::rule(FailureKind::NotFound, UNKNOWN, "the repository has no such commit, branch or tag")
 }
 
 /// The version of the system's git, looked up once. `None`: it does not say.
