@@ -1,4 +1,4 @@
-//! Real time: the torturer runs real processes, and nothing of it is replayed by a clock.
+//! Real time: the torturer runs real processes, so there is no clock to inject.
 
 use std::time::{Duration, Instant};
 

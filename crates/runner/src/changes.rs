@@ -59,7 +59,7 @@ impl Changes {
         self.git(&["add", "--all", "--ignore-errors"]).await.map(drop)
     }
 
-    /// What has changed since. `None` if nothing has. What could not be found out is said to be unknown.
+    /// What has changed since. `None` if nothing has. Changes that git could not determine are reported as unknown.
     pub async fn end(&self) -> Option<WorkspaceChanges> {
         // An empty directory that stays empty is the usual case, and costs nothing.
         if self.was_empty && is_empty(&self.workspace) {

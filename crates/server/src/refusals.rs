@@ -59,7 +59,7 @@ struct Count {
 enum Verdict {
     Log,
     Count,
-    /// Counted, as the first of its window: somebody must sum up at its end.
+    /// Counted, as the first of its window: the caller must schedule the summary.
     CountFirst,
 }
 

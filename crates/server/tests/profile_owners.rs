@@ -223,7 +223,7 @@ async fn a_name_that_becomes_the_operators_means_the_operators_profile(engine: E
     let tenant = server.caller("hwlab-keys");
     put(tenant, "mine", files("tenant")).await.with_status(200);
     put(&server, "mine", files("operator")).await.with_status(200);
-    // Each is told of by its owner.
+    // Each profile names its owner.
     assert_eq!(tenant.get(&path("mine", "")).await.ok()["tenantId"], Value::Null);
     let shadowed = tenant.get(&path("mine", "?tenantId=hwlab")).await.with_status(200);
     assert_eq!((&shadowed["configured"], &shadowed["failureKind"]), (&json!(false), &json!("state-conflict")));

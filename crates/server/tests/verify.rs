@@ -315,7 +315,7 @@ async fn an_erased_payload_still_verifies(engine: Engine) {
 }
 
 impl Left {
-    /// Does it, looks that these words are said about it, and undoes it.
+    /// Tampers with the store, expects these words in the report, and undoes the change.
     async fn named(&mut self, tampering: &str, words: &str) {
         self.connection.execute(tampering).await;
         let reason = self.broken().await.map(|(_, reason)| reason).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The proxy does to a connection what it was told, and nothing else.
+//! The proxy applies the requested fault to a connection, and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 

@@ -35,7 +35,7 @@ fn fill_up(round: &mut Round) -> Result<(), String> {
         round.let_work(50..300);
         match &ballast {
             Some(ballast) => fill(ballast),
-            // Without a file system of its own: SQLite is told that every write finds no room.
+            // Without a file system of its own, the VFS reports every write as `SQLITE_FULL`.
             None => io_errors::order(&round.home, &format!("1 write 1 {WRITES_FOR_EVER} full"))?,
         }
         round.count(Fault::DiskFull);

@@ -33,7 +33,7 @@ can any-arguments 'tells "$(cat /proc/[0-9]*/cmdline | tr "\\0" " ")"'
 can own-environ 'tells "$(env)"'
 can capabilities "grep -E '^Cap(Inh|Prm|Eff|Bnd|Amb):' /proc/self/status | grep -v 0000000000000000"
 can new-privileges "grep -E '^NoNewPrivs:.*0' /proc/self/status"
-# The shell's own are above these, but for those of a pipe.
+# The shell's own descriptors have higher numbers, except those of a pipe.
 ls /proc/$$/fd >listed
 can descriptor-inherited "grep -xE '[3-9]' listed"
 can sees-server "ls -d /proc/SERVER"
@@ -140,7 +140,7 @@ fn guarded(before: &[&str], isolation: &str, script: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
-/// For everybody, and where we are root also as somebody else.
+/// As the current user, and also as another one if the tests run as root.
 fn as_each_user() -> Vec<Vec<&'static str>> {
     let other = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let can_be_other = geteuid().is_root() && Command::new("setpriv").arg("--version").output().is_ok();

@@ -1,4 +1,5 @@
-//! A server on a machine without git: what it cannot do is said where it matters, and never looks like "nothing changed".
+//! A server on a machine without git: every answer that needs git says that it is
+//! missing, and unknown changes never look like "nothing changed".
 
 use serde_json::{Value, json};
 

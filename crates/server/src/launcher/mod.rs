@@ -199,7 +199,7 @@ async fn make_room(app: &App, owner: &str) {
 async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
     match store::leases::list_by_launcher(&app.db, owner, limit).await {
         Ok(held) => {
-            // Whoever was not reached is found again by the next look.
+            // A runner that was not reached is found again by the next pass.
             let _ = leases::dismiss(app, held, op).await;
         }
         Err(error) => tracing::warn!(%error, "looking for idle runners failed; the next look tries again"),

@@ -132,7 +132,7 @@ fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(Str
         tracing::warn!(name, "a git credential names no host and is not used; add a line such as host=git.example");
     }
     if !is_private || !is_for_host || !is_for_tenant {
-        // The same whether it is there or not, and whoever's it is.
+        // The same message whether the credential does not exist or belongs to another tenant.
         let message = "workspaceRef.credentialRef names no credential of this server for this repository's host and this \
             tenant, or the repository is neither on https nor on this machine";
         return Err(Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message));

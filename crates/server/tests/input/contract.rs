@@ -243,7 +243,7 @@ fn body_schema(document: &Value, method: &str, path: &str) -> Option<(String, Va
     schema.is_object().then(|| (template.clone(), schema.clone()))
 }
 
-/// Every body type of the document is one with bounds of its own, but for the one that has rules of its own.
+/// Every body type in the document has its own bounds, except the one with its own rules.
 #[test]
 fn every_body_of_the_document_is_listed_with_its_bounds() {
     let document = document();

@@ -178,7 +178,7 @@ impl Model {
             Ask::FinishJob { job, wrong_owner, end } => {
                 let (run, runner_job_id) = *pick(&self.jobs, *job)?;
                 let owner = self.owners.get(&runner_job_id).filter(|_| !wrong_owner);
-                let (owner, heartbeat_at) = owner.cloned().unwrap_or_else(|| ("somebody".into(), None));
+                let (owner, heartbeat_at) = owner.cloned().unwrap_or_else(|| ("another launcher".into(), None));
                 let summary = ostler_protocol::RawJson::of(&json!({"status": "over"}));
                 let op = FinishJobOp { runner_job_id, owner, end: *end, heartbeat_at, summary };
                 submit(run, Op::FinishJob(op), Memo::Other("finish job"))

@@ -11,7 +11,7 @@ use crate::{
     limits::NAME_BYTES_MAX,
 };
 
-/// Activities without an id that are told apart by their type.
+/// Activities without an id that are distinguished by their type.
 const UNNAMED_MAX: usize = 256;
 /// Activities that can be patched, and how large they are together; beyond either the oldest cannot be patched any more.
 const SHOWN_MAX: usize = 256;

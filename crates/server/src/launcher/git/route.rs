@@ -1,5 +1,5 @@
 //! The way to a repository's server. git and ssh connect by themselves, so its name is resolved here, every address is
-//! checked, and they are told to use the checked addresses: a name that means something else a moment later changes nothing.
+//! checked, and git and ssh connect to the checked addresses: a name that resolves differently later has no effect.
 
 use std::{
     io,

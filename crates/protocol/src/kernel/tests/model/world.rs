@@ -398,7 +398,7 @@ impl World {
         true
     }
 
-    /// Whoever is alive renews what it holds, several times.
+    /// Every live process renews what it holds, several times.
     fn time_passes(&mut self) -> bool {
         for _ in 0..3 {
             self.scene.advance_ms(LEASE_MS * 2 / 5);
