@@ -81,7 +81,7 @@ async fn a_script_says_and_calls_tools(engine: Engine) {
 
 async fn commands_of_a_run_are_worked_off_in_order(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    let (run_id, first) = server.start(&script(json!([{"wait": 100}, {"say": "first"}]))).await;
+    let (run_id, first) = server.start(&script(json!([{"wait": 600}, {"say": "first"}]))).await;
     let second = server.turn(&run_id, "second").await;
     let third = server.turn(&run_id, "third").await;
     for (command_id, reply) in [(&third, "third"), (&second, "second"), (&first, "first")] {
