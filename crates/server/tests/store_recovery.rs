@@ -324,7 +324,7 @@ async fn ends(caller: &Caller, run_id: &str, command_id: &str, shared: &Shared) 
     false
 }
 
-/// It was completed, and ended once; a follower sees every event, also those whose commit was never answered.
+/// Asserts that the command completed and ended exactly once. It does not look at followers.
 async fn check(server: &TestServer, run_id: &str, command_id: &str) {
     let result = server.result(run_id, command_id).await;
     assert_eq!((&result["terminalStatus"], &result["reply"]), (&json!("completed"), &json!("three")), "{result}");
