@@ -1,6 +1,7 @@
 //! Where the servers of one round live: a data directory, the settings they start with, and their log.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -96,6 +97,8 @@ impl Home {
             command.env("DATABASE_URL", url);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C at the terminal stops the torturer, which stops its servers; they must not see the signal themselves.
+        command.process_group(0);
         command
     }
 

@@ -20,7 +20,7 @@ pub const SHORT_EVENTS_MAX: i64 = 64;
 const TURNS_MAX: usize = 4;
 /// Reading a page is about half of what it costs; encoding and sending it is the rest.
 const PAUSE_PER_PAGE: u32 = 4;
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_millis(25);
 
 pub struct Replays {
     turns: Semaphore,
