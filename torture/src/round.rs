@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ostler_testkit::{loop_mount::LoopMount, process::freeze};
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::{
     api::Api,
@@ -46,6 +47,10 @@ pub struct Round<'a> {
     pub tally: Tally,
     pub load: Option<Load>,
     pub api: Api,
+    /// For each server, calls to it alone.
+    pub server_apis: Vec<Api>,
+    /// Sessions created to show that a server takes writes.
+    server_writes: u64,
     /// `None` while one is down.
     pub servers: Vec<Option<Server>>,
     addresses: Vec<String>,
@@ -105,10 +110,26 @@ impl<'a> Round<'a> {
         }
         let addresses: Vec<String> = servers.iter().map(|server| server.address.clone()).collect();
         let api = Api::new(&addresses, &servers[0].token)?;
+        let server_apis = addresses.iter().map(|address| Api::new(std::slice::from_ref(address), &servers[0].token));
+        let server_apis = server_apis.collect::<Result<Vec<_>, _>>()?;
         let load = Load::start(stage.runtime.handle(), &api, setup.mix, &mut random)?;
         let servers = servers.into_iter().map(Some).collect();
         let (tally, load) = (Tally::default(), Some(load));
-        Ok(Self { random, tally, load, api, servers, addresses, disk, home, disks: 0, database, stage })
+        Ok(Self {
+            random,
+            tally,
+            load,
+            api,
+            server_apis,
+            server_writes: 0,
+            servers,
+            addresses,
+            disk,
+            home,
+            disks: 0,
+            database,
+            stage,
+        })
     }
 
     pub fn count(&mut self, fault: Fault) {
@@ -124,8 +145,34 @@ impl<'a> Round<'a> {
         self.load.as_ref().map_or(0, |load| load.beat.acknowledged())
     }
 
-    /// Waits until something is acknowledged again. Fails if nothing is, long after a fault has ended.
+    /// Waits until the load makes progress again and every server that is up has recovered. Fails if that takes too long
+    /// after a fault has ended.
     pub fn wait_for_progress(&mut self) -> Result<(), String> {
+        self.wait_for_load()?;
+        for number in 0..self.servers.len() {
+            if self.servers[number].is_some() {
+                self.wait_for_server(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until this server is ready and has acknowledged a write. The load alone does not show it: with two servers it
+    /// goes to the other one.
+    fn wait_for_server(&mut self, number: usize) -> Result<(), String> {
+        self.server_writes += 1;
+        let body = json!({"tenantId": "local", "backendProfile": "scripted", "storageKind": "none",
+            "sessionId": format!("write-{}-of-server-{number}", self.server_writes)});
+        let api = &self.server_apis[number];
+        let recovered = self.stage.runtime.block_on(async {
+            api.insist("GET", "/health/readiness", None, PROGRESS_WITHIN).await?;
+            api.insist("POST", "/api/v1/sessions", Some(&body), PROGRESS_WITHIN).await
+        });
+        recovered.map(drop).map_err(|why| format!("server {number} did not recover: {why}\n{}", self.home.log_end()))
+    }
+
+    /// Waits until something is acknowledged again, by whichever server.
+    fn wait_for_load(&mut self) -> Result<(), String> {
         let (before, started) = (self.acknowledged(), now());
         while self.acknowledged() < before + 3 {
             for (number, server) in self.servers.iter_mut().enumerate() {
