@@ -1,5 +1,6 @@
 //! A campaign: rounds of all probes, in an order drawn from the seed, until the time is over.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use crate::{
     clock::{now, since},
     probe::{Disk, ONCE, PROBES, Probe},
     random::Random,
-    report::{Fault, Tally},
+    report::{Fault, Tally, Violation},
     round,
     stage::{Engine, Scale, Stage},
 };
@@ -44,6 +45,7 @@ pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: I
             || order.rounds.is_some_and(|rounds| tally.rounds >= rounds)
             || tally.violations.len() >= VIOLATIONS_MAX
     };
+    let mut caused: BTreeMap<&str, (&Probe, Tally)> = BTreeMap::new();
     while !enough(&tally) {
         let (probe, seed) = deck.next();
         let began = now();
@@ -67,11 +69,23 @@ pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: I
                 probe.name
             );
         }
+        caused.entry(probe.name).or_insert_with(|| (probe, Tally::default())).1.add(played.clone());
         tally.add(played);
+    }
+    for (probe, of_probe) in caused.values() {
+        tally.violations.extend(find_without_effect(probe, of_probe, engine, order.seed));
     }
     // Every fault is in the table, also one that was not tried.
     Fault::ALL.into_iter().for_each(|fault| tally.count(fault, 0));
     Ok(tally)
+}
+
+/// A probe whose rounds never caused its fault has shown nothing.
+fn find_without_effect(probe: &'static Probe, played: &Tally, engine: Engine, seed: u64) -> Option<Violation> {
+    let fault = probe.fault.filter(|fault| played.of(*fault) == 0 && !crate::is_interrupted())?;
+    let what = format!("{} rounds of {} caused no {}", played.rounds, probe.name, fault.name());
+    println!("VIOLATION on {} in {}: {what}", engine.name(), probe.name);
+    Some(Violation { engine, probe: probe.name, seed, what })
 }
 
 /// The order of rounds: all probes as often as they are worth, shuffled, and again.
@@ -135,6 +149,18 @@ mod tests {
             let mut again = Deck::new(engine, &order(None), true);
             assert!(pass.iter().all(|round| again.next().0.name == round.0));
         }
+    }
+
+    #[test]
+    fn a_probe_that_caused_none_of_its_faults_is_a_violation() {
+        let probe = crate::probe::find("io-errors").unwrap();
+        let mut played = Tally { rounds: 2, ..Tally::default() };
+        // A kill at the start of a round is not what this probe is played for.
+        played.count(Fault::ServerKill, 2);
+        let found = find_without_effect(probe, &played, Engine::Sqlite, 7).unwrap();
+        assert_eq!((found.probe, found.what.as_str()), ("io-errors", "2 rounds of io-errors caused no I/O errors"));
+        played.count(Fault::IoError, 1);
+        assert!(find_without_effect(probe, &played, Engine::Sqlite, 7).is_none());
     }
 
     #[test]

@@ -133,6 +133,7 @@ fn torture(args: &Args) -> Result<usize, String> {
     std::fs::create_dir_all(&args.out).map_err(|error| format!("{}: {error}", args.out.display()))?;
     raise_file_limit();
     listen_for_signals();
+    probe::check_seams(&ostler)?;
     let order = Order { seed: args.seed, minutes: args.minutes, rounds: args.rounds, probe };
     let engines: Vec<Engine> = args
         .engine

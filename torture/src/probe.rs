@@ -13,8 +13,11 @@ mod power_cuts;
 mod proxy_faults;
 mod replay_storm;
 
+pub use io_errors::check_seams;
+
 use crate::{
     random::Random,
+    report::Fault,
     round::{Round, Setup},
     stage::Engine,
 };
@@ -26,6 +29,8 @@ pub struct Probe {
     /// Rounds of it in each pass through all probes.
     pub rounds: usize,
     pub disk: Disk,
+    /// What it is played for. A campaign in which it never causes this has failed. `None` if it only adds load.
+    pub fault: Option<Fault>,
     pub setup: fn(&mut Random, Engine) -> Setup,
     pub disturb: fn(&mut Round) -> Result<(), String>,
 }

@@ -18,6 +18,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 2,
     disk: Disk::Shared,
+    fault: Some(Fault::ClockJump),
     setup: |_, engine| Setup {
         replicas: if engine == Engine::Postgres { REPLICAS_MAX } else { 1 },
         ..Setup::default()

@@ -21,6 +21,7 @@ pub const PROBE: Probe = Probe {
     engines: SQLITE,
     rounds: 2,
     disk: Disk::OwnIfPossible,
+    fault: Some(Fault::DiskFull),
     setup: |_, _| Setup {
         image_bytes: IMAGE_BYTES,
         environment: vec![(io_errors::VARIABLE, io_errors::CONTROL.into())],

@@ -22,6 +22,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 1,
     disk: Disk::Shared,
+    fault: None,
     setup: |_, _| Setup { mix: Mix { writers: WRITERS, ..Mix::NONE }, ..Setup::default() },
     disturb: append,
 };

@@ -20,6 +20,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 1,
     disk: Disk::Shared,
+    fault: Some(Fault::FollowerReturn),
     setup: |_, _| Setup {
         environment: vec![
             ("OSTLER_LIMITS__FOLLOWERS_MAX", FOLLOWERS_LIMIT.into()),

@@ -58,6 +58,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 1,
     disk: Disk::Shared,
+    fault: Some(Fault::HostileAgent),
     setup: |random, _| Setup {
         environment: vec![
             ("OSTLER_RUNNER__LAUNCHER", if random.chance(50) { "process" } else { "resident" }.into()),

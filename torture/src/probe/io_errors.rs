@@ -37,6 +37,7 @@ pub const PROBE: Probe = Probe {
     engines: SQLITE,
     rounds: 6,
     disk: Disk::Shared,
+    fault: Some(Fault::IoError),
     // The file is read by name in the server's own directory, which is the round's.
     setup: |_, _| Setup { environment: vec![(VARIABLE, CONTROL.into())], ..Setup::default() },
     disturb: fail,
@@ -87,6 +88,22 @@ fn fail_at_start(round: &mut Round) -> Result<u64, String> {
     forget_fired(&control);
     round.start_server(0)?;
     Ok(0)
+}
+
+/// Fails if the program was built without `fault-injection`: every injected fault would then silently do nothing.
+pub fn check_seams(ostler: &Path) -> Result<(), String> {
+    let mut home = Home::new(ostler)?;
+    home.set(VARIABLE, CONTROL);
+    order(&home, "check open 1 1 ioerr")?;
+    // Whether the server starts in spite of the error does not matter here.
+    drop(home.serve(0, "127.0.0.1:0"));
+    match fired(&home.path(CONTROL)) {
+        0 => Err(format!(
+            "{} injects no faults\nhint: build it with the feature `fault-injection`, as `cargo xtask torture` does",
+            ostler.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Replaces the control file at once, so that the server never reads half of it.

@@ -20,6 +20,7 @@ pub const SERVER: Probe = Probe {
     engines: BOTH,
     rounds: 6,
     disk: Disk::Shared,
+    fault: Some(Fault::ServerKill),
     setup: |random, engine| {
         let replicas = if engine == Engine::Postgres && random.chance(40) { REPLICAS_MAX } else { 1 };
         Setup { replicas, ..Setup::default() }
@@ -33,6 +34,7 @@ pub const RUNNER: Probe = Probe {
     engines: BOTH,
     rounds: 2,
     disk: Disk::Shared,
+    fault: Some(Fault::RunnerKill),
     setup: |_, _| Setup {
         environment: vec![("OSTLER_RUNNER__LAUNCHER", "process".into()), ("OSTLER_RUNNER__SLOTS", "4".into())],
         ..Setup::default()

@@ -17,6 +17,7 @@ pub const PROBE: Probe = Probe {
     engines: POSTGRES,
     rounds: 3,
     disk: Disk::Shared,
+    fault: Some(Fault::ReplicaPause),
     setup: |_, _| Setup { replicas: REPLICAS_MAX, ..Setup::default() },
     disturb: pause,
 };

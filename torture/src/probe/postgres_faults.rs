@@ -17,6 +17,7 @@ pub const KILL: Probe = Probe {
     engines: POSTGRES,
     rounds: 3,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresKill),
     setup: |_, _| Setup::default(),
     disturb: kill,
 };
@@ -27,6 +28,7 @@ pub const PAUSE: Probe = Probe {
     engines: POSTGRES,
     rounds: 2,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresOutage),
     setup: |_, _| Setup::default(),
     disturb: pause,
 };
@@ -37,6 +39,7 @@ pub const RESTART: Probe = Probe {
     engines: POSTGRES,
     rounds: 3,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresOutage),
     setup: |_, _| Setup::default(),
     disturb: restart,
 };

@@ -15,6 +15,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 3,
     disk: Disk::Own,
+    fault: Some(Fault::PowerCut),
     setup: |_, _| Setup::default(),
     disturb: cut,
 };

@@ -27,6 +27,7 @@ pub const CUT: Probe = Probe {
     engines: POSTGRES,
     rounds: 2,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresOutage),
     setup: servers,
     disturb: cut,
 };
@@ -37,6 +38,7 @@ pub const TRUNCATE: Probe = Probe {
     engines: POSTGRES,
     rounds: 5,
     disk: Disk::Shared,
+    fault: Some(Fault::IoError),
     setup: servers,
     disturb: truncate,
 };
@@ -47,6 +49,7 @@ pub const ONE_WAY: Probe = Probe {
     engines: POSTGRES,
     rounds: 2,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresOutage),
     setup: servers,
     disturb: one_way,
 };
@@ -57,6 +60,7 @@ pub const LOSS: Probe = Probe {
     engines: POSTGRES,
     rounds: 1,
     disk: Disk::Shared,
+    fault: Some(Fault::PostgresOutage),
     setup: servers,
     disturb: loss,
 };

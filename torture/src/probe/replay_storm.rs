@@ -22,6 +22,7 @@ pub const PROBE: Probe = Probe {
     engines: BOTH,
     rounds: 1,
     disk: Disk::Shared,
+    fault: Some(Fault::Replay),
     setup: |_, _| Setup { mix: Mix { turns: false, ..Mix::ALL }, ..Setup::default() },
     disturb: storm,
 };
