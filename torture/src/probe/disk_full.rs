@@ -4,15 +4,22 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
 
 use super::{Disk, Probe, SQLITE, io_errors};
 use crate::{
+    api::Reply,
+    clock::{now, since},
     report::Fault,
     round::{Round, Setup},
 };
 
 const IMAGE_BYTES: u64 = 28 * 1024 * 1024;
 const FILLINGS: usize = 2;
+const FULL_WITHIN: Duration = Duration::from_secs(30);
+const TITLE_CHARS: usize = 100;
 const WRITES_FOR_EVER: u64 = 1_000_000_000;
 
 pub const PROBE: Probe = Probe {
@@ -39,9 +46,9 @@ fn fill_up(round: &mut Round) -> Result<(), String> {
             // Without a file system of its own, the VFS reports every write as `SQLITE_FULL`.
             None => io_errors::order(&round.home, &format!("1 write 1 {WRITES_FOR_EVER} full"))?,
         }
+        wait_until_full(round)?;
         round.count(Fault::DiskFull);
-        // The store's files have some room left in themselves, which is used up first.
-        round.let_work(300..1_200);
+        round.let_work(100..700);
         match &ballast {
             Some(ballast) => std::fs::remove_file(ballast).map_err(|error| format!("the ballast stays: {error}"))?,
             None => io_errors::order(&round.home, "")?,
@@ -49,6 +56,25 @@ fn fill_up(round: &mut Round) -> Result<(), String> {
         round.wait_for_progress()?;
     }
     Ok(())
+}
+
+/// Writes until the server refuses a write because the disk is full. The store's files have some room left in themselves,
+/// which the load uses up first.
+fn wait_until_full(round: &Round) -> Result<(), String> {
+    let (api, started) = (&round.server_apis[0], now());
+    for number in 0.. {
+        let body = json!({"tenantId": "local", "backendProfile": "scripted", "storageKind": "none",
+            "sessionId": format!("fill-{}-{number}", round.tally.of(Fault::DiskFull)), "title": "x".repeat(TITLE_CHARS)});
+        let reply = round.stage.runtime.block_on(api.call("POST", "/api/v1/sessions", Some(&body)));
+        match reply {
+            Reply::Lost(why) if why.starts_with("503") && why.contains("store-disk-full") => return Ok(()),
+            Reply::Refused(status, body) => return Err(format!("a write to a full disk was refused: {status} {body}")),
+            _ if crate::is_interrupted() => return Err("interrupted".into()),
+            _ if since(started) > FULL_WITHIN => break,
+            _ => {}
+        }
+    }
+    Err(format!("no write was refused with store-disk-full within {FULL_WITHIN:?} of filling the disk"))
 }
 
 fn fill(path: &Path) {
