@@ -33,6 +33,13 @@ pub fn is_running(pid: Pid) -> bool {
     state_and_parent(pid.as_raw_nonzero().get()).is_some_and(|(state, _)| state != "Z" && state != "X")
 }
 
+/// The arguments that a process was started with, its own name included. Empty if it has ended.
+pub fn arguments_of(pid: Pid) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.split_terminator('\0').map(str::to_owned).collect()
+}
+
 /// Stops every thread of a process with SIGSTOP and waits until all of them stand still. `false` if one did not.
 pub fn freeze(id: u32) -> bool {
     let Some(pid) = pid(id) else { return false };

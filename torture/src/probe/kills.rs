@@ -1,7 +1,7 @@
 //! SIGKILL of servers and of runner processes.
 
-use ostler_testkit::process::{children_of, is_running, send};
-use rustix::process::Signal;
+use ostler_testkit::process::{arguments_of, children_of, is_running, send};
+use rustix::process::{Pid, Signal};
 
 use super::{BOTH, Disk, Probe};
 use crate::{
@@ -77,7 +77,9 @@ fn kill_runners(round: &mut Round) -> Result<(), String> {
 fn kill_a_runner(round: &mut Round) -> Result<bool, String> {
     for _ in 0..RUNNER_LOOKS_MAX {
         let runners = children_of(round.server(0)?.id());
-        let runners: Vec<_> = runners.into_iter().filter(|pid| is_running(*pid)).collect();
+        // The server has other children too, and a runner has the server's own arguments until its program is started.
+        let is_runner = |pid: &Pid| is_running(*pid) && arguments_of(*pid).get(1).is_some_and(|word| word == "runner");
+        let runners: Vec<_> = runners.into_iter().filter(is_runner).collect();
         if !runners.is_empty() {
             send(*round.random.pick(&runners), Signal::KILL);
             return Ok(true);
