@@ -56,18 +56,28 @@ impl Api {
         self.preferred.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Reply {
-        let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
+    async fn exchange(&self, method: &str, path: &str, body: Bytes) -> Result<(u16, Bytes), String> {
         let exchange = async {
             let response = self.client().raw(method, path, &[], body).await.map_err(|failure| failure.message)?;
             let status = response.status().as_u16();
             let whole = response.into_body().collect().await.map_err(|error| error.to_string())?;
-            Ok::<_, String>((status, whole.to_bytes()))
+            Ok((status, whole.to_bytes()))
         };
-        let reply = match timeout(CALL_TIMEOUT, exchange).await {
-            Err(_) => Reply::Lost(format!("no answer within {CALL_TIMEOUT:?}")),
-            Ok(Err(error)) => Reply::Lost(error),
-            Ok(Ok((status, bytes))) => match (status, serde_json::from_slice(&bytes)) {
+        timeout(CALL_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(format!("no answer within {CALL_TIMEOUT:?}")))
+    }
+
+    /// The value of a metric, with its labels as the server prints them. `None` if no answer came.
+    pub async fn metric(&self, name: &str) -> Option<f64> {
+        let (_, page) = self.exchange("GET", "/metrics", Bytes::new()).await.ok()?;
+        let page = String::from_utf8_lossy(&page).into_owned();
+        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Reply {
+        let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
+        let reply = match self.exchange(method, path, body).await {
+            Err(error) => Reply::Lost(error),
+            Ok((status, bytes)) => match (status, serde_json::from_slice(&bytes)) {
                 (200..300, Ok(value)) => Reply::Good(value),
                 (429 | 500.., value) => Reply::Lost(format!("{status}: {}", value.unwrap_or(Value::Null))),
                 (_, Ok(value)) => Reply::Refused(status, value),

@@ -66,6 +66,11 @@ impl Home {
         self.path(&format!("clock-{number}"))
     }
 
+    /// Holds the milliseconds that the clock of the database is off, as all servers read it.
+    pub fn database_clock_file(&self) -> PathBuf {
+        self.path("database-clock")
+    }
+
     fn log_file(&self) -> PathBuf {
         self.path("server.log")
     }
@@ -109,6 +114,7 @@ impl Home {
             let log = log.map_err(|error| format!("no log: {error}"))?;
             let mut command = self.command(&["serve", "--listen", address], self.database_urls.get(number));
             command.stderr(log).env("OSTLER_FAULT_CLOCK_OFFSET_FILE", self.clock_file(number));
+            command.env("OSTLER_FAULT_DATABASE_CLOCK_FILE", self.database_clock_file());
             match Server::start(command) {
                 Ok(server) => return Ok(server),
                 Err(NotStarted::PortTaken) => thread::sleep(START_PAUSE),

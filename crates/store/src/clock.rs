@@ -1,5 +1,9 @@
 //! The database's clock, which all servers of one Postgres go by. No statement that decides anything reads it: it is
 //! sampled here, and passed in like any other time.
+//!
+//! Builds with the feature `fault-injection` can move it from outside the process: the environment variable
+//! `OSTLER_FAULT_DATABASE_CLOCK_FILE` names a file, and the number of milliseconds in it is added to every sample. A file
+//! that is missing or does not hold a number counts as 0.
 
 use crate::{
     db::{Db, StoreError},
@@ -22,7 +26,21 @@ pub async fn sample(db: &Db) -> Result<Sample, StoreError> {
         FROM store_clock WHERE id = 1";
     let decode =
         |row: &mut Reader<'_>| Ok(Sample { raw_us: row.int()?, correction_us: row.int()?, seen_us: row.int()? });
-    db.read_one(sql, vec![], decode).await?.ok_or_else(|| StoreError::corrupt("store_clock has no row"))
+    let sample =
+        db.read_one(sql, vec![], decode).await?.ok_or_else(|| StoreError::corrupt("store_clock has no row"))?;
+    Ok(Sample { raw_us: sample.raw_us.saturating_add(injected_us()), ..sample })
+}
+
+#[cfg(feature = "fault-injection")]
+fn injected_us() -> i64 {
+    let file = std::env::var_os("OSTLER_FAULT_DATABASE_CLOCK_FILE");
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    text.trim().parse::<i64>().unwrap_or(0).saturating_mul(1_000)
+}
+
+#[cfg(not(feature = "fault-injection"))]
+fn injected_us() -> i64 {
+    0
 }
 
 /// Stores that a server has seen this sample, with a correction for all. False if another server was first.
