@@ -60,6 +60,7 @@ pub const PROBES: &[Probe] = &[
     proxy_faults::LOSS,
     io_errors::PROBE,
     disk_full::PROBE,
+    disk_full::POSTGRES_PROBE,
     power_cuts::PROBE,
     clock_jumps::PROBE,
     paused_replica::PROBE,

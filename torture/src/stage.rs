@@ -113,7 +113,7 @@ impl Stage {
         self.execute(cluster_url, &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
     }
 
-    fn execute(&self, url: &str, sql: &str) -> Result<(), String> {
+    pub fn execute(&self, url: &str, sql: &str) -> Result<(), String> {
         let work = async {
             let mut connection = PgConnection::connect(url).await?;
             sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;

@@ -126,6 +126,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Whether the server has ended by itself, as it does when it cannot write its log.
+    pub fn has_ended(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|server| matches!(server.try_wait(), Ok(Some(_))))
+    }
+
     /// Suspends every process of the server: connections stay open, no query is answered.
     pub fn pause(&self) {
         self.signal_all(Signal::STOP);
