@@ -33,6 +33,11 @@ mod postgres {
     }
 
     #[test]
+    fn a_server_that_starts_after_a_jump_of_the_databases_clock_expires_nothing() {
+        crate::harness::run(super::a_server_that_starts_after_a_jump_of_the_databases_clock_expires_nothing());
+    }
+
+    #[test]
     fn a_server_that_was_suspended_catches_up_with_the_others() {
         crate::harness::run(super::a_server_that_was_suspended_catches_up_with_the_others());
     }
@@ -55,7 +60,11 @@ struct Settable {
 
 impl Settable {
     fn clock(&self) -> Arc<ServerClock> {
-        Arc::new(ServerClock::new(Box::new(self.clone())).checked_every(Duration::from_millis(20)))
+        self.clock_checked_every(Duration::from_millis(20))
+    }
+
+    fn clock_checked_every(&self, interval: Duration) -> Arc<ServerClock> {
+        Arc::new(ServerClock::new(Box::new(self.clone())).checked_every(interval))
     }
 
     fn set_ahead(&self, by_ms: i64) {
@@ -219,6 +228,41 @@ async fn a_jump_of_the_databases_clock_expires_nothing() {
         assert_eq!(value(&server, DATABASE_JUMPS).await, jumps);
     }
     assert_eq!(value(&server, MACHINE_JUMPS).await, 0.0);
+}
+
+/// The running server looks so rarely that the second one reads the clock first.
+async fn a_server_that_starts_after_a_jump_of_the_databases_clock_expires_nothing() {
+    let (clock, hour_us) = (|| Settable::default().clock_checked_every(Duration::from_secs(3)), HOUR_MS * 1_000);
+    let mut first = TestServer::with(Engine::Postgres, |setup| {
+        setup.clock = Some(clock());
+        setup.config.runner.slots = 4;
+        setup.config.runner.job_silence_ms = LEASE_MS;
+    })
+    .await;
+    // An earlier jump was corrected by an hour, so that a correction of 0 would be wrong.
+    let now_us = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    first.store(&format!("UPDATE store_clock SET correction_us = -{hour_us}, seen_us = {now_us}")).await;
+    first.restart().await;
+    let timed = Timed::start(&first).await;
+    let seen = async || first.store("SELECT seen_us::text FROM store_clock").await;
+    let before = seen().await;
+    eventually("the server looks at the clock", async || (seen().await != before).then_some(())).await;
+    let jump = format!("correction_us = correction_us + {hour_us}, seen_us = seen_us - {hour_us}");
+    first.store(&format!("UPDATE store_clock SET {jump}")).await;
+    let second = first.beside_with(Some(clock()), |_| ()).await;
+    eventually("the jump is noticed", async || (value(&first, DATABASE_JUMPS).await == 1.0).then_some(())).await;
+    for server in [&first, &second] {
+        timed.check(server).await;
+    }
+    let mut expiries = vec![];
+    for server in [&first, &second] {
+        let run_id = server.create_run().await;
+        server.turn(&run_id, "work").await;
+        expiries.push(expiry(&server.try_claim(&run_id, "runner-a", LEASE_MS).await.with_status(200)));
+    }
+    let apart = expiries[1].duration_since(expiries[0]).as_secs();
+    assert!(apart.abs() < 60, "both servers grant leases of the same time: {expiries:?}");
+    assert_eq!(value(&second, DATABASE_JUMPS).await, 0.0);
 }
 
 async fn a_server_that_was_suspended_catches_up_with_the_others() {

@@ -25,20 +25,48 @@ const FORSAKEN_US: i64 = 60_000_000;
 /// A sample that took longer says too little.
 const ROUND_TRIP_US_MAX: i64 = TOLERANCE_US;
 const SAMPLES_MAX: usize = 3;
+/// An attempt fails if another server writes at the same moment.
+const ANCHOR_ATTEMPTS_MAX: usize = 10;
 const SAMPLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Anchors the clock to the database's, where servers share one. Call it before anything is dated.
+///
+/// If no server has looked for [`FOLLOWED_US`], the database's clock may just have jumped and a running server may be about
+/// to correct it. This server then waits for two looks of that server before it trusts what it read.
 pub async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
     let Some(clock) = clock.adjustable().filter(|_| db.multi_replica()) else { return Ok(()) };
     let failed = |error: StoreError| not_started("store", error);
-    let (mut reading, sample, _) = sample(db, clock).await.map_err(failed)?;
-    if !(-TOLERANCE_US..=FORSAKEN_US).contains(&(sample.raw_us - sample.seen_us)) {
-        // Lost to another server that starts at the same moment, it has written the same.
-        store::clock::update(db, &sample, 0).await.map_err(failed)?;
-        reading.correction_us = 0;
+    for _ in 0..ANCHOR_ATTEMPTS_MAX {
+        let (mut reading, found, _) = wait_for_other_servers(db, clock).await.map_err(failed)?;
+        let unseen_us = found.raw_us - found.seen_us;
+        if !(-TOLERANCE_US..=FORSAKEN_US).contains(&unseen_us) {
+            // No server has looked for two intervals, so none is running.
+            if !store::clock::update(db, &found, 0).await.map_err(failed)? {
+                // Another server was first. It may have written a correction, which this one has to use.
+                continue;
+            }
+            reading.correction_us = 0;
+        }
+        clock.anchor(&reading);
+        return Ok(());
     }
-    clock.anchor(&reading);
-    Ok(())
+    let detail = format!("other servers changed store_clock during each of {ANCHOR_ATTEMPTS_MAX} attempts to read it");
+    Err(not_started("store", detail))
+}
+
+/// Samples the database's clock until a server has looked at it recently, or none has for two intervals.
+async fn wait_for_other_servers(db: &store::Db, clock: &ServerClock) -> Result<(Reading, Sample, i64), StoreError> {
+    let first = sample(db, clock).await?;
+    let (never_seen, waits_until_us) = (first.1.seen_us == 0, clock.monotonic_us() + 2 * interval_us(clock));
+    let mut latest = first;
+    while !(-TOLERANCE_US..=FOLLOWED_US).contains(&(latest.1.raw_us - latest.1.seen_us))
+        && !never_seen
+        && clock.monotonic_us() < waits_until_us
+    {
+        tokio::time::sleep(clock.check_every() / 8).await;
+        latest = sample(db, clock).await?;
+    }
+    Ok(latest)
 }
 
 pub async fn run(app: App) {
@@ -99,7 +127,8 @@ async fn follow_database(app: &App, clock: &ServerClock) -> Result<(), StoreErro
     clock.adopt(&reading);
     if !(0..interval_us(clock)).contains(&unseen_us) {
         let correction_us = faded(app, sample.correction_us, unseen_us.clamp(0, FOLLOWED_US)).await;
-        store::clock::update(&app.db, &sample, correction_us).await?;
+        // If another server was first, the next look adopts what it wrote.
+        let _: bool = store::clock::update(&app.db, &sample, correction_us).await?;
     }
     Ok(())
 }
