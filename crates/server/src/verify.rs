@@ -1,7 +1,8 @@
 //! Verifying the store offline: every session's chain is walked from its beginning, and its end compared with the head
 //! that is stored apart. The first event that does not fit is named, and so is every event that belongs to no session. Then
 //! the rows that are served beside the events (the session, its runs, commands and leases) are compared with what the events
-//! say, and every column that differs is named.
+//! say, and every column that differs is named. Payloads may be missing only where the log itself ends with the erasure of
+//! its session.
 
 use ostler_protocol::{
     Failure, FailureKind,
@@ -140,6 +141,9 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
             }
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
+            }
+            if event.payload.is_none() && session.erased_at.is_none() {
+                return Ok(broken(seq + 1, "the payload is missing, and the session was not erased"));
             }
             replay.apply(event);
             head = event.hash;

@@ -14,6 +14,7 @@ use crate::{
 
 on_both_engines!(
     an_erased_thread_leaves_digests_and_nothing_else,
+    a_row_of_an_erased_thread_that_was_changed_is_found,
     an_erased_thread_is_unknown_in_every_dialect,
     erasing_is_for_the_owner_and_idempotent,
     whoever_is_at_work_writes_nothing_back,
@@ -89,6 +90,39 @@ async fn an_erased_thread_leaves_digests_and_nothing_else(engine: Engine) {
     assert!(after > before);
     let report = verify(&server, engine, &session).await;
     assert_eq!((report.broken, report.events as i64, report.erased as i64), (vec![], after, after));
+}
+
+async fn a_row_of_an_erased_thread_that_was_changed_is_found(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    lively(&server).await;
+    let session =
+        server.store(&format!("SELECT session_id FROM sessions WHERE external_id = '{THREAD}'")).await.remove(0);
+    erase(&server, THREAD).await;
+    let of_session = format!("WHERE session_id = '{session}'");
+    server.store(&format!("CREATE TABLE as_it_was AS SELECT * FROM sessions {of_session}")).await;
+    for (change, words) in [
+        ("erased_at = NULL", "the payload is missing, and the session was not erased"),
+        ("erased_at = erased_at + 1", "session: erased_at"),
+        ("version = version + 1", "session: version"),
+        ("ended_at = NULL", "session: ended_at"),
+        ("execution_state = 'running'", "session: execution_state"),
+        ("title = 'mallory'", "session: title"),
+    ] {
+        server.store(&format!("UPDATE sessions SET {change} {of_session}")).await;
+        let broken = verify(&server, engine, &session).await.broken;
+        assert!(broken.iter().any(|broken| broken.reason.contains(words)), "{change}: {words:?} is not in {broken:?}");
+        server.store(&format!("DELETE FROM sessions {of_session}")).await;
+        server.store("INSERT INTO sessions SELECT * FROM as_it_was").await;
+    }
+    assert_eq!(verify(&server, engine, &session).await.broken, vec![]);
+    let last = format!("{of_session} AND session_seq = (SELECT MAX(session_seq) FROM events {of_session})");
+    let words = "a payload left after its erasure";
+    server.store(&format!("UPDATE events SET payload = '{{\"change\":\"erased\"}}' {last}")).await;
+    let broken = verify(&server, engine, &session).await.broken;
+    assert!(broken.iter().any(|broken| broken.reason.contains(words)), "{broken:?}");
+    // While the session has its name, its erasure is unfinished, and a payload may be left.
+    server.store(&format!("UPDATE sessions SET external_id = '{THREAD}' {of_session}")).await;
+    assert_eq!(verify(&server, engine, &session).await.broken, vec![]);
 }
 
 async fn verify(server: &TestServer, engine: Engine, session: &str) -> ostler_server::verify::Report {

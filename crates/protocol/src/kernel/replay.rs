@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::{
-    RawJson, Timestamp,
+    RawJson, Timestamp, chain,
     commands::CommandType,
     events::{Event, EventType, clip},
     facts::{Facts, TerminalFacts},
@@ -22,7 +22,7 @@ use crate::{
     session_storage::StorageKind,
 };
 
-use super::permission::CANCELLED;
+use super::{permission::CANCELLED, session::erasure};
 
 /// The rows of one session, as its events determine them.
 #[derive(Debug, Default)]
@@ -37,8 +37,12 @@ pub struct Replay {
     ended_at: Option<Timestamp>,
     last_run: Option<RunId>,
     last_command: Option<CommandId>,
-    /// Payloads were erased, so most of the rest is unknown.
-    is_erased: bool,
+    /// When the session was erased, by the event that says so. Its digest is enough to know it.
+    erased_at: Option<Timestamp>,
+    /// A payload is missing, so whatever payloads determine is unknown.
+    lacks_payloads: bool,
+    /// A payload is still there.
+    has_payloads: bool,
 }
 
 /// A wish that something ends: when, and why.
@@ -107,11 +111,15 @@ struct Fields {
 impl Replay {
     /// Takes the session's next event.
     pub fn apply(&mut self, event: &Event) {
-        let Some(text) = event.payload.as_deref() else {
-            self.is_erased = true;
-            return;
-        };
-        let fields = RawJson::parse(text.to_owned()).ok().and_then(|raw| raw.view::<Fields>()).unwrap_or_default();
+        let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
+        let fields = raw.and_then(|raw| raw.view::<Fields>()).unwrap_or_default();
+        match event.payload {
+            Some(_) => self.has_payloads = true,
+            None => self.lacks_payloads = true,
+        }
+        if is_erasure(event) {
+            self.erased_at = Some(event.created_at);
+        }
         let facts = event.facts();
         if event.event_type == EventType::TerminalStatus {
             self.version += 1;
@@ -197,6 +205,12 @@ impl Replay {
     fn unfinished(&self, run_id: RunId) -> impl Iterator<Item = (&CommandId, &ReplayedCommand)> {
         self.commands.iter().filter(move |(_, command)| command.run_id == run_id && command.end.is_none())
     }
+}
+
+fn is_erasure(event: &Event) -> bool {
+    event.event_type == EventType::Session
+        && event.run.is_none()
+        && event.digest == chain::payload_digest(RawJson::of(&erasure()).as_str())
 }
 
 impl ReplayedEnd {

@@ -98,10 +98,16 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
         SessionChange::Erase => {
             end_all(desk, now)?;
             desk.session.erased_at = Some(now);
-            json!({"change": "erased"})
+            erasure()
         }
     };
     Ok(state(desk, &fact, now))
+}
+
+/// What the last event of an erased session says. It is the same for all, so that its digest is known after its payload is
+/// erased too.
+pub fn erasure() -> serde_json::Value {
+    json!({"change": "erased"})
 }
 
 fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {

@@ -36,10 +36,17 @@ impl Found {
 }
 
 impl Replay {
-    /// The columns that do not fit the events, each with its row. Empty if all do, or if the payloads were erased.
+    /// The columns that do not fit the events, each with its row. Empty if all do. Where payloads were erased, only the
+    /// columns that need none of them are compared.
     pub fn differences(&self, rows: &Rows<'_>) -> Vec<String> {
         let mut found = Found::default();
-        if self.is_erased || rows.session.erased_at.is_some() {
+        found.check(rows.session.erased_at == self.erased_at, "session", "erased_at");
+        let is_finished = rows.session.erased_at.is_some() && rows.session.external_id.is_none();
+        if is_finished {
+            self.check_finished_erasure(rows, &mut found);
+        }
+        if is_finished || self.lacks_payloads {
+            self.check_erased(rows, &mut found);
             return found.0;
         }
         let leases: BTreeMap<RunId, &Lease> = rows.leases.iter().map(|lease| (lease.run_id, lease)).collect();
@@ -62,6 +69,49 @@ impl Replay {
         }
         self.check_session(rows, &mut found);
         found.0
+    }
+
+    /// Compares what no payload determines. An erasure deletes rows after payloads, so a row may be there or not.
+    fn check_erased(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        found.check(session.version == self.version, row, "version");
+        found.check(session.ended_at == self.ended_at, row, "ended_at");
+        let state = if self.version > 0 { ExecutionState::Terminal } else { ExecutionState::Idle };
+        found.check(self.erased_at.is_none() || session.execution_state == state, row, "execution_state");
+        for run in rows.runs {
+            let row = format!("run {}", run.run_id);
+            let Some(replayed) = self.runs.get(&run.run_id) else {
+                found.check(false, &row, "its presence");
+                continue;
+            };
+            found.check(run.session == session.session, &row, "session_id");
+            found.check(run.last_seq == replayed.last_seq, &row, "last_seq");
+            found.check(run.command_count == replayed.commands, &row, "command_count");
+        }
+        for command in rows.commands {
+            let row = format!("command {}", command.command_id);
+            let Some(replayed) = self.commands.get(&command.command_id) else {
+                found.check(false, &row, "its presence");
+                continue;
+            };
+            found.check(command.session == session.session, &row, "session_id");
+            found.check(command.run_id == replayed.run_id, &row, "run_id");
+            found.check(command.seq == replayed.seq, &row, "seq");
+        }
+    }
+
+    /// Nothing is left of a session whose erasure is finished, except its row and the digests of its events.
+    fn check_finished_erasure(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        found.check(!self.has_payloads, row, "a payload left after its erasure");
+        found.check(session.title.is_none(), row, "title");
+        found.check(session.thread_id.is_none(), row, "thread_id");
+        found.check(session.active_run_id.is_none(), row, "active_run_id");
+        found.check(session.active_command_id.is_none(), row, "active_command_id");
+        found.check(session.last_run_id.is_none(), row, "last_run_id");
+        found.check(session.last_command_id.is_none(), row, "last_command_id");
+        let rows_left = rows.runs.len() + rows.commands.len() + rows.leases.len();
+        found.check(rows_left == 0, row, "a row of a run left after its erasure");
     }
 
     /// What the events speak of and the rows do not.
