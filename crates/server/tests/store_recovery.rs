@@ -4,6 +4,7 @@
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
+use ostler_protocol::FailureKind::InfraFailed;
 use ostler_testkit::{
     disk::SmallDisk,
     postgres::{Cluster, find_binaries},
@@ -32,6 +33,8 @@ const RECOVERY: Duration = Duration::from_secs(30);
 /// Runs that are in flight at any time.
 const CLIENTS: usize = 8;
 const DISK_BYTES: u64 = 32 * 1024 * 1024;
+/// Room for an empty cluster and its write-ahead log.
+const POSTGRES_DISK_BYTES: u64 = 256 * 1024 * 1024;
 
 #[test]
 fn restarts_of_postgres_leave_nothing_unfinished() {
@@ -105,6 +108,41 @@ fn a_full_disk_leaves_nothing_unfinished_once_there_is_room_again() {
         }
         load.finish(&server).await;
     });
+}
+
+/// Readiness must not recover while the disk is full: its probe needs room in the same way as an append.
+#[test]
+fn a_full_disk_under_postgres_is_not_ready_until_there_is_room_again() {
+    let test = "a_full_disk_under_postgres_is_not_ready";
+    let Some(disk) = SmallDisk::mount_for(test, POSTGRES_DISK_BYTES) else { return };
+    disk.open_to_all().unwrap();
+    let cluster = Cluster::start_in(&find_binaries().expect("Postgres is installed"), disk.path()).unwrap();
+    run(async {
+        let server = with_store(&cluster.url()).await;
+        let readiness = async || server.get("/health/readiness").await;
+        assert_eq!(readiness().await.status, 200);
+        disk.fill();
+        let refused = async || {
+            let answer = server.post("/api/v1/runs", &run_body()).await;
+            answer.status == 503 && answer.refused(InfraFailed).rule == "store-disk-full"
+        };
+        eventually("writes are refused", async || refused().await.then_some(())).await;
+        for _ in 0..6 {
+            let unready = readiness().await.with_status(503);
+            assert_eq!(unready["store"]["reason"], "disk-full", "{unready}");
+            assert!(refused().await, "there is no room, and a run was created");
+            // Longer than what readiness found out is reused.
+            tokio::time::sleep(Duration::from_millis(600)).await;
+        }
+        disk.free().unwrap();
+        eventually("the server is ready without a write of a client", async || {
+            (readiness().await.status == 200).then_some(())
+        })
+        .await;
+        server.create_run().await;
+    });
+    drop(cluster);
+    drop(disk);
 }
 
 /// Makes every statement on a table fail until [`Gone::restore`]: a store that fails for some and not for others.

@@ -14,12 +14,14 @@ use rusqlite::ErrorCode;
 use tokio::time::Instant;
 
 use crate::{
-    db::{Db, StoreError},
+    db::{Db, Engine, Statement, StoreError},
     lane::Desks,
 };
 
 /// Enough that a probe needs pages of its own, not only room that is left in the last one.
 const PROBE_BYTES: usize = 32 * 1024;
+/// The same for Postgres, which would compress a repeated character to nothing: different digests of 32 characters each.
+const PROBE_PADDING: &str = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 1024) n)";
 
 /// Why the store as a whole does not do its work. A statement that it refused is no fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +152,14 @@ pub struct WriteHealth {
 struct Latest {
     written_at: Option<Instant>,
     fault: Option<StoreFault>,
+    /// A write failed for lack of room and none has succeeded since, whatever else has failed in the meantime.
+    lacks_room: bool,
 }
 
 impl WriteHealth {
     /// Something was written. A write that may have changed no row does not count: it succeeds on a full disk, too.
     pub(crate) fn wrote(&self) {
-        *self.latest() = Latest { written_at: Some(Instant::now()), fault: None };
+        *self.latest() = Latest { written_at: Some(Instant::now()), ..Latest::default() };
     }
 
     /// Remembers why a write failed. One that was refused says nothing about the store.
@@ -172,13 +176,20 @@ impl WriteHealth {
     }
 
     pub(crate) fn failed(&self, fault: StoreFault) {
-        self.latest().fault = Some(fault);
+        let mut latest = self.latest();
+        latest.fault = Some(fault);
+        latest.lacks_room |= fault == StoreFault::DiskFull;
+        drop(latest);
         self.failures[fault as usize].fetch_add(1, Relaxed);
     }
 
     /// Why the last write failed. `None` if it was written.
     pub fn fault(&self) -> Option<StoreFault> {
         self.latest().fault
+    }
+
+    fn lacks_room(&self) -> bool {
+        self.latest().lacks_room
     }
 
     /// Whether nothing was written for this long, or the last write failed.
@@ -202,12 +213,30 @@ impl WriteHealth {
     }
 }
 
-/// Writes something that nobody reads, to find out whether the store takes writes.
+/// Writes a row that no client reads, to find out whether the store takes writes.
 pub async fn probe(db: &Db, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "UPDATE store_probe SET padding = $1, probed_at = $2 WHERE id = 1";
-    db.execute(sql, vec![".".repeat(PROBE_BYTES).into(), now.into()]).await?;
-    db.write_health().wrote();
+    let health = db.write_health();
+    match (&db.engine, health.lacks_room()) {
+        (Engine::Sqlite(_), _) => {
+            let sql = "UPDATE store_probe SET padding = $1, probed_at = $2 WHERE id = 1";
+            db.execute(sql, vec![".".repeat(PROBE_BYTES).into(), now.into()]).await?;
+        }
+        (Engine::Postgres(_), true) => probe_for_room(db, now).await?,
+        (Engine::Postgres(_), false) => {
+            let sql = format!("UPDATE store_probe SET padding = {PROBE_PADDING}, probed_at = $1 WHERE id = 1");
+            db.execute(sql, vec![now.into()]).await?;
+        }
+    }
+    health.wrote();
     Ok(())
+}
+
+/// An update can reuse room inside the table's files, so it succeeds on a full disk. After `TRUNCATE` the table has new, empty
+/// files, which must grow. The lock that this takes would wait for a running `pg_dump`, so it is not the usual probe.
+async fn probe_for_room(db: &Db, now: Timestamp) -> Result<(), StoreError> {
+    let insert = format!("INSERT INTO store_probe (id, padding, probed_at) VALUES (1, {PROBE_PADDING}, $1)");
+    let statements = vec![Statement::new("TRUNCATE store_probe", vec![]), Statement::new(insert, vec![now.into()])];
+    db.write_together(statements).await.map(drop)
 }
 
 #[cfg(test)]
@@ -220,6 +249,17 @@ mod tests {
             assert_eq!(fault as usize, index);
             assert!(!fault.message().contains("sqlite") && !fault.message().contains("://"));
         }
+    }
+
+    #[test]
+    fn a_lack_of_room_lasts_until_something_is_written() {
+        let health = WriteHealth::default();
+        health.failed(StoreFault::DiskFull);
+        // A full disk can stop Postgres itself; that it has started again is no sign of room.
+        health.failed(StoreFault::Starting);
+        assert!(health.lacks_room() && health.fault() == Some(StoreFault::Starting));
+        health.wrote();
+        assert!(!health.lacks_room() && health.fault().is_none());
     }
 
     #[test]

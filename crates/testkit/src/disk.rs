@@ -1,8 +1,9 @@
 //! A small file system of its own, to fill up and to free again.
 
 use std::{
-    fs::File,
+    fs::{File, Permissions, set_permissions},
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,7 +20,7 @@ const TEST_EVERYTHING: &str = "OSTLER_TEST_EVERYTHING";
 pub struct SmallDisk {
     mount: LoopMount,
     // Dropped last: the image is in it.
-    _scratch: TempDir,
+    scratch: TempDir,
 }
 
 impl SmallDisk {
@@ -37,11 +38,18 @@ impl SmallDisk {
     fn mount(bytes: u64) -> Result<Self, String> {
         let scratch = tempfile::Builder::new().prefix("ostler-disk-").tempdir().map_err(|e| e.to_string())?;
         let mount = LoopMount::create(&scratch.path().join("image"), bytes, &scratch.path().join("disk"))?;
-        Ok(Self { mount, _scratch: scratch })
+        Ok(Self { mount, scratch })
     }
 
     pub fn path(&self) -> &Path {
         &self.mount.dir
+    }
+
+    /// Lets every user reach and use it: Postgres does not run as root.
+    pub fn open_to_all(&self) -> std::io::Result<()> {
+        let mode = || Permissions::from_mode(0o777);
+        set_permissions(self.scratch.path(), mode())?;
+        set_permissions(self.path(), mode())
     }
 
     /// Writes until nothing more fits. Call it again for space that was freed since.
