@@ -16,6 +16,9 @@ use crate::{
 /// Unanswered claims that a launcher remembers. Jobs of older ones are left to the sweeper.
 const UNANSWERED_MAX: usize = 64;
 
+/// The rule of a failure whose cause is a stored row that cannot be read.
+pub const STORE_CORRUPT: &str = "store-corrupt";
+
 /// The jobs one launcher has in hand, and its claims that were not answered.
 #[derive(Clone, Debug, Default)]
 pub struct Hand {
@@ -98,15 +101,35 @@ impl Hand {
 /// What follows from the answer to a report of a runner's end. A refusal is final: the session was erased, say.
 pub fn after_finish<T>(answer: &Result<T, Failure>) -> AfterFinish {
     match answer {
-        Err(failure) if matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded) => {
-            AfterFinish::Repeat
-        }
+        Err(failure) if is_worth_repeating(failure) => AfterFinish::Repeat,
         _ => AfterFinish::PutDown,
     }
+}
+
+/// Whether the same request may succeed later, because the store or its queue could not carry it out this time. A stored row
+/// that cannot be read stays unreadable.
+pub fn is_worth_repeating(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded)
+        && failure.rule_name() != Some(STORE_CORRUPT)
 }
 
 /// Whether a sweeper gives up a running job: nobody has vouched for it since `before`, and the sweeper's own server does
 /// not have it in hand. Its launcher may be alive all the same, cut off from the store for a while.
 pub fn is_abandoned(job: &RunnerJob, before: Timestamp, hand: &Hand) -> bool {
     job.phase == JobPhase::Running && job.heartbeat_at.is_some_and(|at| at < before) && !hand.holds(job.runner_job_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_store_could_not_do_this_time_is_repeated() {
+        let of = |kind, rule| after_finish::<()>(&Err(Failure::rule(kind, rule, "…")));
+        assert_eq!(of(FailureKind::InfraFailed, "store-failed"), AfterFinish::Repeat);
+        assert_eq!(of(FailureKind::InfraFailed, "store-disk-full"), AfterFinish::Repeat);
+        assert_eq!(of(FailureKind::Overloaded, "lane-queue"), AfterFinish::Repeat);
+        assert_eq!(of(FailureKind::InfraFailed, STORE_CORRUPT), AfterFinish::PutDown);
+        assert_eq!(of(FailureKind::NotFound, "run"), AfterFinish::PutDown);
+    }
 }

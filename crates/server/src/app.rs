@@ -8,6 +8,7 @@ use ostler_protocol::{
     events::{Event, EventType},
     ids::{CommandId, RunId, SessionId, name},
     kernel::{Op, Reply, Request},
+    launching::STORE_CORRUPT,
     redaction::Redactor,
     runs::{Run, TerminalStatus},
     sessions::Session,
@@ -438,6 +439,11 @@ pub fn store_failure(error: StoreError) -> Failure {
     let mut failure = match StoreFault::of(&error) {
         Some(fault) => Failure::rule(FailureKind::InfraFailed, rule_of(fault), fault.message())
             .detail("retryAfterMs", STORE_RETRY_MS),
+        None if error.is_corrupt() => Failure::rule(
+            FailureKind::InfraFailed,
+            STORE_CORRUPT,
+            "a stored row cannot be read; hint: ask the operator to run `ostler verify`",
+        ),
         None => Failure::rule(FailureKind::InfraFailed, "store-failed", "the store did not answer"),
     };
     failure.cause = Some(error.to_string().into());
@@ -458,7 +464,8 @@ fn rule_of(fault: StoreFault) -> &'static str {
     }
 }
 
-/// Whether [`store_failure`] made this failure: the same call may succeed once the store answers.
+/// Whether [`store_failure`] made this failure and the same call may succeed once the store answers.
 pub fn is_store_failure(failure: &Failure) -> bool {
-    failure.kind == FailureKind::InfraFailed && failure.rule_name().is_some_and(|rule| rule.starts_with("store-"))
+    failure.kind == FailureKind::InfraFailed
+        && failure.rule_name().is_some_and(|rule| rule.starts_with("store-") && rule != STORE_CORRUPT)
 }

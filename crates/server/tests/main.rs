@@ -50,6 +50,7 @@ mod store_recovery;
 mod surface;
 mod tokens;
 mod traces;
+mod unreadable_rows;
 mod users;
 mod verify;
 mod webhooks;

@@ -40,6 +40,9 @@ impl StoreError {
 
     /// The error for each request of a flush that failed with this one.
     pub(crate) fn shared(&self) -> Self {
+        if self.is_corrupt() {
+            return Self::corrupt(self);
+        }
         StoreFault::of(self).map_or(Self::Stopped, Self::Fault)
     }
 

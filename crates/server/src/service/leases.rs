@@ -2,9 +2,10 @@
 
 use futures_util::future::join_all;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure,
     ids::{AttemptId, RunId, SessionId},
     kernel::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
+    launching::is_worth_repeating,
     leases::{ClaimRun, Claimed, LeaseState, PatchLease},
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
@@ -18,7 +19,7 @@ pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) ->
     let dismissed = runs.into_iter().map(|(session, run_id)| async move {
         let failure = app.try_submit(session, run_id, Op::Dismiss(op)).await.err()?;
         tracing::warn!(%failure, %run_id, "a runner could not be let go");
-        matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded).then_some(failure)
+        is_worth_repeating(&failure).then_some(failure)
     });
     join_all(dismissed).await.into_iter().flatten().next().map_or(Ok(()), Err)
 }
