@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind,
     kernel::DismissOp,
+    launching::is_worth_repeating,
     limits::{PROFILES_MAX, PROFILES_PER_TENANT_MAX},
     policy::SecretRef,
     provider_profiles::{
@@ -36,8 +37,8 @@ pub use changes::list as list_changes;
 pub use readiness::{Furnishing, check_named, check_ready, check_turn, furnish, has_credential};
 pub use trials::{get_validation, validate};
 
-/// Between two attempts to dismiss runners while the store does not answer.
-const RECALL_PAUSE: Duration = Duration::from_millis(500);
+/// Between two attempts to dismiss runners while the store does not answer: the first pause, and the longest.
+const RECALL_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// The operator's profiles, and those of the caller's tenants.
 pub async fn list(app: &App, caller: &Principal, scope: &ProfileScope) -> Result<ProviderProfileList, Failure> {
@@ -114,16 +115,21 @@ fn seen_by(caller: &Principal, owner: &ProfileOwner, profile: ProviderProfile) -
 
 /// Dismisses the profile's runners on every server, because they were started with the previous secret. Those at work
 /// finish first. The secret is already stored and the same change again changes nothing, so a store that fails here is
-/// tried again in the background until it answers.
+/// tried again in the background, less and less often, until it answers. Runners whose rows cannot be read are left alone.
 async fn recall(app: &App, owner: &ProfileOwner, profile: &str) {
-    if try_recall(app, owner, profile).await.is_ok() {
+    if is_recalled(app, owner, profile).await {
         return;
     }
     let (app, owner, profile) = (app.clone(), owner.clone(), profile.to_owned());
     tokio::spawn(async move {
         let recalled = async {
-            while try_recall(&app, &owner, &profile).await.is_err() {
-                tokio::time::sleep(RECALL_PAUSE).await;
+            let mut pause = RECALL_PAUSE.0;
+            loop {
+                tokio::time::sleep(pause).await;
+                if is_recalled(&app, &owner, &profile).await {
+                    break;
+                }
+                pause = (pause * 2).min(RECALL_PAUSE.1);
             }
         };
         tokio::select! {
@@ -131,6 +137,16 @@ async fn recall(app: &App, owner: &ProfileOwner, profile: &str) {
             () = app.stopped() => {}
         }
     });
+}
+
+/// False if another attempt is needed.
+async fn is_recalled(app: &App, owner: &ProfileOwner, profile: &str) -> bool {
+    let Err(failure) = try_recall(app, owner, profile).await else { return true };
+    let is_final = !is_worth_repeating(&failure);
+    if is_final {
+        tracing::error!(%failure, cause = failure.cause.as_deref(), profile, "the runners of a changed profile could not be listed");
+    }
+    is_final
 }
 
 async fn try_recall(app: &App, owner: &ProfileOwner, profile: &str) -> Result<(), Failure> {
