@@ -20,6 +20,7 @@ mod erasing;
 mod events;
 mod follow;
 mod health;
+mod heartbeats;
 mod history;
 mod input;
 mod leases;

@@ -28,7 +28,7 @@ use serde_json::json;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
-    time::Instant,
+    time::{Instant, MissedTickBehavior},
 };
 
 pub use hand::InHand;
@@ -42,6 +42,8 @@ use crate::{
 const TAKE_MAX: usize = 32;
 /// Jobs are vouched for this often, or several times within the silence that would cost them.
 const HEARTBEAT_MS_MAX: u64 = 5_000;
+/// The shortest time that a heartbeat gets, however short the silence is.
+const HEARTBEAT_PATIENCE_MS_MIN: u64 = 250;
 /// Between two attempts at a store that does not answer: the first pause, and the longest.
 const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For how long a stopping server tries to store how its runners ended. Another server finds out without it, later.
@@ -71,21 +73,25 @@ impl Stable {
 /// Runs jobs until the server stops. While it drains no job is taken, and this ends with the last runner.
 pub async fn run(app: App, router: Router) {
     outfit::sweep(&app).await;
-    let slots = app.config.runner.slots;
-    if slots == 0 {
+    if app.config.runner.slots == 0 {
         return;
     }
+    let owner = format!("{}-{}", app.config.runner.launcher.as_str(), app.ids.body().simple());
+    tokio::select! {
+        () = run_jobs(&app, router, &owner) => {}
+        () = keep_vouching(&app, &owner) => {}
+    }
+}
+
+async fn run_jobs(app: &App, router: Router, owner: &str) {
     let stable = Arc::new(match app.config.runner.launcher {
         Launcher::Resident => Stable::Resident(resident::in_process(router)),
         Launcher::Process => Stable::Process,
     });
-    let owner = format!("{}-{}", app.config.runner.launcher.as_str(), app.ids.body().simple());
-    let places = Arc::new(Semaphore::new(slots));
+    let places = Arc::new(Semaphore::new(app.config.runner.slots));
     let mut runners = JoinSet::new();
     let outlives = app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server();
-    let silence = app.config.runner.job_silence_ms.unsigned_abs();
     let mut homes = tokio::time::interval_at(Instant::now() + SWEEP_HOMES, SWEEP_HOMES);
-    let mut heartbeat = tokio::time::interval(Duration::from_millis((silence / 4).clamp(10, HEARTBEAT_MS_MAX)));
     loop {
         while runners.try_join_next().is_some() {}
         let draining = app.is_draining();
@@ -93,12 +99,12 @@ pub async fn run(app: App, router: Router) {
             break;
         }
         if draining && !outlives {
-            let_go(&app, &owner, u32::MAX, DismissOp { only_if_idle: false }).await;
+            let_go(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
         }
-        for job in if draining { vec![] } else { take(&app, &owner, &places).await } {
+        for job in if draining { vec![] } else { take(app, owner, &places).await } {
             let Some(held) = app.in_hand.take_up(job.runner_job_id) else { continue };
             let place = places.clone().acquire_owned().await.expect("never closed");
-            let (app, stable, owner) = (app.clone(), stable.clone(), owner.clone());
+            let (app, stable, owner) = (app.clone(), stable.clone(), owner.to_owned());
             runners.spawn(async move {
                 work(&app, &stable, owner, job, place).await;
                 drop(held);
@@ -109,8 +115,7 @@ pub async fn run(app: App, router: Router) {
         tokio::select! {
             () = app.hub.jobs.notified() => {}
             () = tokio::time::sleep(app.recheck()) => {}
-            _ = heartbeat.tick() => vouch(&app, &owner).await,
-            _ = homes.tick() => outfit::sweep(&app).await,
+            _ = homes.tick() => outfit::sweep(app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
@@ -120,12 +125,28 @@ pub async fn run(app: App, router: Router) {
     while runners.join_next().await.is_some() {}
 }
 
-/// Renews the heartbeat of the jobs in hand. A job whose heartbeat is not renewed is given to another launcher.
-async fn vouch(app: &App, owner: &str) {
-    let jobs = app.in_hand.snapshot().jobs();
-    if let Err(error) = store::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await {
-        tracing::warn!(%error, "vouching for jobs failed; the next heartbeat tries again");
+/// Renews the heartbeat of the jobs in hand, concurrently with everything else that the launcher does: a claim on a
+/// connection that hangs must not cost it the jobs that it runs. Never returns.
+async fn keep_vouching(app: &App, owner: &str) {
+    let silence_ms = app.config.runner.job_silence_ms.unsigned_abs();
+    let mut heartbeat = tokio::time::interval(Duration::from_millis((silence_ms / 4).clamp(10, HEARTBEAT_MS_MAX)));
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // A heartbeat on a connection that hangs is given up early enough for another one.
+    let patience = Duration::from_millis((silence_ms / 4).max(HEARTBEAT_PATIENCE_MS_MIN));
+    loop {
+        heartbeat.tick().await;
+        match tokio::time::timeout(patience, vouch(app, owner)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "vouching for jobs failed; the next heartbeat tries again"),
+            Err(_) => tracing::warn!("vouching for jobs took too long; the next heartbeat tries again"),
+        }
     }
+}
+
+/// A job whose heartbeat is not renewed is given to another launcher.
+async fn vouch(app: &App, owner: &str) -> Result<(), store::StoreError> {
+    let jobs = app.in_hand.snapshot().jobs();
+    store::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await
 }
 
 async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
