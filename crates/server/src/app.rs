@@ -74,7 +74,7 @@ pub struct Inner {
     pub followers: Arc<Places>,
     pub replays: Replays,
     /// What callers' requests are worked on at once.
-    pub work: Work,
+    pub work: Arc<Work>,
     /// Which failures are logged one by one.
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.

@@ -8,7 +8,7 @@ use ostler_protocol::{
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 
@@ -212,6 +212,37 @@ fn one_caller_has_a_bounded_share_of_the_work() {
         })
         .await;
         assert!(server.get("/api/v1/runs").await.ok()["runs"].as_array().unwrap().len() >= 3);
+    });
+}
+
+/// Bodies of requests without a token, from several addresses, none of which ends.
+#[test]
+fn bodies_that_do_not_end_leave_room_for_other_callers() {
+    run(async {
+        let server = TestServer::with(Engine::Sqlite, |setup| {
+            setup.config.limits.work_bytes_max = 1024 * 1024;
+            setup.config.limits.work_per_caller_bytes_max = 1024 * 1024;
+        })
+        .await;
+        let head = "POST /pki/ocsp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/ocsp-request\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n";
+        let part = format!("{:x}\r\n{}", SMALL_BODY_BYTES_MAX, "x".repeat(SMALL_BODY_BYTES_MAX - 1));
+        let mut large = run_body();
+        large["pad"] = "x".repeat(100 * 1024).into();
+        let mut unfinished = vec![];
+        // First bodies of which nothing has arrived, then more bytes than all callers may have in flight.
+        for body in ["", &part] {
+            for n in 0..40_u8 {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind(([127, 0, 1, 1 + n % 8], 0).into()).unwrap();
+                let mut socket = socket.connect(server.address()).await.unwrap();
+                socket.write_all(head.as_bytes()).await.unwrap();
+                socket.write_all(body.as_bytes()).await.unwrap();
+                unfinished.push(socket);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            server.post("/api/v1/runs", &large).await.with_status(201);
+        }
     });
 }
 

@@ -1,13 +1,14 @@
 //! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body as AxumBody, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
 };
+use bytes::BytesMut;
 use http::{HeaderMap, header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use ostler_protocol::{
     Failure, FailureKind,
     bodies::{RequestBody, check_json},
@@ -20,6 +21,7 @@ use super::problem::Refusal;
 use crate::{
     app::App,
     auth::{Principal, unauthenticated},
+    work::Share,
 };
 
 const JSON: &str = "application/json";
@@ -136,16 +138,19 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
 pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), JSON)?;
     let bytes = read_bytes(request, app, bounds.bytes_max).await?;
-    check_json(&bytes, bounds.values_max).map(|()| bytes)
+    // A scan of a large body takes too long for a thread that serves everybody.
+    let (size, scanned) = (bytes.len(), bytes.clone());
+    app.compute(size, move || check_json(&scanned, bounds.values_max)).await.map(|()| bytes)
 }
 
-async fn read_bytes(request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Failure> {
+async fn read_bytes(mut request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Failure> {
     let too_large = || {
         let message = format!("the body is over {bytes_max} bytes");
         Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).detail("bytesMax", bytes_max)
     };
     let patience = Duration::from_millis(app.config.limits.body_ms);
     let announced = announced_bytes(request.headers());
+    let share = request.extensions_mut().remove::<Arc<Share>>();
     // A client that waits for `100 Continue` sends nothing more; reading on would ask it to.
     let reads_on = !request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
@@ -155,15 +160,52 @@ async fn read_bytes(request: Request, app: &App, bytes_max: usize) -> Result<Byt
         }
         return Err(too_large());
     }
-    let read = tokio::time::timeout(patience, Limited::new(&mut body, bytes_max).collect()).await;
+    if let Some(share) = &share {
+        share.reserve(announced.unwrap_or(bytes_max)).await?;
+    }
+    let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max)).await;
     let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
     match read {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
+        Ok(bytes) => Ok(bytes),
+        Err(BodyError::TooLarge) => {
             drain_later(body, patience);
             Err(too_large())
         }
-        Err(_) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
+        Err(BodyError::Broken) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
+        Err(BodyError::Refused(failure)) => Err(failure),
+    }
+}
+
+/// Why a body was not read to its end.
+enum BodyError {
+    TooLarge,
+    Broken,
+    Refused(Failure),
+}
+
+/// Reads a body into memory. What has arrived is counted in the request's share of the work in flight.
+async fn collect(body: &mut AxumBody, share: Option<&Share>, bytes_max: usize) -> Result<Bytes, BodyError> {
+    let mut reading = share.map(Share::start_reading);
+    let mut bytes = BytesMut::new();
+    loop {
+        let frame = match &reading {
+            None => body.frame().await,
+            Some(reading) => tokio::select! {
+                frame = body.frame() => frame,
+                failure = reading.dropped() => return Err(BodyError::Refused(failure)),
+            },
+        };
+        let Some(frame) = frame else { return Ok(bytes.freeze()) };
+        // Trailers are ignored.
+        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        let size = bytes.len() + data.len();
+        if size > bytes_max {
+            return Err(BodyError::TooLarge);
+        }
+        if let Some(reading) = &mut reading {
+            reading.grow_to(size).await.map_err(BodyError::Refused)?;
+        }
+        bytes.extend_from_slice(&data);
     }
 }
 

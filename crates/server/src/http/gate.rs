@@ -8,17 +8,17 @@ use std::{
 };
 
 use axum::{
+    body::HttpBody,
     extract::{ConnectInfo, MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId, limits::BODY_BYTES_MAX};
+use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
 
 use super::{
     doors::{Door, Doors},
     events::wants_stream,
-    extract::announced_bytes,
     problem,
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
     rates::{Limiter, Standing, Tier, Whose},
     service::mesh::pki::is_within,
     traces::{Parent, Span},
-    work::Admitted,
+    work::Share,
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -81,16 +81,12 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     let admitted = standing.and_then(|standing| standing.refusal()).map_or(admitted, Err);
     let mut response = match admitted {
         Ok(principal) => {
-            // Held until there is an answer.
-            match admit_work(&app, peer, principal.as_ref(), request.headers()).await {
-                Ok(_working) => {
-                    if let Some(principal) = principal {
-                        request.extensions_mut().insert(principal);
-                    }
-                    next.run(request).await
-                }
-                Err(failure) => problem::response(failure),
+            // Held until there is a response.
+            let _share = share_work(&app, peer, principal.as_ref(), &mut request);
+            if let Some(principal) = principal {
+                request.extensions_mut().insert(principal);
             }
+            next.run(request).await
         }
         Err(failure) => problem::response(failure),
     };
@@ -131,20 +127,18 @@ async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> 
     }
 }
 
-/// Waits until the caller's other requests leave room for this one's body. Requests made inside this process are not counted.
-async fn admit_work(
+/// Gives a request with a body a share of the work in flight, which grows when its body is read. `None` for requests without
+/// a body, and for those made inside this process, which are not counted.
+fn share_work(
     app: &App,
     peer: Option<IpAddr>,
     principal: Option<&Principal>,
-    headers: &HeaderMap,
-) -> Result<Option<Admitted>, Failure> {
-    let Some(peer) = peer else { return Ok(None) };
-    let bytes = match announced_bytes(headers) {
-        Some(bytes) => bytes,
-        None if headers.contains_key(header::TRANSFER_ENCODING) => BODY_BYTES_MAX,
-        None => return Ok(None),
-    };
-    app.work.admit(principal.map_or_else(|| Whose::peer(peer), Whose::caller), bytes).await
+    request: &mut Request,
+) -> Option<Arc<Share>> {
+    let peer = peer.filter(|_| !request.body().is_end_stream())?;
+    let share = app.work.share(principal.map_or_else(|| Whose::peer(peer), Whose::caller));
+    request.extensions_mut().insert(share.clone());
+    Some(share)
 }
 
 /// What a request from a socket comes for, and from where.

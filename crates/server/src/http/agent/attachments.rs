@@ -1,6 +1,6 @@
 //! `/api/v1/agent/attachments…`: pictures for messages, and the signed URLs that show them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -17,6 +17,7 @@ use ostler_protocol::{
         SignedUrl,
     },
     failures::Problem,
+    limits::BODY_BYTES_MAX,
 };
 
 use super::super::{
@@ -28,6 +29,7 @@ use crate::{
     auth::{Principal, unauthenticated},
     places::Place,
     service::{self, attachments::Upload},
+    work::Share,
 };
 
 /// What is read of a form before it is given up.
@@ -105,6 +107,10 @@ impl FromRequest<App> for Form {
                 return Err(refused.into());
             }
         };
+        // The bytes themselves are bounded by the places for uploads.
+        if let Some(share) = request.extensions().get::<Arc<Share>>().cloned() {
+            share.reserve(announced_bytes(request.headers()).unwrap_or(BODY_BYTES_MAX)).await?;
+        }
         let form = Multipart::from_request(request, app).await.map_err(|_| {
             let message = "the body must be multipart/form-data";
             Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message)
