@@ -162,15 +162,15 @@ impl Default for Ceiling {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantPolicy {
-    /// Tenants this server knows.
+    /// Tenants of this server.
     pub tenants: Vec<String>,
     /// Projects a run may name; empty allows any.
     pub projects: Vec<String>,
     /// Providers a run may name; empty allows any.
     pub providers: Vec<String>,
-    /// Agent profiles a run may name; empty allows any.
+    /// Backend profiles a run may name; empty allows any.
     pub backend_profiles: Vec<String>,
-    /// Tools whose credentials a run may carry, by reference.
+    /// Tools whose credentials a run may reference.
     pub tool_credentials: Vec<String>,
     /// Profiles that need no credential.
     pub credential_free_profiles: Vec<String>,

@@ -72,31 +72,32 @@ pub struct Config {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerSection {
-    /// Where to listen: an address and a port; port 0 picks a free one.
+    /// The address and port to listen on; port 0 picks a free port.
     pub listen: String,
-    /// Speaks TLS with this certificate and those above it, PEM; `tls_key` goes with it.
+    /// Serve TLS with this certificate chain (PEM). Requires `tls_key`.
     #[schema(value_type = Option<String>)]
     pub tls_cert: Option<PathBuf>,
-    /// The key of `tls_cert`, PEM.
+    /// The private key of `tls_cert` (PEM).
     #[schema(value_type = Option<String>)]
     pub tls_key: Option<PathBuf>,
-    /// The operator's token and the SQLite store. `OSTLER_DATA_DIR` sets it too; else `~/.local/share/ostler`.
+    /// The directory for the operator's token, keys, secrets and the SQLite store. `OSTLER_DATA_DIR` also sets
+    /// it; the default is `~/.local/share/ostler`.
     #[schema(value_type = Option<String>)]
     pub data_dir: Option<PathBuf>,
-    /// Lets loopback callers in without a token. For experiments.
+    /// Admit callers on loopback without a token. For experiments.
     pub open_loopback: bool,
-    /// Asks for a token everywhere, also for `/health*` and `/capabilities`.
+    /// Require a token everywhere, including `/health*` and `/capabilities`.
     pub require_auth: bool,
-    /// Host names this server answers to beside loopback ones, when bound to loopback.
+    /// Host names that this server accepts in addition to loopback names, if it listens on loopback.
     pub hosts: Vec<String>,
-    /// Origins of web pages that may call.
+    /// Origins of web pages that may call this server.
     pub allow_origins: Vec<String>,
-    /// The directory that clients are told is this server's workspace; the current one when left out.
+    /// The directory that is reported to clients as this server's workspace; by default the current directory.
     #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
-    /// Lets everybody read `/metrics`, which is the operator's otherwise.
+    /// Serve `/metrics` without a token. Otherwise it requires the operator's token.
     pub open_metrics: bool,
-    /// How long runners get to finish their turns once the server is told to stop. What is over is handed on.
+    /// How long runners get to finish their turns when the server stops. Unfinished work is handed over.
     pub drain_ms: u64,
 }
 
@@ -121,18 +122,18 @@ impl Default for ServerSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthSection {
-    /// Who else may vouch for users: objects with `issuer`, `audience` and `jwks_url` or `jwks_file`.
+    /// External issuers of users' tokens: objects with `issuer`, `audience` and `jwks_url` or `jwks_file`.
     pub issuers: Vec<IssuerSection>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssuerSection {
-    /// The `iss` of its tokens, letter by letter.
+    /// The `iss` of its tokens, compared exactly.
     pub issuer: String,
-    /// What its tokens must name in `aud`.
+    /// The audience that its tokens must have in `aud`.
     pub audience: String,
-    /// Where its public keys are: one of these two.
+    /// Where its public keys are: exactly one of `jwks_url` and `jwks_file`.
     pub jwks_url: Option<String>,
     #[schema(value_type = Option<String>)]
     pub jwks_file: Option<PathBuf>,
@@ -141,13 +142,14 @@ pub struct IssuerSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreSection {
-    /// Postgres; without it, `DATABASE_URL`, else SQLite in the data directory.
+    /// The URL of a Postgres database; by default `DATABASE_URL`, or else SQLite in the data directory.
     #[schema(value_type = Option<String>, default = json!(null))]
     #[serde(serialize_with = "hidden")]
     pub database_url: Option<SecretString>,
-    /// Start even when an answered write could be lost in a power cut.
+    /// Start even if the store could lose an acknowledged write in a power cut.
     pub unsafe_durability: bool,
-    /// How SQLite waits for the disk: `off`, `normal` or `full`. Less than `full` loses answers in a power cut.
+    /// How SQLite waits for the disk: `off`, `normal` or `full`. With less than `full`, acknowledged writes can
+    /// be lost in a power cut.
     #[schema(value_type = String)]
     pub sqlite_synchronous: Synchronous,
 }
@@ -156,14 +158,17 @@ pub struct StoreSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretsSection {
-    /// Where they lie, sealed; `secrets` in the data directory when left out. Servers of one Postgres share them by it.
+    /// The directory of the sealed secrets; by default `secrets` in the data directory. Servers that share a
+    /// Postgres must share it.
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
-    /// The key they are sealed under, 64 hexadecimal digits. `key_file` is better: nobody else can read that file.
+    /// The key that seals the secrets, 64 hexadecimal digits. Prefer `key_file`, because other processes may
+    /// read the environment.
     #[schema(value_type = Option<String>, default = json!(null))]
     #[serde(serialize_with = "hidden")]
     pub key: Option<SecretString>,
-    /// Where the key lies, unless it is given; `secrets-key` in the data directory when left out, made at the first start.
+    /// The file with the key, if `key` is not set; by default `secrets-key` in the data directory, made at the
+    /// first start.
     #[schema(value_type = Option<String>)]
     pub key_file: Option<PathBuf>,
 }
@@ -171,25 +176,28 @@ pub struct SecretsSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerSection {
-    /// What starts runners: `resident` (inside this process) or `process` (a child process for each).
+    /// How runners are started: `resident` (inside the server's process) or `process` (a child process for
+    /// each).
     pub launcher: Launcher,
-    /// Runners at once; what comes beyond waits. 0: this server starts none.
+    /// Maximum number of concurrent runners; further jobs wait. With 0 this server starts none.
     pub slots: usize,
-    /// Child processes go on when the server stops; the next one finds them by their leases.
+    /// Let child processes continue when the server stops; the next server recognises them by their leases.
     pub keep_on_stop: bool,
-    /// Variables of the server's environment that child processes get, beside the harmless ones they always get.
+    /// Variables of the server's environment that child processes inherit, in addition to a fixed list of
+    /// harmless ones.
     pub pass_environment: Vec<String>,
     /// How long a runner's lease lasts without a heartbeat.
     pub lease_ms: i64,
-    /// How long a runner whose agent is a program (Codex, ACP) keeps its run, and the program, for another turn.
+    /// How long a runner whose backend is a program (Codex, ACP) keeps its run and the program for another
+    /// turn.
     pub idle_ms: u64,
-    /// How often the sweeper looks for leases and deadlines that have passed.
+    /// How often the server checks for expired leases and deadlines.
     pub sweep_interval_ms: u64,
-    /// A job whose launcher has been silent for this long is taken up by another.
+    /// A job whose launcher sent no heartbeat for this long is taken over by another launcher.
     pub job_silence_ms: i64,
-    /// The namespace shown for jobs that have none.
+    /// The namespace that is reported for jobs without one.
     pub namespace: String,
-    /// The program that stands guard over agents: the one that serves, where it can. Not for a file to say.
+    /// The program that guards backends: by default the server's own. Cannot be set in a file.
     #[serde(skip)]
     pub guard: Option<PathBuf>,
 }
@@ -214,9 +222,9 @@ impl Default for RunnerSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SessionsSection {
-    /// How long a session's storage is kept after its last use; unset is for ever.
+    /// How long a session's storage is kept after its last use; if unset, it never expires.
     pub storage_ttl_ms: Option<i64>,
-    /// How often storage that has expired is looked for.
+    /// How often the server deletes expired session storage and unused workspaces.
     pub gc_interval_ms: u64,
 }
 
@@ -229,13 +237,15 @@ impl Default for SessionsSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkspacesSection {
-    /// Directories below which a run may name its workspace (`{"kind": "local"}`); none by default.
+    /// Directories below which a run may choose its workspace (`{"kind": "local"}`); none by default.
     pub roots: Vec<String>,
-    /// How repositories may be fetched (`{"kind": "git"}`): `https`, `http`, `ssh`, `git`, `file`.
+    /// Protocols by which repositories may be fetched (`{"kind": "git"}`): `https`, `http`, `ssh`, `git`,
+    /// `file`.
     pub git_protocols: Vec<String>,
-    /// How long one step of git may take.
+    /// Time limit of each git command.
     pub git_timeout_ms: u64,
-    /// How long an idle run keeps the workspace that was made for it. One that has ended loses it with the next look.
+    /// How long an idle run keeps its checkout. The checkout of a run that has ended is deleted by the next
+    /// sweep.
     pub keep_ms: i64,
 }
 
@@ -248,20 +258,22 @@ impl Default for WorkspacesSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfinementSection {
-    /// Keeps agents' programs to their workspace, home and storage, and out of the data directory, where the kernel has
-    /// Landlock. `danger-full-access` is never confined.
+    /// Confine programs to their workspace, home and storage, and deny them the data directory, if the kernel
+    /// has Landlock. A run with `danger-full-access` is never confined.
     pub landlock: bool,
-    /// Gives each agent's program a PID namespace, where the system allows it: it sees no process but its own.
+    /// Give each program its own PID namespace, if the system allows it, so that it sees only its own
+    /// processes.
     pub namespaces: bool,
-    /// Address space of each process of an agent; unset is no limit. Programs on Node reserve far more than they use.
+    /// Address space of each process of a backend; if unset, no limit. Node programs reserve far more than they
+    /// use.
     pub memory_bytes: Option<u64>,
-    /// Processor time of each process of an agent; unset is no limit.
+    /// CPU time of each process of a backend; if unset, no limit.
     pub cpu_seconds: Option<u64>,
-    /// Size of a file that an agent writes; unset is no limit.
+    /// Size of a file that a backend writes; if unset, no limit.
     pub file_bytes: Option<u64>,
-    /// Files each process of an agent has open; unset is the system's limit.
+    /// Open files of each process of a backend; if unset, the system's limit.
     pub open_files: Option<u64>,
-    /// Processes of the user that agents run as, all together; unset is the system's limit.
+    /// Total processes of the user that backends run as; if unset, the system's limit.
     pub processes: Option<u64>,
 }
 
@@ -282,12 +294,13 @@ impl Default for ConfinementSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentsSection {
-    /// Codex's native program; the one on the PATH, or inside the npm package there, when left out.
+    /// Codex's native program; by default the one on the PATH, or inside the npm package there.
     #[schema(value_type = Option<String>)]
     pub codex: Option<PathBuf>,
-    /// A model provider that an agent cannot reach is given up after this; so is an ACP agent that has said nothing of its prompt.
+    /// A turn fails when its model provider cannot be reached for this long, or when an ACP program produces
+    /// nothing for this long after a prompt.
     pub provider_unreachable_ms: u64,
-    /// A model provider that says "later" is asked again after this, then after twice as long, a few times over.
+    /// Delay before a rate-limiting model provider is tried again; it doubles with each of a few retries.
     pub provider_later_ms: u64,
 }
 
@@ -307,9 +320,10 @@ impl AgentsSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSection {
-    /// How logs on stderr look: `text` or `json`, one object per line.
+    /// Format of the log on stderr: `text`, or `json` with one object per line.
     pub format: LogFormat,
-    /// Where OpenTelemetry traces go, over OTLP/HTTP, for example `http://127.0.0.1:4318`; none are made when left out.
+    /// OpenTelemetry collector that receives traces over OTLP/HTTP, for example `http://127.0.0.1:4318`; if
+    /// unset, no traces are sent.
     pub otlp_endpoint: Option<String>,
 }
 

@@ -57,27 +57,27 @@ impl Tier {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rates {
-    /// Limits how often one caller may come.
+    /// Limit the request rate of each caller.
     pub on: bool,
-    /// Reads of one caller, steadily.
+    /// Sustained reads per second of one caller.
     pub read_per_second: u32,
-    /// Reads of one caller at once.
+    /// Burst of reads of one caller.
     pub read_burst: u32,
-    /// Event streams that one caller opens, steadily.
+    /// Sustained event streams that one caller opens per second.
     pub stream_per_second: u32,
-    /// Event streams that one caller opens at once.
+    /// Burst of event streams that one caller opens.
     pub stream_burst: u32,
-    /// Writes of one caller that is no runner, steadily.
+    /// Sustained writes per second of one caller that is not a runner.
     pub submit_per_second: u32,
-    /// Writes of one caller that is no runner, at once.
+    /// Burst of writes of one caller that is not a runner.
     pub submit_burst: u32,
-    /// What one runner calls, steadily.
+    /// Sustained requests per second of one runner.
     pub run_per_second: u32,
-    /// What one runner calls at once.
+    /// Burst of requests of one runner.
     pub run_burst: u32,
-    /// Requests from one address that were not let in, steadily.
+    /// Sustained requests per second from one address that were not admitted.
     pub stranger_per_second: u32,
-    /// Requests from one address that were not let in, at once.
+    /// Burst of requests from one address that were not admitted.
     pub stranger_burst: u32,
 }
 

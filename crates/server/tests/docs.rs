@@ -15,8 +15,8 @@ fn page(name: &str) -> PathBuf {
 
 const CONFIGURATION: &str = "# Configuration
 
-`ostler serve` needs none. What can be set stands in a TOML file (`--config FILE`), in the environment, or on the command line;
-the later wins. A key that is not in this list is refused. A list in the environment is written `a,b`, or as a JSON array.
+`ostler serve` needs no configuration. Settings come from a TOML file (`--config FILE`), from the environment, and from
+the command line; the command line overrides the environment, and the environment overrides the file.
 
 ```toml
 [server]
@@ -26,7 +26,16 @@ listen = \"127.0.0.1:4747\"
 timeout_ms = 600000
 ```
 
-This page is made from the program's own list; a test holds it.
+```sh
+ostler serve --config ostler.toml
+OSTLER_SERVER__LISTEN=127.0.0.1:4748 ostler serve      # every key is also OSTLER_SECTION__KEY
+ostler config show                                     # every setting and where it comes from, secrets hidden
+```
+
+An unknown key is rejected, and so is a value that is out of range; the error names the key. In the environment a list is
+written as `a,b` or as a JSON array. Names that end in `_ms` are milliseconds, in `_bytes` or `_bytes_max` bytes.
+
+The rest of this page is generated from the program's own list of settings.
 ";
 
 #[test]

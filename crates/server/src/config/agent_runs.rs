@@ -8,15 +8,17 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentRunsSection {
-    /// Where threads belong. A user who is not in this tenant has them in the first of their own.
+    /// The tenant of threads. The threads of a user who is not in this tenant are in the first of the user's
+    /// own tenants.
     pub tenant: String,
-    /// The agent that answers: a backend profile.
+    /// The backend profile that handles messages.
     pub backend_profile: String,
-    /// What becomes of a message for a thread that is busy: `reject`, `enqueue`, `interrupt` or `rollback`.
+    /// What happens to a message for a busy thread: `reject`, `enqueue`, `interrupt` or `rollback`.
     pub busy: Busy,
-    /// When the agent asks the user before it acts: `untrusted`, `on-request` or `never`; the ceiling where that is narrower.
+    /// When the backend asks the user for permission: `untrusted`, `on-request` or `never`; limited by
+    /// `policy.ceiling.approval`.
     pub approval: Approval,
-    /// Event streams of runs open at once by one user.
+    /// Maximum number of open event streams of one user.
     pub streams_per_user_max: usize,
 }
 

@@ -9,22 +9,24 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttachmentsSection {
-    /// Where they lie; `attachments` in the data directory when left out. Servers of one Postgres share them by it.
+    /// The directory of the pictures; by default `attachments` in the data directory. Servers that share a
+    /// Postgres must share it.
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
-    /// They lie in this bucket of S3 instead. Its region and credentials come from the usual `AWS_…` variables.
+    /// Store the pictures in this S3 bucket instead. Region and credentials come from the usual `AWS_…`
+    /// variables.
     pub s3_bucket: Option<String>,
-    /// Where S3 is, if it is not Amazon's.
+    /// The S3 endpoint, if it is not Amazon's.
     pub s3_endpoint: Option<String>,
-    /// What their URLs begin with, as browsers reach this server; its own address when left out.
+    /// The beginning of the pictures' URLs, as browsers reach this server; by default its own address.
     pub base_url: Option<String>,
-    /// How long a URL is good.
+    /// How long a signed URL is valid.
     pub url_ttl_ms: i64,
-    /// What one user may have of them.
+    /// Maximum total bytes of pictures of one user.
     pub quota_bytes: i64,
-    /// One that no message has used for this long is let go of.
+    /// A picture that no message has used for this long is deleted.
     pub unused_ms: i64,
-    /// Hosts whose `https` URLs messages may carry as they are.
+    /// Hosts whose `https` URLs messages may contain unchanged.
     pub trusted_hosts: Vec<String>,
 }
 

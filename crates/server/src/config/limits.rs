@@ -6,55 +6,58 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSection {
-    /// Event streams open at once.
+    /// Maximum number of open event streams.
     pub followers_max: usize,
-    /// Event streams open at once by one caller.
+    /// Maximum number of open event streams of one caller.
     pub followers_per_caller_max: usize,
-    /// A stream whose caller would not be let in any more ends; this is how often that is asked. A token that was revoked
-    /// may be remembered for 5 s beside it.
+    /// How often the caller of an open stream is authenticated again; the stream ends if that fails. A revoked
+    /// token may be cached for another 5 s.
     pub readmit_ms: u64,
-    /// A connection that takes nothing for this long is dropped.
+    /// A connection whose client reads nothing for this long is closed.
     pub slow_reader_ms: u64,
-    /// The head of a request must arrive within this time from its first byte; on a new connection, from its start.
+    /// Time limit for the head of a request, from its first byte; on a new connection, from its start.
     pub head_ms: u64,
     /// A connection without a request is closed after this time.
     pub idle_ms: u64,
-    /// A request's body must have come within this time.
+    /// Time limit for the body of a request.
     pub body_ms: u64,
-    /// A heartbeat comment on every silent event stream.
+    /// Interval of heartbeat comments on silent event streams.
     pub heartbeat_ms: u64,
-    /// Connections open at once.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// Of those, from one address, that have not sent a request yet. A further one closes the oldest of them. Behind a proxy
-    /// all come from its address.
+    /// Maximum number of open connections from one address that have not sent a request yet. A further one
+    /// closes the oldest of them. Behind a proxy, all connections have the proxy's address.
     pub silent_per_address_max: usize,
-    /// Bytes of request bodies that are worked on at once.
+    /// Maximum total bytes of request bodies in progress.
     pub work_bytes_max: usize,
-    /// … of one caller, or of one address where the caller is not known. A request that exceeds it waits for up to 2 s, then it
-    /// is refused. Bodies up to 16 KiB are not counted.
+    /// Maximum bytes of request bodies in progress of one caller, or of one address if the caller is unknown. A
+    /// request that exceeds it waits for up to 2 s and is then rejected. Bodies up to 16 KiB are not counted.
     pub work_per_caller_bytes_max: usize,
-    /// WebSockets open at once; each is one of the connections.
+    /// Maximum number of open WebSockets; each also counts as a connection.
     pub sockets_max: usize,
-    /// WebSockets whose peer has not said yet who it is, at once. One of the mesh may take half a minute, and 5 s while half of
-    /// them are taken. A further one closes the oldest silent one of the address that has the most.
+    /// Maximum number of WebSockets that have not authenticated yet. A connection of the mesh has 30 s to do
+    /// so, and 5 s while half of this number is in use. A further connection closes the oldest silent one of
+    /// the address that has the most.
     pub sockets_fresh_max: usize,
-    /// Of those, from one address. Behind a proxy all come from its address.
+    /// Maximum number of WebSockets from one address that have not authenticated yet. Behind a proxy, all
+    /// connections have the proxy's address.
     pub sockets_fresh_per_address_max: usize,
-    /// WebSockets open at once by one caller.
+    /// Maximum number of open WebSockets of one caller.
     pub sockets_per_caller_max: usize,
-    /// Who opens a WebSocket must say within this time who they are.
+    /// Time within which a client must authenticate on a WebSocket.
     pub socket_auth_ms: u64,
-    /// How often the other end of a WebSocket is asked whether it is there.
+    /// Interval of pings on WebSockets.
     pub socket_ping_ms: u64,
-    /// A WebSocket whose other end was not heard of for this long is closed.
+    /// A WebSocket is closed when nothing was received from its client for this long.
     pub socket_dead_ms: u64,
-    /// The same while somebody else wants its place: an agent of the mesh that comes back to where it was connected.
+    /// Time for a connection of the mesh to respond to a probe when a new connection arrives for the same
+    /// device and slot; otherwise it is closed.
     pub socket_probe_ms: u64,
-    /// A WebSocket whose caller would not be let in any more is closed; this is how often that is asked.
+    /// How often the caller of an open WebSocket is authenticated again; the WebSocket is closed if that fails.
     pub socket_readmit_ms: u64,
-    /// What waits for whoever is at the other end of a WebSocket is read this often even without a wake-up.
+    /// How often pending notifications of a WebSocket are read from the store, even without a wake-up.
     pub socket_reread_ms: u64,
-    /// A wake-up is a hint: whoever waits reads the store this often even without one.
+    /// How often waiting requests read the store, even without a wake-up.
     pub recheck_ms: u64,
 }
 

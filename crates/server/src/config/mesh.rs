@@ -12,20 +12,21 @@ use super::Config;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeshSection {
-    /// The domain that this server certifies names of: an agent is `name.domain`.
+    /// The domain whose names this server certifies: an identity is `name.domain`.
     pub issuer: String,
-    /// Where its authorities' keys lie, sealed; `pki` in the data directory when left out. Servers of one Postgres share
-    /// them by it, and by `secrets.key`.
+    /// The directory of the authorities' sealed keys; by default `pki` in the data directory. Servers that
+    /// share a Postgres must share it and `secrets.key`.
     #[schema(value_type = Option<String>)]
     pub pki_directory: Option<PathBuf>,
-    /// Who may register a name: `open` everybody, `invite` whoever was invited; `loopback` is open on a loopback address
-    /// that no `gateway_url` brings others to, and by invitation elsewhere.
+    /// Who may register a name: `open` (every client), `invite` (clients with an invitation), or `loopback`:
+    /// open if the server listens on a loopback address and `gateway_url` is not set, otherwise by invitation.
     pub registration: Registration,
-    /// Names that one address may register in an hour.
+    /// Maximum number of names that one address may register per hour.
     pub registrations_per_hour_max: u32,
-    /// Names that all addresses together may register at one server in an hour.
+    /// Maximum number of names that all addresses together may register per hour at one server.
     pub registrations_per_hour_total_max: u32,
-    /// Where agents reach the gateway, if it is not where they asked: behind a proxy, say.
+    /// The gateway's URL that clients are given, if it differs from the address they used, for example behind a
+    /// proxy.
     pub gateway_url: Option<String>,
 }
 

@@ -7,9 +7,10 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutgoingSection {
-    /// What callers may have the server connect to beside public addresses: for repositories, webhooks and the model servers
-    /// of tenants' profiles. Host names (`git.internal`: its private addresses), addresses and networks (`10.1.0.0/16`).
-    /// This machine and link-local addresses are reached only if listed as addresses.
+    /// Destinations other than public addresses to which the server may connect for callers: repositories,
+    /// webhooks and model servers of tenants' profiles. Host names (`git.internal` allows its private
+    /// addresses), addresses and networks (`10.1.0.0/16`). Loopback and link-local addresses must be listed as
+    /// addresses.
     pub allow: Vec<String>,
 }
 
@@ -25,7 +26,7 @@ impl OutgoingSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfilesSection {
-    /// Lets the provider profiles of tenants name programs (ACP agents, and all of Codex's settings). They run as the server
-    /// does, for that tenant: only for tenants that you would give a shell.
+    /// Allow provider profiles of tenants to name programs (ACP, and all of Codex's settings). They run as the
+    /// server's user, so set this only if you would give your tenants a shell.
     pub tenant_commands: bool,
 }

@@ -11,11 +11,12 @@ use super::OutgoingSection;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebhooksSection {
-    /// Lets webhooks be on this machine, also without TLS. For development; `outgoing.allow` lists other addresses.
+    /// Allow webhooks on the server's own machine, also without TLS. For development; `outgoing.allow` lists
+    /// other addresses.
     pub allow_loopback: bool,
-    /// A receiver must have answered within this time.
+    /// Time limit for the response of a receiver.
     pub timeout_ms: u64,
-    /// How often deliveries that are due are looked for.
+    /// How often the server checks for deliveries that are due.
     pub poll_ms: u64,
 }
 
