@@ -291,6 +291,17 @@ async fn a_tenants_profile_reaches_no_inner_address(engine: Engine) {
             put_config(&tenant, "other", &config).await.refused_by(TenantPolicyDenied, "profile-address");
         }
     }
+    // Codex would follow a redirect from a public server to an inner one. Our own client does not.
+    let public = "https://model.example/v1";
+    let refused = put_config(&tenant, "other", &codex(public)).await.refused_by(TenantPolicyDenied, "profile-address");
+    assert!(
+        refused.message.contains("outgoing.allow") && refused.message.contains("model.example"),
+        "{}",
+        refused.message
+    );
+    put_config(&tenant, "public", &model(public)).await.with_status(200);
+    put_config(&tenant, "listed", &codex(&url)).await.with_status(200);
+    put_config(&server, "operators-codex", &codex(public)).await.with_status(200);
     put_config(&server, "operators", &model("http://10.0.0.1/v1")).await.with_status(200);
     put(&tenant, "mine", of_model(&url, "mine")).await.with_status(200);
     // A name is resolved when it is used.

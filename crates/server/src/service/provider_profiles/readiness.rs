@@ -110,7 +110,8 @@ pub fn home(
     secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(profile)
 }
 
-/// Refuses a tenant's config that names a program, or a server that is not public, unless the operator allows it.
+/// Refuses a tenant's config that names a program, or a server that is not public, unless the operator allows it. Codex connects
+/// by itself and follows redirects to any address, so its server must be one that the operator has named.
 pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
     if *owner == ProfileOwner::Operator {
         return Ok(());
@@ -119,11 +120,17 @@ pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) ->
         config.check_no_command()?;
     }
     let rules = app.config.outgoing.rules()?;
+    let denied = |message: String| Failure::rule(FailureKind::TenantPolicyDenied, "profile-address", message);
     for url in config.base_urls() {
-        outgoing::check_url(&rules, url).map_err(|why| {
-            let message = format!("base_url of a tenant's profile cannot be used: {why}");
-            Failure::rule(FailureKind::TenantPolicyDenied, "profile-address", message)
-        })?;
+        let url = outgoing::check_url(&rules, url)
+            .map_err(|why| denied(format!("base_url of a tenant's profile cannot be used: {why}")))?;
+        let host = url.host_str().unwrap_or_default();
+        if config.agent == AgentConfig::Codex && !rules.lists(host) {
+            return Err(denied(format!(
+                "base_url of a tenant's Codex profile must be a host of outgoing.allow, because Codex follows redirects; \
+                 hint: ask the operator to list {host}, or use agent = \"model\""
+            )));
+        }
     }
     Ok(())
 }
