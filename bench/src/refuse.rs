@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Outcome;
+use crate::agui::RUNS;
 use crate::calls::{Claimed, claimed_run};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, request};
@@ -70,6 +71,7 @@ fn requests(server: &Server, claimed: &Claimed) -> Vec<(&'static str, Vec<u8>)> 
         ("small_operation", post(&format!("/api/v1/runs/{run_id}/claim"), text(BODY_BYTES))),
         ("keys", post(&events, append(format!("{{{}}}", keys.join(","))))),
         ("event", post(&events, append(text(BODY_BYTES - 200)))),
+        ("run_input", post(RUNS, format!("{{{}}}", keys.join(",")))),
     ]
 }
 
