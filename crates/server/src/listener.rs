@@ -134,6 +134,9 @@ async fn respond(
     if seen.has_bare_feed.load(Ordering::Relaxed) {
         return Ok(http::bare_feed(&app, request.uri().path(), address.ip()));
     }
+    if seen.is_lost.load(Ordering::Relaxed) {
+        return Ok(http::unknown_length(&app, request.uri().path(), address.ip()));
+    }
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(ConnectInfo(Peer(address)));
     let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
@@ -280,6 +283,8 @@ struct Seen {
     /// The connection's place among the silent ones, until its first request.
     ticket: Mutex<Option<Ticket>>,
     has_bare_feed: AtomicBool,
+    /// It is unknown where a request of it begins.
+    is_lost: AtomicBool,
     /// It is a WebSocket now.
     is_upgraded: AtomicBool,
 }
@@ -307,6 +312,9 @@ impl<S> Watched<S> {
         self.framing.read(bytes);
         if self.framing.has_bare_feed() {
             self.seen.has_bare_feed.store(true, Ordering::Relaxed);
+        }
+        if self.framing.is_lost() {
+            self.seen.is_lost.store(true, Ordering::Relaxed);
         }
         match self.framing.is_in_head() {
             false => self.late = None,

@@ -162,6 +162,30 @@ fn silent_connections_of_one_address_make_room_for_each_other() {
 }
 
 #[test]
+fn a_padded_length_does_not_stop_the_watch_over_heads() {
+    run(async {
+        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 300).await;
+        let token = server.operator_token();
+        let post = |length: &str| {
+            format!(
+                "POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+                 Content-Type: application/json\r\nContent-Length:{length}\r\n\r\n{{}}"
+            )
+        };
+        let mut padded = TcpStream::connect(server.address()).await.unwrap();
+        padded.write_all(post(&format!("{}2", " ".repeat(300))).as_bytes()).await.unwrap();
+        let mut answer = vec![0; 65_536];
+        let read = timeout(PATIENCE, padded.read(&mut answer)).await.unwrap().unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 400 "), "the body is read, and is no run");
+        padded.write_all(b"GET /health HTTP/1.1\r\nHo").await.unwrap();
+        let closed = timeout(PATIENCE, padded.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "a head that does not end closes the connection");
+        // A length that the server's own count of bytes does not follow is refused.
+        assert_refused(&exchange(&server, &post(&format!(" {}2", "0".repeat(300)))).await, 400, "content-length");
+    });
+}
+
+#[test]
 fn idle_connections_live_longer_than_heads_that_trickle_in() {
     run(async {
         let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 200).await;

@@ -44,7 +44,7 @@ use self::{
 use crate::{app::App, auth::Access, rates::Limiter};
 
 pub use gate::{InProcess, Peer};
-pub use problem::{bare_feed, told};
+pub use problem::{bare_feed, told, unknown_length};
 
 const DOCUMENT_PATH: &str = "/openapi.json";
 const PKI_TRUST_PATH: &str = "/trust-root.json";

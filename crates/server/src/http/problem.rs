@@ -48,13 +48,23 @@ fn status(kind: FailureKind) -> StatusCode {
     StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The answer to a request with a line that ends with a bare line feed: what else it says may be read in two ways.
+/// The response to a request with a line that ends with a bare line feed: what else it says may be read in two ways.
 pub fn bare_feed(app: &App, path: &str, peer: IpAddr) -> Response {
-    let message = "a line of the head ends without a carriage return";
-    let refused = response(Failure::invalid("bare-line-feed", message));
-    let mut answer = encode(app, refused, TraceId::new(app.ids.body()), path, Some(peer));
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    answer
+    let failure = Failure::invalid("bare-line-feed", "a line of the head ends without a carriage return");
+    close_with(app, failure, path, peer)
+}
+
+/// The response to a request of which the listener does not know how long its body is, or where it begins.
+pub fn unknown_length(app: &App, path: &str, peer: IpAddr) -> Response {
+    let failure = Failure::invalid("content-length", "the length of a body is not written as a plain number");
+    close_with(app, failure, path, peer)
+}
+
+/// Refuses a request and closes its connection.
+fn close_with(app: &App, failure: Failure, path: &str, peer: IpAddr) -> Response {
+    let mut closing = encode(app, response(failure), TraceId::new(app.ids.body()), path, Some(peer));
+    closing.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    closing
 }
 
 /// Writes the failure a response carries, if it carries one. `peer` is `None` for a request made inside this process.

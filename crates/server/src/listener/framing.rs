@@ -13,6 +13,8 @@ pub struct Framing {
     last: u8,
     body: Body,
     has_bare_feed: bool,
+    /// The current line is longer than what is kept of it.
+    is_cut: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,7 +29,7 @@ enum State {
     ChunkData(u64),
     ChunkEnd,
     Trailer,
-    /// The length of the body makes no sense. Hyper rejects the request and closes the connection.
+    /// The length of the body is not understood here. Hyper may understand it, so where the next request begins is unknown.
     Unknown,
 }
 
@@ -50,6 +52,11 @@ impl Framing {
     /// Whether a line of a head, or of a chunked body's frame, ended without a carriage return.
     pub fn has_bare_feed(&self) -> bool {
         self.has_bare_feed
+    }
+
+    /// Whether it is unknown where the next request begins. Then no request may be served any more.
+    pub fn is_lost(&self) -> bool {
+        self.state == State::Unknown
     }
 
     pub fn read(&mut self, mut bytes: &[u8]) {
@@ -83,8 +90,7 @@ impl Framing {
         }
         let end = memchr::memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
-        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        self.keep(part);
         self.last = part.last().copied().unwrap_or(self.last);
         if end.is_none() {
             return bytes.len();
@@ -93,7 +99,24 @@ impl Framing {
         let line = std::mem::take(&mut self.line);
         self.last = 0;
         self.end_line(line.strip_suffix(b"\r").unwrap_or(&line));
+        self.is_cut = false;
         part.len() + 1
+    }
+
+    /// Keeps the beginning of the line. Blanks before a header's value, of which there may be any number, are left out.
+    fn keep(&mut self, part: &[u8]) {
+        for &byte in part {
+            let is_blank = matches!(byte, b' ' | b'\t' | b'\r');
+            if self.line.len() < LINE_BYTES_MAX {
+                let is_before_value = self.state == State::Head && self.line.last() == Some(&b':');
+                if !is_before_value || !is_blank {
+                    self.line.push(byte);
+                }
+            } else if !is_blank {
+                self.is_cut = true;
+                break;
+            }
+        }
     }
 
     fn end_line(&mut self, line: &[u8]) {
@@ -108,7 +131,7 @@ impl Framing {
                 self.read_header(line);
                 State::Head
             }
-            (State::ChunkSize, line) => match chunk_size(line) {
+            (State::ChunkSize, line) => match chunk_size(line).filter(|_| !self.is_cut || line.contains(&b';')) {
                 Some(0) => State::Trailer,
                 Some(bytes) => State::ChunkData(bytes),
                 None => State::Unknown,
@@ -125,7 +148,7 @@ impl Framing {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.body = Body::Chunked;
         } else if name.eq_ignore_ascii_case(b"content-length") && !matches!(self.body, Body::Chunked) {
-            let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).filter(|_| !self.is_cut);
             self.body = bytes.map_or(Body::Unknown, Body::Length);
         }
     }
@@ -188,6 +211,39 @@ mod tests {
         ] {
             assert_eq!(read(text, &[usize::MAX]).is_in_head(), open, "{text:?}");
         }
+    }
+
+    #[test]
+    fn padding_does_not_hide_how_long_a_body_is() {
+        let pad = " \t".repeat(LINE_BYTES_MAX);
+        for header in [
+            format!("Content-Length:{pad}1"),
+            format!("Content-Length: 1{pad}"),
+            format!("Content-Length:{pad}1{pad}"),
+            format!("Transfer-Encoding:{pad}chunked"),
+        ] {
+            let body = if header.starts_with('C') { "x" } else { "1\r\nx\r\n0\r\n\r\n" };
+            for piece in [usize::MAX, 100, 1] {
+                let framing = read(&format!("POST / HTTP/1.1\r\n{header}\r\n\r\n{body}G"), &[piece]);
+                assert!(framing.is_in_head() && !framing.is_lost(), "{header:?}: {framing:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_not_understood_is_noticed() {
+        let zeros = "0".repeat(LINE_BYTES_MAX);
+        for text in [
+            format!("POST / HTTP/1.1\r\nContent-Length: {zeros}1\r\n\r\n"),
+            "POST / HTTP/1.1\r\nContent-Length: 1x\r\n\r\n".to_owned(),
+            format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{zeros}1\r\n"),
+        ] {
+            assert!(read(&text, &[usize::MAX]).is_lost(), "{text:?}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nX-Long: {zeros}\r\n\r\nPOST / HTTP/1.1\r\n");
+        assert!(!read(&long, &[7]).is_lost());
+        let extended = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;x={zeros}\r\nx\r\n0\r\n\r\nG");
+        assert!(read(&extended, &[7]).is_in_head());
     }
 
     proptest! {
