@@ -19,9 +19,13 @@ use std::{
 };
 
 use ::http::StatusCode;
-use axum::{Router, body::Body, extract::ConnectInfo};
+use axum::{
+    Router,
+    body::{Body, Bytes, HttpBody},
+    extract::ConnectInfo,
+};
 use hyper::{
-    body::Incoming,
+    body::{Frame, Incoming, SizeHint},
     server::conn::http1::{self, UpgradeableConnection},
     service::{HttpService, service_fn},
 };
@@ -29,7 +33,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::{Sleep, sleep},
 };
 use tokio_rustls::TlsAcceptor;
@@ -65,12 +69,12 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
         };
         let stream =
             Tcp { stream, patience: Duration::from_millis(limits.slow_reader_ms), stalled: None, _place: place };
-        let ticket = silent.enter(address.ip());
+        let connection = Arc::new(Seen::new(address, silent.clone()));
         let (http, app, router, tls) = (http.clone(), app.clone(), router.clone(), tls.clone());
         tokio::spawn(async move {
-            let closed = ticket.closed();
+            let closed = connection.closed.clone();
             let served = tokio::select! {
-                served = serve_one(&app, stream, address, ticket, (http, tls, router)) => served,
+                served = serve_one(&app, stream, connection, (http, tls, router)) => served,
                 () = closed.notified() => Err("crowded-out"),
             };
             if let Err(reason) = served {
@@ -89,20 +93,11 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
 type Layers = (http1::Builder, Option<TlsAcceptor>, Router);
 
 /// Serves one connection until it ends. Errors say why it was dropped.
-async fn serve_one(
-    app: &App,
-    stream: Tcp,
-    address: SocketAddr,
-    ticket: Ticket,
-    (http, tls, router): Layers,
-) -> Result<(), &'static str> {
-    let seen = Arc::new(Seen { ticket: Mutex::new(Some(ticket)), ..Seen::default() });
+async fn serve_one(app: &App, stream: Tcp, seen: Arc<Seen>, (http, tls, router): Layers) -> Result<(), &'static str> {
     let head = Duration::from_millis(app.config.limits.head_ms);
     let service = {
         let (app, seen) = (app.clone(), seen.clone());
-        service_fn(move |request: hyper::Request<Incoming>| {
-            respond(app.clone(), router.clone(), address, seen.clone(), request)
-        })
+        service_fn(move |request: hyper::Request<Incoming>| respond(app.clone(), router.clone(), seen.clone(), request))
     };
     let served = match tls {
         None => {
@@ -125,12 +120,11 @@ async fn serve_one(
 async fn respond(
     app: App,
     router: Router,
-    address: SocketAddr,
     seen: Arc<Seen>,
     request: hyper::Request<Incoming>,
 ) -> Result<axum::response::Response, Infallible> {
-    // It is silent no more.
-    drop(seen.ticket.lock().expect("never poisoned").take());
+    let address = seen.address;
+    seen.stop_waiting();
     if seen.has_bare_feed.load(Ordering::Relaxed) {
         return Ok(http::bare_feed(&app, request.uri().path(), address.ip()));
     }
@@ -142,8 +136,9 @@ async fn respond(
     let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         seen.is_upgraded.store(true, Ordering::Relaxed);
+        return Ok(response);
     }
-    Ok(response)
+    Ok(response.map(|body| Body::new(ResponseBody { body, seen })))
 }
 
 /// Once the server stops, lets the request finish that is open.
@@ -163,16 +158,17 @@ where
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-    silent: &Waiting,
+    waiting: &Waiting,
 ) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     loop {
-        if places.available_permits() == 0 {
-            silent.close_one();
-        }
-        let place = places.clone().acquire_owned().await.expect("never closed");
         match listener.accept().await {
             Ok((stream, address)) => {
                 let _ = stream.set_nodelay(true);
+                // Only now: a connection that is closed to make room must be another one than the newest.
+                if places.available_permits() == 0 {
+                    waiting.close_one();
+                }
+                let place = places.clone().acquire_owned().await.expect("never closed");
                 return (stream, address, place);
             }
             Err(error) => {
@@ -277,16 +273,78 @@ impl AsyncWrite for Tcp {
     }
 }
 
-/// What the stream and the service of one connection tell each other.
-#[derive(Default)]
+/// State of one connection, shared by its stream and its service.
 struct Seen {
-    /// The connection's place among the silent ones, until its first request.
+    address: SocketAddr,
+    waiting: Arc<Waiting>,
+    /// The connection's entry among the waiting ones: until its first request, and between two requests.
     ticket: Mutex<Option<Ticket>>,
+    /// Notified if the connection must make room for another one while it waits.
+    closed: Arc<Notify>,
     has_bare_feed: AtomicBool,
     /// It is unknown where a request of it begins.
     is_lost: AtomicBool,
     /// It is a WebSocket now.
     is_upgraded: AtomicBool,
+}
+
+impl Seen {
+    fn new(address: SocketAddr, waiting: Arc<Waiting>) -> Self {
+        let closed = Arc::<Notify>::default();
+        let ticket = waiting.enter_with(address.ip(), closed.clone());
+        Self {
+            address,
+            waiting,
+            ticket: Mutex::new(Some(ticket)),
+            closed,
+            has_bare_feed: AtomicBool::default(),
+            is_lost: AtomicBool::default(),
+            is_upgraded: AtomicBool::default(),
+        }
+    }
+
+    fn stop_waiting(&self) {
+        drop(self.ticket.lock().expect("never poisoned").take());
+    }
+
+    /// A response has ended. Connections without any request are closed before this one.
+    fn wait_for_next(&self) {
+        let ticket = self.waiting.enter_with(self.address.ip(), self.closed.clone());
+        ticket.speak();
+        *self.ticket.lock().expect("never poisoned") = Some(ticket);
+    }
+}
+
+/// The body of a response. At its end the connection waits for the next request.
+struct ResponseBody {
+    body: Body,
+    seen: Arc<Seen>,
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.seen.wait_for_next();
+    }
 }
 
 /// A connection's bytes in clear, with an eye on the heads of its requests.

@@ -1,5 +1,5 @@
-//! Connections whose peer has not shown yet what it wants: TCP connections without a request, and sockets of the mesh
-//! before `auth.connect`. They cost a peer nothing, so they are bounded, in all and per address.
+//! Connections whose peer must act next: TCP connections before their first request or between two requests, and sockets of
+//! the mesh before `auth.connect`. They cost a peer nothing, so they are bounded, in all and per address.
 //!
 //! A new connection is always admitted. Where that exceeds a bound, another waiting connection is closed: the oldest silent
 //! one of the address that has the most. A few addresses can therefore never keep a new one out.
@@ -78,8 +78,13 @@ impl Waiting {
     }
 
     pub fn enter(self: &Arc<Self>, peer: IpAddr) -> Ticket {
+        self.enter_with(peer, Arc::default())
+    }
+
+    /// As [`Waiting::enter`], for a connection that waits more than once and has one `closed` for all of these times.
+    pub fn enter_with(self: &Arc<Self>, peer: IpAddr, closed: Arc<Notify>) -> Ticket {
         let Bounds { all_max, per_address_max, pressed_wait } = self.bounds;
-        let (address, since, closed) = (Whose::peer(peer), Instant::now(), Arc::<Notify>::default());
+        let (address, since) = (Whose::peer(peer), Instant::now());
         let mut table = self.table();
         if table.entries.len() * 2 >= all_max {
             table.close_since(since.checked_sub(pressed_wait));

@@ -162,6 +162,27 @@ fn silent_connections_of_one_address_make_room_for_each_other() {
 }
 
 #[test]
+fn connections_that_idle_after_a_request_make_room_for_new_ones() {
+    run(async {
+        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.connections_max = 4).await;
+        let request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let mut idle = vec![];
+        for _ in 0..12 {
+            let mut socket = TcpStream::connect(server.address()).await.unwrap();
+            socket.write_all(request).await.unwrap();
+            let read = timeout(PATIENCE, socket.read(&mut [0; 4_096])).await.expect("there is room").unwrap();
+            assert_ne!(read, 0, "the connection was closed");
+            idle.push(socket);
+        }
+        // The newest connection is served again; those that had waited longer were closed for it.
+        let newest = idle.last_mut().unwrap();
+        newest.write_all(request).await.unwrap();
+        assert_ne!(timeout(PATIENCE, newest.read(&mut [0; 4_096])).await.unwrap().unwrap(), 0);
+        assert_eq!(timeout(PATIENCE, idle[0].read(&mut [0; 4_096])).await.unwrap().unwrap_or(0), 0);
+    });
+}
+
+#[test]
 fn a_padded_length_does_not_stop_the_watch_over_heads() {
     run(async {
         let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 300).await;
