@@ -1,7 +1,7 @@
-//! `/docs`: the API's document as a page to read. It is made once, from the same document as `/openapi.json`, and has no
+//! `/docs`: the API's document as a page to read. It is made when it is first read, from the same document as `/openapi.json`, and has no
 //! script: nothing on it can be made to run, and nothing comes from elsewhere.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, sync::LazyLock};
 
 use axum::{
     body::Bytes,
@@ -19,8 +19,9 @@ const STYLE: &str = include_str!("docs.css");
 /// What points to a schema of the document.
 const SCHEMAS: &str = "#/components/schemas/";
 
-pub fn html(page: Bytes) -> Response {
-    answer("text/html; charset=utf-8", page)
+pub fn html() -> Response {
+    static PAGE: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(page(super::openapi())));
+    answer("text/html; charset=utf-8", PAGE.clone())
 }
 
 pub fn style() -> Response {
@@ -38,7 +39,7 @@ fn answer(content_type: &'static str, body: Bytes) -> Response {
 }
 
 /// The whole page. Links are relative, so that it also works behind a prefix.
-pub fn page(document: &Value) -> String {
+fn page(document: &Value) -> String {
     let mut groups: BTreeMap<&str, String> = BTreeMap::new();
     for (path, item) in fields(&document["paths"]) {
         for (method, operation) in fields(item) {
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn words_cannot_become_markup() {
         assert_eq!(escaped("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
-        let mut document = crate::openapi();
+        let mut document = crate::openapi().clone();
         document["info"]["description"] = "<script>alert(1)</script>".into();
         let page = page(&document);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_link_of_the_page_leads_somewhere() {
-        let page = page(&crate::openapi());
+        let page = page(crate::openapi());
         for link in page.split("href='#").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
             let there = page.contains(&format!("id='{link}'")) || page.contains(&format!("id={link}>"));
             assert!(there, "#{link} leads nowhere");

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use http::Method;
 use serde_json::Value;
 use utoipa::openapi::{
-    OpenApi,
+    OpenApi, PathItem,
+    path::Operation,
     security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
 };
 
@@ -33,11 +34,13 @@ pub enum Door {
 }
 
 impl Doors {
-    pub fn of(document: &Value) -> Self {
+    pub fn of(document: &OpenApi) -> Self {
         let mut doors = Self::default();
-        for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            for (method, operation) in item.as_object().into_iter().flatten() {
-                if let (Ok(method), Some(access)) = (method.to_uppercase().parse(), declared(operation)) {
+        for (path, item) in &document.paths.paths {
+            for (method, operation) in operations(item) {
+                // Its fields are private, so it is read as what it stands for in the document.
+                let security = serde_json::to_value(&operation.security).unwrap_or_default();
+                if let Some(access) = declared(&security) {
                     doors.add(method, path, access);
                 }
             }
@@ -65,9 +68,24 @@ impl Doors {
     }
 }
 
+fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
+    let PathItem { get, put, post, delete, options, head, patch, trace, .. } = item;
+    let by_method = [
+        (Method::GET, get),
+        (Method::PUT, put),
+        (Method::POST, post),
+        (Method::DELETE, delete),
+        (Method::OPTIONS, options),
+        (Method::HEAD, head),
+        (Method::PATCH, patch),
+        (Method::TRACE, trace),
+    ];
+    by_method.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
 /// `[{"token": ["read"]}]`; an empty requirement is a public one.
-fn declared(operation: &Value) -> Option<Access> {
-    let (requirement, is_optional) = match operation["security"].as_array()?.as_slice() {
+fn declared(security: &Value) -> Option<Access> {
+    let (requirement, is_optional) = match security.as_array()?.as_slice() {
         [requirement] => (requirement, false),
         [requirement, Value::Object(none)] if none.is_empty() => (requirement, true),
         _ => return None,
@@ -121,7 +139,7 @@ mod tests {
     #[test]
     fn every_operation_has_a_door() {
         let document = crate::openapi();
-        let doors = Doors::of(&document);
+        let doors = Doors::of(&crate::http::documented().split_for_parts().1);
         for (path, item) in document["paths"].as_object().unwrap() {
             for method in item.as_object().unwrap().keys() {
                 let method = method.to_uppercase().parse().unwrap();
@@ -133,12 +151,12 @@ mod tests {
     #[test]
     fn what_is_not_declared_plainly_is_closed() {
         for unclear in [
-            json!({}),
-            json!({"security": []}),
-            json!({"security": [{"token": []}]}),
-            json!({"security": [{"token": ["read", "run"]}]}),
-            json!({"security": [{"token": ["everything"]}]}),
-            json!({"security": [{"token": ["read"]}, {}]}),
+            Value::Null,
+            json!([]),
+            json!([{"token": []}]),
+            json!([{"token": ["read", "run"]}]),
+            json!([{"token": ["everything"]}]),
+            json!([{"token": ["read"]}, {}]),
         ] {
             assert_eq!(declared(&unclear), None, "{unclear}");
         }

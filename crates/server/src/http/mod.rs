@@ -29,11 +29,13 @@ mod tokens;
 mod trust;
 mod users;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, OnceLock};
 
-use axum::{Json, Router, body::Bytes, extract::DefaultBodyLimit, middleware, routing::get};
+use axum::{Json, Router, extract::DefaultBodyLimit, middleware, routing::get};
 use http::Method;
 use ostler_protocol::{Failure, FailureKind, mesh::pki::GATEWAY_PATH};
+use serde_json::Value;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
@@ -142,19 +144,26 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(webhooks::replay))
 }
 
-/// The OpenAPI document of this build.
-pub fn openapi() -> serde_json::Value {
-    let mut document = documented().split_for_parts().1;
-    document.info.title = "Ostler".into();
-    document.info.version = env!("CARGO_PKG_VERSION").into();
-    document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
-    doors::describe(&mut document);
-    document::complete(&document)
+/// What the handlers' attributes say of the API, kept from the first router of this process. Collecting it takes longer
+/// than the rest of a start.
+static COLLECTED: OnceLock<OpenApi> = OnceLock::new();
+
+/// The OpenAPI document of this build, made when it is first used.
+pub fn openapi() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+        let mut document = COLLECTED.get_or_init(|| documented().split_for_parts().1).clone();
+        document.info.title = "Ostler".into();
+        document.info.version = env!("CARGO_PKG_VERSION").into();
+        document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
+        doors::describe(&mut document);
+        document::complete(&document)
+    });
+    &DOCUMENT
 }
 
 pub fn router(app: App) -> Router {
-    let document = openapi();
-    let mut doors = Doors::of(&document)
+    let (router, collected) = documented().split_for_parts();
+    let mut doors = Doors::of(COLLECTED.get_or_init(|| collected))
         .with(Method::GET, DOCUMENT_PATH, Access::Browse)
         .with(Method::GET, docs::PATH, Access::Public)
         .with(Method::GET, docs::STYLE_PATH, Access::Public)
@@ -170,17 +179,15 @@ pub fn router(app: App) -> Router {
     }
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
     let gate = Gate { app: app.clone(), doors: Arc::new(doors), limiter };
-    let page = Bytes::from(docs::page(&document));
-    let (router, _) = documented().split_for_parts();
     router
         .route(GATEWAY_PATH, get(mesh::gateway::connect))
         .route(PKI_TRUST_PATH, get(mesh::pki::trust_roots))
         .route(PKI_ROOT_PATH, get(mesh::pki::root))
-        .route(docs::PATH, get(move || async move { docs::html(page) }))
+        .route(docs::PATH, get(|| async { docs::html() }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(sockets::HUMAN_PATH, get(sockets::human))
         .route(sockets::AGENT_PATH, get(sockets::agent))
-        .route(DOCUMENT_PATH, get(move || async move { Json(document) }))
+        .route(DOCUMENT_PATH, get(|| async { Json(openapi()) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
