@@ -22,12 +22,12 @@ const FIRST_WORDS: usize = 100;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let server = bench.serve(&bench.place(Engine::Sqlite).await?)?;
+    let server = bench.serve(&bench.place(Engine::Sqlite)?)?;
     timeout(ROUND_TIMEOUT, accept(bench, report, &server)).await??;
     runs(bench, report, &server).await?;
     server.stop()?;
     // Here we are the runner, so that it is known when the first words were said.
-    let server = bench.serve_with(&bench.place(Engine::Sqlite).await?, &[("OSTLER_RUNNER__SLOTS", "0")])?;
+    let server = bench.serve_with(&bench.place(Engine::Sqlite)?, &[("OSTLER_RUNNER__SLOTS", "0")])?;
     timeout(ROUND_TIMEOUT, first_words(report, &server)).await??;
     server.stop()
 }

@@ -41,7 +41,7 @@ struct Round {
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         // The server makes the tables; the bare insert then writes to the very same ones.
         bench.serve(&place)?.stop()?;
         let rows = CONNECTIONS * BATCH_EVENTS * bench.sizes.append_batches_per_connection;

@@ -23,7 +23,7 @@ const EVENT: &[u8] = b"h2a.reauth_required";
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let took = timeout(TIMEOUT, load(report, &server)).await??.as_secs_f64();
         server.stop()?;

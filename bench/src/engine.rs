@@ -1,30 +1,17 @@
 //! The two engines, each with a scratch place of its own for every measurement.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use ostler_testkit::database::Database;
+use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::server::Server;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    Sqlite,
-    Postgres,
-}
-
-impl Engine {
-    pub const BOTH: [Engine; 2] = [Engine::Sqlite, Engine::Postgres];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Engine::Sqlite => "sqlite",
-            Engine::Postgres => "postgres",
-        }
-    }
-}
+pub use ostler_testkit::engine::Engine;
 
 /// How much is measured.
 #[derive(Clone, Copy)]
@@ -78,6 +65,8 @@ pub struct Bench {
     postgres_url: String,
     pub sizes: Sizes,
     made: AtomicU32,
+    /// Dropped after the last measurement: dropping a database makes Postgres write a checkpoint.
+    databases: Mutex<Vec<Database>>,
     scratch: TempDir,
 }
 
@@ -93,7 +82,7 @@ impl Bench {
     pub fn new(ostler: PathBuf, postgres_url: String, quick: bool) -> Outcome<Self> {
         let scratch = tempfile::Builder::new().prefix("ostler-bench-").tempdir()?;
         let sizes = if quick { QUICK } else { FULL };
-        Ok(Self { ostler, postgres_url, sizes, made: AtomicU32::new(0), scratch })
+        Ok(Self { ostler, postgres_url, sizes, made: AtomicU32::new(0), databases: Mutex::default(), scratch })
     }
 
     pub fn scratch(&self) -> &Path {
@@ -101,15 +90,13 @@ impl Bench {
     }
 
     /// An empty directory, and an empty database where the engine needs one.
-    pub async fn place(&self, engine: Engine) -> Outcome<Place> {
+    pub fn place(&self, engine: Engine) -> Outcome<Place> {
         let place = self.directory(engine);
         let Engine::Postgres = engine else { return Ok(place) };
-        let name = format!("bench_{}", self.made.fetch_add(1, Ordering::Relaxed));
-        let mut connection = PgConnection::connect(&self.postgres_url).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await?;
-        connection.close().await?;
-        let (server, _) = self.postgres_url.rsplit_once('/').ok_or("the Postgres address names no database")?;
-        Ok(Place { database_url: Some(format!("{server}/{name}")), ..place })
+        let database = Database::empty_at(&self.postgres_url);
+        let database_url = Some(database.url().to_owned());
+        self.databases.lock().map_err(|error| error.to_string())?.push(database);
+        Ok(Place { database_url, ..place })
     }
 
     /// A place for SQLite, which needs a directory only.

@@ -33,7 +33,7 @@ type Sent = RefCell<Vec<Option<Instant>>>;
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut worst_p50, mut worst_p99, mut worst_kib) = (0.0_f64, 0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let (latencies, kib, cpu_share) = timeout(TIMEOUT, load(bench, report, &server)).await??;
         server.stop()?;

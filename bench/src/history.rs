@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let mut threads = vec![];
         for messages in [FEW, MANY] {

@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = 0.0_f64;
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let mut load = Load::open(&[&server]).await?;
         load.run(WARM_UP_SESSIONS).await?;

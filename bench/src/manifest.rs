@@ -20,7 +20,7 @@ const REQUESTS: u32 = 50;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let place = bench.place(Engine::Sqlite).await?;
+    let place = bench.place(Engine::Sqlite)?;
     let server = bench.serve(&place)?;
     let ms = |cpu: Duration| cpu.as_secs_f64() * 1e3 / f64::from(REQUESTS);
     for (kind, pair) in [("", [ordinary("a"), ordinary("b")]), ("hostile_", [hostile(false), hostile(true)])] {

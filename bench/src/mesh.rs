@@ -61,7 +61,7 @@ struct Round {
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let (mut send_us, mut login_ms, mut idle_mib) = (0.0_f64, 0.0_f64, 0.0_f64);
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve_with(&place, &SETTINGS)?;
         send_us = send_us.max(timeout(TIMEOUT, sends(bench, report, &place, &server)).await??);
         let (login, idle) = timeout(TIMEOUT, logins(report, engine, &server)).await??;

@@ -25,7 +25,7 @@ const ROUNDS: usize = 3;
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     // What is refused at the edge never reaches the store.
-    let place = bench.place(Engine::Sqlite).await?;
+    let place = bench.place(Engine::Sqlite)?;
     let server = bench.serve(&place)?;
     let mut connection = Connection::open(&server).await?;
     let claimed = claimed_run(&mut connection, &server).await?;

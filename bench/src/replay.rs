@@ -35,7 +35,7 @@ struct Writer {
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst = f64::INFINITY;
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let (alone, meanwhile, took) = timeout(TIMEOUT, load(bench, &server)).await??;
         server.stop()?;

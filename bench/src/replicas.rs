@@ -13,8 +13,8 @@ use crate::run::{CLIENTS, Load};
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let alone = bench.place(Engine::Postgres).await?;
-    let shared = bench.place(Engine::Postgres).await?;
+    let alone = bench.place(Engine::Postgres)?;
+    let shared = bench.place(Engine::Postgres)?;
     let one = bench.serve(&alone)?;
     let (first, second) = (bench.serve(&shared)?, bench.serve(&bench.beside(&shared))?);
     let mut sides = [(Load::open(&[&one]).await?, vec![]), (Load::open(&[&first, &second]).await?, vec![])];

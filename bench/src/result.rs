@@ -36,7 +36,7 @@ impl Cost {
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut worst: f64 = 0.0;
     for engine in Engine::BOTH {
-        let place = bench.place(engine).await?;
+        let place = bench.place(engine)?;
         let server = bench.serve(&place)?;
         let [few, many] = timeout(TIMEOUT, costs(bench, &server)).await??;
         server.stop()?;

@@ -69,7 +69,7 @@ impl<'a> Load<'a> {
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     let mut servers = vec![];
     for engine in Engine::BOTH {
-        servers.push((engine, bench.serve(&bench.place(engine).await?)?));
+        servers.push((engine, bench.serve(&bench.place(engine)?)?));
     }
     let mut sides = vec![];
     for (engine, server) in &servers {

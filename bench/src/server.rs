@@ -1,23 +1,17 @@
 //! A server as a child process on a free port. It is stopped by its id, also when a measurement fails.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use ostler_testkit::server::{self, NotReady, Ready};
 
 use crate::Outcome;
 use crate::engine::Place;
 use crate::machine::{now, since};
 
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-const STOP_POLL: Duration = Duration::from_millis(5);
 /// The end of its log that an error shows.
 const LOG_BYTES_SHOWN_MAX: usize = 2_000;
 
@@ -50,23 +44,18 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let started = now();
         let mut child = command.spawn()?;
-        let ready = child.stdout.take().ok_or("the server has no stdout").map(first_line)?;
-        let Ok(line) = ready.recv_timeout(READY_TIMEOUT) else {
-            let _ = child.kill();
-            let status = child.wait()?;
-            let log = std::fs::read_to_string(&log).unwrap_or_default();
-            let end = log.len().saturating_sub(LOG_BYTES_SHOWN_MAX);
-            return Err(format!("the server did not get ready ({status}):\n{}", log.get(end..).unwrap_or(&log)).into());
-        };
+        let ready = server::wait_until_ready(&mut child);
         let ready_after = since(started);
-        // From here on the guard stops it.
-        let mut server =
-            Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), token: String::new(), ready_after };
-        let ready: serde_json::Value = serde_json::from_str(&line)?;
-        let text = |key: &str| ready[key].as_str().ok_or_else(|| format!("the ready line has no {key}"));
-        server.address = text("address")?.trim_start_matches("http://").parse()?;
-        server.token = std::fs::read_to_string(text("tokenFile")?)?.trim().to_owned();
-        Ok(server)
+        match ready {
+            Ok(Ready { address, token }) => Ok(Self { child, address: address.parse()?, token, ready_after }),
+            Err(NotReady::Ended(status)) => {
+                let log = std::fs::read_to_string(&log).unwrap_or_default();
+                let end = log.len().saturating_sub(LOG_BYTES_SHOWN_MAX);
+                let log = log.get(end..).unwrap_or(&log);
+                Err(format!("the server did not get ready ({status}):\n{log}").into())
+            }
+            Err(NotReady::Failed(error)) => Err(error.into()),
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -75,16 +64,8 @@ impl Server {
 
     /// Asks it to stop, and waits until it has.
     pub fn stop(mut self) -> Outcome<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or("a process without an id")?;
-        kill_process(pid, Signal::TERM)?;
-        let asked = now();
-        while since(asked) < STOP_TIMEOUT {
-            if self.child.try_wait()?.is_some() {
-                return Ok(());
-            }
-            thread::sleep(STOP_POLL);
-        }
-        Err(format!("the server did not stop within {STOP_TIMEOUT:?}").into())
+        server::stop(&mut self.child)?;
+        Ok(())
     }
 }
 
@@ -94,18 +75,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The first line of what a process prints; the rest is read too, so that it never blocks.
-fn first_line(output: ChildStdout) -> mpsc::Receiver<String> {
-    let (send, line) = mpsc::channel();
-    thread::spawn(move || {
-        let mut output = BufReader::new(output);
-        let mut line = String::new();
-        if output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-            let _ = send.send(line);
-        }
-        let _ = output.read_to_end(&mut vec![]);
-    });
-    line
 }

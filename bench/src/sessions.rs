@@ -38,7 +38,7 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
     for engine in Engine::BOTH {
         let mut sides = vec![];
         for sessions in [FEW, MANY] {
-            let place = bench.place(engine).await?;
+            let place = bench.place(engine)?;
             let server = bench.serve(&place)?;
             let sessions = timeout(TIMEOUT, create(&server, sessions)).await??;
             sides.push(Side { place, server, sessions });

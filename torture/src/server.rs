@@ -1,20 +1,11 @@
 //! The program `ostler` as a child process, killed when its guard is dropped.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, ExitStatus};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus};
 
 use ostler_testkit::process;
+use ostler_testkit::server::{self, NotReady, Ready};
 use rustix::process::Signal;
-use serde_json::Value;
 
-use crate::clock::{now, since};
-
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(40);
-const POLL: Duration = Duration::from_millis(3);
 /// What the program exits with when its port is taken.
 const PORT_TAKEN: i32 = 5;
 
@@ -37,24 +28,12 @@ impl Server {
     pub fn start(mut command: Command) -> Result<Self, NotStarted> {
         let ended = |error: String| NotStarted::Ended(error);
         let mut child = command.spawn().map_err(|error| ended(format!("cannot start ostler: {error}")))?;
-        let line = child.stdout.take().map(first_line);
-        let line = line.and_then(|line| line.recv_timeout(READY_TIMEOUT).ok());
-        // From here on the guard stops it.
-        let mut server = Self { child, address: String::new(), token: String::new() };
-        let Some(line) = line else {
-            let _ = server.child.kill();
-            return Err(match server.child.wait() {
-                Ok(status) if status.code() == Some(PORT_TAKEN) => NotStarted::PortTaken,
-                Ok(status) => ended(format!("the server did not get ready ({status})")),
-                Err(error) => ended(error.to_string()),
-            });
-        };
-        let ready: Value = serde_json::from_str(&line).map_err(|error| ended(format!("{error}: {line}")))?;
-        let text = |key: &str| ready[key].as_str().ok_or_else(|| ended(format!("no {key} in the ready line: {line}")));
-        server.address = text("address")?.trim_start_matches("http://").to_owned();
-        let token = std::fs::read_to_string(text("tokenFile")?).map_err(|error| ended(format!("no token: {error}")))?;
-        server.token = token.trim().to_owned();
-        Ok(server)
+        match server::wait_until_ready(&mut child) {
+            Ok(Ready { address, token }) => Ok(Self { child, address, token }),
+            Err(NotReady::Ended(status)) if status.code() == Some(PORT_TAKEN) => Err(NotStarted::PortTaken),
+            Err(NotReady::Ended(status)) => Err(ended(format!("the server did not get ready ({status})"))),
+            Err(NotReady::Failed(error)) => Err(ended(error)),
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -73,17 +52,10 @@ impl Server {
 
     /// SIGTERM, and the wait for its end. Fails if it does not end, or not well.
     pub fn stop(mut self) -> Result<(), String> {
-        self.signal(Signal::TERM);
-        let started = now();
-        while since(started) < STOP_TIMEOUT {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("the server stopped with {status}")),
-                Ok(None) => thread::sleep(POLL),
-                Err(error) => return Err(error.to_string()),
-            }
+        match server::stop(&mut self.child)? {
+            status if status.success() => Ok(()),
+            status => Err(format!("the server stopped with {status}")),
         }
-        Err(format!("the server did not stop within {STOP_TIMEOUT:?}"))
     }
 
     /// How it ended, if it has: nothing here asked it to.
@@ -107,19 +79,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The first line that a process prints. The rest is read too, so that the process never blocks.
-fn first_line(output: ChildStdout) -> mpsc::Receiver<String> {
-    let (send, line) = mpsc::channel();
-    thread::spawn(move || {
-        let mut output = BufReader::new(output);
-        let mut line = String::new();
-        if output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-            let _ = send.send(line);
-        }
-        drop(send);
-        let _ = output.read_to_end(&mut vec![]);
-    });
-    line
 }

@@ -23,7 +23,7 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
     // Always here, wherever cargo builds: whoever reads the figures should not have to search.
     let figures = root.join("target").join("bench");
     fs::create_dir_all(&figures).map_err(|e| format!("cannot make {}: {e}", figures.display()))?;
-    let cluster = postgres::start()?;
+    let cluster = postgres::start_on_disk()?;
     let mut program = in_workspace(release.join("ostler-bench"))?;
     program.arg("--ostler").arg(release.join("ostler")).args(["--postgres-url", &cluster.url()]);
     program.arg("--codex").arg(agents.codex()).arg("--stand-in").arg(release.join("ostler-stand-in"));

@@ -1,9 +1,10 @@
 //! A private Postgres cluster for tests and benchmarks. It finds or installs the server's programs; the cluster itself
-//! is in `ostler-testkit`.
+//! is in `ostler-testkit`. Tests use one in memory, where a sync costs nothing; benchmarks measure the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ostler_testkit::postgres::{Cluster, find_binaries};
+use ostler_testkit::scratch;
 
 use crate::debian;
 use crate::process::{in_workspace, interrupted, run};
@@ -14,14 +15,23 @@ pub const URL_VARIABLE: &str = "OSTLER_TEST_POSTGRES_URL";
 pub fn run_with_cluster(arguments: &[String]) -> Result<(), String> {
     let (program, rest) =
         arguments.split_first().ok_or("no command was given\nhint: `cargo xtask postgres -- CMD…`")?;
-    let cluster = start()?;
+    let cluster = start_in_memory()?;
     eprintln!("==> {URL_VARIABLE}={}", cluster.url());
     run(in_workspace(program)?.args(rest).env(URL_VARIABLE, cluster.url()).current_dir(current_dir()?))
 }
 
-/// Starts a cluster. Call this on the main thread: the server ends with the thread that started it.
-pub fn start() -> Result<Cluster, String> {
-    let cluster = Cluster::start(&find_or_install_binaries()?)?;
+/// Starts a cluster on disk. Call this on the main thread: the server ends with the thread that started it.
+pub fn start_on_disk() -> Result<Cluster, String> {
+    start_in(&std::env::temp_dir())
+}
+
+/// [`start_on_disk`], with the cluster's files in memory if there is room.
+pub fn start_in_memory() -> Result<Cluster, String> {
+    start_in(&scratch::memory_root())
+}
+
+fn start_in(directory: &Path) -> Result<Cluster, String> {
+    let cluster = Cluster::start_in(&find_or_install_binaries()?, directory)?;
     interrupted()?;
     Ok(cluster)
 }

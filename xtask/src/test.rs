@@ -45,7 +45,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let agents = step("real agents and clients", npm::find_or_install)?;
     step("openssl", openssl::find_or_install)?;
     let python = step("judges in Python", python::find_or_install)?;
-    let cluster = step("private Postgres", postgres::start)?;
+    let cluster = step("private Postgres", postgres::start_in_memory)?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
     let surroundings = Surroundings { cluster, browser, agents, python, not_tested: &not_tested };
     let outcome = step("tests on both engines", || run_tests(&nextest, &surroundings, for_nextest));

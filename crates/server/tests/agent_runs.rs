@@ -11,30 +11,9 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Answer, Caller, Engine, PNG, TestServer, eventually, id, run_body},
+    harness::{Answer, Caller, Engine, PNG, TestServer, both_engines, eventually, id, run_body},
     history::zoned,
-    on_both_engines,
 };
-
-on_both_engines!(
-    a_message_is_accepted_and_its_run_followed_to_its_end,
-    the_same_run_again_is_answered_the_same_and_another_body_is_refused,
-    the_same_run_again_is_answered_the_same_when_its_picture_cannot_be_had_any_more,
-    the_same_run_twice_at_once_is_one_run,
-    a_thread_is_its_owners_alone_on_every_route,
-    a_session_of_the_manager_dialect_is_nobodys_thread,
-    a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_hold_it_up,
-    a_users_thread_belongs_to_the_configured_tenant_or_their_first,
-    a_run_can_be_cancelled_by_its_name,
-    names_that_make_no_sense_are_refused_with_their_codes,
-    an_oversized_body_is_told_in_the_protocols_words,
-    context_reaches_the_command_and_never_the_history,
-    an_agent_is_told_the_time_where_the_user_is_at_home,
-    of_a_thread_too_long_to_compare_the_newest_is_compared,
-    a_streamed_transcript_must_be_our_history,
-    a_client_may_remember_an_answer_that_was_cut_off,
-    a_client_may_remember_what_it_was_told_piece_by_piece,
-);
 
 pub const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
 const RUNS: &str = "/api/v1/agent/runs";
@@ -118,6 +97,7 @@ impl Caller {
     }
 }
 
+#[both_engines]
 async fn a_message_is_accepted_and_its_run_followed_to_its_end(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let accepted = server.say("run-1", "hello").await.with_status(202);
@@ -140,6 +120,7 @@ async fn a_message_is_accepted_and_its_run_followed_to_its_end(engine: Engine) {
     assert_eq!(words(&told(&streamed.text)), "streamed");
 }
 
+#[both_engines]
 async fn the_same_run_again_is_answered_the_same_and_another_body_is_refused(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let first = server.say("run-1", "hello").await.with_status(202);
@@ -156,6 +137,7 @@ async fn the_same_run_again_is_answered_the_same_and_another_body_is_refused(eng
     assert_eq!(server.events_of(&server.run_of_thread().await, "user_message").await.len(), 1);
 }
 
+#[both_engines]
 async fn the_same_run_again_is_answered_the_same_when_its_picture_cannot_be_had_any_more(engine: Engine) {
     let server = TestServer::start(engine).await;
     let url = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
@@ -171,6 +153,7 @@ async fn the_same_run_again_is_answered_the_same_when_its_picture_cannot_be_had_
     assert_eq!(server.post(RUNS, &look("run-2")).await.status, 422);
 }
 
+#[both_engines]
 async fn the_same_run_twice_at_once_is_one_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     for round in 0..5 {
@@ -185,6 +168,7 @@ async fn the_same_run_twice_at_once_is_one_run(engine: Engine) {
     assert_eq!(server.events_of(&server.run_of_thread().await, "user_message").await.len(), 5);
 }
 
+#[both_engines]
 async fn a_thread_is_its_owners_alone_on_every_route(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
@@ -212,12 +196,14 @@ async fn a_thread_is_its_owners_alone_on_every_route(engine: Engine) {
     server.with_token(None).get(&events).await.refused_as(Unauthenticated, "AUTH_UNAUTHORIZED");
 }
 
+#[both_engines]
 async fn a_session_of_the_manager_dialect_is_nobodys_thread(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": THREAD})).await;
     server.say("run-1", "hello").await.refused_as(Forbidden, "AGENT_FORBIDDEN");
 }
 
+#[both_engines]
 async fn a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_hold_it_up(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
@@ -233,6 +219,7 @@ async fn a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_
     assert_eq!(words(&ada.told("run-2").await), "two");
 }
 
+#[both_engines]
 async fn a_users_thread_belongs_to_the_configured_tenant_or_their_first(engine: Engine) {
     let server = TestServer::start(engine).await;
     for (name, tenants, tenant) in
@@ -247,6 +234,7 @@ async fn a_users_thread_belongs_to_the_configured_tenant_or_their_first(engine: 
     }
 }
 
+#[both_engines]
 async fn a_run_can_be_cancelled_by_its_name(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     server.say("run-1", r#"{"script": [{"say": "begun"}, {"wait": 600000}]}"#).await.with_status(202);
@@ -265,6 +253,7 @@ async fn a_run_can_be_cancelled_by_its_name(engine: Engine) {
     assert_eq!(words(&server.told("run-2").await), "next");
 }
 
+#[both_engines]
 async fn names_that_make_no_sense_are_refused_with_their_codes(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.say("run-1", "hello").await.with_status(202);
@@ -297,6 +286,7 @@ async fn names_that_make_no_sense_are_refused_with_their_codes(engine: Engine) {
     assert_eq!(refused.message, "invalid RunAgentInput.forwardedProps");
 }
 
+#[both_engines]
 async fn an_oversized_body_is_told_in_the_protocols_words(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |bytes: usize| {
@@ -314,6 +304,7 @@ async fn an_oversized_body_is_told_in_the_protocols_words(engine: Engine) {
     server.post(RUNS, &sized(262_144)).await.with_status(202);
 }
 
+#[both_engines]
 async fn context_reaches_the_command_and_never_the_history(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = message("run-1", "what is on this page?");
@@ -335,6 +326,7 @@ async fn context_reaches_the_command_and_never_the_history(engine: Engine) {
     assert!(!events.contains("Be brief.") && !events.contains("/orders/7"), "{events}");
 }
 
+#[both_engines]
 async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
     let server = TestServer::start(engine).await;
     let kei = zoned(&server, "kei", "Asia/Tokyo").await;
@@ -345,6 +337,7 @@ async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
     assert_eq!(command["payload"]["context"], json!({"clock": clock}));
 }
 
+#[both_engines]
 async fn of_a_thread_too_long_to_compare_the_newest_is_compared(engine: Engine) {
     let server = TestServer::start(engine).await;
     let first = id(&server.say("run-1", "one").await.with_status(202), "taskId");
@@ -372,6 +365,7 @@ async fn of_a_thread_too_long_to_compare_the_newest_is_compared(engine: Engine) 
     assert_eq!(open.status(), 200);
 }
 
+#[both_engines]
 async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let secret = "my key is ghp_0123456789abcdefABCDEF";
@@ -417,6 +411,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
 }
 
+#[both_engines]
 async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
@@ -439,6 +434,7 @@ async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
 }
 
 /// Whoever stops listening has a beginning; and what was told piece by piece was told, whatever the whole then says.
+#[both_engines]
 async fn a_client_may_remember_what_it_was_told_piece_by_piece(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");

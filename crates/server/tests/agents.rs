@@ -8,31 +8,7 @@ use ostler_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Caller, Engine, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    an_agent_is_made_read_found_and_changed,
-    an_agent_keeps_its_name,
-    what_runs_an_agent_is_its_owners_business,
-    only_its_owner_changes_an_agent,
-    a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it,
-    a_diff_tells_what_a_change_would_do_and_does_nothing,
-    what_breaks_for_those_alone_who_consented_before_is_foretold,
-    the_same_manifest_again_is_no_new_version,
-    a_refused_manifest_takes_no_version,
-    a_field_that_is_not_known_is_refused_by_name,
-    a_hundred_changes_at_once_get_a_hundred_versions,
-    who_knows_the_manifest_is_not_sent_it_again,
-    failures_speak_the_dialect,
-    an_agents_token_is_shown_once_and_ends_when_it_is_revoked,
-    agents_come_in_pages_and_by_name,
-    a_manifest_near_its_limit_is_counted,
-    a_run_is_of_the_agent_it_names,
-    an_owner_has_so_many_agents_and_an_agent_so_many_tokens,
-);
+use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body};
 
 /// A manifest with one tool under a scope that everybody knows.
 pub fn sample_manifest() -> Value {
@@ -76,6 +52,7 @@ async fn user(server: &TestServer, name: &str) -> Caller {
     server.with_token(Some(&id(&made, "token")))
 }
 
+#[both_engines]
 async fn an_agent_is_made_read_found_and_changed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let body = json!({"name": "Reader", "backend_profile": "scripted", "capability_manifest": sample_manifest()});
@@ -95,6 +72,7 @@ async fn an_agent_is_made_read_found_and_changed(engine: Engine) {
 }
 
 /// People trust an agent by its name, so nobody can put what they granted under another one.
+#[both_engines]
 async fn an_agent_keeps_its_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     let path = format!("/agents/{}", agent(&server).await);
@@ -106,6 +84,7 @@ async fn an_agent_keeps_its_name(engine: Engine) {
 }
 
 /// So whoever knows the manifest's hash knows all that everybody can see.
+#[both_engines]
 async fn what_runs_an_agent_is_its_owners_business(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
     let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
@@ -126,6 +105,7 @@ async fn what_runs_an_agent_is_its_owners_business(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn only_its_owner_changes_an_agent(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
@@ -146,6 +126,7 @@ async fn only_its_owner_changes_an_agent(engine: Engine) {
     ada.call("PATCH", &path, &change).await.with_status(200);
 }
 
+#[both_engines]
 async fn a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
@@ -177,6 +158,7 @@ async fn a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it(engine: En
     assert_eq!((&last["act"], &last["agent_name"]), (&json!("ended"), &json!("Reader")));
 }
 
+#[both_engines]
 async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -208,6 +190,7 @@ async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
     assert_eq!((&silent["manifest_changed"], &silent["breaking"]), (&json!(true), &json!(false)));
 }
 
+#[both_engines]
 async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (agent, ada) = (agent(&server).await, user(&server, "ada").await);
@@ -235,6 +218,7 @@ async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: En
     assert_eq!(diff(&narrower).await["breaking"], false, "whoever is asked already is not asked again");
 }
 
+#[both_engines]
 async fn the_same_manifest_again_is_no_new_version(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -246,6 +230,7 @@ async fn the_same_manifest_again_is_no_new_version(engine: Engine) {
     assert_eq!(publish(&server, &agent, &sample_manifest()).await["capability_manifest_version"], 3);
 }
 
+#[both_engines]
 async fn a_field_that_is_not_known_is_refused_by_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -270,6 +255,7 @@ async fn a_field_that_is_not_known_is_refused_by_name(engine: Engine) {
     assert!(refused.text.contains(said), "{}", refused.text);
 }
 
+#[both_engines]
 async fn a_refused_manifest_takes_no_version(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -293,6 +279,7 @@ async fn a_refused_manifest_takes_no_version(engine: Engine) {
     assert_eq!(publish(&server, &agent, &taking(json!(["b"]))).await["capability_manifest_version"], 2);
 }
 
+#[both_engines]
 async fn a_hundred_changes_at_once_get_a_hundred_versions(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -309,6 +296,7 @@ async fn a_hundred_changes_at_once_get_a_hundred_versions(engine: Engine) {
     assert_eq!(versions, (2..=101).collect());
 }
 
+#[both_engines]
 async fn who_knows_the_manifest_is_not_sent_it_again(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -330,6 +318,7 @@ async fn who_knows_the_manifest_is_not_sent_it_again(engine: Engine) {
     assert_ne!(now, tag);
 }
 
+#[both_engines]
 async fn failures_speak_the_dialect(engine: Engine) {
     let server = TestServer::start(engine).await;
     let unknown = server.get(&format!("/agents/agt_{:032x}", 0)).await;
@@ -345,6 +334,7 @@ async fn failures_speak_the_dialect(engine: Engine) {
     assert_eq!(server.get("/api/v1/runs/x").await.body["error"], Value::Null);
 }
 
+#[both_engines]
 async fn an_agents_token_is_shown_once_and_ends_when_it_is_revoked(engine: Engine) {
     let server = TestServer::start(engine).await;
     let path = format!("/agents/{}", agent(&server).await);
@@ -373,6 +363,7 @@ async fn an_agents_token_is_shown_once_and_ends_when_it_is_revoked(engine: Engin
     speaking.get(&path).await.refused(Unauthenticated);
 }
 
+#[both_engines]
 async fn agents_come_in_pages_and_by_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     for name in ["Alpha", "beta", "ALPHABET", "100%_sure"] {
@@ -395,6 +386,7 @@ async fn agents_come_in_pages_and_by_name(engine: Engine) {
     server.get(&format!("/agents?name=x&cursor={cursor}")).await.refused(SchemaInvalid);
 }
 
+#[both_engines]
 async fn a_manifest_near_its_limit_is_counted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -409,6 +401,7 @@ async fn a_manifest_near_its_limit_is_counted(engine: Engine) {
     assert_eq!(counted().await, "1");
 }
 
+#[both_engines]
 async fn a_run_is_of_the_agent_it_names(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
@@ -428,6 +421,7 @@ async fn a_run_is_of_the_agent_it_names(engine: Engine) {
     assert_eq!(server.run(&server.create_run().await).await["agentId"], Value::Null);
 }
 
+#[both_engines]
 async fn an_owner_has_so_many_agents_and_an_agent_so_many_tokens(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;

@@ -7,26 +7,8 @@ use tokio::io::AsyncWriteExt;
 
 use crate::{
     agent_runs::{THREAD, user},
-    harness::{Caller, Engine, PNG, TestServer, eventually, id},
-    on_both_engines,
+    harness::{Caller, Engine, PNG, TestServer, both_engines, eventually, id},
 };
-
-on_both_engines!(
-    a_picture_is_uploaded_shown_and_signed_afresh,
-    what_is_no_picture_or_no_form_is_refused,
-    a_picture_may_be_as_large_as_it_says_and_no_larger,
-    a_url_ends_and_leads_nowhere_else,
-    a_page_from_anywhere_may_show_a_picture,
-    a_message_carries_pictures_of_its_own_thread_only,
-    a_message_may_be_a_picture_and_nothing_else,
-    only_trusted_hosts_may_be_named_as_they_are,
-    a_user_has_so_much_and_no_more,
-    what_no_message_uses_is_let_go_of,
-    a_picture_of_a_message_that_was_refused_is_not_used,
-    a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost,
-    an_upload_whose_thread_is_erased_meanwhile_leaves_no_file,
-    one_user_cannot_take_every_place_for_uploads,
-);
 
 const UPLOADS: &str = "/api/v1/agent/attachments";
 const OTHER_THREAD: &str = "650e8400-e29b-41d4-a716-446655440000";
@@ -59,6 +41,7 @@ pub fn files(server: &TestServer) -> usize {
     files
 }
 
+#[both_engines]
 async fn a_picture_is_uploaded_shown_and_signed_afresh(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let made = server.upload(THREAD, PNG).await.with_status(201);
@@ -86,6 +69,7 @@ async fn a_picture_is_uploaded_shown_and_signed_afresh(engine: Engine) {
     server.get(&format!("{UPLOADS}/signed-url?bucket=local&path=../../token")).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn what_is_no_picture_or_no_form_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let svg: &[u8] = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>";
@@ -119,6 +103,7 @@ async fn what_is_no_picture_or_no_form_is_refused(engine: Engine) {
     server.with_token(None).get(&place(&id(&made, "url"))).await.with_status(200);
 }
 
+#[both_engines]
 async fn a_picture_may_be_as_large_as_it_says_and_no_larger(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |bytes: usize| [PNG, &vec![7; bytes - PNG.len()]].concat();
@@ -128,6 +113,7 @@ async fn a_picture_may_be_as_large_as_it_says_and_no_larger(engine: Engine) {
     over.refused_by(PayloadTooLarge, "attachment-size");
 }
 
+#[both_engines]
 async fn a_url_ends_and_leads_nowhere_else(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (nobody, made) = (server.with_token(None), server.upload(THREAD, PNG).await.with_status(201));
@@ -160,6 +146,7 @@ async fn a_url_ends_and_leads_nowhere_else(engine: Engine) {
         .refused_as(RunInputInvalid, "AGENT_ATTACHMENT_INVALID");
 }
 
+#[both_engines]
 async fn a_page_from_anywhere_may_show_a_picture(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     let url = place(&id(&server.upload(THREAD, PNG).await.with_status(201), "url"));
@@ -171,6 +158,7 @@ async fn a_page_from_anywhere_may_show_a_picture(engine: Engine) {
     nobody.send(nobody.request("GET", &url).header("host", "evil.test")).await.refused(OriginDenied);
 }
 
+#[both_engines]
 async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, eve) = (user(&server, "ada", &["local"]).await, user(&server, "eve", &["local"]).await);
@@ -218,6 +206,7 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     eve.get(&format!("{UPLOADS}/signed-url?bucket=local&path={path}")).await.refused(Forbidden);
 }
 
+#[both_engines]
 async fn a_message_may_be_a_picture_and_nothing_else(engine: Engine) {
     let server = TestServer::start(engine).await;
     let url = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
@@ -229,6 +218,7 @@ async fn a_message_may_be_a_picture_and_nothing_else(engine: Engine) {
     assert_eq!(history["messages"][0]["attachments"].as_array().unwrap().len(), 1);
 }
 
+#[both_engines]
 async fn only_trusted_hosts_may_be_named_as_they_are(engine: Engine) {
     let trusted = vec!["storage.example.com".to_owned()];
     let server = TestServer::with(engine, |setup| setup.config.attachments.trusted_hosts = trusted).await;
@@ -246,6 +236,7 @@ async fn only_trusted_hosts_may_be_named_as_they_are(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_user_has_so_much_and_no_more(engine: Engine) {
     let bytes = 3 * PNG.len() as i64;
     let server = TestServer::with(engine, |setup| setup.config.attachments.quota_bytes = bytes).await;
@@ -261,6 +252,7 @@ async fn a_user_has_so_much_and_no_more(engine: Engine) {
     assert_eq!(files(&server), 2);
 }
 
+#[both_engines]
 async fn what_no_message_uses_is_let_go_of(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
     let used = id(&server.upload(THREAD, PNG).await.with_status(201), "url");
@@ -276,6 +268,7 @@ async fn what_no_message_uses_is_let_go_of(engine: Engine) {
     server.get(&signing(path)).await.with_status(200);
 }
 
+#[both_engines]
 async fn a_picture_of_a_message_that_was_refused_is_not_used(engine: Engine) {
     let sweeping = |setup: &mut crate::harness::Setup| setup.config.sessions.gc_interval_ms = 20;
     let server = TestServer::with(engine, sweeping).await;
@@ -295,6 +288,7 @@ async fn a_picture_of_a_message_that_was_refused_is_not_used(engine: Engine) {
     eventually("the other's row goes too", async || (rows().await == 1).then_some(())).await;
 }
 
+#[both_engines]
 async fn a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
     let directory = server.config.server.data_dir.clone().unwrap().join("attachments");
@@ -311,6 +305,7 @@ async fn a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost(engine: 
     eventually("what was stuck goes when it can", async || (rows().await == 0).then_some(())).await;
 }
 
+#[both_engines]
 async fn an_upload_whose_thread_is_erased_meanwhile_leaves_no_file(engine: Engine) {
     let server = TestServer::start(engine).await;
     // As somebody does who erases the thread between the row and the file.
@@ -330,6 +325,7 @@ async fn an_upload_whose_thread_is_erased_meanwhile_leaves_no_file(engine: Engin
     assert_eq!(files(&server), 0);
 }
 
+#[both_engines]
 async fn one_user_cannot_take_every_place_for_uploads(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, eve) = (user(&server, "ada", &["local"]).await, user(&server, "eve", &["local"]).await);

@@ -2,18 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(
-    each_budget_of_the_policy_blocks_the_command,
-    a_command_lowers_a_budget_and_never_raises_it,
-    a_ceiling_of_the_server_holds_without_being_asked_for,
-    what_stays_within_its_budget_completes,
-    a_runner_that_does_not_stop_is_stopped,
-);
+use crate::harness::{Engine, TestServer, both_engines};
 
 async fn blocked(server: &TestServer, policy: Value, budgets: Value, steps: Value, name: &str, value: &str) {
     let prompt = json!({"script": steps}).to_string();
@@ -40,6 +29,7 @@ fn usage() -> Value {
     json!({"usage": {"inputTokens": 60, "outputTokens": 0, "costUsd": 0.6}})
 }
 
+#[both_engines]
 async fn each_budget_of_the_policy_blocks_the_command(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let late = json!({"say": "too much"});
@@ -54,6 +44,7 @@ async fn each_budget_of_the_policy_blocks_the_command(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_command_lowers_a_budget_and_never_raises_it(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let steps = json!([tool(), tool(), tool(), {"say": "too much"}]);
@@ -65,6 +56,7 @@ async fn a_command_lowers_a_budget_and_never_raises_it(engine: Engine) {
     blocked(&server, json!({}), short, json!([{"wait": 600_000}]), "timeoutMs", "40").await;
 }
 
+#[both_engines]
 async fn a_ceiling_of_the_server_holds_without_being_asked_for(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 64;
@@ -75,6 +67,7 @@ async fn a_ceiling_of_the_server_holds_without_being_asked_for(engine: Engine) {
     blocked(&server, json!({}), Value::Null, steps, "maxToolCalls", "1").await;
 }
 
+#[both_engines]
 async fn what_stays_within_its_budget_completes(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let steps = json!({"script": [tool(), tool(), usage(), {"say": "just enough"}]}).to_string();
@@ -87,6 +80,7 @@ async fn what_stays_within_its_budget_completes(engine: Engine) {
 }
 
 /// Runners others write are held to the policy too.
+#[both_engines]
 async fn a_runner_that_does_not_stop_is_stopped(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

@@ -4,21 +4,7 @@ use ostler_protocol::FailureKind::*;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{
-    harness::{Caller, Engine, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    only_a_bearer_token_will_do,
-    a_service_leaves_its_name_behind,
-    only_a_pool_of_runners_registers_without_a_run,
-    lists_show_only_the_callers_tenants,
-    a_foreign_host_or_origin_is_refused,
-    configured_hosts_and_origins_are_let_in,
-    open_loopback_lifts_the_token_and_nothing_else,
-    require_auth_closes_even_health,
-);
+use crate::harness::{Caller, Engine, TestServer, both_engines, id, one_engine, run_body};
 
 #[tokio::test]
 async fn a_server_that_others_can_reach_is_not_opened() {
@@ -38,6 +24,7 @@ fn tokens(setup: &mut crate::harness::Setup) {
     setup.token("runner", "runner", &["hwlab"]);
 }
 
+#[one_engine]
 async fn only_a_bearer_token_will_do(engine: Engine) {
     let server = TestServer::start(engine).await;
     let nobody = server.with_token(None);
@@ -54,6 +41,7 @@ async fn only_a_bearer_token_will_do(engine: Engine) {
     nobody.send(spelt).await.with_status(200);
 }
 
+#[both_engines]
 async fn a_service_leaves_its_name_behind(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     let run = server.caller("hwlab").create_run().await;
@@ -62,6 +50,7 @@ async fn a_service_leaves_its_name_behind(engine: Engine) {
     assert!(audit.last().unwrap()["payload"]["by"].as_str().unwrap().starts_with("service:tok_"));
 }
 
+#[both_engines]
 async fn only_a_pool_of_runners_registers_without_a_run(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     let alone = json!({"runnerId": "alone", "backendProfile": "scripted"});
@@ -69,6 +58,7 @@ async fn only_a_pool_of_runners_registers_without_a_run(engine: Engine) {
     server.caller("runner").post("/api/v1/runners/register", &alone).await.with_status(200);
 }
 
+#[both_engines]
 async fn lists_show_only_the_callers_tenants(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     let ours = server.create_run().await;
@@ -101,6 +91,7 @@ async fn with_header(caller: &Caller, path: &str, name: &str, value: &str) -> cr
     caller.send(caller.request("GET", path).header(name, value)).await
 }
 
+#[one_engine]
 async fn a_foreign_host_or_origin_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     for path in ["/api/v1/runs", "/health", "/health/readiness", "/openapi.json"] {
@@ -131,6 +122,7 @@ async fn a_foreign_host_or_origin_is_refused(engine: Engine) {
     assert!(answer.starts_with("HTTP/1.0 403") && answer.contains("host-missing"), "{answer}");
 }
 
+#[one_engine]
 async fn configured_hosts_and_origins_are_let_in(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.server.hosts = vec!["ostler.example".into()];
@@ -159,6 +151,7 @@ async fn configured_hosts_and_origins_are_let_in(engine: Engine) {
     with_header(&server, "/api/v1/runs", "origin", "https://console.example.evil.test").await.refused(OriginDenied);
 }
 
+#[one_engine]
 async fn open_loopback_lifts_the_token_and_nothing_else(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.server.open_loopback = true).await;
     let nobody = server.with_token(None);
@@ -170,6 +163,7 @@ async fn open_loopback_lifts_the_token_and_nothing_else(engine: Engine) {
     server.with_token(Some("wrong")).get("/api/v1/runs").await.refused(Unauthenticated);
 }
 
+#[one_engine]
 async fn require_auth_closes_even_health(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.server.require_auth = true;

@@ -4,31 +4,14 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, eventually, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_pending_command_ends_at_once,
-    the_reason_of_a_cancel_is_told_by_the_end,
-    a_pending_run_ends_at_once,
-    a_claimed_run_without_work_ends_at_once,
-    a_running_command_is_flagged_and_ends_by_its_runner,
-    a_runner_that_was_faster_wins,
-    a_lease_that_expires_while_a_cancel_waits_ends_it,
-    a_lease_that_is_released_while_a_cancel_waits_ends_it,
-    a_finished_command_or_run_keeps_its_end,
-    cancelling_a_turn_takes_its_steers_along,
-    cancelling_a_run_converges_everything,
-    a_run_that_is_being_cancelled_takes_nothing_new,
-);
+use crate::harness::{Engine, TestServer, both_engines, eventually, id};
 
 async fn cancels(server: &TestServer, run_id: &str) -> usize {
     let audit = server.events_of(run_id, "audit").await;
     audit.iter().filter(|event| event["payload"]["action"].as_str().unwrap().ends_with(".cancel")).count()
 }
 
+#[both_engines]
 async fn a_pending_command_ends_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -49,6 +32,7 @@ async fn a_pending_command_ends_at_once(engine: Engine) {
     server.claim(&run_id, "runner-a").await.try_ack(&command_id).await.refused_by(Cancelled, "command-cancelled");
 }
 
+#[both_engines]
 async fn the_reason_of_a_cancel_is_told_by_the_end(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -69,6 +53,7 @@ async fn the_reason_of_a_cancel_is_told_by_the_end(engine: Engine) {
     assert_eq!(server.run(&run_id).await["terminal"]["message"], told);
 }
 
+#[both_engines]
 async fn a_pending_run_ends_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -84,6 +69,7 @@ async fn a_pending_run_ends_at_once(engine: Engine) {
     server.submit(&run_id, &turn).await.refused_by(Cancelled, "run-cancelled");
 }
 
+#[both_engines]
 async fn a_claimed_run_without_work_ends_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -93,6 +79,7 @@ async fn a_claimed_run_without_work_ends_at_once(engine: Engine) {
     runner.try_append(None, json!([{"type": "custom", "payload": {}}])).await.refused_by(Cancelled, "run-cancelled");
 }
 
+#[both_engines]
 async fn a_running_command_is_flagged_and_ends_by_its_runner(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -116,6 +103,7 @@ async fn a_running_command_is_flagged_and_ends_by_its_runner(engine: Engine) {
     assert_eq!(server.run(&run_id).await["status"], "claimed");
 }
 
+#[both_engines]
 async fn a_runner_that_was_faster_wins(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -129,6 +117,7 @@ async fn a_runner_that_was_faster_wins(engine: Engine) {
     assert_eq!(result["runStatus"], "cancelled");
 }
 
+#[both_engines]
 async fn a_lease_that_expires_while_a_cancel_waits_ends_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -145,6 +134,7 @@ async fn a_lease_that_expires_while_a_cancel_waits_ends_it(engine: Engine) {
     runner.try_end(&command_id, "completed").await.refused(Cancelled);
 }
 
+#[both_engines]
 async fn a_lease_that_is_released_while_a_cancel_waits_ends_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -158,6 +148,7 @@ async fn a_lease_that_is_released_while_a_cancel_waits_ends_it(engine: Engine) {
     assert_eq!(server.cancel_command(&one).await["state"], "cancelled");
 }
 
+#[both_engines]
 async fn a_finished_command_or_run_keeps_its_end(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -170,6 +161,7 @@ async fn a_finished_command_or_run_keeps_its_end(engine: Engine) {
     assert_eq!(cancels(&server, &run_id).await, 0);
 }
 
+#[both_engines]
 async fn cancelling_a_turn_takes_its_steers_along(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -184,6 +176,7 @@ async fn cancelling_a_turn_takes_its_steers_along(engine: Engine) {
     assert_eq!(server.command(&run_id, &command_id).await["state"], "pending");
 }
 
+#[both_engines]
 async fn cancelling_a_run_converges_everything(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -217,6 +210,7 @@ async fn cancelling_a_run_converges_everything(engine: Engine) {
     server.claim(&next, "runner-b").await;
 }
 
+#[both_engines]
 async fn a_run_that_is_being_cancelled_takes_nothing_new(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

@@ -14,12 +14,9 @@ use ostler_server::clock::{Machine, ServerClock, SystemMachine};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Engine, Played, TestServer, ask_body, eventually, id},
+    harness::{Engine, Played, TestServer, ask_body, both_engines, eventually, id},
     metrics::value,
-    on_both_engines,
 };
-
-on_both_engines!(a_jump_of_the_wall_clock_expires_nothing, a_token_ends_by_the_wall_clock);
 
 mod postgres {
     #[test]
@@ -134,6 +131,7 @@ impl Timed {
     }
 }
 
+#[both_engines]
 async fn a_jump_of_the_wall_clock_expires_nothing(engine: Engine) {
     let machine = Settable::default();
     let server = TestServer::with(engine, |setup| {
@@ -153,6 +151,7 @@ async fn a_jump_of_the_wall_clock_expires_nothing(engine: Engine) {
     assert_eq!(value(&server, DATABASE_JUMPS).await, 0.0);
 }
 
+#[both_engines]
 async fn a_token_ends_by_the_wall_clock(engine: Engine) {
     let machine = Settable::default();
     let server = TestServer::with(engine, |setup| setup.clock = Some(machine.clock())).await;

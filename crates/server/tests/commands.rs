@@ -4,27 +4,9 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, id},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, both_engines, id};
 
-on_both_engines!(
-    the_same_key_and_payload_give_the_same_command,
-    the_same_key_with_another_payload_is_a_conflict,
-    a_key_in_the_header_counts_like_one_in_the_body,
-    two_commands_of_a_run_end_apart,
-    a_result_never_holds_another_commands_text,
-    a_turn_or_steer_needs_words,
-    a_steer_aims_at_the_active_turn,
-    a_steer_without_a_turn_is_blocked_at_once,
-    undelivered_steers_end_with_their_turn,
-    an_accepted_steer_says_how_far_it_came,
-    an_interrupt_needs_no_words_and_aims_like_a_steer,
-    a_poll_gives_unfinished_commands_above_a_number,
-    a_run_takes_a_bounded_number_of_unfinished_commands,
-);
-
+#[both_engines]
 async fn the_same_key_and_payload_give_the_same_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -40,6 +22,7 @@ async fn the_same_key_and_payload_give_the_same_command(engine: Engine) {
     assert_eq!(server.run(&run_id).await["commandCount"], 1);
 }
 
+#[both_engines]
 async fn the_same_key_with_another_payload_is_a_conflict(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -60,6 +43,7 @@ async fn the_same_key_with_another_payload_is_a_conflict(engine: Engine) {
     server.submit(&other_run, &body("two")).await.with_status(201);
 }
 
+#[both_engines]
 async fn a_key_in_the_header_counts_like_one_in_the_body(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -80,6 +64,7 @@ async fn a_key_in_the_header_counts_like_one_in_the_body(engine: Engine) {
     send("k", json!({"type": "turn", "payload": {"prompt": "other"}})).await.refused(IdempotencyConflict);
 }
 
+#[both_engines]
 async fn two_commands_of_a_run_end_apart(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -112,6 +97,7 @@ async fn two_commands_of_a_run_end_apart(engine: Engine) {
     assert_eq!(states, ["completed", "failed", "cancelled"]);
 }
 
+#[both_engines]
 async fn a_result_never_holds_another_commands_text(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -136,6 +122,7 @@ async fn a_result_never_holds_another_commands_text(engine: Engine) {
     assert_eq!(latest["commandId"], two.as_str());
 }
 
+#[both_engines]
 async fn a_turn_or_steer_needs_words(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -168,6 +155,7 @@ async fn a_turn_or_steer_needs_words(engine: Engine) {
     assert!(messages.iter().all(|message| message["payload"]["content"][0]["text"] == "words"));
 }
 
+#[both_engines]
 async fn a_steer_aims_at_the_active_turn(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -182,6 +170,7 @@ async fn a_steer_aims_at_the_active_turn(engine: Engine) {
     assert_eq!(server.command(&run_id, &one).await["targetCommandId"], Value::Null);
 }
 
+#[both_engines]
 async fn a_steer_without_a_turn_is_blocked_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -195,6 +184,7 @@ async fn a_steer_without_a_turn_is_blocked_at_once(engine: Engine) {
     assert_eq!(server.steer(&run_id, "too late").await["state"], "blocked");
 }
 
+#[both_engines]
 async fn undelivered_steers_end_with_their_turn(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -214,6 +204,7 @@ async fn undelivered_steers_end_with_their_turn(engine: Engine) {
     runner.try_ack(&steers[0]).await.refused_by(StateConflict, "command-terminal");
 }
 
+#[both_engines]
 async fn an_accepted_steer_says_how_far_it_came(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -240,6 +231,7 @@ async fn an_accepted_steer_says_how_far_it_came(engine: Engine) {
     assert_eq!(server.result(&run_id, &turn).await["steerDelivery"], Value::Null);
 }
 
+#[both_engines]
 async fn an_interrupt_needs_no_words_and_aims_like_a_steer(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -255,6 +247,7 @@ async fn an_interrupt_needs_no_words_and_aims_like_a_steer(engine: Engine) {
     assert_eq!(server.result(&run_id, &id(&command, "commandId")).await["steerDelivery"], Value::Null);
 }
 
+#[both_engines]
 async fn a_poll_gives_unfinished_commands_above_a_number(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -282,6 +275,7 @@ async fn a_poll_gives_unfinished_commands_above_a_number(engine: Engine) {
     assert_eq!(runner.poll("").await["runCancelRequested"], true);
 }
 
+#[both_engines]
 async fn a_run_takes_a_bounded_number_of_unfinished_commands(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

@@ -3,12 +3,7 @@
 use ostler_protocol::FailureKind::NotFound;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Caller, Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(an_earlier_run_of_the_session_comes_along, only_who_may_see_the_run_is_told,);
+use crate::harness::{Caller, Engine, TestServer, both_engines};
 
 fn path(run_id: &str, command_id: &str) -> String {
     format!("/api/v1/runs/{run_id}/commands/{command_id}/conversation")
@@ -28,6 +23,7 @@ async fn exchange(server: &TestServer, run_id: &str, asked: &str, answered: &str
     runner.release().await;
 }
 
+#[both_engines]
 async fn an_earlier_run_of_the_session_comes_along(engine: Engine) {
     let server = TestServer::start(engine).await;
     let first = run_in_session(&server, "talk").await;
@@ -46,6 +42,7 @@ async fn an_earlier_run_of_the_session_comes_along(engine: Engine) {
     assert_eq!(said["messages"][4], json!({"role": "user", "text": "three"}));
 }
 
+#[both_engines]
 async fn only_who_may_see_the_run_is_told(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("other", "client", &["unidesk"])).await;
     let run_id = server.create_run().await;

@@ -3,28 +3,9 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, id},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, both_engines, id};
 
-on_both_engines!(
-    pages_of_any_size_hold_every_event_once,
-    a_page_beyond_the_end_is_empty,
-    payloads_come_back_as_they_were_sent,
-    a_retried_batch_appends_nothing,
-    an_older_batch_is_answered_too,
-    a_batch_number_means_nothing_in_another_epoch,
-    a_bad_event_refuses_the_whole_batch,
-    the_first_end_stands,
-    an_ended_command_takes_no_more_events,
-    a_run_ends_with_everything_in_it,
-    nothing_but_an_end_completes_a_command,
-    session_numbers_run_through_all_runs,
-    an_append_gives_the_lease_back_if_nothing_is_left_to_do,
-    secrets_in_events_are_redacted,
-);
-
+#[both_engines]
 async fn pages_of_any_size_hold_every_event_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -47,6 +28,7 @@ async fn pages_of_any_size_hold_every_event_once(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_page_beyond_the_end_is_empty(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -59,6 +41,7 @@ async fn a_page_beyond_the_end_is_empty(engine: Engine) {
     assert_eq!(event["runId"], run_id.as_str());
 }
 
+#[both_engines]
 async fn payloads_come_back_as_they_were_sent(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -81,6 +64,7 @@ fn note(command_id: &str, n: i64) -> Value {
     json!([{"type": "custom", "commandId": command_id, "payload": {"name": "note", "value": n}}])
 }
 
+#[both_engines]
 async fn a_retried_batch_appends_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -104,6 +88,7 @@ async fn a_retried_batch_appends_nothing(engine: Engine) {
     assert_eq!(runner.try_append(Some(2), end).await.with_status(200), ended);
 }
 
+#[both_engines]
 async fn an_older_batch_is_answered_too(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -121,6 +106,7 @@ async fn an_older_batch_is_answered_too(engine: Engine) {
     assert_eq!(server.events(&run_id).await, events);
 }
 
+#[both_engines]
 async fn a_batch_number_means_nothing_in_another_epoch(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -134,6 +120,7 @@ async fn a_batch_number_means_nothing_in_another_epoch(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before + 1);
 }
 
+#[both_engines]
 async fn a_bad_event_refuses_the_whole_batch(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -176,6 +163,7 @@ async fn a_bad_event_refuses_the_whole_batch(engine: Engine) {
     runner.try_append(Some(1), json!([good])).await.with_status(200);
 }
 
+#[both_engines]
 async fn the_first_end_stands(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -206,6 +194,7 @@ async fn the_first_end_stands(engine: Engine) {
     assert_eq!(runner.end(&failed, "failed").await["terminal"]["failureKind"], "backend-failed");
 }
 
+#[both_engines]
 async fn an_ended_command_takes_no_more_events(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -229,6 +218,7 @@ async fn an_ended_command_takes_no_more_events(engine: Engine) {
     assert_eq!(server.command(&run_id, &steer).await["state"], "blocked");
 }
 
+#[both_engines]
 async fn a_run_ends_with_everything_in_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -258,6 +248,7 @@ async fn a_run_ends_with_everything_in_it(engine: Engine) {
     assert_eq!(server.command(&run_id, &command_id).await["state"], "cancelled");
 }
 
+#[both_engines]
 async fn nothing_but_an_end_completes_a_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -280,6 +271,7 @@ async fn nothing_but_an_end_completes_a_command(engine: Engine) {
     assert_eq!(result["finalResponse"]["text"], "All done, task completed.");
 }
 
+#[both_engines]
 async fn session_numbers_run_through_all_runs(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut numbers = vec![];
@@ -297,6 +289,7 @@ async fn session_numbers_run_through_all_runs(engine: Engine) {
     assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>());
 }
 
+#[both_engines]
 async fn secrets_in_events_are_redacted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let token = server.operator_token();
@@ -325,6 +318,7 @@ async fn secrets_in_events_are_redacted(engine: Engine) {
     assert!(!refused.text.contains("sk-abc") && !refused.text.contains(&token), "{}", refused.text);
 }
 
+#[both_engines]
 async fn an_append_gives_the_lease_back_if_nothing_is_left_to_do(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

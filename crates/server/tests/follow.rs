@@ -13,34 +13,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{
-    harness::{Engine, PATIENCE, TestServer, eventually, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    an_events_page_waits_for_the_first_event,
-    an_empty_wait_ends_empty,
-    a_command_poll_waits_for_a_command,
-    a_command_poll_hears_of_cancels_and_answers,
-    a_runners_own_words_do_not_wake_its_poll,
-    a_stream_tells_what_was_and_what_comes,
-    a_stream_resumes_without_gap_or_repetition,
-    a_stream_ends_with_its_run,
-    a_stream_does_not_begin_where_the_log_has_never_been,
-    a_silent_stream_beats,
-    a_reader_of_a_run_that_stops_reading_is_dropped_alone,
-    a_reader_of_a_session_that_stops_reading_is_dropped_alone,
-    streams_have_a_bound,
-    no_caller_takes_all_streams,
-    a_stream_ends_with_its_callers_token,
-    a_stopping_server_ends_its_waits_and_streams,
-);
+use crate::harness::{Engine, PATIENCE, TestServer, both_engines, eventually, id};
 
 fn note(n: i64) -> Value {
     json!([{"type": "custom", "payload": {"name": "note", "value": n}}])
 }
 
+#[both_engines]
 async fn an_events_page_waits_for_the_first_event(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -59,6 +38,7 @@ async fn an_events_page_waits_for_the_first_event(engine: Engine) {
     assert!(started.elapsed() < PATIENCE / 2);
 }
 
+#[both_engines]
 async fn an_empty_wait_ends_empty(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -73,6 +53,7 @@ async fn an_empty_wait_ends_empty(engine: Engine) {
     assert!(started.elapsed() >= Duration::from_millis(140));
 }
 
+#[both_engines]
 async fn a_command_poll_waits_for_a_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -85,6 +66,7 @@ async fn a_command_poll_waits_for_a_command(engine: Engine) {
     assert_eq!(page["commands"][0]["commandId"], command_id.as_str());
 }
 
+#[both_engines]
 async fn a_command_poll_hears_of_cancels_and_answers(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -118,6 +100,7 @@ async fn a_command_poll_hears_of_cancels_and_answers(engine: Engine) {
     assert_eq!(page["runCancelRequested"], true);
 }
 
+#[both_engines]
 async fn a_runners_own_words_do_not_wake_its_poll(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -134,6 +117,7 @@ async fn a_runners_own_words_do_not_wake_its_poll(engine: Engine) {
     assert!(started.elapsed() >= Duration::from_millis(290));
 }
 
+#[both_engines]
 async fn a_stream_tells_what_was_and_what_comes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -164,6 +148,7 @@ async fn a_stream_tells_what_was_and_what_comes(engine: Engine) {
     assert_eq!(crate::harness::Follow::new(request.send().await.unwrap()).event().await.unwrap()["seq"], 8);
 }
 
+#[both_engines]
 async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -188,6 +173,7 @@ async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
     assert_eq!(seen, server.events(&run_id).await);
 }
 
+#[both_engines]
 async fn a_stream_ends_with_its_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -209,6 +195,7 @@ async fn a_stream_ends_with_its_run(engine: Engine) {
     assert_eq!(server.follow(&run_id, last).await.rest().await, Vec::<Value>::new());
 }
 
+#[both_engines]
 async fn a_stream_does_not_begin_where_the_log_has_never_been(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -222,6 +209,7 @@ async fn a_stream_does_not_begin_where_the_log_has_never_been(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_silent_stream_beats(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 40).await;
     let run_id = server.create_run().await;
@@ -235,10 +223,12 @@ async fn a_silent_stream_beats(engine: Engine) {
     assert_eq!(follow.event().await.unwrap()["seq"], 2);
 }
 
+#[both_engines]
 async fn a_reader_of_a_run_that_stops_reading_is_dropped_alone(engine: Engine) {
     dropped_alone(engine, |run_id| format!("/api/v1/runs/{run_id}/events")).await;
 }
 
+#[both_engines]
 async fn a_reader_of_a_session_that_stops_reading_is_dropped_alone(engine: Engine) {
     dropped_alone(engine, |_| "/api/v1/sessions/mine/trace".into()).await;
 }
@@ -290,6 +280,7 @@ async fn dropped_alone(engine: Engine, path: impl Fn(&str) -> String) {
     assert_eq!(good.event().await.unwrap()["payload"]["value"], 1);
 }
 
+#[both_engines]
 async fn streams_have_a_bound(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.followers_max = 1).await;
     let run_id = server.create_run().await;
@@ -305,6 +296,7 @@ async fn streams_have_a_bound(engine: Engine) {
     eventually("the place is free", async || (server.follow(&run_id, 0).await.status == 200).then_some(())).await;
 }
 
+#[both_engines]
 async fn no_caller_takes_all_streams(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.limits.followers_per_caller_max = 2;
@@ -330,6 +322,7 @@ async fn no_caller_takes_all_streams(engine: Engine) {
     eventually("the place is free", async || (greedy.follow(&run_id, 0).await.status == 200).then_some(())).await;
 }
 
+#[both_engines]
 async fn a_stream_ends_with_its_callers_token(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.limits.readmit_ms = 20;
@@ -353,6 +346,7 @@ async fn a_stream_ends_with_its_callers_token(engine: Engine) {
     assert_eq!(staying.event().await.unwrap()["seq"], 2);
 }
 
+#[both_engines]
 async fn a_stopping_server_ends_its_waits_and_streams(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

@@ -2,19 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, both_engines, one_engine};
 
-on_both_engines!(
-    health_says_who_it_is_without_a_token,
-    readiness_names_store_migrations_durability_and_secrets,
-    health_shows_no_secret,
-    backends_are_listed_with_what_they_need,
-    a_program_that_is_no_codex_is_said_to_be_none,
-);
-
+#[one_engine]
 async fn health_says_who_it_is_without_a_token(engine: Engine) {
     let server = TestServer::start(engine).await;
     let anybody = server.with_token(None);
@@ -30,6 +20,7 @@ async fn health_says_who_it_is_without_a_token(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine) {
     let server = TestServer::start(engine).await;
     let readiness = server.with_token(None).get("/health/readiness").await.with_status(200);
@@ -56,6 +47,7 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
     assert_eq!(readiness["confinement"], unguarded);
 }
 
+#[both_engines]
 async fn health_shows_no_secret(engine: Engine) {
     let server = TestServer::start(engine).await;
     let token = server.operator_token();
@@ -65,6 +57,7 @@ async fn health_shows_no_secret(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn backends_are_listed_with_what_they_need(engine: Engine) {
     let server = TestServer::start(engine).await;
     let list = server.get("/api/v1/backends").await.with_status(200);
@@ -84,6 +77,7 @@ async fn backends_are_listed_with_what_they_need(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn a_program_that_is_no_codex_is_said_to_be_none(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.agents.codex = Some("/bin/true".into())).await;
     let list = server.get("/api/v1/backends").await.with_status(200);

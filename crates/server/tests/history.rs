@@ -5,22 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{
     agent_runs::{THREAD, user},
-    harness::{Caller, Engine, Played, TestServer, id},
-    on_both_engines,
+    harness::{Caller, Engine, Played, TestServer, both_engines, id},
 };
-
-on_both_engines!(
-    without_a_thread_history_is_empty,
-    a_page_is_a_day_by_the_users_clock,
-    days_of_23_and_25_hours_are_whole_days,
-    the_newest_thread_is_shown_when_none_is_named,
-    turns_that_were_taken_back_are_left_out,
-    a_steer_is_shown_where_it_was_heard,
-    what_a_failed_turn_had_begun_to_say_is_shown,
-    what_was_begun_after_midnight_is_shown_with_its_question,
-    an_answer_shows_the_schema_of_its_hints_and_never_the_hints,
-    a_day_that_makes_no_sense_is_refused,
-);
 
 const HISTORY: &str = "/api/v1/agent/history";
 const HOUR_MS: i64 = 3_600_000;
@@ -49,6 +35,7 @@ async fn runner(server: &TestServer) -> Played {
     server.claim(&server.run_of_thread().await, "runner-a").await
 }
 
+#[both_engines]
 async fn without_a_thread_history_is_empty(engine: Engine) {
     let server = TestServer::start(engine).await;
     let empty = json!({"scope": "history_day", "threadId": null, "day": null, "hasMore": false, "messages": []});
@@ -70,6 +57,7 @@ pub async fn zoned(server: &TestServer, name: &str, timezone: &str) -> Caller {
     server.with_token(Some(&id(&made, "token")))
 }
 
+#[both_engines]
 async fn a_page_is_a_day_by_the_users_clock(engine: Engine) {
     let server = TestServer::start(engine).await;
     // It is 2026-01-01T00:00Z: in Los Angeles four in the afternoon of the day before.
@@ -117,6 +105,7 @@ async fn a_page_is_a_day_by_the_users_clock(engine: Engine) {
     server.get(&format!("{HISTORY}?threadId={THREAD}")).await.refused(Forbidden);
 }
 
+#[both_engines]
 async fn days_of_23_and_25_hours_are_whole_days(engine: Engine) {
     for (days, name, hours) in [(87, "2026-03-29", 23), (297, "2026-10-25", 25)] {
         let server = TestServer::start(engine).await;
@@ -139,6 +128,7 @@ async fn days_of_23_and_25_hours_are_whole_days(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn the_newest_thread_is_shown_when_none_is_named(engine: Engine) {
     let server = TestServer::start(engine).await;
     turn(&server, &server, "run-1", "older", "alt").await;
@@ -155,6 +145,7 @@ async fn the_newest_thread_is_shown_when_none_is_named(engine: Engine) {
     assert_eq!((&upper["threadId"], contents(&upper)), (&json!(THREAD), vec!["older", "alt"]));
 }
 
+#[both_engines]
 async fn turns_that_were_taken_back_are_left_out(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.agent_runs.busy = Busy::Rollback).await;
     turn(&server, &server, "run-1", "kept", "behalten").await;
@@ -176,6 +167,7 @@ async fn turns_that_were_taken_back_are_left_out(engine: Engine) {
     assert_eq!((contents(&before), &before["hasMore"]), (vec!["kept", "behalten"], &json!(false)));
 }
 
+#[both_engines]
 async fn a_steer_is_shown_where_it_was_heard(engine: Engine) {
     let server = TestServer::start(engine).await;
     let task = id(&server.say("run-1", "go").await.with_status(202), "taskId");
@@ -190,6 +182,7 @@ async fn a_steer_is_shown_where_it_was_heard(engine: Engine) {
     assert_eq!(contents(&page(&server, "").await), ["go", "going", "left", "going left"]);
 }
 
+#[both_engines]
 async fn what_a_failed_turn_had_begun_to_say_is_shown(engine: Engine) {
     let server = TestServer::start(engine).await;
     let task = id(&server.say("run-1", "tell me").await.with_status(202), "taskId");
@@ -213,6 +206,7 @@ async fn what_a_failed_turn_had_begun_to_say_is_shown(engine: Engine) {
     assert_eq!(contents(&page(&server, "").await).last(), Some(&"again"));
 }
 
+#[both_engines]
 async fn what_was_begun_after_midnight_is_shown_with_its_question(engine: Engine) {
     let server = TestServer::start(engine).await;
     // A minute before midnight; the server's clock begins at one.
@@ -233,6 +227,7 @@ async fn what_was_begun_after_midnight_is_shown_with_its_question(engine: Engine
     assert!(times.iter().all(|time| time.as_str().unwrap().starts_with("2026-01-01")), "{times:?}");
 }
 
+#[both_engines]
 async fn an_answer_shows_the_schema_of_its_hints_and_never_the_hints(engine: Engine) {
     let server = TestServer::start(engine).await;
     let task = id(&server.say("run-1", "book it").await.with_status(202), "taskId");
@@ -253,6 +248,7 @@ async fn an_answer_shows_the_schema_of_its_hints_and_never_the_hints(engine: Eng
     assert!(!shown.to_string().contains("Hint"), "{shown}");
 }
 
+#[both_engines]
 async fn a_day_that_makes_no_sense_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     for bad in ["", "2026-02-30", "20260101", "yesterday", "2026-01-01T00:00:00Z", "2026-1-1"] {

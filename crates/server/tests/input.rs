@@ -9,29 +9,7 @@ use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
 use self::scene::{DIGEST, Form, PERMISSION_ID, Scene, Write};
-use crate::{
-    harness::{Engine, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    malformed_json_is_refused_everywhere,
-    a_body_of_another_type_is_refused_everywhere,
-    a_field_of_another_type_is_refused_everywhere,
-    another_content_type_is_refused_everywhere,
-    unknown_ids_are_not_found_everywhere,
-    a_missing_body_is_refused_where_one_is_needed,
-    queries_that_make_no_sense_are_refused,
-    unknown_paths_and_methods_answer_in_json,
-    unknown_fields_are_ignored,
-    a_field_that_nobody_knows_is_refused_where_something_is_granted,
-    unknown_parameters_are_refused,
-    a_misfit_is_named_by_its_place,
-    a_name_may_not_be_a_credential,
-    a_placement_is_one_of_those_we_know,
-    values_that_parse_but_cannot_be_read_are_refused,
-    zero_bytes_do_no_harm,
-);
+use crate::harness::{Engine, TestServer, both_engines, id, one_engine, run_body};
 
 /// By which the run input dialect refuses what is no input at all.
 const AGENT_RULE: &str = "AGENT_RUN_INPUT_INVALID";
@@ -94,6 +72,7 @@ fn every_write_of_the_document_is_tried_here() {
     assert_eq!(writes.collect::<BTreeSet<_>>(), known.map(str::to_owned).into(), "see Scene::writes");
 }
 
+#[one_engine]
 async fn malformed_json_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -116,6 +95,7 @@ async fn malformed_json_is_refused_everywhere(engine: Engine) {
     assert_eq!(scene.state().await, before);
 }
 
+#[one_engine]
 async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -132,6 +112,7 @@ async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
     assert_eq!(scene.state().await, before);
 }
 
+#[one_engine]
 async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -152,6 +133,7 @@ async fn a_field_of_another_type_is_refused_everywhere(engine: Engine) {
     assert_eq!(scene.state().await, before);
 }
 
+#[one_engine]
 async fn another_content_type_is_refused_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -171,6 +153,7 @@ async fn another_content_type_is_refused_everywhere(engine: Engine) {
     scene.server.send(request.body(run_body().to_string())).await.with_status(201);
 }
 
+#[both_engines]
 async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.server.events(&scene.runner.run_id).await;
@@ -222,6 +205,7 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
     assert_eq!(scene.server.events(&run).await, before);
 }
 
+#[one_engine]
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (_, method, path, _) in scene.writes() {
@@ -237,6 +221,7 @@ async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn queries_that_make_no_sense_are_refused(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (run, session) = (&scene.runner.run_id, &scene.session_id);
@@ -285,6 +270,7 @@ async fn queries_that_make_no_sense_are_refused(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn unknown_paths_and_methods_answer_in_json(engine: Engine) {
     let server = TestServer::start(engine).await;
     for path in ["/", "/api", "/api/v1/", "/api/v1/nothing", "/api/v1/runs/", "/health/", "/API/V1/runs"] {
@@ -301,6 +287,7 @@ async fn unknown_paths_and_methods_answer_in_json(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn unknown_fields_are_ignored(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();
@@ -311,6 +298,7 @@ async fn unknown_fields_are_ignored(engine: Engine) {
     assert_eq!(server.submit(&run_id, &turn).await.with_status(201)["payload"]["mine"], 1);
 }
 
+#[one_engine]
 async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -331,6 +319,7 @@ async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine:
     }
 }
 
+#[one_engine]
 async fn unknown_parameters_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let document = serde_json::to_value(ostler_server::openapi()).unwrap();
@@ -351,6 +340,7 @@ async fn unknown_parameters_are_refused(engine: Engine) {
     assert!(tried > 8, "{tried}");
 }
 
+#[one_engine]
 async fn a_misfit_is_named_by_its_place(engine: Engine) {
     let scene = Scene::set(engine).await;
     let run = &scene.runner.run_id;
@@ -378,6 +368,7 @@ async fn a_misfit_is_named_by_its_place(engine: Engine) {
     assert_eq!((&refused.details["event"], &refused.details["field"]), (&json!(1), &json!("text")));
 }
 
+#[both_engines]
 async fn a_name_may_not_be_a_credential(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -404,6 +395,7 @@ async fn a_name_may_not_be_a_credential(engine: Engine) {
     assert_eq!(scene.state().await, before);
 }
 
+#[one_engine]
 async fn a_placement_is_one_of_those_we_know(engine: Engine) {
     let server = TestServer::start(engine).await;
     let register = |placement: Value| json!({"runnerId": "r", "backendProfile": "scripted", "placement": placement});
@@ -422,6 +414,7 @@ fn unreadable() -> Vec<String> {
     vec![r#""\ud800""#.into(), "1e999".into(), format!("{}{}", "[".repeat(300), "]".repeat(300))]
 }
 
+#[both_engines]
 async fn values_that_parse_but_cannot_be_read_are_refused(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
@@ -440,6 +433,7 @@ async fn values_that_parse_but_cannot_be_read_are_refused(engine: Engine) {
     assert_eq!(scene.state().await, before);
 }
 
+#[both_engines]
 async fn zero_bytes_do_no_harm(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (server, runner, command) = (&scene.server, &scene.runner, &scene.command_id);

@@ -4,37 +4,11 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Answer, Engine, Played, Setup, TestServer, eventually, id, of_program},
-    on_both_engines,
-};
-
-on_both_engines!(
-    with_every_place_taken_the_longest_idle_runner_gives_way,
-    a_stopping_server_does_not_wait_for_runners_that_only_wait,
-    storage_of_a_session_whose_runner_only_waits_can_be_evicted,
-    a_changed_credential_reaches_the_next_turn,
-    a_turn_after_its_credential_was_deleted_is_refused,
-    of_two_runners_one_becomes_the_owner,
-    the_loser_learns_owner_and_expiry,
-    second_runner_waits_for_the_lease_to_expire,
-    waiting_and_recovery_are_visible_once_per_waiter,
-    a_stale_epoch_writes_nothing,
-    the_same_runner_claiming_again_fences_its_older_self,
-    a_heartbeat_extends_the_lease,
-    a_released_lease_is_free_at_once,
-    a_lease_is_kept_while_a_command_waits,
-    an_expired_lease_returns_the_run_to_pending,
-    a_taken_over_turn_starts_its_reply_anew,
-    only_the_job_offers_the_first_attempt,
-    nobody_writes_without_a_lease,
-    a_claim_takes_the_next_turn_up_if_it_is_asked_to,
-    a_runner_registers_and_registers_again,
-    leases_of_a_stopped_server_end_where_it_was_alone,
-);
+use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id, of_program};
 
 const LEASE_MS: i64 = 60_000;
 
+#[both_engines]
 async fn of_two_runners_one_becomes_the_owner(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -55,6 +29,7 @@ async fn of_two_runners_one_becomes_the_owner(engine: Engine) {
     assert_eq!(claimed.iter().filter(|event| event["payload"]["state"] == "claimed").count(), 1);
 }
 
+#[both_engines]
 async fn the_loser_learns_owner_and_expiry(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -70,6 +45,7 @@ async fn the_loser_learns_owner_and_expiry(engine: Engine) {
     assert_eq!((&refused.details["leaseEpoch"], &refused.details["retryAfterMs"]), (&json!(1), &json!(58_500)));
 }
 
+#[both_engines]
 async fn second_runner_waits_for_the_lease_to_expire(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -84,6 +60,7 @@ async fn second_runner_waits_for_the_lease_to_expire(engine: Engine) {
     assert_eq!(claimed["commands"][0]["commandId"], command_id.as_str());
 }
 
+#[both_engines]
 async fn waiting_and_recovery_are_visible_once_per_waiter(engine: Engine) {
     // Whether the sweeper finds the expired lease first makes no difference to who recovers; here it does not.
     let server = TestServer::with(engine, |setup| setup.config.runner.sweep_interval_ms = 3_600_000).await;
@@ -122,6 +99,7 @@ async fn all_refused(runner: &Played, command_id: &str, rule: &str) {
     }
 }
 
+#[both_engines]
 async fn a_stale_epoch_writes_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -146,6 +124,7 @@ async fn a_stale_epoch_writes_nothing(engine: Engine) {
     assert_eq!((&after["status"], &after["unfinishedCommands"]), (&run["status"], &run["unfinishedCommands"]));
 }
 
+#[both_engines]
 async fn the_same_runner_claiming_again_fences_its_older_self(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -165,6 +144,7 @@ async fn the_same_runner_claiming_again_fences_its_older_self(engine: Engine) {
     second.ack(&command_id).await;
 }
 
+#[both_engines]
 async fn a_heartbeat_extends_the_lease(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -183,6 +163,7 @@ async fn a_heartbeat_extends_the_lease(engine: Engine) {
     assert!(server.events_of(&run_id, "lease").await.len() <= 4);
 }
 
+#[both_engines]
 async fn a_released_lease_is_free_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -194,6 +175,7 @@ async fn a_released_lease_is_free_at_once(engine: Engine) {
     assert_eq!(server.claim(&run_id, "runner-b").await.epoch, 2);
 }
 
+#[both_engines]
 async fn a_lease_is_kept_while_a_command_waits(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -205,6 +187,7 @@ async fn a_lease_is_kept_while_a_command_waits(engine: Engine) {
     assert_eq!(runner.try_patch_lease(idle).await.with_status(200)["released"], true);
 }
 
+#[both_engines]
 async fn an_expired_lease_returns_the_run_to_pending(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -221,6 +204,7 @@ async fn an_expired_lease_returns_the_run_to_pending(engine: Engine) {
     assert_eq!(server.command(&run_id, &command_id).await["state"], "running");
 }
 
+#[both_engines]
 async fn a_taken_over_turn_starts_its_reply_anew(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -241,6 +225,7 @@ async fn a_taken_over_turn_starts_its_reply_anew(engine: Engine) {
     assert_eq!(server.result(&run_id, &command_id).await["reply"], Value::Null);
 }
 
+#[both_engines]
 async fn only_the_job_offers_the_first_attempt(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -252,6 +237,7 @@ async fn only_the_job_offers_the_first_attempt(engine: Engine) {
     assert_ne!(second.attempt_id, first.attempt_id);
 }
 
+#[both_engines]
 async fn nobody_writes_without_a_lease(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -270,6 +256,7 @@ async fn nobody_writes_without_a_lease(engine: Engine) {
     server.try_claim(&run_id, &"r".repeat(200), 600_000).await.with_status(200);
 }
 
+#[both_engines]
 async fn a_runner_registers_and_registers_again(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -294,6 +281,7 @@ async fn a_runner_registers_and_registers_again(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn leases_of_a_stopped_server_end_where_it_was_alone(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -308,6 +296,7 @@ async fn leases_of_a_stopped_server_end_where_it_was_alone(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_claim_takes_the_next_turn_up_if_it_is_asked_to(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -367,6 +356,7 @@ async fn let_go(server: &TestServer, run_id: &str) {
     assert_eq!(leases.last().unwrap()["payload"]["state"], "released");
 }
 
+#[both_engines]
 async fn with_every_place_taken_the_longest_idle_runner_gives_way(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     server.equip().await;
@@ -380,6 +370,7 @@ async fn with_every_place_taken_the_longest_idle_runner_gives_way(engine: Engine
     assert_eq!(server.run(&third).await["status"], "claimed");
 }
 
+#[both_engines]
 async fn a_stopping_server_does_not_wait_for_runners_that_only_wait(engine: Engine) {
     let mut server = TestServer::with(engine, |setup| {
         with_programs(setup);
@@ -393,6 +384,7 @@ async fn a_stopping_server_does_not_wait_for_runners_that_only_wait(engine: Engi
     let_go(&server, &run_id).await;
 }
 
+#[both_engines]
 async fn storage_of_a_session_whose_runner_only_waits_can_be_evicted(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     server.equip().await;
@@ -402,6 +394,7 @@ async fn storage_of_a_session_whose_runner_only_waits_can_be_evicted(engine: Eng
     let_go(&server, &run_id).await;
 }
 
+#[both_engines]
 async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     server.equip().await;
@@ -417,6 +410,7 @@ async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
     assert_eq!(server.run(&run_id).await["leaseEpoch"], 2, "another runner, in a home with the new key");
 }
 
+#[both_engines]
 async fn a_turn_after_its_credential_was_deleted_is_refused(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     server.equip().await;

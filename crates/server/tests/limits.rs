@@ -10,25 +10,7 @@ use ostler_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_body_that_starts_work_may_be_two_mebibytes,
-    a_batch_may_be_four_mebibytes,
-    a_payload_may_be_512_kibibytes,
-    a_body_may_not_hold_values_without_end,
-    an_event_may_be_256_kibibytes,
-    a_batch_may_hold_500_events,
-    a_prompt_may_be_256_kibibytes,
-    a_limit_counts_characters_and_not_their_escapes,
-    a_page_may_hold_1000_events,
-    names_and_keys_have_bounds,
-    references_have_bounds,
-    long_words_are_clipped_and_not_refused,
-);
+use crate::harness::{Engine, TestServer, both_engines, id, one_engine, run_body};
 
 /// A run request of exactly this many bytes.
 fn padded_run(bytes: usize) -> String {
@@ -39,6 +21,7 @@ fn padded_run(bytes: usize) -> String {
     body.to_string()
 }
 
+#[both_engines]
 async fn a_body_that_starts_work_may_be_two_mebibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.send_text("POST", "/api/v1/runs", padded_run(WORK_BODY_BYTES_MAX)).await.with_status(201);
@@ -60,6 +43,7 @@ fn payload(bytes: usize) -> Value {
     json!({"x": "y".repeat(bytes - r#"{"x":""}"#.len())})
 }
 
+#[both_engines]
 async fn an_event_may_be_256_kibibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -73,6 +57,7 @@ async fn an_event_may_be_256_kibibytes(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 
+#[both_engines]
 async fn a_batch_may_hold_500_events(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -88,6 +73,7 @@ async fn a_batch_may_hold_500_events(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 
+#[both_engines]
 async fn a_prompt_may_be_256_kibibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -102,6 +88,7 @@ async fn a_prompt_may_be_256_kibibytes(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 
+#[both_engines]
 async fn a_batch_may_be_four_mebibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -119,6 +106,7 @@ async fn a_batch_may_be_four_mebibytes(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 
+#[both_engines]
 async fn a_payload_may_be_512_kibibytes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -139,6 +127,7 @@ async fn a_payload_may_be_512_kibibytes(engine: Engine) {
     assert_eq!(server.events(&run_id).await.len(), before);
 }
 
+#[one_engine]
 async fn a_body_may_not_hold_values_without_end(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -163,6 +152,7 @@ fn in_ascii(value: &Value) -> String {
     })
 }
 
+#[both_engines]
 async fn a_limit_counts_characters_and_not_their_escapes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -199,6 +189,7 @@ async fn a_limit_counts_characters_and_not_their_escapes(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_page_may_hold_1000_events(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -226,6 +217,7 @@ async fn a_page_may_hold_1000_events(engine: Engine) {
     assert_eq!(server.events_by(&run_id, 1_000).await.len(), 2 + 3 * APPEND_EVENTS_MAX + 4 * 13);
 }
 
+#[both_engines]
 async fn names_and_keys_have_bounds(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.policy.tenants.push("t".repeat(NAME_BYTES_MAX))).await;
     let set = |field: &str, value: Value| {
@@ -263,6 +255,7 @@ async fn names_and_keys_have_bounds(engine: Engine) {
     answer.refused(SchemaInvalid);
 }
 
+#[both_engines]
 async fn references_have_bounds(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |field: &str, bytes: usize| {
@@ -289,6 +282,7 @@ async fn references_have_bounds(engine: Engine) {
     server.post("/api/v1/runs", &credentials(17)).await.refused_by(SchemaInvalid, "secret-scope-size");
 }
 
+#[both_engines]
 async fn long_words_are_clipped_and_not_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

@@ -3,18 +3,7 @@
 use ostler_protocol::{FailureKind::*, Timestamp};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    pages_of_any_size_hold_every_run_once,
-    a_walk_is_not_disturbed_by_new_runs,
-    filters_narrow_the_list,
-    a_cursor_of_another_query_is_refused,
-    the_beginning_of_an_id_narrows_the_list,
-);
+use crate::harness::{Engine, TestServer, both_engines, id};
 
 fn ids(page: &Value) -> Vec<String> {
     page["runs"].as_array().unwrap().iter().map(|run| id(run, "runId")).collect()
@@ -35,6 +24,7 @@ async fn walk(server: &TestServer, limit: usize, filters: &str) -> Vec<String> {
     }
 }
 
+#[both_engines]
 async fn pages_of_any_size_hold_every_run_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut created = vec![];
@@ -59,6 +49,7 @@ async fn pages_of_any_size_hold_every_run_once(engine: Engine) {
     assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
 }
 
+#[both_engines]
 async fn a_walk_is_not_disturbed_by_new_runs(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut created = vec![];
@@ -75,6 +66,7 @@ async fn a_walk_is_not_disturbed_by_new_runs(engine: Engine) {
     assert_eq!(second["nextCursor"], Value::Null);
 }
 
+#[both_engines]
 async fn filters_narrow_the_list(engine: Engine) {
     let server = TestServer::start(engine).await;
     let plain = server.create_run().await;
@@ -112,6 +104,7 @@ async fn filters_narrow_the_list(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn the_beginning_of_an_id_narrows_the_list(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut made = vec![];
@@ -136,6 +129,7 @@ async fn the_beginning_of_an_id_narrows_the_list(engine: Engine) {
     assert!(found.iter().all(|one| id(one, "sessionId").starts_with(&session[..35])), "{found:?}");
 }
 
+#[both_engines]
 async fn a_cursor_of_another_query_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     for _ in 0..3 {

@@ -3,21 +3,7 @@
 use ostler_protocol::{Timestamp, limits::IDLE_AFTER_TOOL_MS};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_command_waits_for_a_runner_then_for_the_model,
-    an_open_tool_call_is_waited_for,
-    silence_after_a_tool_is_noticed,
-    a_disconnected_transport_is_reported_until_something_comes,
-    a_parked_provider_says_when_it_resumes,
-    a_stale_heartbeat_is_reported_before_the_lease_ends,
-    an_open_question_is_waited_for,
-    an_ended_command_is_terminal,
-);
+use crate::harness::{Engine, TestServer, both_engines};
 
 /// Phase and suggestion; the rest is checked where it belongs.
 async fn liveness(server: &TestServer, run_id: &str, command_id: &str) -> Value {
@@ -30,6 +16,7 @@ async fn liveness(server: &TestServer, run_id: &str, command_id: &str) -> Value 
     liveness
 }
 
+#[both_engines]
 async fn a_command_waits_for_a_runner_then_for_the_model(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -52,6 +39,7 @@ async fn a_command_waits_for_a_runner_then_for_the_model(engine: Engine) {
     assert_eq!(liveness(&server, &run_id, &command_id).await["phase"], "waiting-runner");
 }
 
+#[both_engines]
 async fn an_open_tool_call_is_waited_for(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -70,6 +58,7 @@ async fn an_open_tool_call_is_waited_for(engine: Engine) {
     assert_eq!(liveness(&server, &run_id, &command_id).await["phase"], "waiting-tool");
 }
 
+#[both_engines]
 async fn silence_after_a_tool_is_noticed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -89,6 +78,7 @@ async fn silence_after_a_tool_is_noticed(engine: Engine) {
     assert_eq!(liveness(&server, &run_id, &command_id).await["phase"], "waiting-model");
 }
 
+#[both_engines]
 async fn a_disconnected_transport_is_reported_until_something_comes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -101,6 +91,7 @@ async fn a_disconnected_transport_is_reported_until_something_comes(engine: Engi
     assert_eq!(liveness(&server, &run_id, &command_id).await["phase"], "waiting-model");
 }
 
+#[both_engines]
 async fn a_parked_provider_says_when_it_resumes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -114,6 +105,7 @@ async fn a_parked_provider_says_when_it_resumes(engine: Engine) {
     assert_eq!(liveness(&server, &run_id, &command_id).await["phase"], "waiting-model");
 }
 
+#[both_engines]
 async fn a_stale_heartbeat_is_reported_before_the_lease_ends(engine: Engine) {
     // Without the sweeper, which would end the lease that this looks at.
     let server = TestServer::with(engine, |setup| setup.config.runner.sweep_interval_ms = 3_600_000).await;
@@ -134,6 +126,7 @@ async fn a_stale_heartbeat_is_reported_before_the_lease_ends(engine: Engine) {
     assert!(stale["suggestedAction"].as_str().unwrap().contains("runner job"));
 }
 
+#[both_engines]
 async fn an_open_question_is_waited_for(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -149,6 +142,7 @@ async fn an_open_question_is_waited_for(engine: Engine) {
     assert_eq!(server.result(&run_id, &command_id).await["openPermissions"], json!([]));
 }
 
+#[both_engines]
 async fn an_ended_command_is_terminal(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

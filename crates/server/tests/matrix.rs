@@ -9,16 +9,9 @@ use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, Key, TestServer, id, signed_by},
-    on_both_engines,
+    harness::{Caller, Engine, Key, TestServer, both_engines, id, one_engine, signed_by},
     surface::{OPERATIONS, Picture, Scene},
 };
-
-on_both_engines!(
-    whoever_is_wrong_gets_nowhere,
-    whoever_is_right_gets_in,
-    a_users_thread_is_closed_to_others_in_the_manager_dialect_too,
-);
 
 /// Stands in what the scene holds; no answer to a wrong caller may show it.
 const MARKER: &str = "marker-7f3a";
@@ -290,6 +283,7 @@ async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value>
     state
 }
 
+#[one_engine]
 async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
     let server = TestServer::start(engine).await;
     let strangers = strangers(&server).await;
@@ -365,6 +359,7 @@ async fn hand_over_profile(server: &TestServer, scene: &mut Scene) {
 }
 
 /// The other half: were everybody refused everywhere, the first half would pass.
+#[one_engine]
 async fn whoever_is_right_gets_in(engine: Engine) {
     let server = TestServer::start(engine).await;
     for kind in KINDS {
@@ -384,6 +379,7 @@ async fn whoever_is_right_gets_in(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_users_thread_is_closed_to_others_in_the_manager_dialect_too(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let scene = scene(&server, MARKER).await;

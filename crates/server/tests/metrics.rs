@@ -2,17 +2,7 @@
 
 use serde_json::json;
 
-use crate::{
-    harness::{Agent, Engine, TestServer, Wire, eventually, introduction},
-    on_both_engines,
-};
-
-on_both_engines!(
-    what_happens_is_counted,
-    every_refusal_is_counted_by_its_rule,
-    what_happens_in_the_mesh_is_counted,
-    only_the_operator_reads_it_unless_it_is_opened,
-);
+use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually, introduction, one_engine};
 
 /// The value of a line that begins with this; 0 where there is none.
 pub async fn value(server: &TestServer, line: &str) -> f64 {
@@ -21,6 +11,7 @@ pub async fn value(server: &TestServer, line: &str) -> f64 {
     found.unwrap_or_default()
 }
 
+#[both_engines]
 async fn what_happens_is_counted(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start("hello").await;
@@ -51,6 +42,7 @@ async fn what_happens_is_counted(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn every_refusal_is_counted_by_its_rule(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.followers_max = 0).await;
     let run_id = server.create_run().await;
@@ -68,6 +60,7 @@ async fn every_refusal_is_counted_by_its_rule(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn what_happens_in_the_mesh_is_counted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
@@ -98,6 +91,7 @@ async fn what_happens_in_the_mesh_is_counted(engine: Engine) {
     drop(fresh);
 }
 
+#[one_engine]
 async fn only_the_operator_reads_it_unless_it_is_opened(engine: Engine) {
     let closed = TestServer::with(engine, |setup| {
         setup.token("platform", "client", &["hwlab"]);

@@ -4,16 +4,7 @@
 use ostler_protocol::{FailureKind::SchemaInvalid, limits::PAGE_ITEMS_MAX};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Agent, Caller, Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    pages_of_every_list_hold_every_item_once,
-    a_cursor_opens_only_its_own_list,
-    every_list_states_its_limit,
-);
+use crate::harness::{Agent, Caller, Engine, TestServer, both_engines, id, one_engine};
 
 /// How many of each there are: more than two pages of most sizes.
 const ITEMS: usize = 11;
@@ -107,6 +98,7 @@ impl Scene {
     }
 }
 
+#[both_engines]
 async fn pages_of_every_list_hold_every_item_once(engine: Engine) {
     let scene = Scene::set(engine).await;
     for list in scene.lists() {
@@ -149,6 +141,7 @@ fn list_length((path, ..): &List) -> usize {
     if path.contains("readerId") { 1 } else { ITEMS }
 }
 
+#[one_engine]
 async fn a_cursor_opens_only_its_own_list(engine: Engine) {
     let scene = Scene::set(engine).await;
     let mut cursors: Vec<(List, String)> = vec![];
@@ -167,6 +160,7 @@ async fn a_cursor_opens_only_its_own_list(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn every_list_states_its_limit(engine: Engine) {
     let scene = Scene::set(engine).await;
     let document = serde_json::to_value(ostler_server::openapi()).unwrap();

@@ -8,16 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{
-    harness::{Engine, PATIENCE, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_head_that_does_not_come_is_given_up,
-    a_body_that_does_not_come_is_refused,
-    idle_connections_make_room,
-);
+use crate::harness::{Engine, PATIENCE, TestServer, one_engine};
 
 /// Everything the server says until it hangs up.
 async fn until_closed(socket: &mut TcpStream) -> String {
@@ -26,6 +17,7 @@ async fn until_closed(socket: &mut TcpStream) -> String {
     String::from_utf8(said).unwrap()
 }
 
+#[one_engine]
 async fn a_head_that_does_not_come_is_given_up(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.head_ms = 1_000).await;
     let started = Instant::now();
@@ -36,6 +28,7 @@ async fn a_head_that_does_not_come_is_given_up(engine: Engine) {
     server.get("/health").await.with_status(200);
 }
 
+#[one_engine]
 async fn a_body_that_does_not_come_is_refused(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.body_ms = 100).await;
     let mut slow = TcpStream::connect(server.address()).await.unwrap();
@@ -55,6 +48,7 @@ async fn a_body_that_does_not_come_is_refused(engine: Engine) {
     assert_eq!(server.get("/api/v1/runs").await.ok()["runs"], serde_json::json!([]));
 }
 
+#[one_engine]
 async fn idle_connections_make_room(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.limits.connections_max = 3;

@@ -3,23 +3,7 @@
 use ostler_protocol::{FailureKind::*, limits::PERMISSIONS_OPEN_MAX};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, Played, TestServer, ask_body, eventually},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_request_is_listed_and_answered_once,
-    a_denial_is_an_answer_too,
-    an_answer_must_name_the_digest_and_an_option,
-    the_same_answer_again_is_fine_and_another_is_refused,
-    a_deadline_resolves_as_cancelled,
-    a_cancel_resolves_as_cancelled,
-    a_commands_end_resolves_what_it_asked,
-    a_request_that_makes_no_sense_counts_as_denied,
-    a_permission_id_is_used_once,
-    open_requests_have_a_bound,
-);
+use crate::harness::{Engine, Played, TestServer, ask_body, both_engines, eventually};
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -41,6 +25,7 @@ async fn only(server: &TestServer, run_id: &str) -> Value {
     list[0].clone()
 }
 
+#[both_engines]
 async fn a_request_is_listed_and_answered_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -66,6 +51,7 @@ async fn a_request_is_listed_and_answered_once(engine: Engine) {
     assert_eq!(resolved[0]["commandId"], command_id.as_str());
 }
 
+#[both_engines]
 async fn a_denial_is_an_answer_too(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -74,6 +60,7 @@ async fn a_denial_is_an_answer_too(engine: Engine) {
     assert_eq!((&answered["status"], &answered["optionId"]), (&json!("denied"), &json!("no")));
 }
 
+#[both_engines]
 async fn an_answer_must_name_the_digest_and_an_option(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -92,6 +79,7 @@ async fn an_answer_must_name_the_digest_and_an_option(engine: Engine) {
     assert_eq!(server.events(&runner.run_id).await, before);
 }
 
+#[both_engines]
 async fn the_same_answer_again_is_fine_and_another_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -117,6 +105,7 @@ async fn resolved(server: &TestServer, run_id: &str, by: &str) {
     assert_eq!(server.events_of(run_id, "permission_resolved").await.len(), 1);
 }
 
+#[both_engines]
 async fn a_deadline_resolves_as_cancelled(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -130,6 +119,7 @@ async fn a_deadline_resolves_as_cancelled(engine: Engine) {
     assert_eq!(server.command(&runner.run_id, &command_id).await["state"], "running");
 }
 
+#[both_engines]
 async fn a_cancel_resolves_as_cancelled(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -140,6 +130,7 @@ async fn a_cancel_resolves_as_cancelled(engine: Engine) {
     assert_eq!(server.command(&runner.run_id, &command_id).await["state"], "running");
 }
 
+#[both_engines]
 async fn a_commands_end_resolves_what_it_asked(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -149,6 +140,7 @@ async fn a_commands_end_resolves_what_it_asked(engine: Engine) {
     assert_eq!(server.result(&runner.run_id, &command_id).await["openPermissions"], json!([]));
 }
 
+#[both_engines]
 async fn a_request_that_makes_no_sense_counts_as_denied(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -195,6 +187,7 @@ async fn a_request_that_makes_no_sense_counts_as_denied(engine: Engine) {
     assert_eq!(server.result(&runner.run_id, &command_id).await["liveness"]["phase"], "waiting-model");
 }
 
+#[both_engines]
 async fn a_permission_id_is_used_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
@@ -213,6 +206,7 @@ async fn a_permission_id_is_used_once(engine: Engine) {
     assert_eq!(server.result(&runner.run_id, &command_id).await["liveness"]["phase"], "waiting-model");
 }
 
+#[both_engines]
 async fn open_requests_have_a_bound(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;

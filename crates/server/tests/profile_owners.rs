@@ -9,26 +9,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::{
-    harness::{Answer, Caller, Engine, Setup, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_client_token_reads_the_status_of_profiles_and_changes_nothing,
-    a_tenant_neither_sees_nor_uses_another_tenants_profile,
-    each_tenants_run_carries_its_own_key_to_its_own_server,
-    a_name_of_the_operators_cannot_be_taken,
-    a_name_that_becomes_the_operators_means_the_operators_profile,
-    a_tenants_profile_names_no_program_unless_the_operator_allows_it,
-    a_tenants_profile_reaches_no_inner_address,
-    another_destination_drops_the_credential_and_asks_for_it_again,
-    every_change_is_recorded_without_a_value,
-    a_provide_token_manages_profiles_and_does_nothing_else,
-    a_token_of_several_tenants_says_whose_profile_it_means,
-    a_tenant_has_a_bounded_number_of_profiles,
-    a_profile_that_was_deleted_comes_back_without_its_credential,
-);
+use crate::harness::{Answer, Caller, Engine, Setup, TestServer, both_engines, id, run_body};
 
 const KEY: &str = "pl4nted-key-0123456789";
 
@@ -112,6 +93,7 @@ async fn provider() -> (String, Arc<Mutex<String>>) {
     (url, heard)
 }
 
+#[both_engines]
 async fn a_client_token_reads_the_status_of_profiles_and_changes_nothing(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     let client = server.caller("hwlab");
@@ -139,6 +121,7 @@ async fn a_client_token_reads_the_status_of_profiles_and_changes_nothing(engine:
     client.post("/api/v1/runs", &run_of("hwlab", "own")).await.with_status(201);
 }
 
+#[both_engines]
 async fn a_tenant_neither_sees_nor_uses_another_tenants_profile(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     let (ours, theirs) = (server.caller("hwlab-keys"), server.caller("unidesk-keys"));
@@ -180,6 +163,7 @@ async fn a_tenant_neither_sees_nor_uses_another_tenants_profile(engine: Engine) 
     assert_eq!(ours.get(&path("mine", "")).await.ok()["configured"], true);
 }
 
+#[both_engines]
 async fn each_tenants_run_carries_its_own_key_to_its_own_server(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         two_tenants(setup);
@@ -203,6 +187,7 @@ async fn each_tenants_run_carries_its_own_key_to_its_own_server(engine: Engine) 
     assert!(sent[1].contains(&format!("{KEY}-unidesk")) && !sent[1].contains("hwlab"), "{}", sent[1]);
 }
 
+#[both_engines]
 async fn a_name_of_the_operators_cannot_be_taken(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     let tenant = server.caller("hwlab-keys");
@@ -218,6 +203,7 @@ async fn a_name_of_the_operators_cannot_be_taken(engine: Engine) {
     assert_eq!(names(&server).await, [("shared".to_owned(), Value::Null)]);
 }
 
+#[both_engines]
 async fn a_name_that_becomes_the_operators_means_the_operators_profile(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     let tenant = server.caller("hwlab-keys");
@@ -236,6 +222,7 @@ async fn a_name_that_becomes_the_operators_means_the_operators_profile(engine: E
     assert_eq!(names(&server).await, [("mine".to_owned(), Value::Null)]);
 }
 
+#[both_engines]
 async fn a_tenants_profile_names_no_program_unless_the_operator_allows_it(engine: Engine) {
     let mut server = TestServer::with(engine, two_tenants).await;
     let programs = [
@@ -276,6 +263,7 @@ async fn a_tenants_profile_names_no_program_unless_the_operator_allows_it(engine
     assert_eq!((&seen["configured"], &seen["failureKind"]), (&json!(false), &json!("tenant-policy-denied")));
 }
 
+#[both_engines]
 async fn a_tenants_profile_reaches_no_inner_address(engine: Engine) {
     let mut server = TestServer::with(engine, |setup| {
         two_tenants(setup);
@@ -315,6 +303,7 @@ async fn a_tenants_profile_reaches_no_inner_address(engine: Engine) {
     assert_eq!(*sent.lock().unwrap(), "");
 }
 
+#[both_engines]
 async fn another_destination_drops_the_credential_and_asks_for_it_again(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let ((first, sent_first), (second, sent_second)) = (provider().await, provider().await);
@@ -357,6 +346,7 @@ async fn another_destination_drops_the_credential_and_asks_for_it_again(engine: 
     }
 }
 
+#[both_engines]
 async fn every_change_is_recorded_without_a_value(engine: Engine) {
     let mut server = TestServer::with(engine, two_tenants).await;
     let tenant = server.caller("hwlab-keys").clone();
@@ -399,6 +389,7 @@ async fn every_change_is_recorded_without_a_value(engine: Engine) {
     assert_eq!([first["changes"].as_array().unwrap().clone(), rest].concat(), all);
 }
 
+#[both_engines]
 async fn a_provide_token_manages_profiles_and_does_nothing_else(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         two_tenants(setup);
@@ -434,6 +425,7 @@ async fn a_provide_token_manages_profiles_and_does_nothing_else(engine: Engine) 
         .refused_by(SchemaInvalid, "tenants");
 }
 
+#[both_engines]
 async fn a_token_of_several_tenants_says_whose_profile_it_means(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("both", "provide", &["hwlab", "unidesk"])).await;
     let both = server.caller("both");
@@ -451,6 +443,7 @@ async fn a_token_of_several_tenants_says_whose_profile_it_means(engine: Engine) 
     server.call("PUT", &at, &files("x")).await.refused_by(TenantPolicyDenied, "tenant-allow-list");
 }
 
+#[both_engines]
 async fn a_tenant_has_a_bounded_number_of_profiles(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     let tenant = server.caller("hwlab-keys");
@@ -463,6 +456,7 @@ async fn a_tenant_has_a_bounded_number_of_profiles(engine: Engine) {
     put_config(&server, "one-more", "").await.with_status(200);
 }
 
+#[both_engines]
 async fn a_profile_that_was_deleted_comes_back_without_its_credential(engine: Engine) {
     let server = TestServer::with(engine, two_tenants).await;
     for (caller, profile) in [(&*server, "codex"), (server.caller("hwlab-keys"), "mine")] {

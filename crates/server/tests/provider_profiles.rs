@@ -4,32 +4,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Answer, Caller, Engine, TestServer, eventually, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    built_in_profiles_are_always_listed,
-    a_credential_is_kept_and_never_shown,
-    a_key_alone_is_enough_for_codex,
-    a_new_config_keeps_the_credential,
-    the_same_again_changes_nothing,
-    a_change_for_another_version_is_refused,
-    credentials_put_at_once_leave_one_whole,
-    what_is_no_credential_changes_nothing,
-    an_unknown_profile_is_nobody_elses,
-    a_deleted_profile_is_gone,
-    a_damaged_secret_is_said_to_be_so,
-    secrets_outlive_the_server,
-    a_run_without_its_secret_is_refused_before_anything_starts,
-    a_secret_deleted_before_the_runner_started_ends_the_turn,
-    a_profile_that_has_a_credential_wants_it_named,
-    a_trial_is_an_ordinary_run_that_outlives_the_server,
-    a_failed_trial_is_shown_until_the_secret_changes,
-    homes_left_behind_are_swept,
-    a_config_that_would_show_a_key_is_refused,
-);
+use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, eventually, id, run_body};
 
 const KEY: &str = "pl4nted-key-0123456789";
 
@@ -69,6 +44,7 @@ async fn profiles(caller: &Caller) -> Vec<Value> {
     caller.get("/api/v1/provider-profiles").await.with_status(200)["providerProfiles"].as_array().unwrap().clone()
 }
 
+#[both_engines]
 async fn built_in_profiles_are_always_listed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let all = profiles(&server).await;
@@ -84,6 +60,7 @@ async fn built_in_profiles_are_always_listed(engine: Engine) {
     assert_eq!((&all[0]["agent"], &all[4]["agent"]), (&json!("codex"), &json!("model")));
 }
 
+#[both_engines]
 async fn a_credential_is_kept_and_never_shown(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
     let platform = server.caller("platform");
@@ -105,6 +82,7 @@ async fn a_credential_is_kept_and_never_shown(engine: Engine) {
     assert!(server.everything_kept().iter().all(|(_, bytes)| !bytes.windows(7).any(|part| part == b"pl4nted")));
 }
 
+#[both_engines]
 async fn a_key_alone_is_enough_for_codex(engine: Engine) {
     let server = TestServer::start(engine).await;
     assert_eq!(put(&server, "codex", json!({"apiKey": KEY})).await.with_status(200)["configured"], true);
@@ -118,6 +96,7 @@ async fn a_key_alone_is_enough_for_codex(engine: Engine) {
     assert_eq!(put(&server, "deepseek", json!({"apiKey": KEY})).await.with_status(200)["configured"], true);
 }
 
+#[both_engines]
 async fn a_new_config_keeps_the_credential(engine: Engine) {
     let server = TestServer::start(engine).await;
     let before = put(&server, "mine", files("one")).await.with_status(200);
@@ -130,6 +109,7 @@ async fn a_new_config_keeps_the_credential(engine: Engine) {
     assert_ne!(keyed["credentialHashSuffix"], after["credentialHashSuffix"]);
 }
 
+#[both_engines]
 async fn the_same_again_changes_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let first = put(&server, "mine", files("one")).await.with_status(200);
@@ -138,6 +118,7 @@ async fn the_same_again_changes_nothing(engine: Engine) {
     assert_eq!(put_config(&server, "mine", json!({"config": "model = \"one\""})).await.with_status(200), first);
 }
 
+#[both_engines]
 async fn a_change_for_another_version_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let version = id(&put(&server, "mine", files("one")).await.with_status(200), "resourceVersion");
@@ -159,6 +140,7 @@ async fn a_change_for_another_version_is_refused(engine: Engine) {
     request(&format!("\"{}\"", id(&two, "resourceVersion"))).await.with_status(200);
 }
 
+#[both_engines]
 async fn credentials_put_at_once_leave_one_whole(engine: Engine) {
     let server = TestServer::start(engine).await;
     let marks: Vec<_> = (0..16).map(|at| format!("m{at}")).collect();
@@ -173,6 +155,7 @@ async fn credentials_put_at_once_leave_one_whole(engine: Engine) {
     assert_eq!(whole["resourceVersion"], left["resourceVersion"], "both files are of the same put");
 }
 
+#[both_engines]
 async fn what_is_no_credential_changes_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let before = put(&server, "mine", files("one")).await.with_status(200);
@@ -200,6 +183,7 @@ async fn what_is_no_credential_changes_nothing(engine: Engine) {
     assert_eq!(server.get(&path("mine")).await.ok(), before);
 }
 
+#[both_engines]
 async fn an_unknown_profile_is_nobody_elses(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "codex", json!({"apiKey": KEY})).await.with_status(200);
@@ -212,6 +196,7 @@ async fn an_unknown_profile_is_nobody_elses(engine: Engine) {
     assert!(refused.message.contains("no profile \"codex-2\""), "{}", refused.message);
 }
 
+#[both_engines]
 async fn a_deleted_profile_is_gone(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "mine", files("one")).await.with_status(200);
@@ -225,6 +210,7 @@ async fn a_deleted_profile_is_gone(engine: Engine) {
     assert_eq!(profiles(&server).await.len(), 5);
 }
 
+#[both_engines]
 async fn a_damaged_secret_is_said_to_be_so(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "mine", files("one")).await.with_status(200);
@@ -238,6 +224,7 @@ async fn a_damaged_secret_is_said_to_be_so(engine: Engine) {
     put(&server, "mine", files("two")).await.with_status(200);
 }
 
+#[both_engines]
 async fn secrets_outlive_the_server(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let before = put(&server, "mine", files("one")).await.with_status(200);
@@ -249,6 +236,7 @@ async fn secrets_outlive_the_server(engine: Engine) {
     assert!(!server.command(&run_id, &command_id).await.to_string().contains("pl4nted"));
 }
 
+#[both_engines]
 async fn a_run_without_its_secret_is_refused_before_anything_starts(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let mut whole = run_of("deepseek");
@@ -265,6 +253,7 @@ async fn a_run_without_its_secret_is_refused_before_anything_starts(engine: Engi
     server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
 }
 
+#[both_engines]
 async fn a_secret_deleted_before_the_runner_started_ends_the_turn(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     put(&server, "deepseek", files("one")).await.with_status(200);
@@ -279,6 +268,7 @@ async fn a_secret_deleted_before_the_runner_started_ends_the_turn(engine: Engine
     assert!(id(&result, "blocker").contains("deepseek"), "{result}");
 }
 
+#[both_engines]
 async fn a_profile_that_has_a_credential_wants_it_named(engine: Engine) {
     let server = TestServer::start(engine).await;
     let unnamed = || {
@@ -293,6 +283,7 @@ async fn a_profile_that_has_a_credential_wants_it_named(engine: Engine) {
     server.post("/api/v1/runs", &run_of("model")).await.with_status(201);
 }
 
+#[both_engines]
 async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
     let mut server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
     let version = put(&server, "mine", files("one")).await.with_status(200)["resourceVersion"].clone();
@@ -319,6 +310,7 @@ async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
     server.get(&format!("{}/validations/val_{:032x}", path("mine"), 0)).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_failed_trial_is_shown_until_the_secret_changes(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "mine", files("one")).await.with_status(200);
@@ -337,6 +329,7 @@ async fn a_failed_trial_is_shown_until_the_secret_changes(engine: Engine) {
     assert_ne!(fixed["validation"]["resourceVersion"], fixed["resourceVersion"]);
 }
 
+#[both_engines]
 async fn homes_left_behind_are_swept(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let homes = server.config.server.data_dir.clone().unwrap().join("homes");
@@ -351,6 +344,7 @@ async fn homes_left_behind_are_swept(engine: Engine) {
     eventually("the homes are gone", async || (std::fs::read_dir(&homes).unwrap().count() == 0).then_some(())).await;
 }
 
+#[both_engines]
 async fn a_config_that_would_show_a_key_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let acp = |word: &str| json!({"config": format!("[ostler]\nagent = \"acp\"\ncommand = [\"agent\", \"{word}\"]")});

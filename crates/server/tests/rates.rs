@@ -4,18 +4,7 @@ use ostler_protocol::FailureKind::*;
 use ostler_server::rates::Rates;
 use serde_json::json;
 
-use crate::{
-    harness::{Answer, Caller, Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(
-    nothing_is_limited_by_default,
-    whoever_comes_too_often_is_told_when_to_come_again,
-    tiers_and_callers_do_not_share,
-    strangers_are_counted_by_where_they_come_from,
-    the_runner_inside_is_never_limited,
-);
+use crate::harness::{Answer, Caller, Engine, TestServer, one_engine};
 
 /// Three at once, and one a second, of everything.
 const THREE: Rates = Rates {
@@ -46,6 +35,7 @@ async fn list(caller: &Caller) -> Answer {
     caller.get("/api/v1/runs").await
 }
 
+#[one_engine]
 async fn nothing_is_limited_by_default(engine: Engine) {
     let server = TestServer::start(engine).await;
     for _ in 0..300 {
@@ -55,6 +45,7 @@ async fn nothing_is_limited_by_default(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn whoever_comes_too_often_is_told_when_to_come_again(engine: Engine) {
     let server = limited(engine).await;
     let a = server.caller("a");
@@ -86,6 +77,7 @@ async fn whoever_comes_too_often_is_told_when_to_come_again(engine: Engine) {
     list(a).await.refused(RateLimited);
 }
 
+#[one_engine]
 async fn tiers_and_callers_do_not_share(engine: Engine) {
     let server = limited(engine).await;
     let (a, b, runner) = (server.caller("a"), server.caller("b"), server.caller("runner"));
@@ -116,6 +108,7 @@ async fn tiers_and_callers_do_not_share(engine: Engine) {
     list(runner).await.with_status(200);
 }
 
+#[one_engine]
 async fn strangers_are_counted_by_where_they_come_from(engine: Engine) {
     let server = limited(engine).await;
     for guess in 0..3 {
@@ -132,6 +125,7 @@ async fn strangers_are_counted_by_where_they_come_from(engine: Engine) {
     server.with_token(None).get("/health").await.refused(RateLimited);
 }
 
+#[one_engine]
 async fn the_runner_inside_is_never_limited(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 64;

@@ -6,24 +6,11 @@ use sqlx::{Connection, Executor, PgConnection};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
-    harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, eventually, id},
+    harness::{Caller, Engine, HookReceiver, Setup, Socket, TestServer, both_engines, eventually, id},
     metrics::value,
-    on_both_engines,
     relations::manifest,
     sockets::{HUMAN, is_open, user},
 };
-
-on_both_engines!(
-    whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_they_answer,
-    a_silent_change_asks_nobody,
-    somebody_who_was_away_is_asked_once_for_all_that_changed,
-    the_agent_hears_of_it_until_everybody_has_answered,
-    the_agent_hears_of_it_whatever_versions_people_consented_to,
-    the_agents_webhook_is_told_of_every_break_and_of_nothing_else,
-    the_agents_side_hears_what_people_answer,
-    a_store_that_fails_for_a_while_keeps_nobody_from_being_asked,
-    whoever_missed_every_wake_up_is_asked_all_the_same,
-);
 
 fn first() -> Value {
     manifest(&[("notes:read", "low")])
@@ -85,6 +72,7 @@ async fn connect(server: &TestServer, who: &Caller) -> Socket {
     socket
 }
 
+#[both_engines]
 async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_they_answer(engine: Engine) {
     let scene = Scene::set(engine).await;
     let ((_, ada), (_, bob)) = (user(&scene.server, "ada").await, user(&scene.server, "bob").await);
@@ -108,6 +96,7 @@ async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_
     is_open(&mut bobs).await;
 }
 
+#[both_engines]
 async fn a_silent_change_asks_nobody(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -119,6 +108,7 @@ async fn a_silent_change_asks_nobody(engine: Engine) {
     assert_eq!(socket.hear().await["new_manifest_version"], 3, "the first that is told");
 }
 
+#[both_engines]
 async fn somebody_who_was_away_is_asked_once_for_all_that_changed(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -143,6 +133,7 @@ async fn somebody_who_was_away_is_asked_once_for_all_that_changed(engine: Engine
     }
 }
 
+#[both_engines]
 async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -161,6 +152,7 @@ async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
     is_open(&mut Socket::introduce(&scene.server, "/ws/agent", &agent).await.0).await;
 }
 
+#[both_engines]
 async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -185,6 +177,7 @@ async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Eng
     assert_eq!(told["scopes_requiring_reauth"], json!(["notes:write"]));
 }
 
+#[both_engines]
 async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: Engine) {
     let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
     let path = format!("/agents/{}/webhook", scene.agent_id);
@@ -200,6 +193,7 @@ async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: E
     assert_eq!(body["payload"], payload);
 }
 
+#[both_engines]
 async fn the_agents_side_hears_what_people_answer(engine: Engine) {
     let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
     let (user_id, ada) = user(&scene.server, "ada").await;
@@ -241,6 +235,7 @@ async fn the_agents_side_hears_what_people_answer(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -258,6 +253,7 @@ async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: En
     assert_eq!(socket.hear().await["new_manifest_version"], 2);
 }
 
+#[both_engines]
 async fn whoever_missed_every_wake_up_is_asked_all_the_same(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_reread_ms = 10).await;
     let scene = Scene::of(server).await;

@@ -10,33 +10,7 @@ use ostler_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Answer, Caller, Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_relation_grants_what_was_asked_for_and_nothing_by_default,
-    a_grant_of_what_the_agent_does_not_declare_is_refused,
-    the_same_relation_again_is_the_same_and_another_is_refused,
-    a_changed_agent_is_asked_about_and_its_scopes_wait,
-    an_answer_must_name_the_manifest_that_was_seen,
-    taking_back_needs_no_hash,
-    a_scope_that_was_removed_and_came_back_is_not_granted,
-    a_lowered_sensitivity_stays_high_for_whoever_consented_to_it,
-    a_preset_scope_is_never_less_sensitive_than_its_floor,
-    somebody_who_was_away_is_asked_once_against_their_last_consent,
-    everybody_with_something_to_answer_is_told_what_concerns_them,
-    a_grant_for_one_call_and_one_for_a_time_end,
-    a_refusal_is_remembered,
-    a_relation_ends_for_good_and_can_be_begun_anew,
-    relations_are_seen_by_their_person_alone,
-    every_answer_leaves_a_receipt_with_the_words_that_were_shown,
-    an_exported_ledger_proves_itself_and_shows_what_was_changed,
-    answers_at_once_leave_one_chain,
-    limits_of_a_grant_are_held,
-    one_person_has_so_many_relations_and_no_more,
-);
+use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, id};
 
 /// How a scope is declared: its id and how sensitive it is.
 type Declared<'a> = (&'a str, &'a str);
@@ -104,6 +78,7 @@ async fn answer(who: &Caller, relation_id: &str, body: &Value) -> Answer {
     who.patch(&format!("/h2a/relations/{relation_id}"), body).await
 }
 
+#[both_engines]
 async fn a_relation_grants_what_was_asked_for_and_nothing_by_default(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "medium")])).await;
     let (ada, bob) = (scene.person("ada").await, scene.person("bob").await);
@@ -119,6 +94,7 @@ async fn a_relation_grants_what_was_asked_for_and_nothing_by_default(engine: Eng
     assert_eq!(listed["relations"], json!([seen]));
 }
 
+#[both_engines]
 async fn a_grant_of_what_the_agent_does_not_declare_is_refused(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let asked = |scopes: Value| json!({"agent_id": scene.agent_id, "granted_scopes": scopes});
@@ -135,6 +111,7 @@ async fn a_grant_of_what_the_agent_does_not_declare_is_refused(engine: Engine) {
     assert_eq!(scene.server.get("/h2a/receipts").await.text, "", "what is refused leaves no receipt");
 }
 
+#[both_engines]
 async fn the_same_relation_again_is_the_same_and_another_is_refused(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let body = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"]});
@@ -146,6 +123,7 @@ async fn the_same_relation_again_is_the_same_and_another_is_refused(engine: Engi
     assert_eq!(refused.details["relation_id"], made["id"]);
 }
 
+#[both_engines]
 async fn a_changed_agent_is_asked_about_and_its_scopes_wait(engine: Engine) {
     let two = [("notes:read", "low"), ("notes:write", "medium")];
     let scene = Scene::set(engine, &with_tool(manifest(&two), "notes:write", &[])).await;
@@ -167,6 +145,7 @@ async fn a_changed_agent_is_asked_about_and_its_scopes_wait(engine: Engine) {
     ada.post(&path, &used).await.with_status(200);
 }
 
+#[both_engines]
 async fn an_answer_must_name_the_manifest_that_was_seen(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &[]).await;
@@ -194,6 +173,7 @@ async fn an_answer_must_name_the_manifest_that_was_seen(engine: Engine) {
     scene.person("ada").await.post("/h2a/relations", &other).await.refused_by(StateConflict, "version-conflict");
 }
 
+#[both_engines]
 async fn taking_back_needs_no_hash(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read", "notes:write"]).await;
@@ -214,6 +194,7 @@ async fn taking_back_needs_no_hash(engine: Engine) {
     assert_eq!((&last["act"], &last["scopes"]), (&json!("narrowed"), &json!([])));
 }
 
+#[both_engines]
 async fn a_scope_that_was_removed_and_came_back_is_not_granted(engine: Engine) {
     let both = manifest(&[("notes:read", "low"), ("shell:exec", "high")]);
     let scene = Scene::set(engine, &both).await;
@@ -228,6 +209,7 @@ async fn a_scope_that_was_removed_and_came_back_is_not_granted(engine: Engine) {
     assert_eq!(seen["scopes_requiring_reauth"], json!(["shell:exec"]));
 }
 
+#[both_engines]
 async fn a_lowered_sensitivity_stays_high_for_whoever_consented_to_it(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("shell:exec", "high")])).await;
     let one = scene.grant(&scene.server, &["shell:exec"]).await;
@@ -239,6 +221,7 @@ async fn a_lowered_sensitivity_stays_high_for_whoever_consented_to_it(engine: En
     assert_eq!(relation(&later, &other).await["scopes"][0]["sensitivity"], "low");
 }
 
+#[both_engines]
 async fn a_preset_scope_is_never_less_sensitive_than_its_floor(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("location:read", "high")])).await;
     let one = scene.grant(&scene.server, &["location:read"]).await;
@@ -248,6 +231,7 @@ async fn a_preset_scope_is_never_less_sensitive_than_its_floor(engine: Engine) {
     assert_eq!(relation(&scene.server, &one).await["scopes"][0]["sensitivity"], "high");
 }
 
+#[both_engines]
 async fn somebody_who_was_away_is_asked_once_against_their_last_consent(engine: Engine) {
     let one = [("notes:read", "low")];
     let scene = Scene::set(engine, &with_tool(manifest(&one), "notes:read", &[])).await;
@@ -272,6 +256,7 @@ async fn somebody_who_was_away_is_asked_once_against_their_last_consent(engine: 
     assert_eq!(scene.server.get("/h2a/pending").await.ok()["pending"], json!([]));
 }
 
+#[both_engines]
 async fn everybody_with_something_to_answer_is_told_what_concerns_them(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "low")])).await;
     let people = [scene.person("ada").await, scene.person("bob").await, scene.person("eve").await];
@@ -294,6 +279,7 @@ async fn everybody_with_something_to_answer_is_told_what_concerns_them(engine: E
     assert_eq!(ended.get("/h2a/pending").await.ok()["pending"], json!([]));
 }
 
+#[both_engines]
 async fn a_grant_for_one_call_and_one_for_a_time_end(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "low")])).await;
     let terms = json!({"notes:read": {"once": true}, "notes:write": {"expires_in_ms": 60_000}});
@@ -326,6 +312,7 @@ async fn a_grant_for_one_call_and_one_for_a_time_end(engine: Engine) {
     assert_eq!((&used["used_scope"], &used["call_id"]), (&json!("notes:read"), &json!("call_2")));
 }
 
+#[both_engines]
 async fn a_refusal_is_remembered(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("shell:exec", "high")])).await;
     let body = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"], "denied_scopes": ["shell:exec"]});
@@ -342,6 +329,7 @@ async fn a_refusal_is_remembered(engine: Engine) {
     assert_eq!(changed["denied_scopes"], json!([]));
 }
 
+#[both_engines]
 async fn a_relation_ends_for_good_and_can_be_begun_anew(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
@@ -358,6 +346,7 @@ async fn a_relation_ends_for_good_and_can_be_begun_anew(engine: Engine) {
     assert_eq!(relation(&scene.server, &next).await["granted_scopes"], json!([]));
 }
 
+#[both_engines]
 async fn relations_are_seen_by_their_person_alone(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let (ada, bob) = (scene.person("ada").await, scene.person("bob").await);
@@ -377,6 +366,7 @@ async fn relations_are_seen_by_their_person_alone(engine: Engine) {
     assert_eq!(relation(&ada, &one).await["granted_scopes"], json!(["notes:read"]));
 }
 
+#[both_engines]
 async fn every_answer_leaves_a_receipt_with_the_words_that_were_shown(engine: Engine) {
     let mut first = manifest(&[("notes:write", "low")]);
     let preset =
@@ -414,6 +404,7 @@ async fn ledger(who: &Caller) -> Vec<Value> {
     exported.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+#[both_engines]
 async fn an_exported_ledger_proves_itself_and_shows_what_was_changed(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
@@ -438,6 +429,7 @@ async fn an_exported_ledger_proves_itself_and_shows_what_was_changed(engine: Eng
     assert_eq!(verify(&changed).unwrap_err().line, 2);
 }
 
+#[both_engines]
 async fn answers_at_once_leave_one_chain(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
@@ -455,6 +447,7 @@ async fn answers_at_once_leave_one_chain(engine: Engine) {
     assert_eq!(verifier.receipts, 9);
 }
 
+#[both_engines]
 async fn limits_of_a_grant_are_held(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let asked = |terms: Value| json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"], "terms": terms});
@@ -471,6 +464,7 @@ async fn limits_of_a_grant_are_held(engine: Engine) {
     scene.server.post("/h2a/relations", &longest).await.with_status(201);
 }
 
+#[both_engines]
 async fn one_person_has_so_many_relations_and_no_more(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let others = format!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use ostler_server::{Config, Server};
+use ostler_testkit::scratch;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -208,17 +209,17 @@ async fn a_lease_is_swept_once() {
 }
 
 async fn servers_that_start_together_on_an_empty_database_all_start() {
-    let database = Database::create().await;
+    let database = Database::empty();
     let clock = Arc::new(TestClock::default());
     let start = |data_dir: &TempDir| {
         let mut config = Config::default();
         config.server.listen = "127.0.0.1:0".into();
         config.server.data_dir = Some(data_dir.path().to_owned());
-        config.store.database_url = Some(database.url.clone().into());
+        config.store.database_url = Some(database.url().into());
         config.runner.slots = 0;
         Server::start_with(config, clock.clone())
     };
-    let homes: Vec<_> = (0..4).map(|_| TempDir::new().unwrap()).collect();
+    let homes: Vec<_> = (0..4).map(|_| scratch::in_memory()).collect();
     let servers: Vec<_> = join_all(homes.iter().map(start)).await.into_iter().map(Result::unwrap).collect();
     let run_id = Caller::new(&servers[0]).create_run().await;
     for server in &servers {

@@ -2,29 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, eventually, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_plain_prompt_is_echoed,
-    a_script_says_and_calls_tools,
-    commands_of_a_run_are_worked_off_in_order,
-    a_waiting_turn_is_cancelled_at_once,
-    cancelling_the_run_stops_its_runner,
-    a_script_fails_with_the_kind_it_names,
-    a_malformed_script_says_which_step,
-    an_allowed_question_lets_the_turn_go_on,
-    a_denied_question_blocks_the_turn,
-    an_unanswered_question_blocks_the_turn,
-    a_steer_reaches_the_waiting_turn,
-    an_interrupt_stops_the_turn,
-    a_profile_without_an_agent_says_so,
-    a_crashed_turn_is_run_again_as_the_next_attempt,
-    a_turn_that_always_crashes_is_given_up,
-    a_runner_that_lost_its_lease_is_replaced,
-);
+use crate::harness::{Engine, TestServer, both_engines, eventually, id};
 
 fn script(steps: Value) -> String {
     json!({"script": steps}).to_string()
@@ -39,6 +17,7 @@ async fn has_said(server: &TestServer, run_id: &str, text: &str) {
     .await;
 }
 
+#[both_engines]
 async fn a_plain_prompt_is_echoed(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start("hello, ostler").await;
@@ -55,6 +34,7 @@ async fn a_plain_prompt_is_echoed(engine: Engine) {
     eventually("the run is idle", async || (server.run(&run_id).await["status"] == "pending").then_some(())).await;
 }
 
+#[both_engines]
 async fn a_script_says_and_calls_tools(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let prompt = script(json!([
@@ -79,6 +59,7 @@ async fn a_script_says_and_calls_tools(engine: Engine) {
     assert_eq!(server.events_of(&run_id, "custom").await.len(), 21);
 }
 
+#[both_engines]
 async fn commands_of_a_run_are_worked_off_in_order(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, first) = server.start(&script(json!([{"wait": 600}, {"say": "first"}]))).await;
@@ -93,6 +74,7 @@ async fn commands_of_a_run_are_worked_off_in_order(engine: Engine) {
     assert_eq!(server.run(&run_id).await["leaseEpoch"], 1, "by one runner");
 }
 
+#[both_engines]
 async fn a_waiting_turn_is_cancelled_at_once(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "begun"}, {"wait": 600_000}]))).await;
@@ -107,6 +89,7 @@ async fn a_waiting_turn_is_cancelled_at_once(engine: Engine) {
     assert_eq!(server.ended(&run_id, &next).await["reply"], "next");
 }
 
+#[both_engines]
 async fn cancelling_the_run_stops_its_runner(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "begun"}, {"wait": 600_000}]))).await;
@@ -123,6 +106,7 @@ async fn cancelling_the_run_stops_its_runner(engine: Engine) {
     assert_eq!(server.run(&run_id).await["status"], "cancelled");
 }
 
+#[both_engines]
 async fn a_script_fails_with_the_kind_it_names(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     for (kind, status) in [
@@ -141,6 +125,7 @@ async fn a_script_fails_with_the_kind_it_names(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_malformed_script_says_which_step(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "a"}, {"sing": "b"}]))).await;
@@ -160,6 +145,7 @@ async fn asking(server: &TestServer) -> (String, String, Value) {
     (run_id, command_id, request)
 }
 
+#[both_engines]
 async fn an_allowed_question_lets_the_turn_go_on(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id, request) = asking(&server).await;
@@ -170,6 +156,7 @@ async fn an_allowed_question_lets_the_turn_go_on(engine: Engine) {
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "deleted");
 }
 
+#[both_engines]
 async fn a_denied_question_blocks_the_turn(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id, request) = asking(&server).await;
@@ -179,6 +166,7 @@ async fn a_denied_question_blocks_the_turn(engine: Engine) {
     assert_eq!(server.events_of(&run_id, "assistant_message").await, Vec::<Value>::new());
 }
 
+#[both_engines]
 async fn an_unanswered_question_blocks_the_turn(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 64;
@@ -193,6 +181,7 @@ async fn an_unanswered_question_blocks_the_turn(engine: Engine) {
     assert_eq!(server.permissions(&run_id).await[0]["resolvedBy"], "deadline");
 }
 
+#[both_engines]
 async fn a_steer_reaches_the_waiting_turn(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "which way?"}, {"awaitSteer": {}}]))).await;
@@ -207,6 +196,7 @@ async fn a_steer_reaches_the_waiting_turn(engine: Engine) {
     assert_eq!(server.steer(&run_id, "too late").await["state"], "blocked");
 }
 
+#[both_engines]
 async fn an_interrupt_stops_the_turn(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "begun"}, {"wait": 600_000}, {"say": "no"}]))).await;
@@ -217,6 +207,7 @@ async fn an_interrupt_stops_the_turn(engine: Engine) {
     assert_eq!(server.ended(&run_id, &id(&interrupt, "commandId")).await["terminalStatus"], "completed");
 }
 
+#[both_engines]
 async fn a_profile_without_an_agent_says_so(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let path = "/api/v1/provider-profiles/codex/credential";
@@ -233,6 +224,7 @@ async fn a_profile_without_an_agent_says_so(engine: Engine) {
     assert!(result["blocker"].as_str().unwrap().contains("codex"), "{result}");
 }
 
+#[both_engines]
 async fn a_crashed_turn_is_run_again_as_the_next_attempt(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let steps = json!([{"say": "before"}, {"tool": {"name": "deploy", "leaveOpen": true}}, {"crash": "once"}]);
@@ -249,6 +241,7 @@ async fn a_crashed_turn_is_run_again_as_the_next_attempt(engine: Engine) {
     assert_eq!(server.command(&run_id, &command_id).await["attemptId"], events[restarted]["payload"]["attemptId"]);
 }
 
+#[both_engines]
 async fn a_turn_that_always_crashes_is_given_up(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "again"}, {"crash": true}]))).await;
@@ -273,6 +266,7 @@ async fn a_turn_that_always_crashes_is_given_up(engine: Engine) {
     assert_eq!(server.run(&run_id).await["leaseEpoch"], 5);
 }
 
+#[both_engines]
 async fn a_runner_that_lost_its_lease_is_replaced(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 64;

@@ -4,25 +4,7 @@
 use ostler_protocol::FailureKind::SchemaInvalid;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(
-    every_field_is_there_from_the_beginning,
-    a_run_without_a_command_has_a_result_too,
-    the_last_authoritative_reply_wins,
-    without_authority_the_last_text_is_shown_as_a_fallback,
-    only_a_completed_command_has_a_reply,
-    truncation_is_passed_on,
-    counts_cover_the_run_and_the_command,
-    tool_calls_are_summed_up,
-    output_and_usage_are_summed_up,
-    a_failed_commands_blocker_says_why,
-    a_long_command_costs_no_more_pages,
-    a_runs_result_is_its_latest_turns,
-);
+use crate::harness::{Engine, TestServer, both_engines};
 
 /// Each field of the envelope, in the state before anything has happened.
 fn fields() -> Vec<&'static str> {
@@ -67,6 +49,7 @@ fn keys(value: &Value) -> Vec<String> {
     keys
 }
 
+#[both_engines]
 async fn every_field_is_there_from_the_beginning(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -98,6 +81,7 @@ async fn every_field_is_there_from_the_beginning(engine: Engine) {
     assert_eq!(done["chainHead"]["sessionSeq"], done["lastSeq"]);
 }
 
+#[both_engines]
 async fn a_run_without_a_command_has_a_result_too(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -118,6 +102,7 @@ fn message(text: &str, is_final: bool, authority: bool) -> Value {
     json!({"messageId": "m", "text": text, "final": is_final, "replyAuthority": authority})
 }
 
+#[both_engines]
 async fn the_last_authoritative_reply_wins(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -146,6 +131,7 @@ async fn the_last_authoritative_reply_wins(engine: Engine) {
     assert_eq!(response["seq"], result["finalAssistantSeq"]);
 }
 
+#[both_engines]
 async fn without_authority_the_last_text_is_shown_as_a_fallback(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -161,6 +147,7 @@ async fn without_authority_the_last_text_is_shown_as_a_fallback(engine: Engine) 
     assert_eq!((&response["final"], &response["replyAuthority"]), (&json!(true), &json!(false)));
 }
 
+#[both_engines]
 async fn only_a_completed_command_has_a_reply(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -176,6 +163,7 @@ async fn only_a_completed_command_has_a_reply(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn truncation_is_passed_on(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -195,6 +183,7 @@ async fn truncation_is_passed_on(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn counts_cover_the_run_and_the_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -219,6 +208,7 @@ async fn counts_cover_the_run_and_the_command(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn tool_calls_are_summed_up(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -252,6 +242,7 @@ async fn tool_calls_are_summed_up(engine: Engine) {
     assert_eq!(result["liveness"]["openToolCalls"], json!([]));
 }
 
+#[both_engines]
 async fn output_and_usage_are_summed_up(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -275,6 +266,7 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     assert_eq!(usage, json!({"totalTokens": 150, "costUsd": 0.75, "turns": 2}));
 }
 
+#[both_engines]
 async fn a_failed_commands_blocker_says_why(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -304,6 +296,7 @@ async fn a_failed_commands_blocker_says_why(engine: Engine) {
     assert_eq!(server.result(&run_id, &cancelled).await["failureKind"], "cancelled");
 }
 
+#[both_engines]
 async fn a_long_command_costs_no_more_pages(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -323,6 +316,7 @@ async fn a_long_command_costs_no_more_pages(engine: Engine) {
     assert_eq!(result["scopedLastSeq"], result["lastSeq"]);
 }
 
+#[both_engines]
 async fn a_runs_result_is_its_latest_turns(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;

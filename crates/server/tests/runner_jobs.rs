@@ -4,23 +4,9 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, eventually, id},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id};
 
-on_both_engines!(
-    a_job_answers_at_once_with_its_whole_identity,
-    the_same_key_orders_no_second_runner,
-    a_job_without_a_command_takes_the_latest,
-    jobs_are_listed_newest_first_and_by_command,
-    a_job_for_what_is_over_is_refused,
-    a_job_runs_its_command_and_says_how_it_ended,
-    a_managers_job_is_not_standing,
-    a_standing_job_starts_a_runner_for_the_next_command,
-    jobs_left_by_a_stopped_server_are_taken_up_again,
-);
-
+#[both_engines]
 async fn a_job_answers_at_once_with_its_whole_identity(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -46,6 +32,7 @@ async fn a_job_answers_at_once_with_its_whole_identity(engine: Engine) {
     assert_eq!(server.get(&id(&job["poll"], "job")).await.ok(), job);
 }
 
+#[both_engines]
 async fn the_same_key_orders_no_second_runner(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -67,6 +54,7 @@ async fn the_same_key_orders_no_second_runner(engine: Engine) {
     assert_eq!(server.create_job(&run_id, &body).await.with_status(200)["runnerJobId"], first["runnerJobId"]);
 }
 
+#[both_engines]
 async fn a_job_without_a_command_takes_the_latest(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -80,6 +68,7 @@ async fn a_job_without_a_command_takes_the_latest(engine: Engine) {
     assert_eq!(bare["commandId"], two.as_str());
 }
 
+#[both_engines]
 async fn jobs_are_listed_newest_first_and_by_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -112,6 +101,7 @@ async fn jobs_are_listed_newest_first_and_by_command(engine: Engine) {
     server.get(&format!("/api/v1/runs/{elsewhere}/runner-jobs/{}", jobs[0])).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_job_for_what_is_over_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -138,6 +128,7 @@ async fn finished(server: &TestServer, job: &Value) -> Value {
     .await
 }
 
+#[both_engines]
 async fn a_job_runs_its_command_and_says_how_it_ended(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
@@ -152,6 +143,7 @@ async fn a_job_runs_its_command_and_says_how_it_ended(engine: Engine) {
     assert_eq!(server.run(&run_id).await["status"], "pending");
 }
 
+#[both_engines]
 async fn a_managers_job_is_not_standing(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
@@ -169,6 +161,7 @@ async fn a_managers_job_is_not_standing(engine: Engine) {
     assert_eq!(server.ended(&run_id, &two).await["reply"], "two");
 }
 
+#[both_engines]
 async fn a_standing_job_starts_a_runner_for_the_next_command(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, one) = server.start("one").await;
@@ -182,6 +175,7 @@ async fn a_standing_job_starts_a_runner_for_the_next_command(engine: Engine) {
     assert_eq!(jobs["runnerJobs"][0]["standing"], true);
 }
 
+#[both_engines]
 async fn jobs_left_by_a_stopped_server_are_taken_up_again(engine: Engine) {
     let mut server = TestServer::with_runner(engine).await;
     let script = json!({"script": [{"say": "begun"}, {"wait": 400}, {"say": "done"}]}).to_string();

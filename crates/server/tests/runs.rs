@@ -3,26 +3,9 @@
 use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, id, run_body},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, both_engines, id, run_body};
 
-on_both_engines!(
-    a_valid_run_reads_back_as_it_was_accepted,
-    each_missing_field_is_refused_by_its_own_rule,
-    a_wrong_tenant_or_backend_is_refused,
-    a_profile_without_its_credential_is_refused,
-    nothing_widens_the_execution_policy,
-    a_narrower_policy_is_kept_and_completed,
-    a_refused_run_leaves_nothing_behind,
-    the_same_run_key_gives_the_same_run,
-    a_run_key_with_another_body_is_a_conflict,
-    business_intents_are_only_recorded,
-    a_session_is_reused_by_its_name,
-    a_busy_session_takes_no_second_run,
-);
-
+#[both_engines]
 async fn a_valid_run_reads_back_as_it_was_accepted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();
@@ -57,6 +40,7 @@ async fn refused(server: &TestServer, kind: FailureKind, rule: &str, change: imp
     answer.refused(kind);
 }
 
+#[both_engines]
 async fn each_missing_field_is_refused_by_its_own_rule(engine: Engine) {
     let server = TestServer::start(engine).await;
     for (field, rule) in [
@@ -78,6 +62,7 @@ async fn each_missing_field_is_refused_by_its_own_rule(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_wrong_tenant_or_backend_is_refused(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.policy.projects = vec!["pikasTech/HWLAB".into()];
@@ -108,6 +93,7 @@ fn credential(profile: &str, name: &str, keys: Value) -> Value {
     json!({"secretScope": {"providerCredentials": [{"profile": profile, "secretRef": {"name": name, "keys": keys}}]}})
 }
 
+#[both_engines]
 async fn a_profile_without_its_credential_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     for profile in ["codex", "deepseek", "minimax-m3", "dsflash-go", "some-dynamic-slug"] {
@@ -127,6 +113,7 @@ async fn a_profile_without_its_credential_is_refused(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn nothing_widens_the_execution_policy(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.policy.ceiling.network = ostler_protocol::policy::Network::Disabled;
@@ -163,6 +150,7 @@ async fn nothing_widens_the_execution_policy(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_narrower_policy_is_kept_and_completed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server
@@ -177,6 +165,7 @@ async fn a_narrower_policy_is_kept_and_completed(engine: Engine) {
     assert_eq!(policy["secretScope"]["toolCredentials"][0]["tool"], "github");
 }
 
+#[both_engines]
 async fn a_refused_run_leaves_nothing_behind(engine: Engine) {
     let server = TestServer::start(engine).await;
     refused(&server, SchemaInvalid, "first-command", |body| {
@@ -192,6 +181,7 @@ async fn a_refused_run_leaves_nothing_behind(engine: Engine) {
     assert_eq!(server.get("/api/v1/runs").await.ok()["runs"], json!([]));
 }
 
+#[both_engines]
 async fn the_same_run_key_gives_the_same_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();
@@ -212,6 +202,7 @@ async fn the_same_run_key_gives_the_same_run(engine: Engine) {
     assert_ne!(server.post("/api/v1/runs", &body).await.with_status(201)["runId"], first["runId"]);
 }
 
+#[both_engines]
 async fn a_run_key_with_another_body_is_a_conflict(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();
@@ -223,6 +214,7 @@ async fn a_run_key_with_another_body_is_a_conflict(engine: Engine) {
     assert_eq!(server.get("/api/v1/runs").await.ok()["runs"].as_array().unwrap().len(), 1);
 }
 
+#[both_engines]
 async fn business_intents_are_only_recorded(engine: Engine) {
     let server = TestServer::start(engine).await;
     let intents = json!([{"kind": "hwlab-live-device-mutation", "device": "d1"}]);
@@ -234,6 +226,7 @@ async fn business_intents_are_only_recorded(engine: Engine) {
     assert_eq!(audit[0]["payload"]["executionPolicy"]["sandbox"], "workspace-write");
 }
 
+#[both_engines]
 async fn a_session_is_reused_by_its_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     let named = |body: &mut Value| body["sessionRef"] = json!({"sessionId": "thread-7"});
@@ -262,6 +255,7 @@ async fn a_session_is_reused_by_its_name(engine: Engine) {
     server.post("/api/v1/runs", &body).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_busy_session_takes_no_second_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut body = run_body();

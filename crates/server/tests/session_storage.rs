@@ -5,25 +5,7 @@ use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Answer, Caller, Engine, TestServer, eventually, id, of_program, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_needs,
-    a_run_of_a_program_makes_the_storage_it_needs,
-    what_a_runner_reports_is_kept_and_is_a_fact,
-    only_the_runs_own_runner_reports,
-    evicted_storage_is_gone_and_the_session_takes_no_run,
-    storage_in_use_is_not_evicted,
-    links_that_an_agent_planted_are_not_followed,
-    a_sweep_evicts_what_has_expired_and_is_not_in_use,
-    the_server_sweeps_by_itself,
-    each_use_keeps_storage_for_the_configured_time,
-    storage_that_vanished_counts_as_evicted,
-    what_a_crash_left_behind_is_cleared_by_the_next_start,
-);
+use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, eventually, id, of_program, run_body};
 
 const SHA256: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -75,6 +57,7 @@ async fn changes(server: &TestServer, session_id: &str) -> Vec<Value> {
     facts.map(|event| event["payload"].clone()).collect()
 }
 
+#[both_engines]
 async fn a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_needs(engine: Engine) {
     let server = TestServer::start(engine).await;
     let plain = make(&server, |body| body["storageKind"] = json!("none")).await;
@@ -100,6 +83,7 @@ async fn a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_need
     server.get(&at("nobody", "")).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_run_of_a_program_makes_the_storage_it_needs(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 4;
@@ -118,6 +102,7 @@ async fn a_run_of_a_program_makes_the_storage_it_needs(engine: Engine) {
     assert_eq!(show(&server, &session_id).await["storageKind"], "none");
 }
 
+#[both_engines]
 async fn what_a_runner_reports_is_kept_and_is_a_fact(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let session_id = make(&server, |_| ()).await;
@@ -144,6 +129,7 @@ async fn what_a_runner_reports_is_kept_and_is_a_fact(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn only_the_runs_own_runner_reports(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.token("runner", "runner", &["hwlab"]);
@@ -163,6 +149,7 @@ async fn only_the_runs_own_runner_reports(engine: Engine) {
     server.caller("client").post("/api/v1/sessions/storage/gc", &json!({})).await.refused(Forbidden);
 }
 
+#[both_engines]
 async fn evicted_storage_is_gone_and_the_session_takes_no_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let session_id = make(&server, |_| ()).await;
@@ -185,6 +172,7 @@ async fn evicted_storage_is_gone_and_the_session_takes_no_run(engine: Engine) {
     evict(&server, &plain).await.refused_by(StateConflict, "storage-none");
 }
 
+#[both_engines]
 async fn storage_in_use_is_not_evicted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let session_id = make(&server, |_| ()).await;
@@ -196,6 +184,7 @@ async fn storage_in_use_is_not_evicted(engine: Engine) {
     evict(&server, &session_id).await.with_status(200);
 }
 
+#[both_engines]
 async fn links_that_an_agent_planted_are_not_followed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let session_id = make(&server, |_| ()).await;
@@ -208,6 +197,7 @@ async fn links_that_an_agent_planted_are_not_followed(engine: Engine) {
     assert!(!storage.exists() && outside.path().join("kept").exists());
 }
 
+#[both_engines]
 async fn a_sweep_evicts_what_has_expired_and_is_not_in_use(engine: Engine) {
     let server = TestServer::start(engine).await;
     let expires = |time: &'static str| move |body: &mut Value| body["expiresAt"] = json!(time);
@@ -237,6 +227,7 @@ async fn a_sweep_evicts_what_has_expired_and_is_not_in_use(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn the_server_sweeps_by_itself(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 10).await;
     let session_id = make(&server, |body| body["expiresAt"] = json!("2026-01-01T00:00:01Z")).await;
@@ -245,6 +236,7 @@ async fn the_server_sweeps_by_itself(engine: Engine) {
     assert_eq!(show(&server, &session_id).await["storageKind"], "evicted");
 }
 
+#[both_engines]
 async fn each_use_keeps_storage_for_the_configured_time(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.storage_ttl_ms = Some(60_000)).await;
     let session_id = make(&server, |_| ()).await;
@@ -255,6 +247,7 @@ async fn each_use_keeps_storage_for_the_configured_time(engine: Engine) {
     assert_eq!(show(&server, &session_id).await["expiresAt"], "2026-01-01T00:01:30Z");
 }
 
+#[both_engines]
 async fn storage_that_vanished_counts_as_evicted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let session_id = make(&server, |_| ()).await;
@@ -269,6 +262,7 @@ async fn storage_that_vanished_counts_as_evicted(engine: Engine) {
     assert_eq!(show(&server, &session_id).await["storageKind"], "evicted");
 }
 
+#[both_engines]
 async fn what_a_crash_left_behind_is_cleared_by_the_next_start(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (gone, kept) = (make(&server, |_| ()).await, make(&server, |_| ()).await);

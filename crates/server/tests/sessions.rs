@@ -9,24 +9,7 @@ mod readers;
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Answer, Caller, Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_session_is_made_once,
-    what_cannot_be_made_is_refused,
-    a_run_joins_the_session_it_names,
-    the_default_list_is_what_runs_and_what_the_reader_has_not_read,
-    every_end_raises_the_version_and_makes_it_unread_again,
-    a_mark_never_goes_back,
-    pages_of_any_size_hold_every_session_once,
-    a_cursor_of_another_query_or_reader_is_refused,
-    filters_narrow_the_list,
-    a_session_tells_where_its_run_stands,
-    a_cancel_ends_what_is_active_and_else_does_nothing,
-);
+use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, id};
 
 fn body(session_id: &str) -> Value {
     json!({"tenantId": "hwlab", "sessionId": session_id, "backendProfile": "scripted"})
@@ -94,6 +77,7 @@ async fn walk(caller: &Caller, limit: usize, query: &str) -> Vec<String> {
     }
 }
 
+#[both_engines]
 async fn a_session_is_made_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, "mine").await;
@@ -136,6 +120,7 @@ async fn a_session_is_made_once(engine: Engine) {
     assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 200, 201]);
 }
 
+#[both_engines]
 async fn what_cannot_be_made_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let long = "x".repeat(2_000);
@@ -160,6 +145,7 @@ async fn what_cannot_be_made_is_refused(engine: Engine) {
     server.get(&at("mine", "")).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_run_joins_the_session_it_names(engine: Engine) {
     let server = TestServer::start(engine).await;
     make(&server, "mine").await;
@@ -190,6 +176,7 @@ async fn a_run_joins_the_session_it_names(engine: Engine) {
     assert_eq!(show(&server, &ours).await["lastRunId"], joined.as_str());
 }
 
+#[both_engines]
 async fn the_default_list_is_what_runs_and_what_the_reader_has_not_read(engine: Engine) {
     let server = TestServer::start(engine).await;
     for name in ["quiet", "running", "ended"] {
@@ -221,6 +208,7 @@ async fn the_default_list_is_what_runs_and_what_the_reader_has_not_read(engine: 
     assert_eq!((&page["sessions"][0]["unread"], &page["sessions"][0]["readVersion"]), (&json!(true), &json!(0)));
 }
 
+#[both_engines]
 async fn every_end_raises_the_version_and_makes_it_unread_again(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = join(&server, "mine").await;
@@ -252,6 +240,7 @@ async fn every_end_raises_the_version_and_makes_it_unread_again(engine: Engine) 
     ended().await;
 }
 
+#[both_engines]
 async fn a_mark_never_goes_back(engine: Engine) {
     let server = TestServer::start(engine).await;
     play(&server, "mine").await;
@@ -269,6 +258,7 @@ async fn a_mark_never_goes_back(engine: Engine) {
     assert_eq!(show(&server, "mine").await["readVersion"], 2);
 }
 
+#[both_engines]
 async fn pages_of_any_size_hold_every_session_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     for n in 0..7 {
@@ -300,6 +290,7 @@ async fn pages_of_any_size_hold_every_session_once(engine: Engine) {
     assert_eq!(walk(&server, 2, "state=all").await[0], "late");
 }
 
+#[both_engines]
 async fn a_cursor_of_another_query_or_reader_is_refused(engine: Engine) {
     let server = TestServer::with(engine, reach::tokens).await;
     for name in ["a", "b", "c"] {
@@ -330,6 +321,7 @@ async fn a_cursor_of_another_query_or_reader_is_refused(engine: Engine) {
     stolen.refused_by(SchemaInvalid, "cursor-unknown");
 }
 
+#[both_engines]
 async fn filters_narrow_the_list(engine: Engine) {
     let server = TestServer::start(engine).await;
     for (name, tenant, profile) in
@@ -356,6 +348,7 @@ async fn filters_narrow_the_list(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_session_tells_where_its_run_stands(engine: Engine) {
     let server = TestServer::start(engine).await;
     make(&server, "mine").await;
@@ -388,6 +381,7 @@ async fn a_session_tells_where_its_run_stands(engine: Engine) {
     assert_eq!((&page["sessions"][0]["liveness"], &page["sessions"][0]["supervisor"]), (&Value::Null, &Value::Null));
 }
 
+#[both_engines]
 async fn a_cancel_ends_what_is_active_and_else_does_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, "mine").await;

@@ -3,30 +3,7 @@
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{
-    harness::{Caller, Engine, Socket, TestServer, eventually, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    whoever_says_who_they_are_is_let_in,
-    who_says_nothing_in_time_is_cut_off,
-    a_first_frame_that_is_no_auth_ends_the_connection,
-    a_bad_token_and_a_wrong_caller_are_refused_and_told_why,
-    a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the_connection,
-    a_removed_user_is_cut_off,
-    a_token_is_renewed_so_often_and_no_more,
-    a_connection_cannot_become_somebody_elses,
-    foreign_pages_and_foreign_names_do_not_get_a_socket,
-    a_caller_has_so_many_sockets_and_no_more,
-    a_frame_that_is_too_long_ends_the_connection,
-    an_agent_connects_by_its_own_token_and_as_nobody_else,
-    an_agents_token_is_renewed_by_another_one_and_a_revoked_one_ends_the_connection,
-    the_server_asks_whether_the_other_end_is_there,
-    a_server_that_asks_everybody_for_a_token_takes_it_from_the_first_frame,
-    a_server_that_stops_says_goodbye,
-    what_is_no_websocket_is_refused,
-);
+use crate::harness::{Caller, Engine, Socket, TestServer, both_engines, eventually, id};
 
 pub const HUMAN: &str = "/ws/human";
 const REFUSED: u16 = 4001;
@@ -55,6 +32,7 @@ pub async fn is_open(socket: &mut Socket) {
     assert_eq!(socket.hear().await["code"], "unknown_frame");
 }
 
+#[both_engines]
 async fn whoever_says_who_they_are_is_let_in(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (user_id, ada) = user(&server, "ada").await;
@@ -67,6 +45,7 @@ async fn whoever_says_who_they_are_is_let_in(engine: Engine) {
     assert!(page.contains("\nostler_sockets 2\n"), "{page}");
 }
 
+#[both_engines]
 async fn who_says_nothing_in_time_is_cut_off(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_auth_ms = 50).await;
     let mut socket = Socket::open(&server, HUMAN, &[]).await.unwrap();
@@ -75,6 +54,7 @@ async fn who_says_nothing_in_time_is_cut_off(engine: Engine) {
     assert_eq!(socket.closed().await, REFUSED);
 }
 
+#[both_engines]
 async fn a_first_frame_that_is_no_auth_ends_the_connection(engine: Engine) {
     let server = TestServer::start(engine).await;
     let first_frames = [json!({"type": "auth"}), json!({"type": "message.new"}), json!([]), renewal(&server)];
@@ -89,6 +69,7 @@ async fn a_first_frame_that_is_no_auth_ends_the_connection(engine: Engine) {
     assert_eq!(socket.closed().await, 1003);
 }
 
+#[both_engines]
 async fn a_bad_token_and_a_wrong_caller_are_refused_and_told_why(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
     let stranger = server.with_token(Some("ost_svc_nobody_0123456789abcdef0123456789abcdef"));
@@ -101,6 +82,7 @@ async fn a_bad_token_and_a_wrong_caller_are_refused_and_told_why(engine: Engine)
     }
 }
 
+#[both_engines]
 async fn a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the_connection(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
     let (user_id, _) = user(&server, "ada").await;
@@ -117,6 +99,7 @@ async fn a_token_is_renewed_without_reconnecting_and_one_that_has_ended_ends_the
     is_open(&mut renewing).await;
 }
 
+#[both_engines]
 async fn a_token_is_renewed_so_often_and_no_more(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (_, ada) = user(&server, "ada").await;
@@ -130,6 +113,7 @@ async fn a_token_is_renewed_so_often_and_no_more(engine: Engine) {
     is_open(&mut socket).await;
 }
 
+#[both_engines]
 async fn a_removed_user_is_cut_off(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
     let (_, ada) = user(&server, "ada").await;
@@ -139,6 +123,7 @@ async fn a_removed_user_is_cut_off(engine: Engine) {
     assert_eq!(socket.closed().await, REFUSED);
 }
 
+#[both_engines]
 async fn a_connection_cannot_become_somebody_elses(engine: Engine) {
     let server = TestServer::start(engine).await;
     let ((_, ada), (_, bob)) = (user(&server, "ada").await, user(&server, "bob").await);
@@ -148,6 +133,7 @@ async fn a_connection_cannot_become_somebody_elses(engine: Engine) {
     assert_eq!(socket.closed().await, REFUSED);
 }
 
+#[both_engines]
 async fn foreign_pages_and_foreign_names_do_not_get_a_socket(engine: Engine) {
     let allow = |setup: &mut crate::harness::Setup| {
         setup.config.server.allow_origins = vec!["https://console.example".into()];
@@ -159,6 +145,7 @@ async fn foreign_pages_and_foreign_names_do_not_get_a_socket(engine: Engine) {
     assert!(Socket::open(&server, HUMAN, &[("origin", "https://console.example")]).await.is_ok());
 }
 
+#[both_engines]
 async fn a_caller_has_so_many_sockets_and_no_more(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.sockets_per_caller_max = 2).await;
     let ((_, ada), (_, bob)) = (user(&server, "ada").await, user(&server, "bob").await);
@@ -176,6 +163,7 @@ async fn a_caller_has_so_many_sockets_and_no_more(engine: Engine) {
     .await;
 }
 
+#[both_engines]
 async fn a_frame_that_is_too_long_ends_the_connection(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (mut socket, _) = Socket::introduce(&server, HUMAN, &server).await;
@@ -189,6 +177,7 @@ async fn a_frame_that_is_too_long_ends_the_connection(engine: Engine) {
     assert_eq!(stranger.closed().await, 1009);
 }
 
+#[both_engines]
 async fn an_agent_connects_by_its_own_token_and_as_nobody_else(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (agent_id, other_id) = (new_agent(&server).await, new_agent(&server).await);
@@ -220,6 +209,7 @@ async fn an_agent_connects_by_its_own_token_and_as_nobody_else(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn an_agents_token_is_renewed_by_another_one_and_a_revoked_one_ends_the_connection(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_readmit_ms = 10).await;
     let agent_id = new_agent(&server).await;
@@ -237,6 +227,7 @@ async fn an_agents_token_is_renewed_by_another_one_and_a_revoked_one_ends_the_co
     is_open(&mut renewing).await;
 }
 
+#[both_engines]
 async fn the_server_asks_whether_the_other_end_is_there(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_ping_ms = 20).await;
     let (mut socket, _) = Socket::introduce(&server, HUMAN, &server).await;
@@ -245,11 +236,13 @@ async fn the_server_asks_whether_the_other_end_is_there(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_server_that_asks_everybody_for_a_token_takes_it_from_the_first_frame(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     assert_eq!(Socket::introduce(&server, HUMAN, &server).await.1["type"], "auth.ok");
 }
 
+#[both_engines]
 async fn a_server_that_stops_says_goodbye(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (mut known, _) = Socket::introduce(&server, HUMAN, &server).await;
@@ -258,6 +251,7 @@ async fn a_server_that_stops_says_goodbye(engine: Engine) {
     assert_eq!(goodbyes, [1001, 1001]);
 }
 
+#[both_engines]
 async fn what_is_no_websocket_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let refused = server.get(HUMAN).await.refused_by(ostler_protocol::FailureKind::SchemaInvalid, "websocket");

@@ -42,9 +42,9 @@ async fn readiness(server: &TestServer, status: u16) -> Value {
 
 /// A server behind a cable. The database is of the test's own.
 async fn cabled() -> (TestServer, Cable, Database) {
-    let database = Database::create().await;
+    let database = Database::migrated();
     let mut config = ostler_server::Config::default();
-    config.store.database_url = Some(database.url.clone().into());
+    config.store.database_url = Some(database.url().into());
     let cable = Cable::between(&mut config).await;
     let server = TestServer::with(Engine::Postgres, |setup| {
         setup.config.store.database_url = config.store.database_url;
@@ -117,7 +117,7 @@ async fn a_database_that_is_gone_is_said_to_be_unreachable() {
     let run_id = server.create_run().await;
     drop(cable);
     // New connections to it are refused, and the old ones are gone.
-    let name = database.url.rsplit('/').next().unwrap().to_owned();
+    let name = database.url().rsplit('/').next().unwrap().to_owned();
     drop(database);
     let refused = eventually("the failure says what is wrong", async || {
         let answer = server.post(&format!("/api/v1/runs/{run_id}/cancel"), &json!({})).await;

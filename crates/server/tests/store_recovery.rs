@@ -14,17 +14,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    harness::{Behaviour, Caller, Database, Engine, HookReceiver, TestServer, eventually, id, run, run_body},
-    on_both_engines,
+    harness::{
+        Behaviour, Caller, Database, Engine, HookReceiver, TestServer, both_engines, eventually, id, run, run_body,
+    },
     sockets::new_agent,
 };
-
-on_both_engines!(
-    the_end_of_a_job_is_stored_once_the_store_answers_again,
-    a_running_job_that_its_launcher_does_not_run_is_started_again,
-    a_webhook_that_could_not_be_read_has_not_failed,
-    runners_with_a_replaced_credential_are_let_go_once_the_store_answers_again,
-);
 
 const RESTARTS: usize = 20;
 const LOST_ANSWERS: u32 = 60;
@@ -61,12 +55,12 @@ fn restarts_of_postgres_leave_nothing_unfinished() {
 #[test]
 fn answers_that_postgres_could_not_deliver_leave_nothing_unfinished() {
     run(async {
-        let database = Database::create().await;
+        let database = Database::migrated();
         let port = |url: &str| url.rsplit_once('/').and_then(|(of, _)| of.rsplit_once(':')?.1.parse().ok());
-        let port: u16 = port(&database.url).expect("a URL with a port");
+        let port: u16 = port(database.url()).expect("a URL with a port");
         let proxy = Proxy::start((Ipv4Addr::LOCALHOST, port).into()).unwrap();
         let through = format!(":{}/", proxy.address.port());
-        let server = with_store(&database.url.replace(&format!(":{port}/"), &through)).await;
+        let server = with_store(&database.url().replace(&format!(":{port}/"), &through)).await;
         let load = Load::start(&server);
         for number in 0..LOST_ANSWERS {
             // The database has carried the statement out by then, and its client cannot know.
@@ -169,6 +163,7 @@ async fn phase(server: &TestServer, job: &Value) -> String {
 }
 
 /// The clock stands still: no sweeper helps.
+#[both_engines]
 async fn the_end_of_a_job_is_stored_once_the_store_answers_again(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
@@ -189,6 +184,7 @@ async fn the_end_of_a_job_is_stored_once_the_store_answers_again(engine: Engine)
 }
 
 /// As a claim leaves it that the store carried out too late for its launcher.
+#[both_engines]
 async fn a_running_job_that_its_launcher_does_not_run_is_started_again(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 1;
@@ -212,6 +208,7 @@ async fn a_running_job_that_its_launcher_does_not_run_is_started_again(engine: E
 }
 
 /// The clock stands still: a failed attempt would not be repeated.
+#[both_engines]
 async fn a_webhook_that_could_not_be_read_has_not_failed(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.webhooks.allow_loopback = true;
@@ -240,6 +237,7 @@ async fn a_webhook_that_could_not_be_read_has_not_failed(engine: Engine) {
     .await;
 }
 
+#[both_engines]
 async fn runners_with_a_replaced_credential_are_let_go_once_the_store_answers_again(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run_with(crate::harness::of_program).await;

@@ -20,11 +20,8 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::sample_manifest,
-    harness::{Agent, Caller, Engine, PNG, TestServer, check_request, id, run_body},
-    on_both_engines,
+    harness::{Agent, Caller, Engine, PNG, TestServer, both_engines, check_request, id, one_engine, run_body},
 };
-
-on_both_engines!(every_operation_of_the_document_succeeds, the_served_document_is_the_handlers_own);
 
 /// What the calls of the table can name.
 pub struct Scene {
@@ -261,6 +258,7 @@ fn documented() -> BTreeSet<(String, String)> {
     operations
 }
 
+#[both_engines]
 async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let server = TestServer::start(engine).await;
     let listed: BTreeSet<_> =
@@ -391,6 +389,7 @@ impl Scene {
     }
 }
 
+#[one_engine]
 async fn the_served_document_is_the_handlers_own(engine: Engine) {
     let server = TestServer::start(engine).await;
     let own = serde_json::to_value(ostler_server::openapi()).unwrap();

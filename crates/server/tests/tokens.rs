@@ -4,20 +4,7 @@ use ostler_protocol::{FailureKind::*, limits::TOKEN_LIFE_MS_MAX};
 use ostler_server::Server;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Caller, Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_token_is_shown_once_and_kept_as_a_hash,
-    a_token_lets_into_its_tenants_in_its_role,
-    a_revoked_token_stops_working_at_once,
-    a_token_ends_when_it_was_said_to,
-    a_key_makes_one_token,
-    tokens_that_make_no_sense_are_refused,
-    tokens_are_listed_in_pages_newest_first,
-);
+use crate::harness::{Caller, Engine, TestServer, both_engines, id};
 
 async fn make(server: &TestServer, change: impl FnOnce(&mut Value)) -> Value {
     let mut body = json!({"name": "ci", "role": "client", "tenants": ["hwlab"]});
@@ -25,6 +12,7 @@ async fn make(server: &TestServer, change: impl FnOnce(&mut Value)) -> Value {
     server.post("/api/v1/tokens", &body).await.with_status(201)
 }
 
+#[both_engines]
 async fn a_key_makes_one_token(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, |body| body["idempotencyKey"] = "k1".into()).await;
@@ -45,6 +33,7 @@ async fn revoke(server: &Caller, made: &Value) -> Value {
     server.send(server.request("DELETE", &path)).await.with_status(200)
 }
 
+#[both_engines]
 async fn a_token_is_shown_once_and_kept_as_a_hash(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, |_| ()).await;
@@ -60,6 +49,7 @@ async fn a_token_is_shown_once_and_kept_as_a_hash(engine: Engine) {
     assert_eq!(kept, [ostler_protocol::json::hex(&ostler_crypto::sha256(token.as_bytes()))]);
 }
 
+#[both_engines]
 async fn a_token_lets_into_its_tenants_in_its_role(engine: Engine) {
     let server = TestServer::start(engine).await;
     let client = bearer(&server, &make(&server, |_| ()).await);
@@ -81,6 +71,7 @@ async fn a_token_lets_into_its_tenants_in_its_role(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_revoked_token_stops_working_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (first, second) = (make(&server, |_| ()).await, make(&server, |_| ()).await);
@@ -118,6 +109,7 @@ fn a_revoked_token_stops_working_on_another_server_within_five_seconds() {
     });
 }
 
+#[both_engines]
 async fn a_token_ends_when_it_was_said_to(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, |body| body["expiresInMs"] = 1_500.into()).await;
@@ -130,6 +122,7 @@ async fn a_token_ends_when_it_was_said_to(engine: Engine) {
     assert_eq!(server.get("/api/v1/tokens").await.ok()["tokens"][0]["revokedAt"], Value::Null);
 }
 
+#[both_engines]
 async fn tokens_that_make_no_sense_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let refused = async |field: &str, value: Value| {
@@ -149,6 +142,7 @@ async fn tokens_that_make_no_sense_are_refused(engine: Engine) {
     refused("expiresInMs", json!(TOKEN_LIFE_MS_MAX)).await.with_status(201);
 }
 
+#[both_engines]
 async fn tokens_are_listed_in_pages_newest_first(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut made = vec![];

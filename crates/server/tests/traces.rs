@@ -5,12 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Router, extract::State, routing::post};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, eventually},
-    on_both_engines,
-};
-
-on_both_engines!(a_request_is_told_to_the_collector_in_its_callers_trace, a_collector_that_is_gone_costs_no_request);
+use crate::harness::{Engine, TestServer, eventually, one_engine};
 
 type Told = Arc<Mutex<Vec<Value>>>;
 
@@ -38,6 +33,7 @@ fn attribute(of: &Value, key: &str) -> Value {
     attributes.iter().find(|attribute| attribute["key"] == key).map_or(Value::Null, |found| found["value"].clone())
 }
 
+#[one_engine]
 async fn a_request_is_told_to_the_collector_in_its_callers_trace(engine: Engine) {
     let (address, told) = collector().await;
     let server = TestServer::with(engine, |setup| setup.config.log.otlp_endpoint = Some(address)).await;
@@ -66,6 +62,7 @@ async fn a_request_is_told_to_the_collector_in_its_callers_trace(engine: Engine)
     assert!(!everything.contains(&server.operator_token()) && !everything.contains(&path), "{everything}");
 }
 
+#[one_engine]
 async fn a_collector_that_is_gone_costs_no_request(engine: Engine) {
     let server =
         TestServer::with(engine, |setup| setup.config.log.otlp_endpoint = Some("http://127.0.0.1:1".into())).await;

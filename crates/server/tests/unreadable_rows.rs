@@ -3,21 +3,13 @@
 use ostler_protocol::FailureKind::InfraFailed;
 use serde_json::json;
 
-use crate::{
-    harness::{Engine, TestServer, of_program},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_job_whose_run_cannot_be_read_leaves_the_runner_slot_to_others,
-    an_unreadable_row_is_named_as_the_reason,
-    a_changed_credential_does_not_wait_for_a_run_that_cannot_be_read,
-);
+use crate::harness::{Engine, TestServer, both_engines, of_program};
 
 async fn make_unreadable(server: &TestServer, run_id: &str) {
     server.store(&format!("UPDATE runs SET status = 'nonsense' WHERE run_id = '{run_id}'")).await;
 }
 
+#[both_engines]
 async fn a_job_whose_run_cannot_be_read_leaves_the_runner_slot_to_others(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (unreadable, _) = server.start("lost").await;
@@ -29,6 +21,7 @@ async fn a_job_whose_run_cannot_be_read_leaves_the_runner_slot_to_others(engine:
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "hello");
 }
 
+#[both_engines]
 async fn an_unreadable_row_is_named_as_the_reason(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -41,6 +34,7 @@ async fn an_unreadable_row_is_named_as_the_reason(engine: Engine) {
     server.create_run().await;
 }
 
+#[both_engines]
 async fn a_changed_credential_does_not_wait_for_a_run_that_cannot_be_read(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     server.equip().await;

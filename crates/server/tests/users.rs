@@ -9,21 +9,7 @@ use ostler_protocol::{
 use ostler_server::Server;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Caller, Engine, TestServer, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_user_is_added_once_listed_and_removed,
-    users_that_make_no_sense_are_refused,
-    a_users_token_speaks_for_the_user_in_their_tenants,
-    a_users_marks_are_their_own,
-    a_users_token_ends_by_itself,
-    a_removed_users_token_stops_working_at_once,
-    nothing_stays_granted_by_a_removed_user_or_to_their_agents,
-    the_private_key_stays_in_its_file,
-);
+use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body};
 
 /// A user of these tenants, as somebody who calls.
 async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
@@ -37,6 +23,7 @@ async fn token(server: &TestServer, name: &str, body: Value) -> Caller {
     server.with_token(Some(&id(&made, "token")))
 }
 
+#[both_engines]
 async fn a_user_is_added_once_listed_and_removed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let body = json!({"name": "ada", "timezone": "europe/berlin"});
@@ -58,6 +45,7 @@ async fn a_user_is_added_once_listed_and_removed(engine: Engine) {
     assert_ne!(again["userId"], made["userId"]);
 }
 
+#[both_engines]
 async fn nothing_stays_granted_by_a_removed_user_or_to_their_agents(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
@@ -77,6 +65,7 @@ async fn nothing_stays_granted_by_a_removed_user_or_to_their_agents(engine: Engi
     assert_eq!(ended.len(), 2, "each with a receipt: {ended:?}");
 }
 
+#[both_engines]
 async fn users_that_make_no_sense_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let with = async |field: &str, value: Value| {
@@ -97,6 +86,7 @@ async fn users_that_make_no_sense_are_refused(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_users_token_speaks_for_the_user_in_their_tenants(engine: Engine) {
     let server = TestServer::start(engine).await;
     let ada = user(&server, "ada", &["hwlab"]).await;
@@ -118,6 +108,7 @@ async fn a_users_token_speaks_for_the_user_in_their_tenants(engine: Engine) {
     ada.post("/api/v1/users/ada/token", &json!({})).await.refused_by(Forbidden, "role");
 }
 
+#[both_engines]
 async fn a_users_marks_are_their_own(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("service", "client", &["hwlab"])).await;
     let (ada, bob) = (user(&server, "ada", &["hwlab"]).await, user(&server, "bob", &["hwlab"]).await);
@@ -145,6 +136,7 @@ async fn a_users_marks_are_their_own(engine: Engine) {
     assert_eq!([open(&bob).await, open(&server).await], [0, 1]);
 }
 
+#[both_engines]
 async fn a_users_token_ends_by_itself(engine: Engine) {
     let server = TestServer::start(engine).await;
     let short = user(&server, "ada", &["hwlab"]).await;
@@ -157,6 +149,7 @@ async fn a_users_token_ends_by_itself(engine: Engine) {
     long.get("/api/v1/runs").await.with_status(200);
 }
 
+#[both_engines]
 async fn a_removed_users_token_stops_working_at_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (ada, bob) = (user(&server, "ada", &["hwlab"]).await, user(&server, "bob", &["hwlab"]).await);
@@ -196,6 +189,7 @@ fn servers_of_one_store_know_each_others_users() {
     });
 }
 
+#[both_engines]
 async fn the_private_key_stays_in_its_file(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let ada = user(&server, "ada", &["hwlab"]).await;

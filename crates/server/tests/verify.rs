@@ -14,26 +14,12 @@ use ostler_server::{
     verify::{Broken, verify},
 };
 use ostler_store::{Db, events, sessions};
+use ostler_testkit::scratch;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
-use crate::{
-    harness::{Caller, Database, Engine, TestClock},
-    on_both_engines,
-};
-
-on_both_engines!(
-    every_changed_column_is_found_and_its_event_named,
-    a_dropped_or_renumbered_or_swapped_row_is_found_and_named,
-    a_forged_row_is_found_and_named,
-    a_head_that_does_not_fit_its_log_is_found,
-    an_event_of_no_session_is_found_and_named,
-    events_left_behind_by_a_removed_session_are_found_and_named,
-    a_missing_payload_is_found_and_hides_nothing,
-    every_changed_column_of_a_served_row_is_found_and_named,
-    a_row_that_was_added_or_removed_is_found_and_named,
-);
+use crate::harness::{Caller, Database, Engine, TestClock, both_engines};
 
 /// A stopped server's store, with one session in it.
 struct Left {
@@ -56,15 +42,15 @@ enum Connected {
 
 impl Left {
     async fn behind(engine: Engine) -> Self {
-        let data_dir = TempDir::new().unwrap();
+        let data_dir = scratch::in_memory();
         let database = match engine {
             Engine::Sqlite => None,
-            Engine::Postgres => Some(Database::create().await),
+            Engine::Postgres => Some(Database::migrated()),
         };
         let mut config = Config::default();
         config.server.listen = "127.0.0.1:0".into();
         config.server.data_dir = Some(data_dir.path().to_owned());
-        config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
+        config.store.database_url = database.as_ref().map(|database| database.url().into());
         config.runner.slots = 0;
         let clock = Arc::new(TestClock::default());
         let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
@@ -76,7 +62,7 @@ impl Left {
         db.close().await;
         let mut connection = match &database {
             None => Connected::Sqlite(rusqlite::Connection::open(file_in(&data_dir)).unwrap()),
-            Some(database) => Connected::Postgres(PgConnection::connect(&database.url).await.unwrap()),
+            Some(database) => Connected::Postgres(PgConnection::connect(database.url()).await.unwrap()),
         };
         connection.execute("CREATE TABLE as_it_was AS SELECT * FROM events").await;
         for table in SERVED {
@@ -177,6 +163,7 @@ async fn play(caller: &Caller, clock: &TestClock) {
     runner.release().await;
 }
 
+#[both_engines]
 async fn every_changed_column_is_found_and_its_event_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     assert!((18..30).contains(&left.log.len()), "{}", left.log.len());
@@ -213,6 +200,7 @@ async fn every_changed_column_is_found_and_its_event_named(engine: Engine) {
     assert_eq!(left.broken().await, None);
 }
 
+#[both_engines]
 async fn a_dropped_or_renumbered_or_swapped_row_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     let last = left.log.len() as i64;
@@ -241,6 +229,7 @@ async fn a_dropped_or_renumbered_or_swapped_row_is_found_and_named(engine: Engin
     assert_eq!(left.broken().await, None);
 }
 
+#[both_engines]
 async fn a_forged_row_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     let last = left.log.len() as i64;
@@ -266,6 +255,7 @@ async fn a_forged_row_is_found_and_named(engine: Engine) {
     assert_eq!(left.broken().await, None);
 }
 
+#[both_engines]
 async fn a_head_that_does_not_fit_its_log_is_found(engine: Engine) {
     let mut left = Left::behind(engine).await;
     let last = left.log.len() as i64;
@@ -280,6 +270,7 @@ async fn a_head_that_does_not_fit_its_log_is_found(engine: Engine) {
     assert_eq!(left.broken().await, None);
 }
 
+#[both_engines]
 async fn an_event_of_no_session_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     assert_eq!(left.orphans(None).await, []);
@@ -294,6 +285,7 @@ async fn an_event_of_no_session_is_found_and_named(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn events_left_behind_by_a_removed_session_are_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     left.connection.execute("DELETE FROM sessions").await;
@@ -302,6 +294,7 @@ async fn events_left_behind_by_a_removed_session_are_found_and_named(engine: Eng
     assert_eq!(left.orphans(Some(&session)).await, [(session, 1)]);
 }
 
+#[both_engines]
 async fn a_missing_payload_is_found_and_hides_nothing(engine: Engine) {
     let mut left = Left::behind(engine).await;
     for seq in 1..=left.log.len() {
@@ -342,6 +335,7 @@ impl Left {
     }
 }
 
+#[both_engines]
 async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     let (id, time) = ("00000000000000000000000000000007", "1000000");
@@ -404,6 +398,7 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
     assert_eq!(left.broken().await, None);
 }
 
+#[both_engines]
 async fn a_row_that_was_added_or_removed_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
     for table in ["runs", "commands", "leases"] {

@@ -13,34 +13,9 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::sample_manifest,
-    harness::{Behaviour, Engine, HookReceiver, Setup, Socket, TestServer, eventually, id},
-    on_both_engines,
+    harness::{Behaviour, Engine, HookReceiver, Setup, Socket, TestServer, both_engines, eventually, id},
     sockets::{new_agent, user},
 };
-
-on_both_engines!(
-    a_receiver_believes_what_it_is_told_once,
-    a_receiver_that_says_nothing_is_tried_again_under_the_same_id,
-    a_redirect_is_not_followed,
-    a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew,
-    what_happens_while_a_webhook_is_disabled_can_be_replayed,
-    an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one,
-    a_receiver_that_answers_and_drops_the_connection_was_told,
-    an_answer_without_an_end_is_not_read,
-    addresses_that_are_not_public_are_refused,
-    a_webhook_is_its_agents_owners_alone,
-    what_fails_for_days_is_dead_and_can_be_replayed,
-    no_more_is_replayed_than_may_wait,
-    what_anybody_brings_about_leaves_room_for_a_re_consent,
-    what_anybody_brings_about_does_not_pile_up,
-    a_receiver_is_left_alone_for_as_long_as_it_asks,
-    one_receiver_that_hangs_holds_up_no_other,
-    what_waits_outlives_the_server,
-    what_a_dead_server_had_begun_is_taken_up_when_its_time_is_over,
-    the_secret_is_shown_once_and_kept_sealed,
-    a_removed_webhook_is_told_nothing,
-    deliveries_are_listed_newest_first,
-);
 
 fn quick(setup: &mut Setup) {
     setup.config.webhooks.allow_loopback = true;
@@ -121,6 +96,7 @@ fn failing() -> Behaviour {
     Behaviour::Answer(500, String::new())
 }
 
+#[both_engines]
 async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, secret) = hooked(&server, &hook.url()).await;
@@ -150,6 +126,7 @@ async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
     assert_eq!(receiver.verify(&request.headers, &changed, now(&server)), Err(Refused::Signature));
 }
 
+#[both_engines]
 async fn a_receiver_that_says_nothing_is_tried_again_under_the_same_id(engine: Engine) {
     let (server, hook) = (impatient(engine).await, HookReceiver::start([Behaviour::Silence]).await);
     let (agent, secret) = hooked(&server, &hook.url()).await;
@@ -166,6 +143,7 @@ async fn a_receiver_that_says_nothing_is_tried_again_under_the_same_id(engine: E
     assert_eq!(attempted(&server, &agent, &told, 2).await["status"], "delivered");
 }
 
+#[both_engines]
 async fn a_redirect_is_not_followed(engine: Engine) {
     let target = HookReceiver::start([]).await;
     for status in [301, 302, 307, 308] {
@@ -179,6 +157,7 @@ async fn a_redirect_is_not_followed(engine: Engine) {
     assert_eq!(target.connections(), 0);
 }
 
+#[both_engines]
 async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
     let (mut owner, _) = Socket::introduce(&server, "/ws/human", &server).await;
@@ -203,6 +182,7 @@ async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engin
     assert_eq!(attempted(&server, &agent, &told, 1).await["status"], "delivered");
 }
 
+#[both_engines]
 async fn what_happens_while_a_webhook_is_disabled_can_be_replayed(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -229,6 +209,7 @@ async fn what_happens_while_a_webhook_is_disabled_can_be_replayed(engine: Engine
     }
 }
 
+#[both_engines]
 async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(engine: Engine) {
     let server = server(engine).await;
     let (old, new) = (HookReceiver::start([Behaviour::Held(410)]).await, HookReceiver::start([]).await);
@@ -243,6 +224,7 @@ async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(eng
     assert_eq!(server.get(&path(&agent, "")).await.ok()["disabled_at"], Value::Null);
 }
 
+#[both_engines]
 async fn no_more_is_replayed_than_may_wait(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -256,6 +238,7 @@ async fn no_more_is_replayed_than_may_wait(engine: Engine) {
     replay().await.with_status(202);
 }
 
+#[both_engines]
 async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -269,6 +252,7 @@ async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) 
     assert_eq!(received["type"], "h2a.reauth_required");
 }
 
+#[both_engines]
 async fn what_anybody_brings_about_does_not_pile_up(engine: Engine) {
     let choose = |setup: &mut Setup| {
         quick(setup);
@@ -305,6 +289,7 @@ async fn fill(server: &TestServer, agent: &str, count: i64) {
     server.store(&fill).await;
 }
 
+#[both_engines]
 async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Drop]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -317,6 +302,7 @@ async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engin
     assert_eq!(hook.requests().len(), 2);
 }
 
+#[both_engines]
 async fn an_answer_without_an_end_is_not_read(engine: Engine) {
     let behaviours = [Behaviour::Endless(200), Behaviour::Endless(500)];
     let (server, hook) = (server(engine).await, HookReceiver::start(behaviours).await);
@@ -329,6 +315,7 @@ async fn an_answer_without_an_end_is_not_read(engine: Engine) {
     assert!(hook.endless_bytes() < 64 * 1024 * 1024, "{}", hook.endless_bytes());
 }
 
+#[both_engines]
 async fn addresses_that_are_not_public_are_refused(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.webhooks.allow_loopback = false).await;
     let agent = new_agent(&server).await;
@@ -347,6 +334,7 @@ async fn addresses_that_are_not_public_are_refused(engine: Engine) {
     server.get(&path(&agent, "")).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_webhook_is_its_agents_owners_alone(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let ((_, ada), (_, eve)) = (user(&server, "ada").await, user(&server, "eve").await);
@@ -376,6 +364,7 @@ async fn a_webhook_is_its_agents_owners_alone(engine: Engine) {
     ada.call("PUT", &path(unknown, ""), &asked).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn what_fails_for_days_is_dead_and_can_be_replayed(engine: Engine) {
     let attempts = ATTEMPT_AFTER_S.len();
     let (server, hook) = (server(engine).await, HookReceiver::start(vec![failing(); attempts]).await);
@@ -399,6 +388,7 @@ async fn what_fails_for_days_is_dead_and_can_be_replayed(engine: Engine) {
     assert_eq!(hook.requests().len(), attempts + 1);
 }
 
+#[both_engines]
 async fn a_receiver_is_left_alone_for_as_long_as_it_asks(engine: Engine) {
     let later = Behaviour::Answer(503, "retry-after: 3600\r\n".into());
     let (server, hook) = (server(engine).await, HookReceiver::start([later]).await);
@@ -410,6 +400,7 @@ async fn a_receiver_is_left_alone_for_as_long_as_it_asks(engine: Engine) {
     assert!((3_600..=4_320).contains(&wait_s), "{wait_s}");
 }
 
+#[both_engines]
 async fn one_receiver_that_hangs_holds_up_no_other(engine: Engine) {
     let server = waiting(engine, 600_000).await;
     let (hanging, good) = (HookReceiver::start([Behaviour::Silence]).await, HookReceiver::start([]).await);
@@ -428,6 +419,7 @@ async fn one_receiver_that_hangs_holds_up_no_other(engine: Engine) {
     assert_eq!(delivery(&server, &agent, &second).await["attempts"], 0);
 }
 
+#[both_engines]
 async fn what_waits_outlives_the_server(engine: Engine) {
     let mut server = server(engine).await;
     let hook = HookReceiver::start([failing()]).await;
@@ -442,6 +434,7 @@ async fn what_waits_outlives_the_server(engine: Engine) {
     assert_eq!(attempted(&server, &agent, &told, 2).await["status"], "delivered");
 }
 
+#[both_engines]
 async fn what_a_dead_server_had_begun_is_taken_up_when_its_time_is_over(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([failing()]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -465,6 +458,7 @@ async fn what_a_dead_server_had_begun_is_taken_up_when_its_time_is_over(engine: 
     assert_eq!(hook.requests().len(), 2);
 }
 
+#[both_engines]
 async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, first) = hooked(&server, &hook.url()).await;
@@ -483,6 +477,7 @@ async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
     assert_eq!(verify(&first), Err(Refused::Signature));
 }
 
+#[both_engines]
 async fn a_removed_webhook_is_told_nothing(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([failing()]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -496,6 +491,7 @@ async fn a_removed_webhook_is_told_nothing(engine: Engine) {
     server.send(server.request("POST", &path(&agent, "/test"))).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn deliveries_are_listed_newest_first(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;

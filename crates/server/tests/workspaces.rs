@@ -16,26 +16,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::{
-    harness::{Answer, Engine, Setup, TestServer, eventually, id, of_program, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(
-    no_directory_of_the_machine_is_a_workspace_by_default,
-    a_local_workspace_lies_below_an_allowed_root_links_and_all,
-    only_allowed_protocols_and_known_credentials_are_taken,
-    a_run_without_a_workspace_gets_an_empty_directory,
-    a_repository_is_checked_out_at_its_commit_and_shares_nothing,
-    a_commit_that_is_not_there_ends_the_turn_with_a_reason,
-    what_was_made_for_a_run_goes_with_it,
-    what_was_made_for_a_session_goes_with_its_storage,
-    runs_without_a_workspace_work_where_their_session_did,
-    what_a_turn_changed_is_in_its_result_and_behind_its_route,
-    a_repository_that_is_not_public_is_not_connected_to,
-    every_failed_connection_ends_with_the_same_words,
-    a_checkout_connects_nowhere,
-);
+use crate::harness::{Answer, Engine, Setup, TestServer, both_engines, eventually, id, of_program, run_body};
 
 fn with_programs(setup: &mut Setup) {
     setup.config.runner.slots = 4;
@@ -71,6 +52,7 @@ async fn place_of(server: &TestServer, run_id: &str) -> PathBuf {
     [own(server, run_id), own(server, &session_id)].into_iter().find(|place| place.exists()).unwrap()
 }
 
+#[both_engines]
 async fn runs_without_a_workspace_work_where_their_session_did(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     server.equip().await;
@@ -114,6 +96,7 @@ fn repository(place: &Path) -> (String, String, String) {
     (format!("file://{}", place.display()), first, second)
 }
 
+#[both_engines]
 async fn no_directory_of_the_machine_is_a_workspace_by_default(engine: Engine) {
     let server = TestServer::start(engine).await;
     let place = tempfile::tempdir().unwrap();
@@ -123,6 +106,7 @@ async fn no_directory_of_the_machine_is_a_workspace_by_default(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_local_workspace_lies_below_an_allowed_root_links_and_all(engine: Engine) {
     let place = tempfile::tempdir().unwrap();
     let (root, outside) = (place.path().join("root"), place.path().join("outside"));
@@ -158,6 +142,7 @@ async fn a_local_workspace_lies_below_an_allowed_root_links_and_all(engine: Engi
     assert_eq!(server.ended(&run_id, &turn).await["failureKind"], "tenant-policy-denied");
 }
 
+#[both_engines]
 async fn only_allowed_protocols_and_known_credentials_are_taken(engine: Engine) {
     let server = TestServer::start(engine).await;
     let at = |url: &str| json!({"kind": "git", "repoUrl": url});
@@ -187,6 +172,7 @@ async fn only_allowed_protocols_and_known_credentials_are_taken(engine: Engine) 
     }
 }
 
+#[both_engines]
 async fn a_run_without_a_workspace_gets_an_empty_directory(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     let (run_id, _) = run_in(&server, json!({"kind": "none"})).await;
@@ -196,6 +182,7 @@ async fn a_run_without_a_workspace_gets_an_empty_directory(engine: Engine) {
     assert!(!own(&server, &run_id).exists(), "an agent inside its runner needs none");
 }
 
+#[both_engines]
 async fn a_repository_is_checked_out_at_its_commit_and_shares_nothing(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     let place = tempfile::tempdir().unwrap();
@@ -221,6 +208,7 @@ async fn a_repository_is_checked_out_at_its_commit_and_shares_nothing(engine: En
     assert_eq!(git(&caches[0].path(), &["for-each-ref"]), "", "and keeps no name of a run that has its checkout");
 }
 
+#[both_engines]
 async fn a_commit_that_is_not_there_ends_the_turn_with_a_reason(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     let place = tempfile::tempdir().unwrap();
@@ -234,6 +222,7 @@ async fn a_commit_that_is_not_there_ends_the_turn_with_a_reason(engine: Engine) 
     }
 }
 
+#[both_engines]
 async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);
@@ -255,6 +244,7 @@ async fn what_was_made_for_a_run_goes_with_it(engine: Engine) {
     eventually("so is one that nobody uses", async || (!second.exists()).then_some(())).await;
 }
 
+#[both_engines]
 async fn what_was_made_for_a_session_goes_with_its_storage(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);
@@ -279,6 +269,7 @@ async fn what_was_made_for_a_session_goes_with_its_storage(engine: Engine) {
     eventually("it goes with the storage", async || (!own.exists()).then_some(())).await;
 }
 
+#[both_engines]
 async fn what_a_turn_changed_is_in_its_result_and_behind_its_route(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
@@ -330,6 +321,7 @@ async fn fetched_from(server: &TestServer, url: &str) -> (Value, Value) {
 
 const COULD_NOT: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
 
+#[both_engines]
 async fn a_repository_that_is_not_public_is_not_connected_to(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);
@@ -353,6 +345,7 @@ async fn a_repository_that_is_not_public_is_not_connected_to(engine: Engine) {
     assert_eq!(reached.load(Ordering::SeqCst), 0);
 }
 
+#[both_engines]
 async fn every_failed_connection_ends_with_the_same_words(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);
@@ -380,6 +373,7 @@ async fn every_failed_connection_ends_with_the_same_words(engine: Engine) {
 }
 
 /// Neither a submodule nor a file of the large-file extension is fetched, whatever the repository says of them.
+#[both_engines]
 async fn a_checkout_connects_nowhere(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_programs(setup);

@@ -1,9 +1,15 @@
-//! What tests, benchmarks, `xtask` and the torturer share: a private Postgres cluster that can be restarted, killed and
-//! paused, a proxy that breaks connections on demand, file systems in image files that can be filled up, and processes
-//! that can be frozen. It contains no product code, and the product does not depend on it.
+//! What tests, benchmarks, `xtask` and the torturer share: the two engines, scratch directories and databases, a private
+//! Postgres cluster that can be restarted, killed and paused, a proxy that breaks connections on demand, file systems in
+//! image files that can be filled up, and processes that can be frozen. It contains no product code, and the product does
+//! not depend on it.
 
+#[cfg(feature = "databases")]
+pub mod database;
 pub mod disk;
+pub mod engine;
 pub mod loop_mount;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod scratch;
+pub mod server;

@@ -4,9 +4,7 @@ use std::{path::PathBuf, process::Output};
 
 use serde_json::{Value, json};
 
-use crate::home::{Engine, Home, on_both_engines};
-
-on_both_engines!(an_agent_is_made_shown_compared_and_changed, what_is_wrong_with_a_manifest_is_told);
+use crate::home::{Engine, Home, both_engines};
 
 /// Writes a manifest whose one tool takes these paths.
 fn manifest(home: &Home, name: &str, paths: Value) -> PathBuf {
@@ -37,6 +35,7 @@ pub fn printed(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+#[both_engines]
 fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -78,6 +77,7 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     assert_eq!(listed[0]["capability_manifest_hash"], foretold["capability_manifest_hash"]);
 }
 
+#[both_engines]
 fn what_is_wrong_with_a_manifest_is_told(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::home::{Engine, Home, on_both_engines};
+use crate::home::{Engine, Home, both_engines};
 
 /// What `cargo xtask test` installs; `eval "$(cargo xtask agents)"` for a single test.
 fn installed(variable: &str) -> PathBuf {
@@ -55,55 +55,52 @@ fn judge(events: &[u8]) {
     assert_eq!(count, events.iter().filter(|byte| **byte == b'\n').count());
 }
 
+#[both_engines]
 fn a_stock_client_talks_over_several_turns_and_sends_its_transcript_along(engine: Engine) {
     play(engine, "several_turns");
 }
 
+#[both_engines]
 fn a_run_is_queued_and_followed_by_the_same_client(engine: Engine) {
     play(engine, "queued");
 }
 
+#[both_engines]
 fn tools_and_their_results_reach_the_clients_messages(engine: Engine) {
     play(engine, "tools");
 }
 
+#[both_engines]
 fn a_permission_request_interrupts_and_an_answer_resumes(engine: Engine) {
     play(engine, "interrupt_and_resume");
 }
 
+#[both_engines]
 fn a_client_goes_on_after_a_declined_a_dismissed_and_an_expired_interrupt(engine: Engine) {
     play(engine, "interrupt_declined");
 }
 
+#[both_engines]
 fn a_client_goes_on_after_an_approved_run_has_failed(engine: Engine) {
     play(engine, "failed_approval");
 }
 
+#[both_engines]
 fn a_resumed_run_brings_the_open_tool_calls_along(engine: Engine) {
     play(engine, "open_tool_call");
 }
 
+#[both_engines]
 fn a_cancelled_run_says_so_and_the_thread_goes_on(engine: Engine) {
     play(engine, "cancel");
 }
 
+#[both_engines]
 fn a_failed_run_ends_with_its_kind_and_message(engine: Engine) {
     play(engine, "failure");
 }
 
+#[both_engines]
 fn a_client_whose_connection_breaks_hears_everything_once(engine: Engine) {
     play(engine, "reconnect");
 }
-
-on_both_engines!(
-    a_stock_client_talks_over_several_turns_and_sends_its_transcript_along,
-    a_run_is_queued_and_followed_by_the_same_client,
-    tools_and_their_results_reach_the_clients_messages,
-    a_permission_request_interrupts_and_an_answer_resumes,
-    a_client_goes_on_after_a_declined_a_dismissed_and_an_expired_interrupt,
-    a_client_goes_on_after_an_approved_run_has_failed,
-    a_resumed_run_brings_the_open_tool_calls_along,
-    a_cancelled_run_says_so_and_the_thread_goes_on,
-    a_failed_run_ends_with_its_kind_and_message,
-    a_client_whose_connection_breaks_hears_everything_once,
-);

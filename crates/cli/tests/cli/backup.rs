@@ -15,12 +15,12 @@ use crate::{
 
 #[test]
 fn a_copy_taken_while_the_server_writes_is_whole() {
-    let home = Home::new(Engine::Sqlite).without_runner();
+    let home = Home::on_disk(Engine::Sqlite).without_runner();
     let server = home.serve();
     let mut http = Http::new(&server);
     let mut writer = Writer::new(&mut http, "runner-a");
     let run_id = writer.run_id.clone();
-    let restored = Home::new(Engine::Sqlite).without_runner();
+    let restored = Home::on_disk(Engine::Sqlite).without_runner();
     fs::create_dir(&restored.data_dir).unwrap();
     fs::set_permissions(&restored.data_dir, PermissionsExt::from_mode(0o700)).unwrap();
     let copy = restored.data_dir.join("ostler.db");
@@ -59,7 +59,7 @@ fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
 
 #[test]
 fn the_documented_backup_names_everything_that_a_used_server_keeps() {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     for (name, value) in [
         ("OSTLER_WORKSPACES__GIT_PROTOCOLS", "file"),
         ("OSTLER_SERVER__DRAIN_MS", "100"),

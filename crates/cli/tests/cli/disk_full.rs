@@ -16,7 +16,7 @@ const BATCHES_MAX: usize = 500;
 
 #[test]
 fn a_full_disk_refuses_writes_and_loses_nothing() {
-    let mut home = Home::new(Engine::Sqlite).without_runner();
+    let mut home = Home::on_disk(Engine::Sqlite).without_runner();
     let Some(mount) = mount_or_say_so(&home.path("disk.img"), IMAGE_BYTES, &home.path("disk")) else { return };
     home.data_dir = mount.dir.join("data");
     let server = home.serve();

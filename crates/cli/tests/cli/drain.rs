@@ -10,16 +10,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::{Server, eventually},
     runner::{count, run_request, submit},
 };
-
-on_both_engines!(
-    a_draining_server_takes_no_new_work_and_lets_its_turn_finish,
-    a_second_signal_does_not_wait_for_the_turn,
-);
 
 fn busy(tool_ms: u64) -> String {
     json!({"script": [{"tool": {"name": "shell", "command": "make", "waitMs": tool_ms}}, {"say": "done"}]}).to_string()
@@ -55,8 +50,9 @@ fn ended(http: &mut Http, run_id: &str, command_id: &str) -> Value {
     eventually("the command ends", || Some(http.get(&path).good()).filter(|result| !result["terminalStatus"].is_null()))
 }
 
+#[both_engines]
 fn a_draining_server_takes_no_new_work_and_lets_its_turn_finish(engine: Engine) {
-    let home = Home::new(engine);
+    let home = Home::on_disk(engine);
     let mut server = home.serve();
     let mut http = Http::new(&server);
     let (run_id, command_id) = started(&mut http, &busy(5_000));
@@ -88,8 +84,9 @@ fn a_draining_server_takes_no_new_work_and_lets_its_turn_finish(engine: Engine) 
     home.assert_verified();
 }
 
+#[both_engines]
 fn a_second_signal_does_not_wait_for_the_turn(engine: Engine) {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     home.set("OSTLER_SERVER__DRAIN_MS", "3600000");
     home.set("OSTLER_RUNNER__LEASE_MS", "500");
     home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
@@ -107,7 +104,7 @@ fn a_second_signal_does_not_wait_for_the_turn(engine: Engine) {
 
 #[test]
 fn what_a_draining_server_hands_on_is_taken_up_by_the_other_at_once() {
-    let mut home = Home::new(Engine::Postgres);
+    let mut home = Home::on_disk(Engine::Postgres);
     home.set("OSTLER_SERVER__DRAIN_MS", "100");
     // Nobody who waits for a lease to run out, or for silence, would be done in time.
     home.set("OSTLER_RUNNER__LEASE_MS", "600000");

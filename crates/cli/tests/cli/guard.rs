@@ -170,7 +170,7 @@ fn a_read_only_workspace_can_be_read_and_not_written() {
 #[test]
 fn readiness_says_which_confinement_is_in_force() {
     for landlock in [true, false] {
-        let mut home = Home::new(Engine::Sqlite);
+        let mut home = Home::on_disk(Engine::Sqlite);
         home.set("OSTLER_CONFINEMENT__LANDLOCK", if landlock { "true" } else { "false" });
         let server = home.serve();
         let level = if landlock { landlock_level() } else { 0 };

@@ -4,28 +4,15 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
+use ostler_testkit::{database::Database, scratch};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::process::{Guarded, Server, eventually, ostler};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Engine {
-    Sqlite,
-    Postgres,
-}
-
-/// Makes two tests of each function: one per engine.
-macro_rules! on_both_engines {
-    ($($name:ident),* $(,)?) => {
-        mod sqlite { $(#[test] fn $name() { super::$name(crate::home::Engine::Sqlite) })* }
-        mod postgres { $(#[test] fn $name() { super::$name(crate::home::Engine::Postgres) })* }
-    };
-}
-pub(crate) use on_both_engines;
+pub use ostler_testkit::engine::{Engine, both_engines};
 
 pub struct Home {
     scratch: TempDir,
@@ -37,13 +24,26 @@ pub struct Home {
 }
 
 impl Home {
+    /// With its files in memory.
     pub fn new(engine: Engine) -> Self {
-        let scratch = tempfile::Builder::new().prefix("ostler-cli-").tempdir().unwrap();
+        Self::with(scratch::in_memory(), (engine == Engine::Postgres).then(Database::migrated))
+    }
+
+    /// For tests about durability, kills or confinement: agents may use `/dev`, which is where memory is.
+    pub fn on_disk(engine: Engine) -> Self {
+        Self::with(scratch::on_disk(), (engine == Engine::Postgres).then(Database::migrated))
+    }
+
+    /// [`Home::on_disk`], with a database that the first server migrates. SQLite's file is always made by the first server.
+    pub fn with_empty_database(engine: Engine) -> Self {
+        Self::with(scratch::on_disk(), (engine == Engine::Postgres).then(Database::empty))
+    }
+
+    fn with(scratch: TempDir, database: Option<Database>) -> Self {
         let data_dir = scratch.path().join("data");
         let mut home = Self { scratch, data_dir, database: None, environment: vec![], flags: vec![] };
-        if engine == Engine::Postgres {
-            let database = Database::create();
-            home.set("DATABASE_URL", &database.url);
+        if let Some(database) = database {
+            home.set("DATABASE_URL", database.url());
             home.database = Some(database);
         }
         home
@@ -64,7 +64,7 @@ impl Home {
     }
 
     pub fn database_url(&self) -> &str {
-        &self.database.as_ref().unwrap().url
+        self.database.as_ref().unwrap().url()
     }
 
     /// What the servers of this home wrote to stderr, all together.
@@ -142,7 +142,7 @@ impl Home {
     /// One statement straight to the store, past the server.
     pub fn execute(&self, sql: &str) {
         match &self.database {
-            Some(database) => execute(&database.url, sql),
+            Some(database) => execute(database.url(), sql),
             None => {
                 rusqlite::Connection::open(self.data_dir.join("ostler.db")).unwrap().execute_batch(sql).unwrap();
             }
@@ -152,7 +152,7 @@ impl Home {
     /// Every row of every table as text, and on SQLite the raw bytes of its files.
     pub fn everything_stored(&self) -> String {
         match &self.database {
-            Some(database) => database.dump(),
+            Some(database) => dump(database.url()),
             None => {
                 let files = ["ostler.db", "ostler.db-wal"].map(|name| self.data_dir.join(name));
                 let read = |path: &PathBuf| std::fs::read(path).unwrap_or_default();
@@ -160,18 +160,6 @@ impl Home {
             }
         }
     }
-}
-
-struct Database {
-    url: String,
-    name: String,
-}
-
-static DATABASES: AtomicU32 = AtomicU32::new(0);
-
-fn base_url() -> String {
-    std::env::var("OSTLER_TEST_POSTGRES_URL")
-        .expect("OSTLER_TEST_POSTGRES_URL is not set: run `cargo xtask test`, which brings a Postgres along")
 }
 
 fn execute(url: &str, sql: &str) {
@@ -186,39 +174,23 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-impl Database {
-    fn create() -> Self {
-        let name = format!("ostler_cli_{}_{}", std::process::id(), DATABASES.fetch_add(1, Ordering::Relaxed));
-        let base = base_url();
-        execute(&base, &format!("CREATE DATABASE {name}"));
-        let (server, _) = base.rsplit_once('/').expect("a URL with a database");
-        Self { url: format!("{server}/{name}"), name }
-    }
-
-    fn dump(&self) -> String {
-        block_on(async {
-            let mut connection = PgConnection::connect(&self.url).await.unwrap();
-            let tables: Vec<String> = sqlx::query_scalar("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-                .fetch_all(&mut connection)
-                .await
-                .unwrap();
-            assert!(tables.len() > 5, "{tables:?}");
-            let mut dump = String::new();
-            for table in tables {
-                let sql = format!("SELECT t::text FROM {table} t");
-                let rows: Vec<String> =
-                    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap();
-                dump.push_str(&format!("{table}\n{}\n", rows.join("\n")));
-            }
-            dump
-        })
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        execute(&base_url(), &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
-    }
+/// Every row of every table, as text.
+fn dump(url: &str) -> String {
+    block_on(async {
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        let tables: Vec<String> = sqlx::query_scalar("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        assert!(tables.len() > 5, "{tables:?}");
+        let mut dump = String::new();
+        for table in tables {
+            let sql = format!("SELECT t::text FROM {table} t");
+            let rows: Vec<String> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap();
+            dump.push_str(&format!("{table}\n{}\n", rows.join("\n")));
+        }
+        dump
+    })
 }
 
 /// Whether `path` is open to its owner only, with exactly this mode.

@@ -72,7 +72,7 @@ impl Inn {
     }
 
     pub fn open_on(engine: Engine, guest: &'static Guest, launcher: &str, more: &[(&str, &str)]) -> Self {
-        let mut home = Home::new(engine);
+        let mut home = Home::on_disk(engine);
         for (name, value) in [
             ("OSTLER_AGENTS__CODEX", found("OSTLER_TEST_CODEX").as_str()),
             ("OSTLER_AGENTS__PROVIDER_LATER_MS", "20"),

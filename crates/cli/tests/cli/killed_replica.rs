@@ -109,7 +109,7 @@ fn write_through_a_kill(writer: &mut Writer, dying: Server, other: &mut Http, re
 
 #[test]
 fn followers_and_the_runner_go_on_at_another_server() {
-    let home = Home::new(Engine::Postgres).without_runner();
+    let home = Home::on_disk(Engine::Postgres).without_runner();
     let (first, second) = (home.serve(), home.serve());
     let (token, addresses) = (first.token.clone(), Addresses::default());
     *addresses.lock().unwrap() = vec![first.address.clone(), second.address.clone()];

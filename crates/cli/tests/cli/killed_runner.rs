@@ -9,13 +9,11 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::{Guarded, eventually},
     runner::{Writer, count},
 };
-
-on_both_engines!(a_replacement_takes_over_from_a_runner_that_was_killed);
 
 /// Longer than the runner lives, however slow the machine: nothing renews it.
 const LEASE_MS: i64 = 10_000;
@@ -46,8 +44,9 @@ fn spawn_runner(http_address: &str, token: &str, writer: &Writer) -> Guarded {
     Guarded(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
 }
 
+#[both_engines]
 fn a_replacement_takes_over_from_a_runner_that_was_killed(engine: Engine) {
-    let home = Home::new(engine).without_runner();
+    let home = Home::on_disk(engine).without_runner();
     let server = home.serve();
     let mut http = Http::new(&server);
     let mut writer = Writer::new(&mut http, "runner-a");

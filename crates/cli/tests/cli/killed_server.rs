@@ -8,13 +8,11 @@ use std::{
 };
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::Server,
     runner::Writer,
 };
-
-on_both_engines!(every_acknowledged_event_survives_the_servers_death);
 
 const ROUNDS: usize = 5;
 const WRITERS: usize = 4;
@@ -24,8 +22,9 @@ fn random_ms(from: u64, to: u64) -> Duration {
     Duration::from_millis(from + RandomState::new().hash_one(0) % (to - from))
 }
 
+#[both_engines]
 fn every_acknowledged_event_survives_the_servers_death(engine: Engine) {
-    let home = Home::new(engine).without_runner();
+    let home = Home::on_disk(engine).without_runner();
     let mut server = home.serve();
     let mut http = Http::new(&server);
     let mut writers: Vec<_> = (0..WRITERS).map(|n| Writer::new(&mut http, &format!("runner-{n}"))).collect();

@@ -4,20 +4,19 @@
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::eventually,
     runner::{count, select, submit},
 };
 
-on_both_engines!(a_turn_whose_server_died_ends_by_itself_as_the_next_attempt);
-
 const KILLS: usize = 2;
 /// Long enough to be killed in, short enough to wait for.
 const TOOL_MS: u64 = 3_000;
 
+#[both_engines]
 fn a_turn_whose_server_died_ends_by_itself_as_the_next_attempt(engine: Engine) {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     if engine == Engine::Postgres {
         // Others may still hold leases there, so they must run out first.
         home.set("OSTLER_RUNNER__LEASE_MS", "2000");

@@ -7,25 +7,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::{Server, eventually},
     runner::{count, run_request, select, submit},
 };
 
-on_both_engines!(
-    a_child_process_works_the_turn_and_leaves,
-    a_child_that_is_killed_is_replaced_and_its_death_is_a_fact,
-    a_child_that_fails_says_how,
-    no_child_outlives_a_server_that_stops,
-    no_child_outlives_a_server_that_is_killed,
-    a_child_that_may_outlive_its_server_goes_on_under_the_next_one,
-    no_more_children_than_places,
-    a_runners_token_opens_its_own_run_only_while_its_job_runs,
-);
-
 fn home(engine: Engine) -> Home {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     home.set("OSTLER_RUNNER__LAUNCHER", "process");
     home.set("OSTLER_RUNNER__LEASE_MS", "2000");
     home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
@@ -85,6 +74,7 @@ fn job_ended(http: &mut Http, run_id: &str) -> Value {
     })
 }
 
+#[both_engines]
 fn a_child_process_works_the_turn_and_leaves(engine: Engine) {
     let mut home = home(engine);
     home.set("OSTLER_LOG", "trace");
@@ -120,6 +110,7 @@ fn a_child_process_works_the_turn_and_leaves(engine: Engine) {
     home.assert_verified();
 }
 
+#[both_engines]
 fn a_child_that_is_killed_is_replaced_and_its_death_is_a_fact(engine: Engine) {
     let home = home(engine);
     let server = home.serve();
@@ -143,6 +134,7 @@ fn a_child_that_is_killed_is_replaced_and_its_death_is_a_fact(engine: Engine) {
     home.assert_verified();
 }
 
+#[both_engines]
 fn a_child_that_fails_says_how(engine: Engine) {
     let home = home(engine);
     let server = home.serve();
@@ -156,6 +148,7 @@ fn a_child_that_fails_says_how(engine: Engine) {
     server.stop();
 }
 
+#[both_engines]
 fn no_child_outlives_a_server_that_stops(engine: Engine) {
     let mut home = home(engine);
     home.set("OSTLER_SERVER__DRAIN_MS", "100");
@@ -178,6 +171,7 @@ fn no_child_outlives_a_server_that_stops(engine: Engine) {
     home.assert_verified();
 }
 
+#[both_engines]
 fn no_child_outlives_a_server_that_is_killed(engine: Engine) {
     let home = home(engine);
     let server = home.serve();
@@ -196,6 +190,7 @@ fn no_child_outlives_a_server_that_is_killed(engine: Engine) {
     home.assert_verified();
 }
 
+#[both_engines]
 fn a_child_that_may_outlive_its_server_goes_on_under_the_next_one(engine: Engine) {
     let mut home = home(engine);
     home.set("OSTLER_RUNNER__KEEP_ON_STOP", "true");
@@ -225,6 +220,7 @@ fn a_child_that_may_outlive_its_server_goes_on_under_the_next_one(engine: Engine
     home.assert_verified();
 }
 
+#[both_engines]
 fn no_more_children_than_places(engine: Engine) {
     const PLACES: usize = 2;
     let mut home = home(engine);
@@ -244,6 +240,7 @@ fn no_more_children_than_places(engine: Engine) {
     server.stop();
 }
 
+#[both_engines]
 fn a_runners_token_opens_its_own_run_only_while_its_job_runs(engine: Engine) {
     const TOKEN: &str = "ost_run_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     /// In the year 2200: nobody takes the job for abandoned.

@@ -7,14 +7,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::{Guarded, Server, eventually},
     snapshot::{assert_snapshot, piped},
     terminal::{CTRL_C, Terminal},
 };
-
-on_both_engines!(a_followed_session_has_no_gap_and_no_duplicate_through_a_killed_server);
 
 fn run(home: &Home, server: &Server, session: &str, script: Value) {
     let output = home.cli(Some(server), &["run", "--session", session, &script.to_string()]);
@@ -103,6 +101,7 @@ fn followed(home: &Home) -> Vec<i64> {
     text.lines().filter_map(event).map(|event| event["sessionSeq"].as_i64().unwrap()).collect()
 }
 
+#[both_engines]
 fn a_followed_session_has_no_gap_and_no_duplicate_through_a_killed_server(engine: Engine) {
     let mut home = Home::new(engine);
     if engine == Engine::Postgres {

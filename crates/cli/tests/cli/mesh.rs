@@ -11,20 +11,10 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    home::{Engine, Home, mode, on_both_engines},
+    home::{Engine, Home, both_engines, mode},
     process::{Guarded, Server, eventually},
     relay::Relay,
 };
-
-on_both_engines!(
-    two_names_talk_sealed,
-    a_name_is_used_by_several_commands_at_once,
-    what_cannot_be_opened_now_is_shown_later,
-    a_reader_stays_through_a_restart_and_a_name_moves_with_its_server,
-    who_is_revoked_unknown_or_uninvited_is_told_what_to_do,
-    what_came_is_one_document_and_whole,
-    a_name_that_was_refused_for_its_rate_is_not_kept,
-);
 
 const ALICE: &str = "alice.localhost.test";
 const BOBBY: &str = "bobby.localhost.test";
@@ -76,6 +66,7 @@ impl Follower {
     }
 }
 
+#[both_engines]
 fn two_names_talk_sealed(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -120,6 +111,7 @@ fn two_names_talk_sealed(engine: Engine) {
     assert!(code == 2 && several.contains(ALICE) && several.contains("--as"), "{several}");
 }
 
+#[both_engines]
 fn a_name_is_used_by_several_commands_at_once(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -145,6 +137,7 @@ fn a_name_is_used_by_several_commands_at_once(engine: Engine) {
     assert_eq!(prekeys(), 1, "nobody but a reader leaves prekeys, and it only when one is needed");
 }
 
+#[both_engines]
 fn what_cannot_be_opened_now_is_shown_later(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -173,6 +166,7 @@ fn what_cannot_be_opened_now_is_shown_later(engine: Engine) {
     follower.shows(&format!("{ALICE}: second\n{ALICE}: third\n"));
 }
 
+#[both_engines]
 fn a_reader_stays_through_a_restart_and_a_name_moves_with_its_server(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -200,6 +194,7 @@ fn a_reader_stays_through_a_restart_and_a_name_moves_with_its_server(engine: Eng
     printed(home.cli(None, &send));
 }
 
+#[both_engines]
 fn who_is_revoked_unknown_or_uninvited_is_told_what_to_do(engine: Engine) {
     let mut home = Home::new(engine);
     let server = home.serve();
@@ -226,6 +221,7 @@ fn who_is_revoked_unknown_or_uninvited_is_told_what_to_do(engine: Engine) {
     printed(home.cli(Some(&server), &["mesh", "join", "david", "--invite", invite.trim()]));
 }
 
+#[both_engines]
 fn what_came_is_one_document_and_whole(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();
@@ -247,6 +243,7 @@ fn what_came_is_one_document_and_whole(engine: Engine) {
     assert!(endless.contains("-o jsonl"), "{endless}");
 }
 
+#[both_engines]
 fn a_name_that_was_refused_for_its_rate_is_not_kept(engine: Engine) {
     let mut home = Home::new(engine);
     home.set("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1");

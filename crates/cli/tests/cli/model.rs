@@ -4,11 +4,9 @@ use ostler_stand_ins::{chat, chat_with_key};
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
 };
-
-on_both_engines!(a_model_server_needs_a_config_and_nothing_else, a_turn_may_cost_so_much_and_no_more);
 
 const KEY: &str = "planted-key-of-a-model-2c91";
 
@@ -16,6 +14,7 @@ fn config(base_url: &str) -> String {
     format!("[ostler]\nagent = \"model\"\nbase_url = \"{base_url}\"\nmodel = \"small\"\n")
 }
 
+#[both_engines]
 fn a_model_server_needs_a_config_and_nothing_else(engine: Engine) {
     let (home, provider) = (Home::new(engine), chat());
     let server = home.serve();
@@ -34,6 +33,7 @@ fn a_model_server_needs_a_config_and_nothing_else(engine: Engine) {
     assert!(code == Some(0) && said.contains("user=my name is Ada"), "{said}");
 }
 
+#[both_engines]
 fn a_turn_may_cost_so_much_and_no_more(engine: Engine) {
     let (home, provider) = (Home::new(engine), chat());
     let server = home.serve();

@@ -8,12 +8,10 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    home::{Engine, Home, mode, on_both_engines},
+    home::{Engine, Home, both_engines, mode},
     http::Http,
     process::Server,
 };
-
-on_both_engines!(openssl_believes_what_was_issued_until_it_is_revoked);
 
 #[track_caller]
 fn printed(output: Output) -> String {
@@ -90,6 +88,7 @@ fn private_keys(directory: &Path) -> Vec<u32> {
     files.filter(|path| path.extension().is_some_and(|extension| extension != "crt")).map(|path| mode(&path)).collect()
 }
 
+#[both_engines]
 fn openssl_believes_what_was_issued_until_it_is_revoked(engine: Engine) {
     let mut home = Home::new(engine);
     let (init, show) = (["pki", "init", "-o", "json"], ["pki", "show", "-o", "json"]);

@@ -44,7 +44,7 @@ fn an_acknowledged_event_survives_a_power_cut_and_not_with_less_than_full_synchr
 
 /// `None`: loop mounts are not to be had.
 fn cut_power(synchronous: &str) -> Option<Left> {
-    let mut home = Home::new(Engine::Sqlite).without_runner();
+    let mut home = Home::on_disk(Engine::Sqlite).without_runner();
     home.set("OSTLER_STORE__SQLITE_SYNCHRONOUS", synchronous);
     home.flags.push("--unsafe-durability".into());
     let (image, copy) = (home.path("disk.img"), home.path("copy.img"));

@@ -11,14 +11,12 @@ use ostler_stand_ins::{Endpoint, responses};
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, mode, on_both_engines},
+    home::{Engine, Home, both_engines, mode},
     http::Http,
     process::{Server, eventually},
     runner::run_request,
     terminal::Terminal,
 };
-
-on_both_engines!(a_profile_is_set_shown_tried_and_deleted, two_profiles_at_once_share_nothing);
 
 /// Stands in every key, which has no shape that would give it away.
 const MARK: &str = "pr0file-key";
@@ -27,7 +25,7 @@ const WITNESS: &str = "harmless-witness";
 
 /// A home whose servers find the real Codex; with Postgres their runners are processes of their own.
 fn home(engine: Engine) -> Home {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     let codex = std::env::var("OSTLER_TEST_CODEX").expect("OSTLER_TEST_CODEX is not set: run `cargo xtask test`");
     let folder = Path::new(&codex).parent().unwrap().to_str().unwrap().to_owned();
     home.set("PATH", &format!("{folder}:/usr/local/bin:/usr/bin:/bin"));
@@ -63,6 +61,7 @@ fn printed(output: Output) -> String {
     text
 }
 
+#[both_engines]
 fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
     let home = home(engine);
     let provider = responses();
@@ -99,7 +98,7 @@ fn a_profile_is_set_shown_tried_and_deleted(engine: Engine) {
 
 #[test]
 fn a_profile_that_needs_a_model_catalog_is_given_one() {
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     let server = home.serve();
     let file = |name: &str, text: &str| {
         std::fs::write(home.path(name), text).unwrap();
@@ -143,6 +142,7 @@ struct Side {
 const LOOK: &str =
     "sleep 2; echo harmless-witness; cat $HOME/auth.json $HOME/../*/auth.json; env; cat /proc/$PPID/cmdline";
 
+#[both_engines]
 fn two_profiles_at_once_share_nothing(engine: Engine) {
     let home = home(engine);
     let server = home.serve();
@@ -198,7 +198,7 @@ fn two_profiles_at_once_share_nothing(engine: Engine) {
     let rollouts = home.data_dir.join("sessions");
     for path in files(&home.data_dir, usize::MAX).into_iter().filter(|path| !path.starts_with(&rollouts)) {
         let bytes = std::fs::read(&path).unwrap_or_default();
-        assert!(!bytes.windows(MARK.len()).any(|part| part == MARK.as_bytes()), "a key is in {}", path.display());
+        assert!(!contains(&bytes, MARK), "a key is in {}", path.display());
     }
 }
 
@@ -222,6 +222,11 @@ pub fn files(directory: &Path, depth: usize) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// An optimised search: without optimisation, sliding over the files of a real agent takes twenty seconds.
+pub fn contains(bytes: &[u8], text: &str) -> bool {
+    memchr::memmem::find(bytes, text.as_bytes()).is_some()
 }
 
 /// Arguments and environments, of every process there is, that hold this text.

@@ -9,11 +9,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     process::{Guarded, Server},
 };
-
-on_both_engines!(it_comes_back_after_the_servers_death_and_misses_nothing);
 
 const BOBBY: &str = "bobby.localhost.test";
 const CAROL: &str = "carol.localhost.test";
@@ -78,6 +76,7 @@ fn send(home: &Home, server: &Server, from: &str, text: &str) {
     assert!(sent.status.success(), "{sent:?}");
 }
 
+#[both_engines]
 fn it_comes_back_after_the_servers_death_and_misses_nothing(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();

@@ -13,7 +13,7 @@ fn the_readme_shows_what_a_person_sees() {
     let (typed, shown) = block.split_at(block.find("run run_").unwrap());
     let prompt = typed.split('\'').nth(1).unwrap();
 
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     let server = home.serve();
     let terminal = Terminal::start(&home, &server, &["run", "--session", "disk", prompt], &[]);
     terminal.shows("waiting for permission ·");

@@ -41,7 +41,7 @@ reply="found:$found."
 "#;
 
 fn home(namespaces: bool, launcher: &str) -> Home {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     for (name, value) in [
         ("OSTLER_SECRETS__KEY", KEY),
         ("SOME_PASSWORD", PASSWORD),
@@ -92,7 +92,7 @@ fn an_agent_learns_nothing_of_the_server_that_runs_it() {
 
 #[test]
 fn the_servers_own_environment_and_arguments_hold_no_secret() {
-    let mut home = Home::new(Engine::Postgres);
+    let mut home = Home::on_disk(Engine::Postgres);
     let url = home.database_url().replacen('@', &format!(":{PASSWORD}@"), 1);
     home.environment.retain(|(name, _)| name != "DATABASE_URL");
     home.flags = vec!["--database-url".into(), url.clone()];
@@ -210,7 +210,7 @@ fn nothing_outlives_the_first_process_of_a_namespace() {
 
 #[test]
 fn root_is_warned_about() {
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     let server = home.serve();
     let root = geteuid().is_root();
     assert_eq!(Http::new(&server).get("/health/readiness").good()["confinement"]["root"], root);

@@ -4,13 +4,11 @@
 use serde_json::{Value, json};
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::{Server, eventually},
     runner::run_request,
 };
-
-on_both_engines!(planted_secrets_are_found_nowhere);
 
 /// Stands in every planted secret, and nowhere else.
 const MARK: &str = "pl4nted";
@@ -21,8 +19,9 @@ const KEY: &str = "sk-pl4nted0123456789";
 /// No shape gives it away either; the server knows it because it keeps it.
 const PROFILE_KEY: &str = "pl4nted-\"of\"-a-profile";
 
+#[both_engines]
 fn planted_secrets_are_found_nowhere(engine: Engine) {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     home.set("OSTLER_LOG", "debug");
     if engine == Engine::Postgres {
         // Authentication there is by trust, so any password will do.
@@ -312,7 +311,7 @@ fn a_start_that_fails_does_not_tell_the_password() {
         std::fs::write(&path, text).unwrap();
         vec!["--config".to_owned(), path.to_str().unwrap().to_owned()]
     };
-    let absent = Home::new(Engine::Postgres).database_url().replacen('@', ":pl4nted@", 1);
+    let absent = Home::on_disk(Engine::Postgres).database_url().replacen('@', ":pl4nted@", 1);
     for (url, toml) in [
         (absent.as_str(), ""),
         ("postgres://me:pl4nted@127.0.0.1:port/x", ""),
@@ -321,7 +320,7 @@ fn a_start_that_fails_does_not_tell_the_password() {
         ("", "[store]\ndatabase_url = [\"postgres://me:pl4nted@127.0.0.1/x\"]\n"),
         ("", "[store]\ndatabase_uri = \"postgres://me:pl4nted@127.0.0.1/x\"\n"),
     ] {
-        let mut home = Home::new(Engine::Sqlite);
+        let mut home = Home::on_disk(Engine::Sqlite);
         home.set("DATABASE_URL", url);
         home.flags = file(&home, toml);
         assert_ne!(home.try_serve().err().expect("it does not start").code(), Some(0));

@@ -3,19 +3,15 @@
 use std::{io::Read, process::Output, time::Duration};
 
 use crate::{
-    home::{Engine, Home, mode, on_both_engines},
+    home::{Engine, Home, both_engines, mode},
     http::Http,
     process::eventually,
     runner::{count, submit},
 };
 
-on_both_engines!(
-    the_ready_line_is_all_there_is_on_stdout,
-    it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work
-);
-
+#[both_engines]
 fn the_ready_line_is_all_there_is_on_stdout(engine: Engine) {
-    let home = Home::new(engine);
+    let home = Home::with_empty_database(engine);
     let server = home.serve();
     let ready = server.ready.as_object().unwrap();
     assert_eq!(ready.keys().map(String::as_str).collect::<Vec<_>>(), ["address", "tokenFile"]);
@@ -31,8 +27,9 @@ fn the_ready_line_is_all_there_is_on_stdout(engine: Engine) {
     assert_eq!((status.code(), rest), (Some(0), vec![]));
 }
 
+#[both_engines]
 fn it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work(engine: Engine) {
-    let mut home = Home::new(engine);
+    let mut home = Home::with_empty_database(engine);
     home.set("OSTLER_RUNNER__LEASE_MS", "2000");
     home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
     home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
@@ -69,7 +66,7 @@ fn it_stops_promptly_with_a_follower_a_waiter_and_a_turn_at_work(engine: Engine)
 
 #[test]
 fn a_second_server_on_the_same_sqlite_store_is_refused() {
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     let server = home.serve();
     let status = home.try_serve().err().expect("the second one does not start");
     assert_eq!(status.code(), Some(5), "it is in use, which is no failed run");
@@ -85,7 +82,7 @@ fn a_second_server_on_the_same_sqlite_store_is_refused() {
 
 #[test]
 fn an_address_that_is_taken_or_makes_no_sense_is_told_apart_from_a_failed_run() {
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (listen, code) in [(address.as_str(), 5), ("nope", 2)] {
@@ -102,7 +99,7 @@ fn an_address_that_is_taken_or_makes_no_sense_is_told_apart_from_a_failed_run() 
 #[test]
 fn a_token_that_others_can_read_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
-    let home = Home::new(Engine::Sqlite);
+    let home = Home::on_disk(Engine::Sqlite);
     home.serve().stop();
     std::fs::set_permissions(home.data_dir.join("token"), PermissionsExt::from_mode(0o644)).unwrap();
     assert_ne!(home.try_serve().err().expect("refused").code(), Some(0));
@@ -111,7 +108,7 @@ fn a_token_that_others_can_read_is_not_used() {
 
 #[test]
 fn a_store_that_is_not_there_is_named_as_such() {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     home.set("DATABASE_URL", &format!("postgres://nobody@{free}/x"));
     assert_ne!(home.try_serve().err().expect("no start").code(), Some(0));
@@ -125,7 +122,7 @@ fn a_store_that_is_not_there_is_named_as_such() {
 fn a_start_that_waits_for_its_store_can_be_ended() {
     // It takes the connection and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     home.set("DATABASE_URL", &format!("postgres://nobody@{}/x", silent.local_addr().unwrap()));
     let mut process = home.spawn_serve();
     let (_connection, _) = silent.accept().unwrap();
@@ -135,7 +132,7 @@ fn a_start_that_waits_for_its_store_can_be_ended() {
 
 #[test]
 fn an_open_server_says_so() {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     home.flags.push("--open-loopback".into());
     home.serve().stop();
     assert!(home.log().contains("without a token"), "{}", home.log());
@@ -143,7 +140,7 @@ fn an_open_server_says_so() {
 
 #[test]
 fn the_token_file_is_named_from_anywhere() {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     home.data_dir = "data".into();
     let server = home.serve();
     assert_eq!(server.ready["tokenFile"], home.path("data/token").canonicalize().unwrap().to_str().unwrap());

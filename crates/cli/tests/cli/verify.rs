@@ -1,13 +1,11 @@
 //! `ostler verify` against a store that was changed behind the server's back.
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
     process::eventually,
     runner::{count, submit},
 };
-
-on_both_engines!(each_single_tampering_is_found_and_named);
 
 const COPY: &str = "INSERT INTO events (session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, \
     created_at) SELECT session_id, {to}, run_id, {to}, command_id, type, payload, digest, hash, created_at \
@@ -32,6 +30,7 @@ fn tamperings(last: i64) -> Vec<(String, String, i64)> {
     ]
 }
 
+#[both_engines]
 fn each_single_tampering_is_found_and_named(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();

@@ -1,14 +1,13 @@
 //! Settings that could lose an acknowledged write are refused at the start, unless they were asked for by name.
 
 use crate::{
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
     http::Http,
 };
 
-on_both_engines!(weak_durability_is_refused_unless_asked_for);
-
+#[both_engines]
 fn weak_durability_is_refused_unless_asked_for(engine: Engine) {
-    let mut home = Home::new(engine);
+    let mut home = Home::on_disk(engine);
     let named = match engine {
         Engine::Sqlite => {
             home.set("OSTLER_STORE__SQLITE_SYNCHRONOUS", "normal");

@@ -4,14 +4,13 @@ use serde_json::{Value, json};
 
 use crate::{
     agents::printed,
-    home::{Engine, Home, on_both_engines},
+    home::{Engine, Home, both_engines},
 };
-
-on_both_engines!(a_webhook_is_set_tried_removed_and_replayed, a_webhook_that_may_not_be_reached_is_refused);
 
 /// A port of this machine where nobody listens. It may be set on a server for development.
 const UNREACHABLE: &str = "https://localhost:9/hook";
 
+#[both_engines]
 fn a_webhook_is_set_tried_removed_and_replayed(engine: Engine) {
     let mut home = Home::new(engine);
     home.set("OSTLER_WEBHOOKS__ALLOW_LOOPBACK", "true");
@@ -46,6 +45,7 @@ fn a_webhook_is_set_tried_removed_and_replayed(engine: Engine) {
     assert_eq!(json(&["webhooks", "list", agent, "--status", "dead"]), json!([]));
 }
 
+#[both_engines]
 fn a_webhook_that_may_not_be_reached_is_refused(engine: Engine) {
     let home = Home::new(engine);
     let server = home.serve();

@@ -11,7 +11,7 @@ use crate::{
 
 /// A server whose PATH has no git.
 fn home() -> Home {
-    let mut home = Home::new(Engine::Sqlite);
+    let mut home = Home::on_disk(Engine::Sqlite);
     let programs = home.path("bin");
     std::fs::create_dir(&programs).unwrap();
     home.set("PATH", programs.to_str().unwrap());

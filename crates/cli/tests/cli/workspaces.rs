@@ -13,7 +13,7 @@ use crate::{
     git_server::{GitServer, PASSWORD, USER},
     home::Engine,
     inn::{CODEX, Inn},
-    profiles::files,
+    profiles::{contains, files},
 };
 
 fn git(directory: &Path, arguments: &[&str], stdin: &[u8]) -> String {
@@ -124,7 +124,7 @@ fn a_private_repository_is_fetched_with_a_credential_that_nobody_else_sees() {
     assert!(!told.contains(PASSWORD), "it was told");
     for path in files(&inn.home.data_dir, usize::MAX).into_iter().filter(|path| !path.starts_with(&credentials)) {
         let bytes = std::fs::read(&path).unwrap_or_default();
-        assert!(!bytes.windows(PASSWORD.len()).any(|part| part == PASSWORD.as_bytes()), "it is in {}", path.display());
+        assert!(!contains(&bytes, PASSWORD), "it is in {}", path.display());
     }
     inn.close();
 }

@@ -4,17 +4,7 @@ use ostler_protocol::{FailureKind::*, agent_runs::Busy};
 use serde_json::json;
 
 use super::{told, words};
-use crate::{
-    harness::{Engine, Played, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_busy_thread_refuses_another_message_by_default,
-    a_message_may_wait_its_turn,
-    a_message_may_interrupt_the_turn_before_it,
-    a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told,
-);
+use crate::harness::{Engine, Played, TestServer, both_engines, id};
 
 /// A thread whose first turn is at work under the test's own lease.
 async fn at_work(engine: Engine, busy: Busy) -> (TestServer, Played, String) {
@@ -26,6 +16,7 @@ async fn at_work(engine: Engine, busy: Busy) -> (TestServer, Played, String) {
     (server, runner, first)
 }
 
+#[both_engines]
 async fn a_busy_thread_refuses_another_message_by_default(engine: Engine) {
     assert_eq!(Busy::default(), Busy::Reject);
     let (server, runner, first) = at_work(engine, Busy::Reject).await;
@@ -39,6 +30,7 @@ async fn a_busy_thread_refuses_another_message_by_default(engine: Engine) {
     server.say("run-2", "two").await.with_status(202);
 }
 
+#[both_engines]
 async fn a_message_may_wait_its_turn(engine: Engine) {
     let (server, runner, first) = at_work(engine, Busy::Enqueue).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
@@ -51,6 +43,7 @@ async fn a_message_may_wait_its_turn(engine: Engine) {
     assert_eq!(words(&server.told("run-2").await), "zwei");
 }
 
+#[both_engines]
 async fn a_message_may_interrupt_the_turn_before_it(engine: Engine) {
     let (server, runner, first) = at_work(engine, Busy::Interrupt).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
@@ -68,6 +61,7 @@ fn conversation(runner: &Played, command_id: &str) -> String {
     format!("/api/v1/runs/{}/commands/{command_id}/conversation", runner.run_id)
 }
 
+#[both_engines]
 async fn a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told(engine: Engine) {
     let (server, runner, first) = at_work(engine, Busy::Rollback).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");

@@ -5,20 +5,7 @@ use reqwest::Response;
 use serde_json::json;
 
 use super::{RUNS, THREAD, Told, message, told, words};
-use crate::{
-    harness::{Caller, Engine, PATIENCE, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_client_that_comes_back_gets_exactly_what_it_has_not_seen,
-    whoever_hangs_up_does_not_stop_the_run,
-    a_silent_stream_is_kept_alive_and_ends_when_its_idle_limit_is_reached,
-    a_stream_is_broken_off_by_a_restart_and_goes_on_after_it,
-    a_stream_that_lags_misses_nothing,
-    one_user_can_open_only_so_many_streams,
-    a_stream_is_broken_off_with_its_callers_token,
-);
+use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, id};
 
 const SCRIPT: &str = r#"{"script": [{"say": "Looking around.", "pieces": 3}, {"tool": {"name": "shell", "command": "ls",
     "output": "a"}}, {"usage": {"inputTokens": 3, "outputTokens": 4}}, {"say": "Done."}]}"#;
@@ -48,6 +35,7 @@ async fn after(caller: &Caller, run_id: &str, last: &str) -> Vec<Told> {
     told(&caller.send(caller.request("GET", &events(run_id)).header("last-event-id", last)).await.text)
 }
 
+#[both_engines]
 async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let whole = told(&server.stream(&message("run-1", SCRIPT)).await.text);
@@ -70,6 +58,7 @@ async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engi
     }
 }
 
+#[both_engines]
 async fn whoever_hangs_up_does_not_stop_the_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut response = server.streaming(&message("run-1", "hello")).send().await.unwrap();
@@ -84,6 +73,7 @@ async fn whoever_hangs_up_does_not_stop_the_run(engine: Engine) {
     assert_eq!(words(&server.told("run-1").await), "said to nobody");
 }
 
+#[both_engines]
 async fn a_silent_stream_is_kept_alive_and_ends_when_its_idle_limit_is_reached(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 20).await;
     server.say("run-1", "hello").await.with_status(202);
@@ -94,6 +84,7 @@ async fn a_silent_stream_is_kept_alive_and_ends_when_its_idle_limit_is_reached(e
     assert_eq!(after(&server, "run-1", &told(&text)[0].id).await.len(), 1);
 }
 
+#[both_engines]
 async fn a_stream_is_broken_off_by_a_restart_and_goes_on_after_it(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let accepted = server.say("run-1", "hello").await.with_status(202);
@@ -121,6 +112,7 @@ async fn a_stream_is_broken_off_by_a_restart_and_goes_on_after_it(engine: Engine
     assert_eq!([before, rest].concat(), server.told("run-1").await);
 }
 
+#[both_engines]
 async fn a_stream_that_lags_misses_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "hello").await.with_status(202), "taskId");
@@ -143,6 +135,7 @@ async fn a_stream_that_lags_misses_nothing(engine: Engine) {
     assert_eq!(told(&(started + &rest)), server.told("run-1").await);
 }
 
+#[both_engines]
 async fn one_user_can_open_only_so_many_streams(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.agent_runs.streams_per_user_max = 2).await;
     let ada = super::user(&server, "ada", &["local"]).await;
@@ -168,6 +161,7 @@ async fn one_user_can_open_only_so_many_streams(engine: Engine) {
     .await;
 }
 
+#[both_engines]
 async fn a_stream_is_broken_off_with_its_callers_token(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.readmit_ms = 20).await;
     let ada = super::user(&server, "ada", &["local"]).await;

@@ -8,19 +8,7 @@ use super::{
     resuming::{ASKING, DIGEST, asked, permission, resume, run_error, yes},
     told, words,
 };
-use crate::{
-    harness::{Caller, Engine, TestServer, ask_body, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry,
-    a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it,
-    an_unknown_status_is_one_event_of_a_stream,
-    a_message_without_text_or_image_is_rejected,
-    a_resumed_run_begins_with_the_open_tool_calls,
-    a_patch_is_applied_to_the_threads_state_before_it_is_sent,
-);
+use crate::harness::{Caller, Engine, TestServer, ask_body, both_engines, id};
 
 /// The outcome and the failure kind of the run's last event.
 async fn end_of(caller: &Caller, run_id: &str) -> (Value, Value) {
@@ -28,6 +16,7 @@ async fn end_of(caller: &Caller, run_id: &str) -> (Value, Value) {
     (last["outcome"]["type"].clone(), last["metadata"]["failureKind"].clone())
 }
 
+#[both_engines]
 async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let cases = [("no", json!({"approved": false}), "permission-denied"), ("dismissed", Value::Null, "cancelled")];
@@ -51,6 +40,7 @@ async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
     server.say("expired-next", "and now?").await.with_status(202);
 }
 
+#[both_engines]
 async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine: Engine) {
     let (server, runner, command) = asked(engine).await;
     let (first, before) = (permission(1), server.told("run-1").await);
@@ -69,6 +59,7 @@ async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine
     server.resume("run-4", &[(&first, Value::Null)]).await.with_status(202);
 }
 
+#[both_engines]
 async fn an_unknown_status_is_one_event_of_a_stream(engine: Engine) {
     let (server, runner, _) = asked(engine).await;
     let before = server.events(&runner.run_id).await;
@@ -89,6 +80,7 @@ async fn an_unknown_status_is_one_event_of_a_stream(engine: Engine) {
     assert_eq!(server.events(&runner.run_id).await, before);
 }
 
+#[both_engines]
 async fn a_message_without_text_or_image_is_rejected(engine: Engine) {
     let server = TestServer::start(engine).await;
     for content in [json!(""), json!(" \n\u{200b}"), json!([]), json!([{"type": "text", "text": "\t"}])] {
@@ -100,6 +92,7 @@ async fn a_message_without_text_or_image_is_rejected(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_resumed_run_begins_with_the_open_tool_calls(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
@@ -132,6 +125,7 @@ async fn a_resumed_run_begins_with_the_open_tool_calls(engine: Engine) {
     assert_eq!(rest, told[2..]);
 }
 
+#[both_engines]
 async fn a_patch_is_applied_to_the_threads_state_before_it_is_sent(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");

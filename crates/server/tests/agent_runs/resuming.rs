@@ -4,20 +4,7 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use super::{RUNS, THREAD, message, told, words};
-use crate::{
-    harness::{Answer, Caller, Engine, Played, TestServer, ask_body, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_run_that_asks_is_resumed_by_the_answer,
-    a_message_is_refused_while_an_answer_is_awaited,
-    answers_that_make_no_sense_are_refused_in_both_forms,
-    the_same_resume_again_does_nothing_twice,
-    a_resume_that_answers_twice_or_ahead_is_refused,
-    an_expired_interrupt_can_only_be_cancelled,
-    requests_that_come_one_after_the_other_are_put_one_after_the_other,
-);
+use crate::harness::{Answer, Caller, Engine, Played, TestServer, ask_body, both_engines, id};
 
 pub const ASKING: &str =
     r#"{"script": [{"say": "May I?"}, {"ask": {"title": "Delete a?", "command": "rm a"}}, {"say": "Done."}]}"#;
@@ -57,6 +44,7 @@ pub async fn asked(engine: Engine) -> (TestServer, Played, String) {
     (server, runner, command)
 }
 
+#[both_engines]
 async fn a_run_that_asks_is_resumed_by_the_answer(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let first = told(&server.stream(&message("run-1", ASKING)).await.text);
@@ -98,6 +86,7 @@ pub fn run_error(answer: &Answer) -> String {
     id(&told[0].event, "message")
 }
 
+#[both_engines]
 async fn a_message_is_refused_while_an_answer_is_awaited(engine: Engine) {
     let (server, runner, _) = asked(engine).await;
     let before = server.events(&runner.run_id).await;
@@ -108,6 +97,7 @@ async fn a_message_is_refused_while_an_answer_is_awaited(engine: Engine) {
     server.cancel_agent_run("run-1").await.with_status(202);
 }
 
+#[both_engines]
 async fn answers_that_make_no_sense_are_refused_in_both_forms(engine: Engine) {
     let (server, runner, _) = asked(engine).await;
     let before = server.events(&runner.run_id).await;
@@ -131,6 +121,7 @@ async fn answers_that_make_no_sense_are_refused_in_both_forms(engine: Engine) {
     server.post(RUNS, &nowhere).await.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
 }
 
+#[both_engines]
 async fn the_same_resume_again_does_nothing_twice(engine: Engine) {
     let (mut server, runner, command) = asked(engine).await;
     let first = permission(1);
@@ -154,6 +145,7 @@ async fn the_same_resume_again_does_nothing_twice(engine: Engine) {
     assert_eq!(words(&server.told("run-5").await), "went on", "also when it is all over");
 }
 
+#[both_engines]
 async fn an_expired_interrupt_can_only_be_cancelled(engine: Engine) {
     let (server, runner, command) = asked(engine).await;
     runner.try_patch_lease(json!({"leaseMs": 600_000})).await.with_status(200);
@@ -168,6 +160,7 @@ async fn an_expired_interrupt_can_only_be_cancelled(engine: Engine) {
     assert_eq!(words(&server.told("run-2").await), "went on without");
 }
 
+#[both_engines]
 async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engine: Engine) {
     let (server, runner, command) = asked(engine).await;
     let [first, second, third] = [1, 2, 3].map(permission);
@@ -189,6 +182,7 @@ async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engi
     assert_eq!(words(&server.told("run-3").await), "all answered");
 }
 
+#[both_engines]
 async fn a_resume_that_answers_twice_or_ahead_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "go").await.with_status(202), "taskId");

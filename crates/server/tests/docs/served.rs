@@ -2,13 +2,9 @@
 
 use ostler_protocol::FailureKind::Unauthenticated;
 
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
+use crate::harness::{Engine, TestServer, one_engine};
 
-on_both_engines!(the_page_shows_every_operation_and_shape, the_page_loads_nothing_from_elsewhere);
-
+#[one_engine]
 async fn the_page_shows_every_operation_and_shape(engine: Engine) {
     let server = TestServer::start(engine).await;
     let page = server.with_token(None).get("/docs").await;
@@ -27,6 +23,7 @@ async fn the_page_shows_every_operation_and_shape(engine: Engine) {
     assert_eq!(closed.get("/docs").await.status, 200);
 }
 
+#[one_engine]
 async fn the_page_loads_nothing_from_elsewhere(engine: Engine) {
     let server = TestServer::start(engine).await;
     for path in ["/docs", "/docs/style.css"] {

@@ -20,12 +20,7 @@ use tokio::{
     task::{JoinSet, LocalSet},
 };
 
-use crate::{
-    harness::{Caller, Engine, Follow, TestServer, eventually, id, run_body},
-    on_both_engines,
-};
-
-on_both_engines!(every_follower_sees_the_one_history);
+use crate::harness::{Caller, Engine, Follow, TestServer, both_engines, eventually, id, run_body};
 
 /// Each is a different play; a failure names its own.
 const SEEDS: std::ops::Range<u64> = 0..4;
@@ -292,6 +287,7 @@ async fn restart(mut servers: Vec<TestServer>, stage: Stage, now: watch::Sender<
     servers
 }
 
+#[both_engines]
 async fn every_follower_sees_the_one_history(engine: Engine) {
     for seed in SEEDS {
         println!("seed {seed}");

@@ -1,4 +1,4 @@
-//! A server of one's own for each test: on port 0, with a scratch store and a clock that stands still until it is moved.
+//! A server for each test: on port 0, with a scratch store in memory and a clock that stands still until the test moves it.
 
 mod agent;
 mod cable;
@@ -33,15 +33,19 @@ use ostler_server::{
     clock::{Clock, SystemClock, fill},
 };
 use ostler_store::{Db, tokens};
+use ostler_testkit::scratch;
 use serde_json::json;
 use tempfile::TempDir;
 
 pub use agent::{Agent, Tokens, Wire, fresh, introduction};
 pub use cable::Cable;
 pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
-pub use database::Database;
 pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};
+pub use ostler_testkit::{
+    database::Database,
+    engine::{Engine, both_engines, one_engine, run},
+};
 pub use played::{Played, ask_body};
 pub use receiver::{Behaviour, HookReceiver};
 pub use socket::Socket;
@@ -49,36 +53,6 @@ pub use stream::Follow;
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Engine {
-    Sqlite,
-    Postgres,
-}
-
-/// Makes two tests of each named function: `name::sqlite` and `name::postgres`.
-#[macro_export]
-macro_rules! on_both_engines {
-    ($($name:ident),* $(,)?) => {$(
-        mod $name {
-            #[test]
-            fn sqlite() {
-                $crate::harness::run(super::$name($crate::harness::Engine::Sqlite));
-            }
-
-            #[test]
-            fn postgres() {
-                $crate::harness::run(super::$name($crate::harness::Engine::Postgres));
-            }
-        }
-    )*};
-}
-
-pub fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(test);
-    runtime.shutdown_background();
-}
 
 /// A clock that stands still until a test moves it.
 pub struct TestClock {
@@ -174,15 +148,15 @@ impl TestServer {
     }
 
     pub async fn with(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
-        let data_dir = TempDir::new().unwrap();
+        let data_dir = scratch::in_memory();
         let database = match engine {
             Engine::Sqlite => None,
-            Engine::Postgres => Some(Database::create().await),
+            Engine::Postgres => Some(Database::migrated()),
         };
         let mut setup = Setup { config: Config::default(), clock: None, tokens: vec![] };
         setup.config.server.listen = "127.0.0.1:0".into();
         setup.config.server.data_dir = Some(data_dir.path().join("data"));
-        setup.config.store.database_url = database.as_ref().map(|database| database.url.clone().into());
+        setup.config.store.database_url = database.as_ref().map(|database| database.url().into());
         setup.config.runner.slots = 0;
         setup.config.runner.sweep_interval_ms = 20;
         setup.config.webhooks.allow_loopback = true;
@@ -209,7 +183,7 @@ impl TestServer {
 
     /// As [`TestServer::beside`], with a clock of its own.
     pub async fn beside_with(&self, own_clock: Option<Arc<dyn Clock>>, choose: impl FnOnce(&mut Config)) -> Self {
-        let data_dir = TempDir::new().unwrap();
+        let data_dir = scratch::in_memory();
         let mut config = self.config.clone();
         config.server.data_dir = Some(data_dir.path().to_owned());
         std::fs::copy(self.server.as_ref().unwrap().token_file(), data_dir.path().join("token")).unwrap();

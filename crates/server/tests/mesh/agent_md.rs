@@ -3,12 +3,7 @@
 use ostler_protocol::FailureKind;
 use serde_json::json;
 
-use crate::{
-    harness::{Agent, Answer, Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(an_agent_says_what_it_is, what_is_no_description_is_refused, a_private_one_is_its_owners);
+use crate::harness::{Agent, Answer, Engine, TestServer, both_engines};
 
 fn text(aid: &str, visibility: &str) -> String {
     format!(
@@ -28,6 +23,7 @@ async fn get(server: &TestServer, token: Option<&str>, host: &str) -> Answer {
     caller.send(caller.request("GET", "/agent.md").header("host", host)).await
 }
 
+#[both_engines]
 async fn an_agent_says_what_it_is(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -45,6 +41,7 @@ async fn an_agent_says_what_it_is(engine: Engine) {
     get(&server, None, "127.0.0.1").await.refused(FailureKind::NotFound);
 }
 
+#[both_engines]
 async fn what_is_no_description_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -75,6 +72,7 @@ async fn what_is_no_description_is_refused(engine: Engine) {
     get(&server, None, &agent.aid).await.refused(FailureKind::NotFound);
 }
 
+#[both_engines]
 async fn a_private_one_is_its_owners(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);

@@ -20,20 +20,7 @@ use ostler_server::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{
-    harness::{Agent, Engine, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    the_chain_and_the_root_are_served_and_lie_in_the_data_directory,
-    a_revoked_certificate_is_on_the_list_and_in_the_answers,
-    openssl_believes_what_we_make,
-    the_list_of_roots_is_signed_by_its_own_key,
-    the_gateway_is_found_under_every_name_of_the_domain,
-    private_keys_lie_sealed,
-    servers_of_one_store_share_their_keys_or_have_no_mesh,
-);
+use crate::harness::{Agent, Engine, TestServer, both_engines, id};
 
 async fn get(server: &TestServer, path: &str) -> String {
     let answer = server.with_token(None).get(path).await;
@@ -41,6 +28,7 @@ async fn get(server: &TestServer, path: &str) -> String {
     answer.text
 }
 
+#[both_engines]
 async fn the_chain_and_the_root_are_served_and_lie_in_the_data_directory(engine: Engine) {
     let server = TestServer::start(engine).await;
     let chain = Certificate::list_from_pem(&get(&server, "/pki/chain").await).unwrap();
@@ -61,6 +49,7 @@ async fn the_chain_and_the_root_are_served_and_lie_in_the_data_directory(engine:
     server.with_token(None).get(&other).await.refused(FailureKind::NotFound);
 }
 
+#[both_engines]
 async fn a_revoked_certificate_is_on_the_list_and_in_the_answers(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
@@ -102,6 +91,7 @@ fn openssl(arguments: &[&str], directory: &TempDir) -> String {
     said
 }
 
+#[both_engines]
 async fn openssl_believes_what_we_make(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(0);
@@ -148,6 +138,7 @@ async fn openssl_believes_what_we_make(engine: Engine) {
     assert_eq!(answer.bytes().await.unwrap(), ocsp::malformed());
 }
 
+#[both_engines]
 async fn the_list_of_roots_is_signed_by_its_own_key(engine: Engine) {
     let server = TestServer::start(engine).await;
     let text = get(&server, "/pki/trust-roots.json").await;
@@ -158,6 +149,7 @@ async fn the_list_of_roots_is_signed_by_its_own_key(engine: Engine) {
     assert_eq!(believed.roots[0].to_pem(), get(&server, "/pki/root.crt").await);
 }
 
+#[both_engines]
 async fn the_gateway_is_found_under_every_name_of_the_domain(engine: Engine) {
     let server = TestServer::start(engine).await;
     let found = async |host: &str| {
@@ -220,6 +212,7 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
     assert_eq!(rule(Pki::open(&config, now)), "pki", "nobody here can certify another domain");
 }
 
+#[both_engines]
 async fn private_keys_lie_sealed(engine: Engine) {
     use std::os::unix::fs::PermissionsExt;
     let server = TestServer::start(engine).await;
@@ -239,6 +232,7 @@ async fn private_keys_lie_sealed(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn servers_of_one_store_share_their_keys_or_have_no_mesh(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.

@@ -3,27 +3,13 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Agent, Engine, Setup, TestServer, Tokens, Wire, eventually, introduction},
-    on_both_engines,
-};
-
-on_both_engines!(
-    an_introduction_needs_its_nonce_a_token_and_a_version,
-    connections_clash_by_their_names,
-    connections_clash_across_servers,
-    whoever_left_unheard_is_in_nobodys_way,
-    who_leaves_gives_the_place_back,
-    who_comes_back_gets_the_place_of_a_connection_that_is_dead,
-    who_comes_to_another_server_gets_it_too,
-    a_connection_introduces_itself_once,
-    a_draining_server_lets_its_connections_go,
-);
+use crate::harness::{Agent, Engine, Setup, TestServer, Tokens, Wire, both_engines, eventually, introduction};
 
 async fn refused(wire: &mut Wire, params: Value) -> (i64, String) {
     wire.refused("auth.connect", params).await
 }
 
+#[both_engines]
 async fn an_introduction_needs_its_nonce_a_token_and_a_version(engine: Engine) {
     let server = TestServer::start(engine).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -81,6 +67,7 @@ fn patiently(setup: &mut Setup) {
     setup.config.limits.socket_probe_ms = 15_000;
 }
 
+#[both_engines]
 async fn connections_clash_by_their_names(engine: Engine) {
     let server = TestServer::with(engine, patiently).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -99,6 +86,7 @@ async fn connections_clash_by_their_names(engine: Engine) {
     let _other = bobby.connect(&server, "dev-1").await;
 }
 
+#[both_engines]
 async fn connections_clash_across_servers(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
@@ -153,6 +141,7 @@ async fn connections_clash_across_servers(engine: Engine) {
 }
 
 /// As when the store failed at the moment that somebody left.
+#[both_engines]
 async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     if engine == Engine::Sqlite {
         return;
@@ -173,6 +162,7 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     assert!(connect(&there, &tokens, "desk", "", "fanout").await.is_err(), "whoever is there has its place");
 }
 
+#[both_engines]
 async fn who_leaves_gives_the_place_back(engine: Engine) {
     let server = TestServer::start(engine).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -189,6 +179,7 @@ async fn who_leaves_gives_the_place_back(engine: Engine) {
 }
 
 /// As when its network has gone: it takes what is sent to it, and answers nothing.
+#[both_engines]
 async fn who_comes_back_gets_the_place_of_a_connection_that_is_dead(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_probe_ms = 50).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -203,6 +194,7 @@ async fn who_comes_back_gets_the_place_of_a_connection_that_is_dead(engine: Engi
     assert_eq!(connect(&server, &tokens, "dev-3", "", "fanout").await.err(), clash("device_singleton_conflict"));
 }
 
+#[both_engines]
 async fn who_comes_to_another_server_gets_it_too(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
@@ -219,6 +211,7 @@ async fn who_comes_to_another_server_gets_it_too(engine: Engine) {
     assert_eq!(back.call("meta.ping", json!({})).await["pong"], true);
 }
 
+#[both_engines]
 async fn a_connection_introduces_itself_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -228,6 +221,7 @@ async fn a_connection_introduces_itself_once(engine: Engine) {
     assert_eq!(wire.refused("auth.connect", params).await.0, -32009);
 }
 
+#[both_engines]
 async fn a_draining_server_lets_its_connections_go(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;

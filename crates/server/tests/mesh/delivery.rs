@@ -14,19 +14,7 @@ use ostler_store::{
 use serde_json::json;
 
 use super::messages::{ALICE, BOBBY, connect_as, event, numbers, people, queue, text};
-use crate::{
-    harness::{Agent, Engine, TestServer, Wire, eventually},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_reader_that_pauses_is_told_everything_in_order,
-    a_long_queue_is_handed_out_bit_by_bit,
-    what_one_consumer_pulled_no_other_gets,
-    a_page_of_both_kinds_skips_nothing,
-    a_message_that_nobody_was_told_of_is_found,
-    a_message_sent_again_is_told_to_whoever_was_not,
-);
+use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually};
 
 async fn told(wire: &mut Wire, count: usize) -> Vec<i64> {
     let mut told = vec![];
@@ -36,6 +24,7 @@ async fn told(wire: &mut Wire, count: usize) -> Vec<i64> {
     told
 }
 
+#[both_engines]
 async fn a_reader_that_pauses_is_told_everything_in_order(engine: Engine) {
     const COUNT: usize = 300;
     let server = TestServer::start(engine).await;
@@ -53,6 +42,7 @@ async fn a_reader_that_pauses_is_told_everything_in_order(engine: Engine) {
     assert_eq!(told(&mut desk, 1).await, [COUNT as i64 + 1]);
 }
 
+#[both_engines]
 async fn a_long_queue_is_handed_out_bit_by_bit(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -85,6 +75,7 @@ async fn away(server: &TestServer) -> (Wire, Agent) {
     (alice, bobby)
 }
 
+#[both_engines]
 async fn what_one_consumer_pulled_no_other_gets(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (mut alice, bobby) = away(&server).await;
@@ -101,6 +92,7 @@ async fn what_one_consumer_pulled_no_other_gets(engine: Engine) {
     assert_eq!(numbers(&phone.call("message.pull", json!({})).await), [3], "the phone has not said so");
 }
 
+#[both_engines]
 async fn a_page_of_both_kinds_skips_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -157,6 +149,7 @@ async fn keep(server: &TestServer, id: &str) {
     db.close().await;
 }
 
+#[both_engines]
 async fn a_message_that_nobody_was_told_of_is_found(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
@@ -169,6 +162,7 @@ async fn a_message_that_nobody_was_told_of_is_found(engine: Engine) {
     assert_eq!(told(&mut desk, 1).await, [1]);
 }
 
+#[both_engines]
 async fn a_message_sent_again_is_told_to_whoever_was_not(engine: Engine) {
     if engine == Engine::Sqlite {
         return;

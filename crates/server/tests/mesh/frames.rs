@@ -4,22 +4,9 @@
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{
-    harness::{Agent, Engine, Socket, TestServer, Wire, introduction},
-    on_both_engines,
-};
+use crate::harness::{Agent, Engine, Socket, TestServer, Wire, introduction, one_engine};
 
-on_both_engines!(
-    the_server_speaks_first,
-    what_is_no_call_is_answered_as_json_rpc_says,
-    calls_of_a_session_wait_for_the_introduction,
-    what_is_too_large_or_too_often_is_refused,
-    a_frame_that_nobody_would_read_is_told_so,
-    connections_are_numbered,
-    connections_that_have_said_nothing_are_numbered,
-    a_web_page_and_a_foreign_name_are_kept_out,
-);
-
+#[one_engine]
 async fn the_server_speaks_first(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut socket = Socket::open(&server, "/aun", &[]).await.unwrap();
@@ -33,6 +20,7 @@ async fn the_server_speaks_first(engine: Engine) {
     assert_ne!(params["nonce"], other.nonce.as_str());
 }
 
+#[one_engine]
 async fn what_is_no_call_is_answered_as_json_rpc_says(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut wire = Wire::open(&server).await;
@@ -57,6 +45,7 @@ async fn what_is_no_call_is_answered_as_json_rpc_says(engine: Engine) {
     assert_eq!(wire.socket.closed().await, 1003);
 }
 
+#[one_engine]
 async fn calls_of_a_session_wait_for_the_introduction(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut wire = Wire::open(&server).await;
@@ -79,6 +68,7 @@ async fn calls_of_a_session_wait_for_the_introduction(engine: Engine) {
     assert_eq!(own["cert"], agent.cert.as_str());
 }
 
+#[one_engine]
 async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.mesh.registrations_per_hour_max = 2).await;
     let mut wire = Wire::open(&server).await;
@@ -113,6 +103,7 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     assert_eq!(code, -32601);
 }
 
+#[one_engine]
 async fn a_frame_that_nobody_would_read_is_told_so(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut session = Agent::register(&server, "alice").await.connect(&server, "dev-1").await;
@@ -122,6 +113,7 @@ async fn a_frame_that_nobody_would_read_is_told_so(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn connections_are_numbered(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.sockets_max = 2).await;
     let open = async || Socket::open(&server, "/aun", &[]).await;
@@ -136,6 +128,7 @@ async fn connections_are_numbered(engine: Engine) {
     drop(second);
 }
 
+#[one_engine]
 async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.sockets_fresh_max = 4).await;
     let tokens = Agent::register(&server, "alice").await.login(&server).await;
@@ -159,6 +152,7 @@ async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
     }
 }
 
+#[one_engine]
 async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {
     let server = TestServer::start(engine).await;
     let origin = [("origin", "https://evil.example")];

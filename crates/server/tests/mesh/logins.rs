@@ -8,29 +8,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::{
-    harness::{Agent, Engine, TestServer, Tokens, Wire, eventually, fresh, id, introduction},
-    on_both_engines,
-};
-
-on_both_engines!(
-    the_auth_service_proves_itself_and_the_agent_does,
-    a_nonce_is_good_once_for_its_login_and_for_a_minute,
-    what_was_used_is_remembered_where_a_clock_is_behind,
-    a_stranger_and_a_forged_certificate_get_nowhere,
-    tokens_go_round_until_their_chain_ends,
-    a_refresh_token_shown_twice_ends_the_login,
-    a_certificate_is_renewed_past_half_its_life,
-    whoever_shows_an_old_certificate_again_gets_the_same_next_one,
-    an_agent_renews_and_changes_its_key_itself,
-    one_method_does_for_both,
-    the_auth_service_renews_its_own_certificate_while_it_serves,
-    whose_certificate_was_revoked_is_out,
-    an_earlier_certificate_does_not_undo_a_revocation,
-    a_new_key_ends_what_the_old_one_began,
-    a_login_is_over_with_its_certificate_whoever_ends_it,
-    a_login_survives_a_restart_of_the_server,
-);
+use crate::harness::{Agent, Engine, TestServer, Tokens, Wire, both_engines, eventually, fresh, id, introduction};
 
 async fn second(server: &TestServer, proof: Value) -> i64 {
     let answer = fresh(server, "auth.aid_login2", proof).await;
@@ -44,6 +22,7 @@ async fn opens(server: &TestServer, tokens: &Tokens) -> bool {
     wire.ask("auth.connect", params).await["result"]["status"] == "ok"
 }
 
+#[both_engines]
 async fn the_auth_service_proves_itself_and_the_agent_does(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -61,6 +40,7 @@ async fn the_auth_service_proves_itself_and_the_agent_does(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
@@ -81,6 +61,7 @@ async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
     assert_eq!(second(&server, alice.proof(&late, "1")).await, -32001);
 }
 
+#[both_engines]
 async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 10).await;
     let agent = Agent::register(&server, "alice").await;
@@ -99,6 +80,7 @@ async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
     eventually("it is forgotten", async || spent().await.is_empty().then_some(())).await;
 }
 
+#[both_engines]
 async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
@@ -117,6 +99,7 @@ async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     assert_eq!(first(&alice.aid, &other.cert).await["code"], -32001);
 }
 
+#[both_engines]
 async fn tokens_go_round_until_their_chain_ends(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -142,6 +125,7 @@ async fn tokens_go_round_until_their_chain_ends(engine: Engine) {
     assert_eq!(refresh("nonsense").await["result"]["success"], false);
 }
 
+#[both_engines]
 async fn a_refresh_token_shown_twice_ends_the_login(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -164,6 +148,7 @@ async fn a_refresh_token_shown_twice_ends_the_login(engine: Engine) {
 
 const DAY_MS: i64 = 86_400_000;
 
+#[both_engines]
 async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -194,6 +179,7 @@ async fn renewal(server: &TestServer, agent: &Agent) -> Value {
         "signature": agent.key.sign_base64(begun.nonce.as_bytes())})
 }
 
+#[both_engines]
 async fn whoever_shows_an_old_certificate_again_gets_the_same_next_one(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -214,10 +200,12 @@ async fn whoever_shows_an_old_certificate_again_gets_the_same_next_one(engine: E
     assert_eq!(wire.call("auth.renew_cert", renewal(&server, &agent).await).await["cert"], third.as_str());
 }
 
+#[both_engines]
 async fn an_agent_renews_and_changes_its_key_itself(engine: Engine) {
     renews_and_changes_its_key(engine, "auth.renew_cert", "auth.rekey").await;
 }
 
+#[both_engines]
 async fn one_method_does_for_both(engine: Engine) {
     renews_and_changes_its_key(engine, "auth.request_cert", "auth.request_cert").await;
 }
@@ -249,6 +237,7 @@ async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
     assert!(id(&refused, "message").contains("revoked"), "{refused}");
 }
 
+#[both_engines]
 async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Engine) {
     let mut server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
     let agent = Agent::register(&server, "alice").await;
@@ -336,6 +325,7 @@ async fn revoke(server: &TestServer, agent: &Agent) {
     server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
 }
 
+#[both_engines]
 async fn whose_certificate_was_revoked_is_out(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -353,6 +343,7 @@ async fn whose_certificate_was_revoked_is_out(engine: Engine) {
     assert_eq!((&refused["code"], &refused["message"]), (&json!(-32004), &json!("the certificate was revoked")));
 }
 
+#[both_engines]
 async fn an_earlier_certificate_does_not_undo_a_revocation(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -370,6 +361,7 @@ async fn an_earlier_certificate_does_not_undo_a_revocation(engine: Engine) {
     auth.refused_by(FailureKind::Forbidden, "aid-reserved");
 }
 
+#[both_engines]
 async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -385,6 +377,7 @@ async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
 }
 
 /// As when a server dies between writing down that a certificate is revoked and ending its logins.
+#[both_engines]
 async fn a_login_is_over_with_its_certificate_whoever_ends_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;
@@ -473,6 +466,7 @@ async fn a_revocation_is_not_outrun_by_a_change_of_key() {
     assert!(revoked["revokedAt"].is_string(), "{revoked}");
 }
 
+#[both_engines]
 async fn a_login_survives_a_restart_of_the_server(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;

@@ -5,27 +5,7 @@ use ostler_crypto::{certificates::Certificate, envelope::Identity, keys::Curve, 
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Agent, Engine, TestServer, Wire, eventually, introduction},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_message_is_pushed_pulled_and_acknowledged,
-    whoever_is_away_finds_what_was_sent,
-    nobody_writes_to_a_name_that_was_revoked,
-    a_revocation_that_nobody_told_is_found,
-    what_does_not_fit_is_refused_and_changes_nothing,
-    a_message_is_taken_back_within_two_minutes,
-    each_device_gets_its_own_copy,
-    a_queue_gives_each_message_to_one_consumer,
-    a_message_of_the_queue_was_delivered_whoever_handed_it_out,
-    a_sender_stays_with_its_consumer,
-    a_prekey_is_kept_when_its_owner_signed_it,
-    who_is_connected_is_online,
-    servers_deliver_to_each_others_connections,
-    what_does_not_fit_a_wake_up_is_told_all_the_same,
-);
+use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually, introduction};
 
 pub const ALICE: &str = "alice.localhost.test";
 pub const BOBBY: &str = "bobby.localhost.test";
@@ -62,6 +42,7 @@ pub fn numbers(pulled: &Value) -> Vec<i64> {
     pulled["messages"].as_array().unwrap().iter().map(|message| message["seq"].as_i64().unwrap()).collect()
 }
 
+#[both_engines]
 async fn a_message_is_pushed_pulled_and_acknowledged(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -103,6 +84,7 @@ async fn a_message_is_pushed_pulled_and_acknowledged(engine: Engine) {
     assert_eq!(bobby.call("message.pull", json!({"after_seq": 1, "slot_id": ""})).await["server_ack_seq"], 1);
 }
 
+#[both_engines]
 async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -126,6 +108,7 @@ async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
     assert_eq!(numbers(&bobby.call("message.pull", json!({})).await), Vec::<i64>::new(), "a day is over");
 }
 
+#[both_engines]
 async fn nobody_writes_to_a_name_that_was_revoked(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -159,6 +142,7 @@ async fn nobody_writes_to_a_name_that_was_revoked_elsewhere() {
 }
 
 /// As when it was not heard that the name was revoked: the store is looked at again in time.
+#[both_engines]
 async fn a_revocation_that_nobody_told_is_found(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, _) = people(&server).await;
@@ -176,6 +160,7 @@ async fn a_revocation_that_nobody_told_is_found(engine: Engine) {
     assert_eq!(alice.refused("message.send", text(BOBBY, "m-2")).await.0, -32008);
 }
 
+#[both_engines]
 async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -209,6 +194,7 @@ async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
     assert_eq!(alice.call("message.send", text(BOBBY, "m")).await["seq"], 1, "what was refused took no number");
 }
 
+#[both_engines]
 async fn a_message_is_taken_back_within_two_minutes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -238,6 +224,7 @@ async fn a_message_is_taken_back_within_two_minutes(engine: Engine) {
     );
 }
 
+#[both_engines]
 async fn each_device_gets_its_own_copy(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -277,6 +264,7 @@ pub fn queue(routing: &str) -> Value {
     json!({"mode": "queue", "routing": routing, "affinity_ttl_ms": 0})
 }
 
+#[both_engines]
 async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -332,6 +320,7 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
 }
 
 /// A consumer that has just come has its queue looked through, which races with its sender's call for each message.
+#[both_engines]
 async fn a_message_of_the_queue_was_delivered_whoever_handed_it_out(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -345,6 +334,7 @@ async fn a_message_of_the_queue_was_delivered_whoever_handed_it_out(engine: Engi
     }
 }
 
+#[both_engines]
 async fn a_sender_stays_with_its_consumer(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -364,6 +354,7 @@ async fn a_sender_stays_with_its_consumer(engine: Engine) {
     assert_eq!(counts, [0, 0, 6]);
 }
 
+#[both_engines]
 async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -393,6 +384,7 @@ async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
     assert_eq!(wire.call("message.e2ee.get_prekey", get).await, json!({"found": false}), "nobody seals for them");
 }
 
+#[both_engines]
 async fn who_is_connected_is_online(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -408,6 +400,7 @@ async fn who_is_connected_is_online(engine: Engine) {
     assert_eq!(alice.call("message.query_online", ask).await["online"][BOBBY], true);
 }
 
+#[both_engines]
 async fn servers_deliver_to_each_others_connections(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
@@ -438,6 +431,7 @@ async fn servers_deliver_to_each_others_connections(engine: Engine) {
     .await;
 }
 
+#[both_engines]
 async fn what_does_not_fit_a_wake_up_is_told_all_the_same(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.

@@ -9,20 +9,7 @@ use ostler_protocol::{Failure, FailureKind, mesh::Aid};
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Engine, TestServer, eventually},
-    on_both_engines,
-};
-
-on_both_engines!(
-    what_was_sealed_for_the_certificate_before_still_opens,
-    nobody_logs_in_at_an_auth_service_whose_certificate_was_revoked,
-    a_long_list_of_revocations_is_read,
-    a_device_that_is_not_believed_keeps_nothing_from_the_others,
-    what_cannot_be_checked_now_is_not_shut_for_good,
-    a_key_whose_name_may_be_registered_is_not_given_up,
-    what_somebody_sends_itself_comes_once_to_each_of_its_devices,
-);
+use crate::harness::{Engine, TestServer, both_engines, eventually};
 
 /// How far both sides' clocks are behind this machine's. Each test has a process of its own.
 static DAYS_BEHIND: AtomicI64 = AtomicI64::new(0);
@@ -91,6 +78,7 @@ fn say(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
+#[both_engines]
 async fn what_was_sealed_for_the_certificate_before_still_opens(engine: Engine) {
     let server = start(engine).await;
     set_clocks(&server, 183);
@@ -129,6 +117,7 @@ fn refusal(outcome: Result<Sealer, Failure>) -> Failure {
     outcome.err().expect("it is refused")
 }
 
+#[both_engines]
 async fn nobody_logs_in_at_an_auth_service_whose_certificate_was_revoked(engine: Engine) {
     let server = start(engine).await;
     let alice = register(&server, "alice").await;
@@ -141,6 +130,7 @@ async fn nobody_logs_in_at_an_auth_service_whose_certificate_was_revoked(engine:
     assert!(refused.message.contains("auth.localhost.test was revoked"), "{refused}");
 }
 
+#[both_engines]
 async fn a_long_list_of_revocations_is_read(engine: Engine) {
     let server = start(engine).await;
     let bobby = register(&server, "bobby").await;
@@ -156,6 +146,7 @@ async fn a_long_list_of_revocations_is_read(engine: Engine) {
     assert!(matches!(standing, Standing::Believed(_)));
 }
 
+#[both_engines]
 async fn a_device_that_is_not_believed_keeps_nothing_from_the_others(engine: Engine) {
     let server = start(engine).await;
     let mut alice = register(&server, "alice").await;
@@ -187,6 +178,7 @@ async fn a_device_that_is_not_believed_keeps_nothing_from_the_others(engine: Eng
     assert_eq!(sender.send(&aid("nobody"), &say("?")).await.unwrap_err().rule_name(), Some("aid-unknown"));
 }
 
+#[both_engines]
 async fn what_cannot_be_checked_now_is_not_shut_for_good(engine: Engine) {
     let server = start(engine).await;
     let (mut alice, mut bobby) = (register(&server, "alice").await, register(&server, "bobby").await);
@@ -201,6 +193,7 @@ async fn what_cannot_be_checked_now_is_not_shut_for_good(engine: Engine) {
     assert_eq!(texts(&sealer.pull(0).await.unwrap().0), ["once more"]);
 }
 
+#[both_engines]
 async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
     let server = start(engine).await;
     let member = |name: &str| Member::new(aid(name), "", String::new(), AMBIENT);
@@ -224,6 +217,7 @@ async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn what_somebody_sends_itself_comes_once_to_each_of_its_devices(engine: Engine) {
     let server = start(engine).await;
     let mut first = register(&server, "alice").await;

@@ -11,19 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    harness::{Engine, PATIENCE, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    it_registers_logs_in_and_connects_without_a_warning,
-    it_stays_logged_in_by_fresh_tokens,
-    it_takes_a_renewed_certificate,
-    it_believes_neither_a_revoked_peer_nor_another_root,
-    it_hears_which_conflict_it_is,
-    it_finds_the_gateway_by_name_over_tls,
-);
+use crate::harness::{Engine, PATIENCE, TestServer, both_engines, id};
 
 /// The client's process. It is killed when this is dropped.
 pub struct Published {
@@ -105,6 +93,7 @@ pub async fn start(engine: Engine) -> (TestServer, Published) {
     (server, Published::start(None))
 }
 
+#[both_engines]
 async fn it_registers_logs_in_and_connects_without_a_warning(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -127,6 +116,7 @@ async fn it_registers_logs_in_and_connects_without_a_warning(engine: Engine) {
     published.ok(json!({"do": "create", "who": "alice", "aid": aid})).await;
 }
 
+#[both_engines]
 async fn it_stays_logged_in_by_fresh_tokens(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -145,6 +135,7 @@ async fn it_stays_logged_in_by_fresh_tokens(engine: Engine) {
     assert!(refreshes[0].parse::<u32>().unwrap() >= 2, "{refreshes:?}");
 }
 
+#[both_engines]
 async fn it_takes_a_renewed_certificate(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(200);
@@ -161,6 +152,7 @@ async fn it_takes_a_renewed_certificate(engine: Engine) {
     published.ok(json!({"do": "login", "who": "alice", "aid": aid})).await;
 }
 
+#[both_engines]
 async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby", "carol"] {
@@ -185,6 +177,7 @@ async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
     assert!(refused.get("error").is_some(), "{refused}");
 }
 
+#[both_engines]
 async fn it_hears_which_conflict_it_is(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -217,6 +210,7 @@ fn web_certificate(directory: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
+#[both_engines]
 async fn it_finds_the_gateway_by_name_over_tls(engine: Engine) {
     let scratch = TempDir::new().unwrap();
     web_certificate(scratch.path());

@@ -13,19 +13,7 @@ use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
 use super::published_client::{Published, start};
-use crate::{
-    harness::{Engine, TestServer, eventually},
-    on_both_engines,
-};
-
-on_both_engines!(
-    two_of_them_talk_sealed,
-    one_who_was_away_finds_its_messages,
-    it_gets_past_a_message_that_is_no_longer_there,
-    every_device_opens_its_own_copy,
-    they_and_we_open_each_others_messages,
-    the_largest_message_reaches_them,
-);
+use crate::harness::{Engine, TestServer, both_engines, eventually};
 
 const ALICE: &str = "alice.localhost.test";
 const BOBBY: &str = "bobby.localhost.test";
@@ -66,6 +54,7 @@ fn say(who: &str, to: &str, text: &str) -> Value {
     call(who, "message.send", json!({"to": to, "payload": {"type": "text", "text": text}}))
 }
 
+#[both_engines]
 async fn two_of_them_talk_sealed(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -112,6 +101,7 @@ async fn reopen_bobby(server: &TestServer, published: &mut Published) {
 }
 
 /// It acknowledges up to the first number that it has not seen, so it must be told of those that nobody will see.
+#[both_engines]
 async fn it_gets_past_a_message_that_is_no_longer_there(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -132,6 +122,7 @@ async fn it_gets_past_a_message_that_is_no_longer_there(engine: Engine) {
     assert_eq!(event(&mut published, "alice", "message.ack").await["ack_seq"], 4);
 }
 
+#[both_engines]
 async fn one_who_was_away_finds_its_messages(engine: Engine) {
     let (mut server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -145,6 +136,7 @@ async fn one_who_was_away_finds_its_messages(engine: Engine) {
     assert_eq!(pulled["ok"]["messages"][0]["payload"]["text"], "for later", "{pulled}");
 }
 
+#[both_engines]
 async fn every_device_opens_its_own_copy(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -192,6 +184,7 @@ async fn ours(server: &TestServer, name: &str) -> Sealer {
     sealer
 }
 
+#[both_engines]
 async fn they_and_we_open_each_others_messages(engine: Engine) {
     let (server, mut published) = start(engine).await;
     enter(&server, &mut published, "alice").await;
@@ -218,6 +211,7 @@ async fn they_and_we_open_each_others_messages(engine: Engine) {
 }
 
 /// Its connection ends when it is told more than a mebibyte at once.
+#[both_engines]
 async fn the_largest_message_reaches_them(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {

@@ -6,22 +6,9 @@ use ostler_protocol::FailureKind;
 use ostler_server::{clock::Clock, config::Registration};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Agent, Engine, TestServer, Wire, fresh, id},
-    on_both_engines,
-};
+use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, fresh, id};
 
-on_both_engines!(
-    a_name_is_given_once,
-    names_and_keys_that_cannot_be_are_refused,
-    at_once_only_one_gets_a_name,
-    names_are_given_out_slowly,
-    an_invitation_is_good_for_one_name,
-    an_invitation_that_gave_no_name_is_good_still,
-    the_operator_gives_lists_and_takes_names,
-    everything_done_to_certificates_is_written_down,
-);
-
+#[both_engines]
 async fn a_name_is_given_once(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::stranger("alice");
@@ -44,6 +31,7 @@ async fn a_name_is_given_once(engine: Engine) {
     assert_eq!(server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text, id(&answer, "cert"));
 }
 
+#[both_engines]
 async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut wire = Wire::open(&server).await;
@@ -62,6 +50,7 @@ async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
     assert_eq!(with("public_key", Value::Null).await, -32602);
 }
 
+#[both_engines]
 async fn at_once_only_one_gets_a_name(engine: Engine) {
     let server = TestServer::start(engine).await;
     let strangers: Vec<_> = (0..8).map(|_| Agent::stranger("alice").registration()).collect();
@@ -70,6 +59,7 @@ async fn at_once_only_one_gets_a_name(engine: Engine) {
     assert_eq!(answers.iter().filter(|answer| answer["result"].is_object()).count(), 1, "{answers:?}");
 }
 
+#[both_engines]
 async fn names_are_given_out_slowly(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.mesh.registrations_per_hour_total_max = 2).await;
     for name in ["alice", "bobby"] {
@@ -82,6 +72,7 @@ async fn names_are_given_out_slowly(engine: Engine) {
     assert!(fresh(&server, "auth.create_aid", registration).await["result"].is_object());
 }
 
+#[both_engines]
 async fn an_invitation_is_good_for_one_name(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
     let mut wire = Wire::open(&server).await;
@@ -111,6 +102,7 @@ async fn an_invitation_is_good_for_one_name(engine: Engine) {
 }
 
 /// Whatever comes between: the invitation is used up together with the name, or not at all.
+#[both_engines]
 async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
     let invite = async || {
@@ -152,6 +144,7 @@ async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
     assert_eq!(tried.iter().filter(|code| **code == Some(-32004)).count(), 2, "{tried:?}");
 }
 
+#[both_engines]
 async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::stranger("alice");
@@ -179,6 +172,7 @@ async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
     server.get("/api/v1/identities/x").await.refused(FailureKind::NotFound);
 }
 
+#[both_engines]
 async fn everything_done_to_certificates_is_written_down(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = Agent::register(&server, "alice").await;

@@ -6,12 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Agent, Engine, TestServer, Wire},
-    on_both_engines,
-};
-
-on_both_engines!(every_answered_message_arrives_once_at_each_device);
+use crate::harness::{Agent, Engine, TestServer, Wire, both_engines};
 
 const STEPS: usize = 400;
 const DEVICES: [&str; 2] = ["desk", "phone"];
@@ -160,6 +155,7 @@ impl Day {
     }
 }
 
+#[both_engines]
 async fn every_answered_message_arrives_once_at_each_device(engine: Engine) {
     let first = TestServer::start(engine).await;
     let second = match engine {

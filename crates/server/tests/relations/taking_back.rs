@@ -6,17 +6,9 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::{Scene, answer, ledger, manifest, relation};
-use crate::{
-    harness::{Engine, eventually, id},
-    on_both_engines,
-};
+use crate::harness::{Engine, both_engines, eventually, id};
 
-on_both_engines!(
-    a_refusal_outlives_the_relation,
-    a_grant_keeps_its_limits_when_it_is_given_again,
-    a_refusal_of_something_new_has_the_words_of_now,
-);
-
+#[both_engines]
 async fn a_refusal_outlives_the_relation(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("shell:exec", "high")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
@@ -33,6 +25,7 @@ async fn a_refusal_outlives_the_relation(engine: Engine) {
     assert_eq!(id(&scene.server.post("/h2a/relations", &body).await.with_status(200), "id"), next);
 }
 
+#[both_engines]
 async fn a_grant_keeps_its_limits_when_it_is_given_again(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let body = json!({"agent_id": scene.agent_id, "granted_scopes": ["notes:read"],
@@ -48,6 +41,7 @@ async fn a_grant_keeps_its_limits_when_it_is_given_again(engine: Engine) {
     assert_eq!(answer(&scene.server, &one, &lifted).await.with_status(200)["scopes"][0]["once"], false);
 }
 
+#[both_engines]
 async fn a_refusal_of_something_new_has_the_words_of_now(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;

@@ -4,19 +4,7 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use super::{at, join, make, play};
-use crate::{
-    harness::{Caller, Engine, Follow, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_trace_is_everything_and_output_is_what_people_read,
-    a_run_of_another_session_is_unknown_here,
-    a_stream_goes_on_from_run_to_run,
-    a_stream_resumes_without_gap_or_repetition,
-    a_stream_of_one_run_ends_with_it,
-    a_restarted_server_goes_on_where_the_stream_broke_off,
-);
+use crate::harness::{Caller, Engine, Follow, TestServer, both_engines, id};
 
 /// Every event of a `trace` or `output`, in pages of `limit`, by the number named.
 async fn events(caller: &Caller, session_id: &str, rest: &str, limit: usize, number: &str) -> Vec<Value> {
@@ -47,6 +35,7 @@ fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).collect()
 }
 
+#[both_engines]
 async fn a_trace_is_everything_and_output_is_what_people_read(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (first, command_id) = play(&server, "mine").await;
@@ -84,6 +73,7 @@ async fn a_trace_is_everything_and_output_is_what_people_read(engine: Engine) {
     assert_eq!(types(&trace(&server, "empty").await), ["session"], "only that it was made");
 }
 
+#[both_engines]
 async fn a_run_of_another_session_is_unknown_here(engine: Engine) {
     let server = TestServer::start(engine).await;
     make(&server, "mine").await;
@@ -100,6 +90,7 @@ async fn a_run_of_another_session_is_unknown_here(engine: Engine) {
     server.send(request).await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_stream_goes_on_from_run_to_run(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 50).await;
     make(&server, "mine").await;
@@ -131,6 +122,7 @@ async fn a_stream_goes_on_from_run_to_run(engine: Engine) {
     assert_eq!(late.take(1).await, seen[5..6]);
 }
 
+#[both_engines]
 async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
     let server = TestServer::start(engine).await;
     make(&server, "mine").await;
@@ -160,6 +152,7 @@ async fn a_stream_resumes_without_gap_or_repetition(engine: Engine) {
     assert_eq!(numbers(&seen, "sessionSeq"), (1..=1 + 3 * (2 + 120 + 1)).collect::<Vec<_>>());
 }
 
+#[both_engines]
 async fn a_stream_of_one_run_ends_with_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     play(&server, "mine").await;
@@ -172,6 +165,7 @@ async fn a_stream_of_one_run_ends_with_it(engine: Engine) {
     assert_eq!(rest, server.events(&run_id).await[1..]);
 }
 
+#[both_engines]
 async fn a_restarted_server_goes_on_where_the_stream_broke_off(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     play(&server, "mine").await;

@@ -5,18 +5,7 @@ use ostler_protocol::{FailureKind::*, limits::SESSION_TITLE_BYTES_MAX};
 use serde_json::{Value, json};
 
 use super::{at, body, join, show};
-use crate::{
-    harness::{Answer, Caller, Engine, Follow, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    a_sessions_facts_stand_between_its_runs_events,
-    a_title_has_bounds_and_can_be_taken_away,
-    a_closed_session_can_be_read_and_takes_no_more_work,
-    a_create_is_told_apart_by_its_key_and_by_its_id,
-    a_session_keeps_to_the_profiles_that_are_allowed,
-);
+use crate::harness::{Answer, Caller, Engine, Follow, TestServer, both_engines, id};
 
 async fn rename(caller: &Caller, session_id: &str, title: &str) -> Answer {
     caller.patch(&at(session_id, ""), &json!({"title": title})).await
@@ -30,6 +19,7 @@ async fn trace(caller: &Caller, session_id: &str) -> Vec<Value> {
     caller.get(&at(session_id, "/trace")).await.ok()["events"].as_array().unwrap().clone()
 }
 
+#[both_engines]
 async fn a_sessions_facts_stand_between_its_runs_events(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = server.post("/api/v1/sessions", &body("mine")).await.with_status(201);
@@ -72,6 +62,7 @@ async fn a_sessions_facts_stand_between_its_runs_events(engine: Engine) {
     );
 }
 
+#[both_engines]
 async fn a_title_has_bounds_and_can_be_taken_away(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut named = body("mine");
@@ -91,6 +82,7 @@ async fn a_title_has_bounds_and_can_be_taken_away(engine: Engine) {
     rename(&server, "nobody", "x").await.refused(NotFound);
 }
 
+#[both_engines]
 async fn a_closed_session_can_be_read_and_takes_no_more_work(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let run_id = join(&server, "mine").await;
@@ -113,6 +105,7 @@ async fn a_closed_session_can_be_read_and_takes_no_more_work(engine: Engine) {
     assert_eq!(show(&server, "mine").await["lastSeq"], log.len());
 }
 
+#[both_engines]
 async fn a_create_is_told_apart_by_its_key_and_by_its_id(engine: Engine) {
     let server = TestServer::start(engine).await;
     let keyed = json!({"tenantId": "hwlab", "backendProfile": "scripted", "idempotencyKey": "k"});
@@ -145,6 +138,7 @@ async fn a_create_is_told_apart_by_its_key_and_by_its_id(engine: Engine) {
     assert_eq!(statuses, [200, 200, 200, 200, 200, 201]);
 }
 
+#[both_engines]
 async fn a_session_keeps_to_the_profiles_that_are_allowed(engine: Engine) {
     let allowed = |setup: &mut crate::harness::Setup| setup.config.policy.backend_profiles = vec!["model".into()];
     let server = TestServer::with(engine, allowed).await;

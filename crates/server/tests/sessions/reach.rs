@@ -4,17 +4,7 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use super::{at, body, cancel, ids, join, list, make, play, read, show};
-use crate::{
-    harness::{Answer, Caller, Engine, Setup, TestServer, id},
-    on_both_engines,
-};
-
-on_both_engines!(
-    ids_of_any_letters_find_their_session,
-    the_same_id_in_two_tenants_asks_for_the_tenant,
-    a_foreign_tenants_token_finds_no_session,
-    a_runner_may_look_but_not_control,
-);
+use crate::harness::{Answer, Caller, Engine, Setup, TestServer, both_engines, id};
 
 pub fn tokens(setup: &mut Setup) {
     setup.token("hwlab", "client", &["hwlab"]);
@@ -49,6 +39,7 @@ async fn call(caller: &Caller, session_id: &str, (method, rest, body): &Call, te
     }
 }
 
+#[both_engines]
 async fn ids_of_any_letters_find_their_session(engine: Engine) {
     let server = TestServer::start(engine).await;
     let odd =
@@ -71,6 +62,7 @@ async fn ids_of_any_letters_find_their_session(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn the_same_id_in_two_tenants_asks_for_the_tenant(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     let (ours, theirs) = (server.caller("hwlab"), server.caller("unidesk"));
@@ -105,6 +97,7 @@ async fn the_same_id_in_two_tenants_asks_for_the_tenant(engine: Engine) {
     assert_eq!(ids(&ours.get("/api/v1/sessions?state=all").await.ok()), ["mine"]);
 }
 
+#[both_engines]
 async fn a_foreign_tenants_token_finds_no_session(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     make(&server, "mine").await;
@@ -137,6 +130,7 @@ async fn a_foreign_tenants_token_finds_no_session(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn a_runner_may_look_but_not_control(engine: Engine) {
     let server = TestServer::with(engine, tokens).await;
     play(&server, "mine").await;

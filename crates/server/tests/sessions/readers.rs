@@ -6,12 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{join, make, read, walk};
-use crate::{
-    harness::{Engine, TestServer},
-    on_both_engines,
-};
-
-on_both_engines!(a_default_list_is_what_the_model_says);
+use crate::harness::{Engine, TestServer, both_engines};
 
 const READERS: [&str; 2] = ["ann", "bob"];
 const STEPS: usize = 120;
@@ -24,6 +19,7 @@ struct Known {
     read: BTreeMap<&'static str, i64>,
 }
 
+#[both_engines]
 async fn a_default_list_is_what_the_model_says(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut sessions: Vec<Known> = vec![];

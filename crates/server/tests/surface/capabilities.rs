@@ -15,14 +15,8 @@ use serde_json::{Value, json, value::RawValue};
 use super::DIGEST;
 use crate::{
     agents::sample_manifest,
-    harness::{Agent, Engine, Follow, Setup, TestServer, eventually, id, run_body},
-    on_both_engines,
+    harness::{Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, one_engine, run_body},
 };
-
-on_both_engines!(
-    every_tag_is_advertised_exactly_while_its_behaviour_is_there,
-    the_envelope_is_what_published_clients_read,
-);
 
 const PAGE_ORIGIN: &str = "https://console.example";
 
@@ -38,6 +32,7 @@ fn switch_on(setup: &mut Setup, toggle: Toggle) {
     }
 }
 
+#[both_engines]
 async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: Engine) {
     let each = Toggle::ALL.iter().map(|toggle| vec![*toggle]);
     for on in [vec![], Toggle::ALL.to_vec()].into_iter().chain(each) {
@@ -511,6 +506,7 @@ async fn hash_chain(server: &TestServer) {
     assert_eq!(session["chainHead"], json!({"sessionSeq": page.events.len(), "hash": hex(&head)}));
 }
 
+#[one_engine]
 async fn the_envelope_is_what_published_clients_read(engine: Engine) {
     let server = TestServer::start(engine).await;
     let anonymous = server.with_token(None).get("/capabilities").await.with_status(200);

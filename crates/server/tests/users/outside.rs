@@ -6,20 +6,7 @@ use ostler_protocol::FailureKind::*;
 use ostler_server::{Server, config::IssuerSection};
 use serde_json::{Value, json};
 
-use crate::{
-    harness::{Caller, Engine, Issuer, Key, TestServer, signed_by},
-    on_both_engines,
-};
-
-on_both_engines!(
-    tokens_of_every_algorithm_let_their_user_in,
-    forged_and_misdirected_tokens_let_nobody_in,
-    the_same_key_name_of_two_issuers_is_two_keys,
-    a_new_key_is_found_and_strangers_cannot_make_us_look_often,
-    when_the_keys_cannot_be_had_the_old_ones_serve_for_a_day,
-    keys_can_come_from_a_file,
-    an_unknown_user_is_told_so,
-);
+use crate::harness::{Caller, Engine, Issuer, Key, TestServer, both_engines, one_engine, signed_by};
 
 const ISSUER: &str = "https://id.example";
 const AUDIENCE: &str = "ostler-prod";
@@ -58,6 +45,7 @@ async fn status(server: &Caller, token: &str) -> u16 {
     server.with_token(Some(token)).get("/api/v1/runs").await.status
 }
 
+#[both_engines]
 async fn tokens_of_every_algorithm_let_their_user_in(engine: Engine) {
     let issuer = Issuer::start().await;
     let keys = [Key::rsa(), Key::p256(), Key::ed25519()];
@@ -80,6 +68,7 @@ async fn tokens_of_every_algorithm_let_their_user_in(engine: Engine) {
     server.post("/api/v1/users/ada/token", &json!({})).await.refused_by(StateConflict, "user-outside");
 }
 
+#[one_engine]
 async fn forged_and_misdirected_tokens_let_nobody_in(engine: Engine) {
     let issuer = Issuer::start().await;
     let (rsa, p256, ed25519, stranger) = (Key::rsa(), Key::p256(), Key::ed25519(), Key::ed25519());
@@ -150,6 +139,7 @@ async fn forged_and_misdirected_tokens_let_nobody_in(engine: Engine) {
     assert_eq!(status(&server, &long).await, 401);
 }
 
+#[one_engine]
 async fn the_same_key_name_of_two_issuers_is_two_keys(engine: Engine) {
     const OTHER: &str = "https://other.example";
     let (first, second) = (Issuer::start().await, Issuer::start().await);
@@ -177,6 +167,7 @@ async fn the_same_key_name_of_two_issuers_is_two_keys(engine: Engine) {
     assert_eq!(status(&server, &two.token(&header(&two, "key-1"), &claims())).await, 401);
 }
 
+#[one_engine]
 async fn a_new_key_is_found_and_strangers_cannot_make_us_look_often(engine: Engine) {
     let issuer = Issuer::start().await;
     let (old, new) = (Key::ed25519(), Key::ed25519());
@@ -204,6 +195,7 @@ async fn a_new_key_is_found_and_strangers_cannot_make_us_look_often(engine: Engi
     assert_eq!(status(&server, &news).await, 401);
 }
 
+#[one_engine]
 async fn when_the_keys_cannot_be_had_the_old_ones_serve_for_a_day(engine: Engine) {
     let issuer = Issuer::start().await;
     let key = Key::ed25519();
@@ -236,6 +228,7 @@ async fn when_the_keys_cannot_be_had_the_old_ones_serve_for_a_day(engine: Engine
     unknown().await;
 }
 
+#[one_engine]
 async fn keys_can_come_from_a_file(engine: Engine) {
     let scratch = tempfile::TempDir::new().unwrap();
     let file = scratch.path().join("jwks.json");
@@ -264,6 +257,7 @@ async fn keys_can_come_from_a_file(engine: Engine) {
     }
 }
 
+#[both_engines]
 async fn an_unknown_user_is_told_so(engine: Engine) {
     let issuer = Issuer::start().await;
     let key = Key::ed25519();

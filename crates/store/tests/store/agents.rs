@@ -9,9 +9,7 @@ use ostler_protocol::{
 use ostler_store::{Db, agents, webhooks};
 use uuid::Uuid;
 
-use crate::place::{Place, on_both_engines};
-
-on_both_engines!(a_retired_agent_gets_neither_tokens_nor_a_webhook);
+use crate::place::{Place, both_engines};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -33,6 +31,7 @@ async fn give_webhook(db: &Db, agent_id: AgentId) -> bool {
     webhooks::insert(db, &webhook, "sealed").await.unwrap()
 }
 
+#[both_engines]
 async fn a_retired_agent_gets_neither_tokens_nor_a_webhook(place: Place) {
     let db = Db::open(&place.config(), NOW).await.unwrap();
     for number in 1..=30 {

@@ -17,7 +17,7 @@ use crate::{
     host::Fault,
     invariants,
     model::{Model, digest},
-    place::{Place, on_both_engines},
+    place::{Place, both_engines},
     rows::Witness,
     workshop::{Workshop, refused_by},
 };
@@ -64,15 +64,6 @@ fn ask(id: ostler_protocol::ids::PermissionId) -> Value {
     json!({"permissionId": id, "title": "may I?", "options": options, "digest": digest(id)})
 }
 
-on_both_engines!(
-    of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served,
-    a_refused_request_fails_nobody_in_its_flush,
-    a_row_that_does_not_read_back_fails_only_who_needs_it,
-    text_with_a_nul_in_it_fails_nobody,
-    a_permission_id_is_used_once_and_says_nothing_in_another_run,
-    a_panic_in_a_flush_fails_its_callers_and_nobody_after_them,
-);
-
 /// How many events the run has, past the lanes.
 async fn length(place: &Place, run: &RunRef) -> usize {
     let rows = Witness::of(place).await.rows().await;
@@ -80,6 +71,7 @@ async fn length(place: &Place, run: &RunRef) -> usize {
 }
 
 /// What was committed is found again, what was not is not, and rows kept from before are not believed.
+#[both_engines]
 async fn a_panic_in_a_flush_fails_its_callers_and_nobody_after_them(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
@@ -104,6 +96,7 @@ async fn a_panic_in_a_flush_fails_its_callers_and_nobody_after_them(place: Place
 }
 
 /// Also across the two lanes of Postgres.
+#[both_engines]
 async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
@@ -125,6 +118,7 @@ async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(plac
     check(&place, &workshop).await;
 }
 
+#[both_engines]
 async fn a_refused_request_fails_nobody_in_its_flush(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
@@ -140,6 +134,7 @@ async fn a_refused_request_fails_nobody_in_its_flush(place: Place) {
     check(&place, &workshop).await;
 }
 
+#[both_engines]
 async fn a_row_that_does_not_read_back_fails_only_who_needs_it(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (broken, whole) = (workshop.run().await, workshop.run().await);
@@ -156,6 +151,7 @@ async fn a_row_that_does_not_read_back_fails_only_who_needs_it(place: Place) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
+#[both_engines]
 async fn text_with_a_nul_in_it_fails_nobody(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (run, other) = (workshop.run().await, workshop.run().await);
@@ -176,6 +172,7 @@ async fn text_with_a_nul_in_it_fails_nobody(place: Place) {
     check(&place, &workshop).await;
 }
 
+#[both_engines]
 async fn a_permission_id_is_used_once_and_says_nothing_in_another_run(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (asking, thief) = (workshop.run().await, workshop.run().await);

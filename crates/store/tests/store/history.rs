@@ -8,15 +8,14 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
     build::event,
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(what_was_said_is_found_by_its_index, what_a_turn_had_begun_ends_with_the_turn);
 
 const TURNS: usize = 200;
 const TURN_MS: i64 = 30_000;
 
+#[both_engines]
 async fn what_was_said_is_found_by_its_index(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
@@ -57,6 +56,7 @@ async fn what_was_said_is_found_by_its_index(place: Place) {
     assert_eq!(history::find_last(&workshop.db, run.session, beginning).await.unwrap(), None);
 }
 
+#[both_engines]
 async fn what_a_turn_had_begun_ends_with_the_turn(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;

@@ -16,18 +16,9 @@ use ostler_store::{
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(
-    numbers_have_no_gap_whoever_writes,
-    a_name_is_given_once_and_a_certificate_revoked_once,
-    what_ends_a_certificate_is_found_by_an_index,
-    only_the_last_pair_of_a_login_is_good,
-    a_login_is_good_as_long_as_its_certificate,
-    the_oldest_login_of_a_name_makes_room_for_the_next,
-);
 
 fn aid(name: &str) -> Aid {
     format!("{name}.probe.test").parse().unwrap()
@@ -53,6 +44,7 @@ fn revoked(serial: &str) -> Option<Revoked> {
     Some(Revoked { serial: serial.into(), reason: RevocationReason::KeyCompromise })
 }
 
+#[both_engines]
 async fn numbers_have_no_gap_whoever_writes(place: Place) {
     let workshop = Workshop::open(&place).await;
     let now = workshop.now();
@@ -74,6 +66,7 @@ async fn numbers_have_no_gap_whoever_writes(place: Place) {
     assert!(log(0).await.iter().all(|(_, entry)| entries.contains(entry)));
 }
 
+#[both_engines]
 async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());
@@ -120,6 +113,7 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
 
 /// However many were revoked since Postgres last looked at the table: the list is made in one pass, with one look for the end
 /// of each certificate.
+#[both_engines]
 async fn what_ends_a_certificate_is_found_by_an_index(place: Place) {
     let workshop = Workshop::open(&place).await;
     let now = workshop.now();
@@ -141,6 +135,7 @@ async fn what_ends_a_certificate_is_found_by_an_index(place: Place) {
     assert_eq!(identities::list_revoked(&workshop.db, now).await.unwrap().len(), names.len());
 }
 
+#[both_engines]
 async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());
@@ -171,6 +166,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
 }
 
 /// Whether or not anybody gets to delete it.
+#[both_engines]
 async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());
@@ -223,6 +219,7 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     assert_eq!(refresh("r-bobby's").await, Some(aid("bobby")));
 }
 
+#[both_engines]
 async fn the_oldest_login_of_a_name_makes_room_for_the_next(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());

@@ -4,7 +4,7 @@ use ostler_protocol::Timestamp;
 use ostler_store::{Db, StoreError};
 
 use crate::{
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     rows::{TABLES, Witness},
 };
 
@@ -29,12 +29,6 @@ async fn shape(place: &Place) -> String {
     }
 }
 
-on_both_engines!(
-    a_new_store_gets_every_table_and_says_so,
-    a_changed_step_stops_the_start_and_changes_nothing,
-    a_step_of_a_later_build_stops_the_start_and_changes_nothing,
-);
-
 /// The steps of this build, which are named alike on both engines.
 fn known() -> Vec<&'static str> {
     let ids = |steps: &'static [ostler_store::migrate::Migration]| steps.iter().map(|step| step.id).collect::<Vec<_>>();
@@ -44,7 +38,9 @@ fn known() -> Vec<&'static str> {
     sqlite
 }
 
-async fn a_new_store_gets_every_table_and_says_so(place: Place) {
+#[both_engines]
+async fn a_new_store_gets_every_table_and_says_so(engine: Engine) {
+    let place = Place::empty(engine);
     let db = open(&place).await.unwrap();
     assert_eq!(db.migrations().await.unwrap(), known());
     db.close().await;
@@ -52,7 +48,9 @@ async fn a_new_store_gets_every_table_and_says_so(place: Place) {
     assert!(TABLES.iter().all(|table| rows.of(table).is_empty()));
 }
 
-async fn a_changed_step_stops_the_start_and_changes_nothing(place: Place) {
+#[both_engines]
+async fn a_changed_step_stops_the_start_and_changes_nothing(engine: Engine) {
+    let place = Place::empty(engine);
     open(&place).await.unwrap().close().await;
     Witness::of(&place).await.execute("UPDATE schema_migrations SET checksum = 'another'").await;
     let before = shape(&place).await;
@@ -62,7 +60,9 @@ async fn a_changed_step_stops_the_start_and_changes_nothing(place: Place) {
     assert_eq!(shape(&place).await, before);
 }
 
-async fn a_step_of_a_later_build_stops_the_start_and_changes_nothing(place: Place) {
+#[both_engines]
+async fn a_step_of_a_later_build_stops_the_start_and_changes_nothing(engine: Engine) {
+    let place = Place::empty(engine);
     open(&place).await.unwrap().close().await;
     let later = "INSERT INTO schema_migrations (id, checksum, applied_at) VALUES ('9999_later', 'x', 0)";
     Witness::of(&place).await.execute(later).await;
@@ -77,7 +77,7 @@ async fn a_step_of_a_later_build_stops_the_start_and_changes_nothing(place: Plac
 
 #[tokio::test]
 async fn servers_that_start_together_apply_each_step_once() {
-    let place = Place::new(Engine::Postgres);
+    let place = Place::empty(Engine::Postgres);
     let opened = futures_util::future::join_all((0..6).map(|_| open(&place))).await;
     for db in opened {
         let db = db.unwrap();

@@ -11,16 +11,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::{
     mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(
-    what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it,
-    what_fits_is_taken_whatever_comes_with_it,
-    a_mailbox_takes_so_much_and_more_as_that_drains_away,
-    of_too_many_places_the_longest_unmoved_are_forgotten,
-);
 
 async fn run(place: &Place, sql: String) {
     match place.engine() {
@@ -71,6 +64,7 @@ async fn in_one_flush<T, U>(
     (held, one, other)
 }
 
+#[both_engines]
 async fn what_fits_is_taken_whatever_comes_with_it(place: Place) {
     let workshop = Workshop::open(&place).await;
     send(&workshop, outgoing(AIDS[0], AIDS[1], "first", "x")).await;
@@ -84,6 +78,7 @@ async fn what_fits_is_taken_whatever_comes_with_it(place: Place) {
     assert!(matches!(light, Posted::Sent(Sent { seq: 3, .. })), "{light:?}");
 }
 
+#[both_engines]
 async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
     let workshop = Workshop::open(&place).await;
     refuse_marks(&place).await;
@@ -100,6 +95,7 @@ async fn post(workshop: &Workshop, message: Outgoing) -> Posted {
     workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap()
 }
 
+#[both_engines]
 async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
     let workshop = Workshop::open(&place).await;
     let message = |id: &str| outgoing(AIDS[0], AIDS[1], id, "x");
@@ -129,6 +125,7 @@ async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
     assert_eq!(mailbox(&workshop, AIDS[1]).await.last_seq, 3);
 }
 
+#[both_engines]
 async fn of_too_many_places_the_longest_unmoved_are_forgotten(place: Place) {
     let workshop = Workshop::open(&place).await;
     send(&workshop, outgoing(AIDS[0], AIDS[1], "a", "x")).await;

@@ -24,21 +24,9 @@ use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(
-    mailboxes_do_as_the_model_does,
-    numbers_have_no_gap_whoever_sends,
-    letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered,
-    a_pull_gives_as_many_as_fit_and_at_least_one,
-    an_id_is_that_of_one_message_to_one_recipient,
-    a_mark_goes_forward_only_and_no_further_than_there_is,
-    a_message_is_found_by_an_index,
-    whether_a_message_is_known_is_looked_up_before_the_table_is_known,
-    a_device_has_one_prekey_and_an_agent_so_many_devices,
-);
 
 const BYTES_MAX: usize = 1024 * 1024;
 const DEVICES: [&str; 3] = ["", "desk", "phone"];
@@ -370,6 +358,7 @@ impl Play {
     }
 }
 
+#[both_engines]
 async fn mailboxes_do_as_the_model_does(place: Place) {
     let workshop = Workshop::open(&place).await;
     let mut play = Play { workshop, model: Model::default(), dice: Dice(0x0571_E57A_B1E5), sent: vec![] };
@@ -379,6 +368,7 @@ async fn mailboxes_do_as_the_model_does(place: Place) {
     assert!(play.sent.len() > 200, "there was something to play with");
 }
 
+#[both_engines]
 async fn numbers_have_no_gap_whoever_sends(place: Place) {
     let here = Workshop::open(&place).await;
     let there = match place.engine() {
@@ -402,6 +392,7 @@ async fn numbers_have_no_gap_whoever_sends(place: Place) {
     assert_eq!(pull(&here, "daisy.probe.test", "desk", 0).await.len(), 200);
 }
 
+#[both_engines]
 async fn letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered(place: Place) {
     let workshop = Workshop::open(&place).await;
     let sends = (0..60).map(|number| {
@@ -426,6 +417,7 @@ async fn letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_a
     assert_eq!(letters.len(), 80, "every third has one for the sender's own devices, too");
 }
 
+#[both_engines]
 async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
     let workshop = Workshop::open(&place).await;
     for number in 0..50 {
@@ -443,6 +435,7 @@ async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
     assert_eq!(list(200, 10).await, (vec![1], false));
 }
 
+#[both_engines]
 async fn an_id_is_that_of_one_message_to_one_recipient(place: Place) {
     let workshop = Workshop::open(&place).await;
     mesh_messages::update_mode(&workshop.db, &aid(AIDS[2]), Mode::Queue).await.unwrap();
@@ -460,6 +453,7 @@ async fn an_id_is_that_of_one_message_to_one_recipient(place: Place) {
     assert_eq!(sent.iter().filter(|sent| sent.duplicate).count(), 2);
 }
 
+#[both_engines]
 async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {
     let workshop = Workshop::open(&place).await;
     assert_eq!(ack(&workshop, AIDS[1], "desk", 7).await, Acked::default(), "there is nothing to acknowledge");
@@ -479,6 +473,7 @@ async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {
     assert_eq!(mesh_messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 0);
 }
 
+#[both_engines]
 async fn a_message_is_found_by_an_index(place: Place) {
     let workshop = Workshop::open(&place).await;
     let sends = (0..600).map(|number| {
@@ -513,6 +508,7 @@ async fn a_message_is_found_by_an_index(place: Place) {
 }
 
 /// Postgres knows nothing of a table until its daemon has come by, and may think it empty for a minute.
+#[both_engines]
 async fn whether_a_message_is_known_is_looked_up_before_the_table_is_known(place: Place) {
     if place.engine() == Engine::Sqlite {
         // It makes its plans without knowing any table.
@@ -548,6 +544,7 @@ fn prekey(number: usize, device: &str) -> Prekey {
     }
 }
 
+#[both_engines]
 async fn a_device_has_one_prekey_and_an_agent_so_many_devices(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, alice) = (&workshop.db, aid(AIDS[0]));

@@ -12,17 +12,9 @@ use ostler_store::{
 
 use crate::{
     mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
-    place::{Place, on_both_engines},
+    place::{Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(
-    a_full_queue_drops_its_oldest_and_counts_them,
-    a_queued_message_is_taken_by_one_place,
-    what_nobody_took_is_not_acknowledged,
-    a_pull_takes_what_it_gives,
-    what_could_not_be_handed_over_is_for_the_next,
-);
 
 /// Bobby's, to whom these were sent.
 async fn queue_of(place: &Place, ids: &[&str]) -> Workshop {
@@ -60,6 +52,7 @@ async fn claim_open(workshop: &Workshop, device: &str, upto: i64) -> Vec<i64> {
     numbers
 }
 
+#[both_engines]
 async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
     let workshop = queue_of(&place, &[]).await;
     let most = QUEUED_MAX as i64;
@@ -88,6 +81,7 @@ async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
     assert_eq!((queue().await.open.len(), queue().await.dropped), (7, 105));
 }
 
+#[both_engines]
 async fn a_queued_message_is_taken_by_one_place(place: Place) {
     let workshop = queue_of(&place, &["a", "b", "c"]).await;
     let owner = aid(AIDS[1]);
@@ -112,6 +106,7 @@ async fn a_queued_message_is_taken_by_one_place(place: Place) {
     assert_eq!(recalled, Err(RecallError::NotFound), "the queue has no history");
 }
 
+#[both_engines]
 async fn what_nobody_took_is_not_acknowledged(place: Place) {
     let workshop = queue_of(&place, &["first", "second"]).await;
     // The second is handed out before the first, and acknowledged at once.
@@ -122,6 +117,7 @@ async fn what_nobody_took_is_not_acknowledged(place: Place) {
     assert_eq!(open(&workshop, "phone").await, [1]);
 }
 
+#[both_engines]
 async fn a_pull_takes_what_it_gives(place: Place) {
     let ids: Vec<String> = (1..=40).map(|number| format!("m-{number}")).collect();
     let workshop = queue_of(&place, &ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -141,6 +137,7 @@ async fn a_pull_takes_what_it_gives(place: Place) {
     assert_eq!(claim_open(&workshop, "phone", 40).await, [0; 0], "it waited too long");
 }
 
+#[both_engines]
 async fn what_could_not_be_handed_over_is_for_the_next(place: Place) {
     let workshop = queue_of(&place, &["a"]).await;
     let release = async |device: &str| {

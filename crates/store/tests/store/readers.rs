@@ -17,11 +17,9 @@ use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
     build::create_session,
-    place::{Engine, Place, on_both_engines},
+    place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
-
-on_both_engines!(a_first_page_is_found_by_an_index, a_reader_is_settled_bit_by_bit_and_the_list_is_right_meanwhile);
 
 const SESSIONS: i64 = 1_300;
 const AT_ONCE: usize = 16;
@@ -57,6 +55,7 @@ fn later(workshop: &Workshop) -> Timestamp {
     workshop.now().checked_add(SignedDuration::from_hours(1)).unwrap()
 }
 
+#[both_engines]
 async fn a_first_page_is_found_by_an_index(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let all = fill(&mut workshop).await;
@@ -111,6 +110,7 @@ async fn walk(db: &Db, open: Settled) -> Vec<String> {
     }
 }
 
+#[both_engines]
 async fn a_reader_is_settled_bit_by_bit_and_the_list_is_right_meanwhile(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let all = fill(&mut workshop).await;

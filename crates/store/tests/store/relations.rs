@@ -15,16 +15,9 @@ use ostler_store::{Db, receipts, receipts::Of, relations};
 use uuid::Uuid;
 
 use crate::{
-    place::{Place, on_both_engines},
+    place::{Place, both_engines},
     rows::Witness,
 };
-
-on_both_engines!(
-    an_answer_and_its_receipt_are_written_together_or_not_at_all,
-    of_answers_at_once_each_number_is_given_once,
-    a_page_of_receipts_is_bounded_in_bytes,
-    relations_that_are_behind_are_found_by_person_and_by_agent,
-);
 
 const MANIFEST: &str = r#"{"agent_version":"1.0.0","permission_scopes":[{"id":"location:read","label_i18n_key":"a.b","sensitivity":"high"}],"schema_version":"1.0","tools":[]}"#;
 
@@ -88,6 +81,7 @@ async fn with_versions(place: &Place, versions: i64) -> Db {
     open(place).await
 }
 
+#[both_engines]
 async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Place) {
     let db = with_versions(&place, 1).await;
     let first = relation(1, "local");
@@ -123,6 +117,7 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
     db.close().await;
 }
 
+#[both_engines]
 async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
     let db = with_versions(&place, 1).await;
     let mut known = relation(1, "local");
@@ -153,6 +148,7 @@ async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
     db.close().await;
 }
 
+#[both_engines]
 async fn of_answers_at_once_each_number_is_given_once(place: Place) {
     let db = with_versions(&place, 1).await;
     let first = relation(1, "local");
@@ -181,6 +177,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
     db.close().await;
 }
 
+#[both_engines]
 async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place) {
     let db = with_versions(&place, 1).await;
     for number in 1..=5 {

@@ -5,16 +5,10 @@ use ostler_store::runner_jobs::{claim, get, list_abandoned, list_claimed, update
 
 use crate::{
     build::LAUNCHER,
-    place::{Place, on_both_engines},
+    place::{Place, both_engines},
     rows::Witness,
     workshop::Workshop,
 };
-
-on_both_engines!(
-    a_heartbeat_is_for_the_named_jobs_of_its_owner,
-    a_claim_leaves_out_the_jobs_it_is_told_to,
-    jobs_of_an_unanswered_claim_are_found_by_its_time,
-);
 
 async fn jobs(workshop: &mut Workshop, count: usize) {
     for _ in 0..count {
@@ -36,6 +30,7 @@ fn ids(jobs: Vec<RunnerJob>) -> Vec<RunnerJobId> {
     ids
 }
 
+#[both_engines]
 async fn a_heartbeat_is_for_the_named_jobs_of_its_owner(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     jobs(&mut workshop, 3).await;
@@ -49,6 +44,7 @@ async fn a_heartbeat_is_for_the_named_jobs_of_its_owner(place: Place) {
     assert_eq!(ids(list_abandoned(&workshop.db, now, 9).await.unwrap()), all[1..]);
 }
 
+#[both_engines]
 async fn a_claim_leaves_out_the_jobs_it_is_told_to(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     jobs(&mut workshop, 5).await;
@@ -61,6 +57,7 @@ async fn a_claim_leaves_out_the_jobs_it_is_told_to(place: Place) {
     assert_eq!(claimed(&workshop, 9, &[]).await, all[1..2]);
 }
 
+#[both_engines]
 async fn jobs_of_an_unanswered_claim_are_found_by_its_time(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     jobs(&mut workshop, 3).await;
