@@ -15,6 +15,9 @@ use crate::python;
 use crate::tools::{DENY, NEXTEST, find_or_install};
 use crate::torture;
 
+/// Nextest's own; its option `--test-threads` has precedence.
+const THREADS_VARIABLE: &str = "NEXTEST_TEST_THREADS";
+
 pub fn test(arguments: &[String]) -> Result<(), String> {
     let (ours, for_nextest) = match arguments.iter().position(|argument| argument == "--") {
         Some(separator) => (&arguments[..separator], &arguments[separator + 1..]),
@@ -134,5 +137,14 @@ fn run_tests(nextest: &Path, surroundings: &Surroundings, arguments: &[String]) 
     command.env(python::VARIABLE, &surroundings.python);
     command.env("OSTLER_NOT_TESTED", surroundings.not_tested);
     command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
+    if std::env::var_os(THREADS_VARIABLE).is_none() {
+        command.env(THREADS_VARIABLE, test_threads().to_string());
+    }
     run(command.args(arguments))
+}
+
+/// Half as many again as there are cores, because many tests wait for a process, a lease or a real agent.
+fn test_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores + cores.div_ceil(2)
 }
