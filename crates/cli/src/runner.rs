@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, sink, stdin};
 
 use ostler_client::Client;
 use ostler_protocol::{Failure, provider_profiles::AgentConfig};
-use ostler_runner::{LAUNCH_BYTES_MAX, Launch, Outfit, RunnerOrder};
+use ostler_runner::{BackendEnvironment, LAUNCH_BYTES_MAX, Launch, RunnerOrder};
 use ostler_server::config::LogFormat;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 use tokio::sync::oneshot;
@@ -68,7 +68,7 @@ async fn by_hand(
         let message = format!("nobody here knows the agent of the profile {:?}", run.backend_profile);
         errors::usage(message, "let the server start its runner: it has the profile's config")
     })?;
-    let outfit = Outfit::bare(agent);
+    let outfit = BackendEnvironment::bare(agent);
     Ok((RunnerOrder::host_process(run.run_id, name, run.backend_profile, outfit), finder.client))
 }
 

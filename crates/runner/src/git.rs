@@ -1,6 +1,6 @@
-//! The system's `git`: without it no repository is checked out, and what a turn changes is unknown.
+//! The system's `git`. Without it no repository can be checked out, and the changes of a turn cannot be determined.
 
-/// Why there is no git here, with what to do about it. `None` if it is on the PATH.
+/// Why git cannot be used, and what to do about it. `None` if git is on the PATH.
 pub fn git_missing() -> Option<String> {
     let search_path = std::env::var_os("PATH");
     let folders = std::env::split_paths(search_path.as_deref().unwrap_or_default());

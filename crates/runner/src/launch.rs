@@ -1,27 +1,28 @@
-//! What a launcher tells a runner process: one line on its standard input. Arguments and environment are visible to
-//! others, or handed down to the agent; a pipe is neither. The launcher keeps the pipe open for as long as it lives.
+//! What a launcher passes to a runner process: one line on its standard input. Arguments and environment are visible to
+//! other processes or inherited by the backend; a pipe is neither. The launcher keeps the pipe open for as long as it
+//! lives.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::RunnerOrder;
+use crate::runner::RunnerOrder;
 
-/// A longer line is no order.
+/// A longer line is rejected.
 pub const LAUNCH_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Launch {
     pub order: RunnerOrder,
-    /// Where the server answers.
+    /// The server's base URL.
     pub server: String,
-    #[serde(serialize_with = "exposed")]
+    #[serde(serialize_with = "expose_token")]
     pub token: SecretString,
-    /// Go on when the pipe closes, because the server may stop and come back.
+    /// Continue when the pipe closes, because the server may stop and come back.
     pub outlive_server: bool,
 }
 
-/// The pipe's other end is the one that the token is for.
-fn exposed<S: Serializer>(token: &SecretString, out: S) -> Result<S::Ok, S::Error> {
+/// The token is serialised in clear: the reader of the pipe is the runner that it is for.
+fn expose_token<S: Serializer>(token: &SecretString, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(token.expose_secret())
 }

@@ -1,30 +1,33 @@
-//! The runner: claims one run, drives an agent through its commands, and writes down what happens.
+//! The runner: claims one run, drives a backend through the run's commands, and reports what happens.
 //!
-//! It reaches the server only through `client`, so it can live in the server's process, beside it or far away. It decides
-//! nothing about states: it reports facts, and the server judges whether they may still be written. An agent's silence,
-//! text or exit never ends a command here; only the end the agent states does, or the runner's own reason to stop it.
+//! It reaches the server only through `client`, so it can run in the server's process, in a process beside it, or on
+//! another machine. It decides nothing about states: it reports facts, and the server decides whether to accept them.
+//! Silence, text or an exit of the backend never ends a command. Only an end that the backend states does, or the
+//! runner's own reason to stop it.
 
-pub mod agent;
-mod backlog;
+#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
+
+pub mod backend;
 mod budgets;
 mod changes;
+mod environment;
 mod git;
 pub mod guard;
-mod holdback;
 mod launch;
-mod link;
+mod lease_session;
+mod log_tail;
 mod outbox;
-mod outfit;
+mod pending_commands;
 mod runner;
-mod storage;
-mod tail;
-mod tenure;
-mod turn;
+mod session_storage;
+mod text;
+mod turn_driver;
+mod turn_sink;
 
-pub use agent::process::ENVIRONMENT;
+pub use backend::process::ENVIRONMENT;
+pub use environment::{BackendEnvironment, RetryPolicy, Unavailable};
 pub use git::git_missing;
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
-pub use link::{Answer, Asked, Link, Steer};
-pub use outfit::{Lack, Outfit, Patience};
+pub use log_tail::LogTail;
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};
-pub use tail::Tail;
+pub use turn_sink::{PendingPermission, PermissionDecision, Steer, TurnSink};

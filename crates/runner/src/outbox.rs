@@ -1,7 +1,7 @@
 //! The outbox: events on their way to the server, in order. It joins the pieces of a streamed message that have not been
-//! sent yet, so that a fast agent costs few events, and says when the next batch is due: at once, but for further pieces
-//! of a message that was just sent. What cannot stand alone of a piece is held back until more comes or the message is
-//! whole. It sends nothing and reads no clock.
+//! sent yet, so that a fast backend causes few events. It decides when the next batch is due: at once, except for further
+//! pieces of a message that was just sent. The end of a piece that might be half a credential is held back until more
+//! arrives or the message is complete. The outbox sends nothing and reads no clock.
 
 use std::collections::VecDeque;
 
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Duration, Instant};
 
-use crate::holdback;
+use crate::text::safe_prefix_len;
 
 /// After a piece of a message was sent, the next one waits this long.
 const DELTA_WINDOW_MS: u64 = 20;
 /// Raw bytes of one piece; even if each must be escaped the event stays within its limit.
 const DELTA_BYTES_MAX: usize = 32 * 1024;
-/// What stands around a payload in an append's body, at most.
+/// Size of the fields around a payload in an append's body, at most.
 const ENVELOPE_BYTES_MAX: usize = 160;
 const BATCH_BYTES_MAX: usize = APPEND_BYTES_MAX - 64 * 1024;
-/// An agent that is this far ahead of the server waits.
+/// A backend that is this far ahead of the server has to wait.
 const QUEUE_EVENTS_MAX: usize = APPEND_EVENTS_MAX;
 const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -47,12 +47,12 @@ impl Delta {
 }
 
 #[derive(Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
     bytes: usize,
-    /// The ends of streamed messages that wait for more.
+    /// The ends of streamed messages that are held back.
     held: Vec<Delta>,
-    /// The message whose piece was sent last, and when.
+    /// The message whose piece was sent last, and the time.
     last_delta: Option<(String, Instant)>,
 }
 
@@ -65,21 +65,21 @@ struct DeltaPayload<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct OfMessage {
+struct MessageRef {
     message_id: Option<String>,
 }
 
 impl Outbox {
-    pub fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
+    pub(crate) fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
         let (event_type, payload) = match payload.size() {
             0..=EVENT_BYTES_MAX => (event_type, payload),
-            // One event too large would have its whole batch refused.
-            size => (EventType::Error, left_out(event_type, size)),
+            // One event that is too large would make the server reject the whole batch.
+            size => (EventType::Error, oversized_payload(event_type, size)),
         };
         self.bytes += payload.as_str().len() + ENVELOPE_BYTES_MAX;
         match event_type {
             EventType::AssistantMessage | EventType::Reasoning => {
-                let whole = payload.view::<OfMessage>().and_then(|of| of.message_id);
+                let whole = payload.view::<MessageRef>().and_then(|of| of.message_id);
                 self.release(|delta| Some(&delta.message_id) == whole.as_ref());
             }
             EventType::TerminalStatus => self.release(|_| true),
@@ -93,11 +93,12 @@ impl Outbox {
         }));
     }
 
-    /// A piece of a streamed message. Joins the last one if that has not been sent and belongs to the same message.
-    pub fn push_delta(&mut self, event_type: EventType, command_id: &str, message_id: &str, text: &str) {
+    /// Adds a piece of a streamed message. It is joined to the last piece if that belongs to the same message and has not
+    /// been sent.
+    pub(crate) fn push_delta(&mut self, event_type: EventType, command_id: &str, message_id: &str, text: &str) {
         let held = self.held.iter().position(|held| held.belongs_to(event_type, message_id));
         let mut text = held.map(|at| self.held.swap_remove(at).text).unwrap_or_default() + text;
-        let rest = text.split_off(holdback::settled(&text));
+        let rest = text.split_off(safe_prefix_len(&text));
         let delta =
             |text| Delta { event_type, command_id: command_id.to_owned(), message_id: message_id.to_owned(), text };
         if !rest.is_empty() {
@@ -106,7 +107,7 @@ impl Outbox {
         self.queue_delta(delta(text));
     }
 
-    /// What is held back of these goes out: the message is whole.
+    /// Queues the held-back ends of these messages, because they are complete.
     fn release(&mut self, whole: impl Fn(&Delta) -> bool) {
         let (whole, held) = std::mem::take(&mut self.held).into_iter().partition(whole);
         self.held = held;
@@ -134,22 +135,22 @@ impl Outbox {
         }
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.queue.len() < QUEUE_EVENTS_MAX && self.bytes < QUEUE_BYTES_MAX
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.held.clear();
         self.bytes = 0;
     }
 
-    /// When the next batch should go. `None`: there is nothing to send.
-    pub fn due(&self, now: Instant) -> Option<Instant> {
+    /// When the next batch should be sent. `None` if there is nothing to send.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         match (self.queue.front()?, &self.last_delta) {
             (Queued::Delta(delta), Some((last, sent))) if self.queue.len() == 1 && delta.message_id == *last => {
                 Some(*sent + Duration::from_millis(DELTA_WINDOW_MS))
@@ -158,8 +159,8 @@ impl Outbox {
         }
     }
 
-    /// The next batch: everything, as far as one append may hold it.
-    pub fn take(&mut self, now: Instant) -> Vec<AppendEvent> {
+    /// Takes the next batch: everything, up to the limits of one append.
+    pub(crate) fn take(&mut self, now: Instant) -> Vec<AppendEvent> {
         let mut batch = Vec::with_capacity(self.queue.len().min(APPEND_EVENTS_MAX));
         let mut bytes = 0;
         while batch.len() < APPEND_EVENTS_MAX {
@@ -180,13 +181,13 @@ impl Outbox {
             bytes += size;
             batch.push(event);
         }
-        // Escaping makes a sent piece larger than it was counted.
+        // Escaping makes a piece larger than it was counted.
         self.bytes = if self.queue.is_empty() { 0 } else { self.bytes.saturating_sub(bytes) };
         batch
     }
 }
 
-fn left_out(event_type: EventType, bytes: usize) -> RawJson {
+fn oversized_payload(event_type: EventType, bytes: usize) -> RawJson {
     let message =
         format!("a {} event of {bytes} bytes was left out: the limit is {EVENT_BYTES_MAX}", event_type.as_str());
     RawJson::of(&json!({"failureKind": FailureKind::PayloadTooLarge, "message": message}))
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_piece_goes_at_once_and_the_next_after_a_window() {
+    async fn the_first_piece_is_due_at_once_and_the_next_after_a_window() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         delta(&mut outbox, "m1", "a ");
         assert_eq!(outbox.due(now), Some(now));
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn anything_else_takes_a_waiting_piece_along_in_order() {
+    async fn another_event_flushes_a_waiting_piece_in_order() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         delta(&mut outbox, "m1", "a ");
         outbox.take(now);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_word_waits_for_the_rest_whatever_comes_between() {
+    async fn half_a_word_is_held_back_across_other_events() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         delta(&mut outbox, "m1", "key sk-ant");
         outbox.push(EventType::Step, "cmd", RawJson::of(&json!({})));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_batch_is_over_the_limits_and_nothing_is_lost() {
+    async fn batches_stay_within_the_limits_and_lose_nothing() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         let text = "\u{1}".repeat(200 * 1024);
         delta(&mut outbox, "m1", &text);
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_too_large_becomes_an_error_that_says_so() {
+    fn an_event_that_is_too_large_becomes_an_error_event() {
         let mut outbox = Outbox::default();
         outbox.push(EventType::Custom, "cmd", RawJson::of(&json!({"pad": "x".repeat(EVENT_BYTES_MAX)})));
         let batch = outbox.take(Instant::now());

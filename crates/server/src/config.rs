@@ -22,7 +22,7 @@ use ostler_protocol::{
     redaction::Redactor,
     runner_jobs::Launcher,
 };
-use ostler_runner::Patience;
+use ostler_runner::RetryPolicy;
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -306,14 +306,14 @@ pub struct AgentsSection {
 
 impl Default for AgentsSection {
     fn default() -> Self {
-        let Patience { unreachable_ms, later_ms } = Patience::default();
+        let RetryPolicy { unreachable_ms, later_ms } = RetryPolicy::default();
         Self { codex: None, provider_unreachable_ms: unreachable_ms, provider_later_ms: later_ms }
     }
 }
 
 impl AgentsSection {
-    pub fn patience(&self) -> Patience {
-        Patience { unreachable_ms: self.provider_unreachable_ms, later_ms: self.provider_later_ms }
+    pub fn patience(&self) -> RetryPolicy {
+        RetryPolicy { unreachable_ms: self.provider_unreachable_ms, later_ms: self.provider_later_ms }
     }
 }
 

@@ -1,26 +1,26 @@
-//! Reads a patch as git writes it: which files, how much, and as much of the text as an event can hold.
+//! Parses a patch as git writes it: the files, their sizes, and as much of the text as an event can hold.
 
 use ostler_protocol::{
     events::clip,
     workspaces::{ChangedFile, WorkspaceChanges},
 };
 
-use crate::link::fit;
+use crate::text::fit_escaped;
 
-/// Escaped bytes of the text that are kept; the rest of the event's limit is for the list of files.
+/// Escaped bytes of the text. The rest of the event's limit is for the list of files.
 const DIFF_BYTES_MAX: usize = 120 * 1024;
-const FILES_KEPT: usize = 100;
+const FILES_MAX: usize = 100;
 const PATH_CHARS_MAX: usize = 200;
-const BEGINS: &[u8] = b"diff --git ";
+const HEADER: &[u8] = b"diff --git ";
 
-/// `cut`: there was more than could be read.
-pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
-    let mut changes = WorkspaceChanges { truncated: cut, ..WorkspaceChanges::default() };
+/// Parses a patch. `is_cut` if there was more than could be read.
+pub(crate) fn parse(patch: &[u8], is_cut: bool) -> WorkspaceChanges {
+    let mut changes = WorkspaceChanges { truncated: is_cut, ..WorkspaceChanges::default() };
     let mut file: Option<ChangedFile> = None;
     let mut in_hunk = false;
     for line in patch.split_inclusive(|byte| *byte == b'\n') {
-        if let Some(names) = line.strip_prefix(BEGINS) {
-            changes.add(file.take());
+        if let Some(names) = line.strip_prefix(HEADER) {
+            changes.add_file(file.take());
             let change = "modified".to_owned();
             file = Some(ChangedFile { path: path_of(names), change, ..ChangedFile::default() });
             in_hunk = false;
@@ -38,39 +38,39 @@ pub fn read(patch: &[u8], cut: bool) -> WorkspaceChanges {
             _ => {}
         }
     }
-    changes.add(file);
+    changes.add_file(file);
     let patch = without_binaries(patch);
     let text = String::from_utf8_lossy(&patch);
-    let (shown, shortened) = fit(&text, DIFF_BYTES_MAX);
-    changes.truncated |= shortened;
-    // Whole lines only.
+    let (fits, is_shortened) = fit_escaped(&text, DIFF_BYTES_MAX);
+    changes.truncated |= is_shortened;
+    // Only whole lines.
     changes.diff =
-        if shortened { shown[..shown.rfind('\n').map_or(0, |end| end + 1)].to_owned() } else { shown.into() };
+        if is_shortened { fits[..fits.rfind('\n').map_or(0, |end| end + 1)].to_owned() } else { fits.into() };
     changes
 }
 
-/// Of a binary file git says only that it differs, and nothing takes that for a patch: a line says so instead.
+/// Replaces binary files by a comment. Git only states that they differ, which no program accepts as a patch.
 fn without_binaries(patch: &[u8]) -> Vec<u8> {
-    let mut kept = vec![];
+    let mut text = vec![];
     for section in sections(patch) {
         let header = section.split_inclusive(|byte| *byte == b'\n').take_while(|line| !line.starts_with(b"@@"));
         let is_binary = header.into_iter().any(|line| line.starts_with(b"Binary files"));
-        match section.strip_prefix(BEGINS).filter(|_| is_binary) {
+        match section.strip_prefix(HEADER).filter(|_| is_binary) {
             Some(rest) => {
                 let names = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
-                kept.extend(format!("# {}: a binary file, left out\n", path_of(names)).bytes());
+                text.extend(format!("# {}: a binary file, left out\n", path_of(names)).bytes());
             }
-            None => kept.extend(section),
+            None => text.extend(section),
         }
     }
-    kept
+    text
 }
 
-/// A file each.
+/// The sections of a patch, one for each file.
 fn sections(patch: &[u8]) -> Vec<&[u8]> {
     let (mut sections, mut from, mut at) = (vec![], 0, 0);
     for line in patch.split_inclusive(|byte| *byte == b'\n') {
-        if line.starts_with(BEGINS) && at > from {
+        if line.starts_with(HEADER) && at > from {
             sections.push(&patch[from..at]);
             from = at;
         }
@@ -80,17 +80,17 @@ fn sections(patch: &[u8]) -> Vec<&[u8]> {
     sections
 }
 
-trait Add {
-    fn add(&mut self, file: Option<ChangedFile>);
+trait AddFile {
+    fn add_file(&mut self, file: Option<ChangedFile>);
 }
 
-impl Add for WorkspaceChanges {
-    fn add(&mut self, file: Option<ChangedFile>) {
+impl AddFile for WorkspaceChanges {
+    fn add_file(&mut self, file: Option<ChangedFile>) {
         let Some(file) = file else { return };
         self.files_changed += 1;
         self.bytes_added += file.bytes_added;
         self.bytes_removed += file.bytes_removed;
-        if self.files.len() < FILES_KEPT {
+        if self.files.len() < FILES_MAX {
             self.files.push(file);
         } else {
             self.truncated = true;
@@ -98,11 +98,11 @@ impl Add for WorkspaceChanges {
     }
 }
 
-/// `a/x b/x`: the same name twice, for nothing is called a rename here.
+/// The path in `a/x b/x`. Both names are the same, because renames are not detected.
 fn path_of(names: &[u8]) -> String {
     let names = names.trim_ascii_end();
     let name = String::from_utf8_lossy(&names[..names.len() / 2]);
-    // A name with unusual letters stands in quotes.
+    // Git quotes a name with unusual characters.
     let name =
         name.strip_prefix("\"a/").and_then(|name| name.strip_suffix('"')).or(name.strip_prefix("a/")).unwrap_or(&name);
     clip(name, PATH_CHARS_MAX)
@@ -113,16 +113,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_look_like_headers_are_counted_as_what_they_are() {
+    fn changed_lines_that_look_like_headers_are_counted() {
         let patch =
             b"diff --git a/x y b/x y\nindex 1..2 100644\n--- a/x y\n+++ b/x y\n@@ -1,2 +1,2 @@\n--- gone\n+++ new\n";
-        let changes = read(patch, false);
+        let changes = parse(patch, false);
         assert_eq!((changes.files[0].path.as_str(), changes.bytes_added, changes.bytes_removed), ("x y", 7, 8));
     }
 
     #[test]
     fn a_binary_file_is_named_and_not_counted() {
-        let changes = read(
+        let changes = parse(
             b"diff --git a/i.png b/i.png\nnew file mode 100644\nBinary files /dev/null and b/i.png differ\n",
             false,
         );
@@ -135,16 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn however_much_was_changed_the_event_stays_within_its_limit() {
+    fn a_large_change_stays_within_the_limit_of_an_event() {
         let mut patch = vec![];
         for number in 0..3_000 {
             patch.extend(
                 format!("diff --git a/{number}\u{1} b/{number}\u{1}\n@@ -0,0 +1 @@\n+\u{1}\u{2}\"\\\n").bytes(),
             );
         }
-        let changes = read(&patch, false);
+        let changes = parse(&patch, false);
         assert!(changes.truncated && changes.diff.ends_with('\n'));
-        assert_eq!((changes.files_changed, changes.files.len()), (3_000, FILES_KEPT));
+        assert_eq!((changes.files_changed, changes.files.len()), (3_000, FILES_MAX));
         let size = serde_json::to_string(&changes).unwrap().len();
         assert!(size < ostler_protocol::limits::EVENT_BYTES_MAX, "{size}");
     }

@@ -1,5 +1,5 @@
-//! The inner step: binds its life to the guard's, takes its limits and its part of the file system, and becomes the
-//! program. What it takes here it cannot lay down again, and all it starts inherits it.
+//! The inner step: ends with the guard, applies the resource limits and the confinement to a part of the file system, and
+//! becomes the program. The program cannot undo any of this, and every process it starts inherits it.
 
 use std::{
     ffi::OsString,
@@ -15,11 +15,14 @@ use landlock::{
 };
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 
-use super::{Limits, Order, Reach, privileges};
+use super::{
+    order::{Limits, Order, Reach},
+    privileges,
+};
 
-/// The newest Landlock we know; an older kernel does what it can of it.
+/// The newest Landlock interface that we use. An older kernel enforces the part that it supports.
 const KNOWN: ABI = ABI::V6;
-/// Devices are there to be written to, but not to be made.
+/// Devices can be written to, but not created.
 const DEVICES: &str = "/dev";
 
 /// Becomes the program. Returns only if that fails.
@@ -41,40 +44,40 @@ fn prepare(order: &Order, guard_pid: i32) -> io::Result<()> {
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get() != guard_pid) {
         return Err(io::Error::other("the guard is gone"));
     }
-    take_limits(&order.limits)?;
+    apply_limits(&order.limits)?;
     privileges::drop_privileges()?;
     let Some(reach) = &order.reach else { return Ok(()) };
     if let Some(tmp) = &reach.tmp {
         std::fs::create_dir_all(tmp)?;
     }
-    stay_within(reach).map_err(io::Error::other)
+    restrict_files(reach).map_err(io::Error::other)
 }
 
-fn take_limits(limits: &Limits) -> io::Result<()> {
-    let asked = [
+fn apply_limits(limits: &Limits) -> io::Result<()> {
+    let requested = [
         (Resource::As, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
         (Resource::Fsize, limits.file_bytes),
         (Resource::Nofile, limits.open_files),
         (Resource::Nproc, limits.processes),
-        // What an agent's memory holds is nobody's to read from a file.
+        // No core dumps: the program's memory may hold secrets.
         (Resource::Core, Some(0)),
     ];
-    for (resource, limit) in asked {
+    for (resource, limit) in requested {
         let Some(limit) = limit else { continue };
-        // A limit of ours that is above one that is there already changes nothing.
+        // An existing lower limit stays.
         let limit = getrlimit(resource).maximum.map_or(limit, |maximum| maximum.min(limit));
         setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     }
     Ok(())
 }
 
-fn stay_within(reach: &Reach) -> Result<(), RulesetError> {
+fn restrict_files(reach: &Reach) -> Result<(), RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::Execute;
     let use_device: BitFlags<AccessFs> = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
     Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
-        // Nobody else's processes can be told to end, not the guard's either.
+        // The program can signal its own processes only, not even the guard's.
         .scope(Scope::Signal)?
         .create()?
         .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
@@ -86,8 +89,8 @@ fn stay_within(reach: &Reach) -> Result<(), RulesetError> {
     Ok(())
 }
 
-/// The largest trees that together hold everything but these. Links are passed over: what they lead to has a place of
-/// its own.
+/// The largest directory trees that together hold everything except the hidden ones. Symbolic links are skipped: their
+/// targets are covered by their own paths.
 fn all_but(hidden: &[PathBuf]) -> Vec<PathBuf> {
     let hidden: Vec<_> = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let (mut trees, mut next) = (vec![], vec![PathBuf::from("/")]);
@@ -103,13 +106,13 @@ fn all_but(hidden: &[PathBuf]) -> Vec<PathBuf> {
     trees
 }
 
-/// The newest version that works as a whole.
-pub fn landlock_level() -> u32 {
+/// The newest interface version that the kernel supports completely.
+pub(super) fn landlock_level() -> u32 {
     let works = |abi: ABI| {
-        let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-        let asked = asked.handle_access(AccessFs::from_all(abi));
-        let asked = if abi >= ABI::V6 { asked.and_then(|rules| rules.scope(Scope::Signal)) } else { asked };
-        asked.and_then(Ruleset::create).is_ok()
+        let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let rules = rules.handle_access(AccessFs::from_all(abi));
+        let rules = if abi >= ABI::V6 { rules.and_then(|rules| rules.scope(Scope::Signal)) } else { rules };
+        rules.and_then(Ruleset::create).is_ok()
     };
     let newest = [ABI::V6, ABI::V5, ABI::V3, ABI::V2, ABI::V1].into_iter().find(|abi| works(*abi));
     newest.map_or(0, |abi| abi as u32)
@@ -120,21 +123,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_but_what_is_hidden_is_in_one_of_the_trees() {
-        let place = tempfile::tempdir().unwrap();
-        let place = place.path().canonicalize().unwrap();
+    fn trees_cover_everything_except_hidden_directories() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         for path in ["a/secret/deep", "a/open", "b"] {
-            std::fs::create_dir_all(place.join(path)).unwrap();
+            std::fs::create_dir_all(root.join(path)).unwrap();
         }
-        std::os::unix::fs::symlink(place.join("a/secret"), place.join("link")).unwrap();
-        let trees = all_but(&[place.join("a/secret")]);
+        std::os::unix::fs::symlink(root.join("a/secret"), root.join("link")).unwrap();
+        let trees = all_but(&[root.join("a/secret")]);
         let covers = |path: &str| trees.iter().any(|tree| Path::new(path).starts_with(tree));
         for path in ["a/open", "b"] {
-            assert!(covers(place.join(path).to_str().unwrap()), "{path}");
+            assert!(covers(root.join(path).to_str().unwrap()), "{path}");
         }
         assert!(covers("/proc") && covers("/dev/null"));
         for path in ["a/secret", "a/secret/deep", "link", "a", ""] {
-            assert!(!covers(place.join(path).to_str().unwrap()), "{path}");
+            assert!(!covers(root.join(path).to_str().unwrap()), "{path}");
         }
         assert_eq!(all_but(&[]), [PathBuf::from("/")]);
     }

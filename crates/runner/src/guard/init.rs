@@ -1,5 +1,5 @@
-//! The first process of an agent's namespaces. It mounts their `/proc`, starts the inner step, and waits. When it ends, the
-//! kernel ends every other process of the namespace, so nothing that the program has started can outlive it.
+//! The first process of a backend's namespaces. It mounts their `/proc`, starts the inner step, and waits. When it ends,
+//! the kernel ends every other process of the namespace, so nothing that the program has started can outlive it.
 
 use std::{ffi::OsString, io, path::Path};
 
@@ -9,8 +9,10 @@ use rustix::{
 };
 
 use super::{
-    Order, namespaces, privileges,
-    watch::{exit_code, inner, leave_pipes},
+    namespaces,
+    order::Order,
+    privileges,
+    watch::{exit_code, leave_pipes, next_step},
 };
 
 /// Runs the program in this namespace. Returns its exit code.
@@ -19,10 +21,10 @@ pub fn init(order: &Order, guard_pid: i32, program: &Path, arguments: &[OsString
     if parent_outside()? != guard_pid {
         return Err(io::Error::other("the guard is gone"));
     }
-    namespaces::settle()?;
+    namespaces::mount_proc()?;
     privileges::drop_privileges()?;
     privileges::hide_memory()?;
-    let program = inner("--within", order, program, arguments)?.spawn()?;
+    let program = next_step("--within", order, program, arguments)?.spawn()?;
     leave_pipes()?;
     let program = Pid::from_child(&program);
     loop {
@@ -35,8 +37,8 @@ pub fn init(order: &Order, guard_pid: i32, program: &Path, arguments: &[OsString
     }
 }
 
-/// The guard's process id. It lives outside this namespace, where `getppid` shows nothing; the `/proc` that is still mounted
-/// shows it.
+/// The guard's process id. The guard is outside this namespace, so `getppid` returns 0; the outer `/proc`, which is still
+/// mounted, has it.
 fn parent_outside() -> io::Result<i32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());

@@ -1,9 +1,9 @@
-//! Namespaces for one agent: a PID namespace with a `/proc` of its own, in which it sees the processes that it started and
-//! no others, neither the server nor other agents.
+//! Namespaces for one backend: a PID namespace with its own `/proc`, in which the program sees the processes that it
+//! started and no others, neither the server nor other backends.
 //!
-//! Without root this takes a user namespace, in which the agent keeps its user id. Root becomes `nobody` there: the kernel
-//! lets a process without capabilities map any user but root into a namespace of its own, and an agent that confines its
-//! tools by namespaces (Codex) has to do that. Its files still belong to root outside.
+//! Without root this requires a user namespace, in which the program keeps its user id. Root becomes `nobody` there: the
+//! kernel lets a process without capabilities map any user except root into a namespace of its own, and a backend that
+//! confines its tools by namespaces (Codex) has to do that. Its files still belong to root outside.
 
 use std::{fs, io};
 
@@ -14,13 +14,14 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
 
-use super::Isolation;
+use super::order::Isolation;
 
-/// What root is mapped to: a user that exists on every system and owns nothing.
+/// The user that root is mapped to. It exists on every system and owns nothing.
 const NOBODY: u32 = 65_534;
 
-/// Moves this process into a user namespace, if it takes one. The kernel allows that only before its first thread starts.
-pub fn enter_user(isolation: Isolation) -> io::Result<()> {
+/// Moves this process into a user namespace, if the isolation has one. The kernel allows that only before its first thread
+/// starts.
+pub(crate) fn enter_user(isolation: Isolation) -> io::Result<()> {
     if isolation != Isolation::UserNamespace {
         return Ok(());
     }
@@ -32,28 +33,28 @@ pub fn enter_user(isolation: Isolation) -> io::Result<()> {
     fs::write("/proc/self/gid_map", own(group))
 }
 
-/// Moves the next child of this thread into a PID namespace, as its first process, which must call [`settle`]. This thread can
-/// start no other thread from then on.
-pub fn enter_pid(isolation: Isolation) -> io::Result<()> {
+/// Moves the next child of this thread into a PID namespace, as its first process, which must call [`mount_proc`]. This
+/// thread can start no other thread from then on.
+pub(crate) fn enter_pid(isolation: Isolation) -> io::Result<()> {
     if isolation == Isolation::None {
         return Ok(());
     }
     unshare(CloneFlags::CLONE_NEWPID)?;
-    // For [`settle`], and to empty the bounding set.
+    // For [`mount_proc`], and to empty the bounding set.
     [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP].into_iter().try_for_each(keep_for_child)
 }
 
-/// Hands a capability down: a program that a user other than root starts has none of its parent's otherwise.
+/// Passes a capability on to child processes. Without this, a program started by a user other than root inherits none.
 fn keep_for_child(capability: CapabilitySet) -> io::Result<()> {
     let current = capabilities(None)?;
     set_capabilities(None, CapabilitySets { inheritable: current.inheritable | capability, ..current })?;
     Ok(configure_capability_in_ambient_set(capability, true)?)
 }
 
-/// The first process's part: mounts a `/proc` that shows this namespace.
-pub fn settle() -> io::Result<()> {
+/// Mounts a `/proc` that shows this namespace. The namespace's first process calls it.
+pub(crate) fn mount_proc() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // Without this the mount would show outside where `/` is shared.
+    // Otherwise the mount would be visible outside where `/` is shared.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, c"")?)
 }

@@ -1,5 +1,5 @@
-//! What a process gives up before it runs code that is not ours: capabilities, the chance to gain new ones, descriptors that
-//! it inherited, and the access that other processes of the same user have to its memory.
+//! What a process gives up before it runs code that is not ours: capabilities, ways to gain new ones, inherited
+//! descriptors, and the access that other processes of the same user have to its memory.
 
 use std::{io, os::fd::RawFd};
 
@@ -21,8 +21,8 @@ pub fn hide_memory() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Closes every descriptor above the standard streams. Only for the start of a process: what it has opened itself by then
-/// would be closed as well. Our own descriptors are opened with `CLOEXEC`, so what is left was inherited.
+/// Closes every descriptor above the standard streams. Call this only at the start of a process, because it also closes
+/// descriptors that the process has opened itself. Our own programs open theirs with `CLOEXEC`, so the others were inherited.
 pub fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     // Collected first: the directory's own descriptor is among them and is closed when the iterator is dropped.
@@ -33,15 +33,15 @@ pub fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up every capability for this process and all that it starts, and the chance to get one back from a set-user-ID
-/// program or a file's capabilities.
-pub fn drop_privileges() -> io::Result<()> {
+/// Drops every capability of this process and of all processes that it starts, so that neither a set-user-ID program nor a
+/// file's capabilities can restore one.
+pub(super) fn drop_privileges() -> io::Result<()> {
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;
     for bit in 0..u64::BITS {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
-            // `INVAL`: the kernel has no such capability. `PERM`: we have no `CAP_SETPCAP`; then `no_new_privs` keeps the
-            // bounding set from mattering.
+            // `INVAL`: the kernel has no such capability. `PERM`: we have no `CAP_SETPCAP`; then `no_new_privs` makes the
+            // bounding set irrelevant.
             Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }

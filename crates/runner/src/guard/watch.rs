@@ -1,4 +1,5 @@
-//! The outer step: starts the inner one, waits for the program, its runner or a signal to end, and then ends everything.
+//! The outer step: starts the inner one, waits until the program or its runner ends or a signal arrives, and then ends
+//! every process below it.
 
 use std::{
     collections::HashMap, ffi::OsString, fs::OpenOptions, io, os::unix::process::CommandExt, path::Path,
@@ -18,19 +19,23 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Isolation, Order, VERB, namespaces, privileges};
+use super::{
+    namespaces,
+    order::{Isolation, Order, VERB},
+    privileges,
+};
 
-/// How long to go on killing what is left.
+/// How long to keep killing the remaining processes.
 const KILL_MS_MAX: u64 = 10_000;
-/// Between two looks at what is left.
+/// Between two passes over the remaining processes.
 const KILL_PAUSE_MS: u64 = 2;
-/// The exit code of a program that a signal has ended, as shells have it.
+/// Exit code base for a program that was ended by a signal, as shells report it.
 const SIGNALLED: i32 = 128;
 
-/// Runs the program under guard, to its end or the runner's. Answers with the exit code to take over.
+/// Runs the program under guard until it or the runner ends. Returns the exit code for the guard itself.
 pub async fn watch(order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<u8> {
     namespaces::enter_user(order.isolation)?;
-    let mut runner = end_of_runner(order.runner_pid)?;
+    let mut runner = runner_end(order.runner_pid)?;
     set_child_subreaper(Some(getpid()))?;
     let mut children = signal(SignalKind::child())?;
     let [mut term, mut int, mut hup] =
@@ -38,13 +43,13 @@ pub async fn watch(order: &Order, program: &Path, arguments: &[OsString]) -> io:
     namespaces::enter_pid(order.isolation)?;
     privileges::hide_memory()?;
     let step = if order.isolation == Isolation::None { "--within" } else { "--init" };
-    let inner = inner(step, order, program, arguments)?.spawn()?;
-    let agent = Pid::from_raw(inner.id() as i32).ok_or_else(runner_gone)?;
+    let inner = next_step(step, order, program, arguments)?.spawn()?;
+    let backend = Pid::from_raw(inner.id() as i32).ok_or_else(runner_gone)?;
     leave_pipes()?;
     let ended = loop {
         tokio::select! {
             _ = children.recv() => {
-                if let Some(status) = reap(agent).1 {
+                if let Some(status) = reap(backend).1 {
                     break Some(status);
                 }
             }
@@ -54,29 +59,29 @@ pub async fn watch(order: &Order, program: &Path, arguments: &[OsString]) -> io:
             _ = hup.recv() => break None,
         }
     };
-    let killed = end_all(agent).await;
+    let killed = kill_descendants(backend).await;
     let ended = ended.or(killed);
     Ok(ended.map_or(SIGNALLED + Signal::KILL.as_raw(), exit_code).try_into().unwrap_or(u8::MAX))
 }
 
-/// Resolves when the runner's process is gone: the process, where a parent's death signal would speak of its thread.
-fn end_of_runner(runner_pid: u32) -> io::Result<oneshot::Receiver<()>> {
+/// Resolves when the runner's process has ended. A parent-death signal would not do: it is tied to the runner's thread.
+fn runner_end(runner_pid: u32) -> io::Result<oneshot::Receiver<()>> {
     let runner = getppid().filter(|pid| pid.as_raw_nonzero().get() as u32 == runner_pid);
     let runner = pidfd_open(runner.ok_or_else(runner_gone)?, PidfdFlags::empty())?;
-    let (gone, hear) = oneshot::channel();
+    let (gone, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         while let Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&runner, PollFlags::IN)], None) {}
         let _ = gone.send(());
     });
-    Ok(hear)
+    Ok(receiver)
 }
 
 fn runner_gone() -> io::Error {
     io::Error::other("the runner is gone")
 }
 
-/// The next step of the guard, below this process.
-pub(super) fn inner(step: &str, order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<Command> {
+/// The command that starts the next step of the guard as a child of this process.
+pub(super) fn next_step(step: &str, order: &Order, program: &Path, arguments: &[OsString]) -> io::Result<Command> {
     let order = serde_json::to_string(order)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ostler").args([VERB, step, &getpid().as_raw_nonzero().to_string(), &order]);
@@ -84,19 +89,20 @@ pub(super) fn inner(step: &str, order: &Order, program: &Path, arguments: &[OsSt
     Ok(command)
 }
 
-/// The program's pipes are its own: whoever is at their other end must see it close them.
+/// Closes our copies of the program's pipes, so that the runner notices when the program closes its own.
 pub(super) fn leave_pipes() -> io::Result<()> {
-    let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&nowhere)?;
-    Ok(rustix::stdio::dup2_stdout(&nowhere)?)
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(rustix::stdio::dup2_stdout(&null)?)
 }
 
-/// Takes leave of every child that has ended. Whether any is left, and how the agent ended if it is among them.
-fn reap(agent: Pid) -> (bool, Option<WaitStatus>) {
+/// Reaps every child that has ended. Returns whether any child is left, and the backend's exit status if it is among the
+/// reaped ones.
+fn reap(backend: Pid) -> (bool, Option<WaitStatus>) {
     let mut ended = None;
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid == agent => ended = Some(status),
+            Ok(Some((pid, status))) if pid == backend => ended = Some(status),
             Ok(Some(_)) => {}
             Ok(None) => return (true, ended),
             Err(rustix::io::Errno::INTR) => {}
@@ -105,14 +111,14 @@ fn reap(agent: Pid) -> (bool, Option<WaitStatus>) {
     }
 }
 
-/// Kills until nobody is left. Whoever loses its parent becomes a child of ours, so nobody can get away.
-async fn end_all(agent: Pid) -> Option<WaitStatus> {
+/// Kills processes until none is left. A process that loses its parent becomes a child of ours, so none can escape.
+async fn kill_descendants(backend: Pid) -> Option<WaitStatus> {
     let until = Instant::now() + Duration::from_millis(KILL_MS_MAX);
     let mut ended = None;
     loop {
-        let (left, status) = reap(agent);
+        let (any_left, status) = reap(backend);
         ended = ended.or(status);
-        if !left || Instant::now() > until {
+        if !any_left || Instant::now() > until {
             return ended;
         }
         for pid in descendants() {
@@ -122,13 +128,13 @@ async fn end_all(agent: Pid) -> Option<WaitStatus> {
     }
 }
 
-/// Everybody below us, from the process table.
+/// All processes below this one, from the process table.
 fn descendants() -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; behind it come the state and the parent.
+        // The name in parentheses may contain anything. The state and the parent follow it.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         if let (Some(pid), Some(parent)) = (pid, parent) {
             children.entry(parent).or_default().push(pid);

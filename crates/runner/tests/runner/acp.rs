@@ -1,4 +1,4 @@
-//! The ACP agent, against the pure kernel and agents played by a shell: real pipes, real signals, and every way to break
+//! The ACP backend, against the pure kernel and agents acted by a shell: real pipes, real signals, and every way to break
 //! the protocol.
 
 use std::{path::Path, sync::Arc};
@@ -11,15 +11,15 @@ use ostler_protocol::{
     provider_profiles::AgentConfig,
     runs::TerminalStatus,
 };
-use ostler_runner::{Outfit, Patience, RunnerOrder, RunnerOutcome, run};
+use ostler_runner::{BackendEnvironment, RetryPolicy, RunnerOrder, RunnerOutcome, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::kernel::{Kernel, of_type};
 
-/// What every played agent can say. Our calls are numbered: initialize is 1, the session is 2, the prompts follow.
-const WORDS: &str = r#"
+/// Shell functions of every acted agent. Our calls are numbered: initialize is 1, the session is 2, the prompts follow.
+const FUNCTIONS: &str = r#"
 say() { printf '%s\n' "$1"; }
 reply() { say '{"jsonrpc":"2.0","id":'"$1"',"result":'"$2"'}'; }
 refuse() { say '{"jsonrpc":"2.0","id":'"$1"',"error":{"code":'"$2"',"message":"'"$3"'"}}'; }
@@ -31,17 +31,17 @@ begin() { hello; read -r l; reply 2 '{"sessionId":"s1"}'; }
 listen() { while read -r l; do :; done; }
 "#;
 
-/// A place for an agent to work in, and the one who plays it.
-struct Stage {
+/// The directories of an agent, and the script that acts it.
+struct Fixture {
     kernel: Arc<Kernel>,
     script: String,
     home: TempDir,
     workspace: TempDir,
     storage: TempDir,
-    patience: Patience,
+    retry_policy: RetryPolicy,
 }
 
-impl Stage {
+impl Fixture {
     fn new(script: &str) -> Self {
         Self::with(script, json!({}))
     }
@@ -56,33 +56,33 @@ impl Stage {
             home,
             workspace,
             storage,
-            patience: Patience::default(),
+            retry_policy: RetryPolicy::default(),
         }
     }
 
-    fn ask(&self, prompt: &str) -> CommandId {
+    fn submit(&self, prompt: &str) -> CommandId {
         self.kernel.submit(CommandType::Turn, json!({"prompt": prompt}))
     }
 
     fn start(&self) -> JoinHandle<RunnerOutcome> {
-        self.start_program(vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{WORDS}{}", self.script)])
+        self.start_program(vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{FUNCTIONS}{}", self.script)])
     }
 
     fn start_program(&self, command: Vec<String>) -> JoinHandle<RunnerOutcome> {
-        let outfit = Outfit {
+        let environment = BackendEnvironment {
             home: Some(self.home.path().to_owned()),
             workspace: Some(self.workspace.path().to_owned()),
             storage: Some(self.storage.path().to_owned()),
-            patience: self.patience,
-            ..Outfit::bare(AgentConfig::Acp { command, keep: vec!["kept".into()] })
+            retry_policy: self.retry_policy,
+            ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec!["kept".into()] })
         };
-        let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), outfit);
+        let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
         tokio::spawn(run(RunnerOrder { idle_timeout_ms: 0, ..order }, self.kernel.client()))
     }
 
     /// Runs one turn to its end.
     async fn turn(&self) -> Command {
-        let command_id = self.ask("do it");
+        let command_id = self.submit("do it");
         self.start().await.unwrap();
         self.kernel.command(command_id)
     }
@@ -93,28 +93,28 @@ impl Stage {
 }
 
 fn end(command: &Command) -> (TerminalStatus, Option<FailureKind>) {
-    let terminal = command.terminal.as_ref().expect("it has ended");
+    let terminal = command.terminal.as_ref().expect("the command has ended");
     (terminal.status, terminal.failure_kind)
 }
 
 fn messages(kernel: &Kernel) -> Vec<(String, bool)> {
-    let told = of_type(kernel, EventType::AssistantMessage);
-    told.iter().map(|m| (m["text"].as_str().unwrap().to_owned(), m["final"] == true)).collect()
+    let messages = of_type(kernel, EventType::AssistantMessage);
+    messages.iter().map(|m| (m["text"].as_str().unwrap().to_owned(), m["final"] == true)).collect()
 }
 
 fn phases(kernel: &Kernel, phase: &str) -> Vec<Value> {
-    of_type(kernel, EventType::BackendStatus).into_iter().filter(|told| told["phase"] == phase).collect()
+    of_type(kernel, EventType::BackendStatus).into_iter().filter(|status| status["phase"] == phase).collect()
 }
 
 #[tokio::test]
-async fn what_an_agent_says_becomes_events_and_two_turns_need_one_process() {
-    let stage = Stage::new(
+async fn updates_become_events_and_two_turns_need_one_process() {
+    let fixture = Fixture::new(
         r#"begin
         read -r l
         tell '{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"hm"}}'
         text 'Look'; text 'ing.'
         tell '{"sessionUpdate":"plan","entries":[{"content":"look","status":"pending"}]}'
-        tell '{"sessionUpdate":"a_word_of_tomorrow","what":[1]}'
+        tell '{"sessionUpdate":"unknown_kind","what":[1]}'
         tell '{"sessionUpdate":"tool_call","toolCallId":"c","title":"Shell","kind":"execute","status":"pending","rawInput":{}}'
         tell '{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"in_progress","rawInput":{"command":"ls"}}'
         tell '{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a.txt"}}],"rawOutput":{"exitCode":7}}'
@@ -124,19 +124,19 @@ async fn what_an_agent_says_becomes_events_and_two_turns_need_one_process() {
         reply 3 '{"stopReason":"refusal"}'
         read -r l; text 'Again.'; reply 4 '{"stopReason":"end_turn"}'; listen"#,
     );
-    let (first, second) = (stage.ask("one"), stage.ask("two"));
-    stage.start().await.unwrap();
-    let kernel = &stage.kernel;
+    let (first, second) = (fixture.submit("one"), fixture.submit("two"));
+    fixture.start().await.unwrap();
+    let kernel = &fixture.kernel;
     assert_eq!(end(&kernel.command(first)), (TerminalStatus::Completed, None));
     assert_eq!(end(&kernel.command(second)), (TerminalStatus::Completed, None));
-    let said = [("Looking.".into(), false), ("Done.".into(), true), ("Again.".into(), true)];
-    assert_eq!(messages(kernel), said);
+    let expected = [("Looking.".into(), false), ("Done.".into(), true), ("Again.".into(), true)];
+    assert_eq!(messages(kernel), expected);
     assert_eq!(of_type(kernel, EventType::Reasoning)[0]["text"], "hm");
     assert_eq!(of_type(kernel, EventType::Activity)[0]["content"]["entries"][0]["content"], "look");
     let calls = of_type(kernel, EventType::ToolCall);
-    let told: Vec<_> =
+    let statuses: Vec<_> =
         calls.iter().map(|call| (call["status"].as_str().unwrap(), call["command"].as_str().unwrap())).collect();
-    assert_eq!(told, [("started", "ls"), ("completed", "ls")]);
+    assert_eq!(statuses, [("started", "ls"), ("completed", "ls")]);
     assert_eq!(calls[1]["exitCode"], 7);
     assert_eq!(of_type(kernel, EventType::CommandOutput)[0]["text"], "a.txt");
     let usage = json!({"model": "played", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15});
@@ -146,8 +146,8 @@ async fn what_an_agent_says_becomes_events_and_two_turns_need_one_process() {
 }
 
 #[tokio::test]
-async fn each_prompt_of_a_turn_is_counted_where_usage_comes_with_its_answer() {
-    let stage = Stage::new(
+async fn usage_in_the_replies_to_all_prompts_of_a_turn_is_counted() {
+    let fixture = Fixture::new(
         r#"begin
         read -r l; text 'One and one.'; until [ -e steered ]; do sleep 0.05; done; sleep 1
         reply 3 '{"stopReason":"end_turn","usage":{"inputTokens":10,"outputTokens":5,"totalTokens":15}}'
@@ -155,140 +155,145 @@ async fn each_prompt_of_a_turn_is_counted_where_usage_comes_with_its_answer() {
         reply 4 '{"stopReason":"end_turn","usage":{"inputTokens":20,"outputTokens":5,"totalTokens":1025,"cachedReadTokens":1000}}'
         listen"#,
     );
-    let command_id = stage.ask("one");
-    let runner = stage.start();
-    stage.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
-    let steer = stage.kernel.submit(CommandType::Steer, json!({"prompt": "two"}));
-    stage.kernel.until(|kernel| kernel.command(steer).state != CommandState::Pending).await;
-    std::fs::write(stage.workspace.path().join("steered"), "").unwrap();
+    let command_id = fixture.submit("one");
+    let runner = fixture.start();
+    fixture.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
+    let steer = fixture.kernel.submit(CommandType::Steer, json!({"prompt": "two"}));
+    fixture.kernel.until(|kernel| kernel.command(steer).state != CommandState::Pending).await;
+    std::fs::write(fixture.workspace.path().join("steered"), "").unwrap();
     runner.await.unwrap();
-    assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Completed);
-    assert_eq!(messages(&stage.kernel).len(), 2, "the steer was said");
-    let used = of_type(&stage.kernel, EventType::Usage);
+    assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Completed);
+    assert_eq!(messages(&fixture.kernel).len(), 2, "the steer was sent as a prompt");
+    let used = of_type(&fixture.kernel, EventType::Usage);
     let input: Vec<_> = used.iter().map(|used| used["inputTokens"].as_i64().unwrap()).collect();
-    assert_eq!(input, [10, 1_020], "what came from a cache was read too");
+    assert_eq!(input, [10, 1_020], "cached tokens are input tokens too");
 }
 
 const ASKS: &str = r#"begin
     read -r l
     tell '{"sessionUpdate":"tool_call","toolCallId":"c","title":"Shell: rm x","kind":"execute","status":"pending","rawInput":{"command":"rm x"}}'
     ask 100 session/request_permission '{"sessionId":"s1","toolCall":{"toolCallId":"c","title":"Shell: rm x","rawInput":{"command":"rm x"}},"options":[{"optionId":"forever","name":"Always","kind":"allow_always"},{"optionId":"once","name":"Allow","kind":"allow_once"},{"optionId":"no","name":"No","kind":"reject_once"}]}'
-    read -r l; say "$l" >answer
+    read -r l; say "$l" >reply
     case "$l" in *once*) s=completed ;; *) s=failed ;; esac
     tell '{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"'$s'"}'
     text 'Well.'; reply 3 '{"stopReason":"end_turn"}'; listen"#;
 
 #[tokio::test]
-async fn a_permission_is_asked_for_once_and_answered_in_the_agents_words() {
+async fn a_permission_is_requested_for_one_call_and_replied_with_the_agents_option() {
     for (choice, outcome, status) in [("once", "once", "completed"), ("no", "no", "declined")] {
-        // Our first call after the session is the mode, where the agent has modes; this one has none.
-        let stage = Stage::with(ASKS, json!({"approval": "untrusted"}));
-        let command_id = stage.ask("do it");
-        let runner = stage.start();
-        stage.kernel.until(|kernel| !kernel.permissions().is_empty()).await;
-        let asked = stage.kernel.permissions().remove(0);
-        assert_eq!((asked.command.as_deref(), asked.options.len()), (Some("rm x"), 2), "nothing is offered for ever");
-        stage.kernel.answer_permission(asked.permission_id, choice, &asked.digest);
+        // Our first call after the session sets the mode, if the agent has modes. This one has none.
+        let fixture = Fixture::with(ASKS, json!({"approval": "untrusted"}));
+        let command_id = fixture.submit("do it");
+        let runner = fixture.start();
+        fixture.kernel.until(|kernel| !kernel.permissions().is_empty()).await;
+        let request = fixture.kernel.permissions().remove(0);
+        let offered = (request.command.as_deref(), request.options.len());
+        assert_eq!(offered, (Some("rm x"), 2), "no option is for longer than one call");
+        fixture.kernel.answer_permission(request.permission_id, choice, &request.digest);
         runner.await.unwrap();
-        assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Completed);
-        let answer: Value = serde_json::from_str(&stage.file("answer")).unwrap();
-        assert_eq!(answer["result"]["outcome"], json!({"outcome": "selected", "optionId": outcome}));
-        let calls = of_type(&stage.kernel, EventType::ToolCall);
+        assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Completed);
+        let reply: Value = serde_json::from_str(&fixture.file("reply")).unwrap();
+        assert_eq!(reply["result"]["outcome"], json!({"outcome": "selected", "optionId": outcome}));
+        let calls = of_type(&fixture.kernel, EventType::ToolCall);
         assert_eq!(calls.last().unwrap()["status"], status);
-        assert_eq!(asked.tool_call_id.as_deref(), calls[0]["toolCallId"].as_str());
+        assert_eq!(request.tool_call_id.as_deref(), calls[0]["toolCallId"].as_str());
     }
 }
 
 #[tokio::test]
-async fn an_agent_that_says_nothing_of_a_prompt_is_not_waited_for_for_ever() {
-    let told =
+async fn an_agent_that_sends_nothing_after_its_prompt_is_given_up() {
+    let script =
         r#"begin; read -r l; tell '{"sessionUpdate":"available_commands_update","availableCommands":[]}'; listen"#;
-    let mut stage = Stage::new(told);
-    stage.patience.unreachable_ms = 200;
-    let command = stage.turn().await;
+    let mut fixture = Fixture::new(script);
+    fixture.retry_policy.unreachable_ms = 200;
+    let command = fixture.turn().await;
     assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::ProviderUnavailable)));
-    assert!(command.terminal.unwrap().message.unwrap().contains("said nothing for 200 ms"));
+    assert!(command.terminal.unwrap().message.unwrap().contains("sent nothing for 200 ms"));
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_installed_is_named() {
-    let stage = Stage::new("");
-    let command_id = stage.ask("do it");
-    stage.start_program(vec!["no-such-agent".into()]).await.unwrap();
-    let terminal = stage.kernel.command(command_id).terminal.unwrap();
+async fn a_missing_program_is_named() {
+    let fixture = Fixture::new("");
+    let command_id = fixture.submit("do it");
+    fixture.start_program(vec!["no-such-agent".into()]).await.unwrap();
+    let terminal = fixture.kernel.command(command_id).terminal.unwrap();
     assert_eq!(terminal.failure_kind, Some(FailureKind::InfraFailed));
     assert!(terminal.message.as_ref().unwrap().contains("\"no-such-agent\" is not installed"), "{terminal:?}");
 }
 
-/// What is asked about a call that is described like this; nothing, where it is declined without asking.
-async fn asked_about(call: Value) -> (Stage, Option<String>) {
+/// The command in the permission request for a call with this description. `None` if it is declined without a request.
+async fn requested_command(call: Value) -> (Fixture, Option<String>) {
     let script = ASKS
         .replace(r#""title":"Shell: rm x","rawInput":{"command":"rm x"}},"#, &format!("{},", &call.to_string()[1..]));
     let script = script
         .replace(r#","title":"Shell: rm x","kind":"execute","status":"pending","rawInput":{"command":"rm x"}"#, "");
-    let stage = Stage::with(&script, json!({"approval": "untrusted"}));
-    let command_id = stage.ask("do it");
-    let runner = stage.start();
+    let fixture = Fixture::with(&script, json!({"approval": "untrusted"}));
+    let command_id = fixture.submit("do it");
+    let runner = fixture.start();
     let is_done = |kernel: &Kernel| !kernel.permissions().is_empty() || !kernel.command(command_id).is_unfinished();
-    stage.kernel.until(is_done).await;
-    let asked = stage.kernel.permissions().pop();
-    if let Some(asked) = &asked {
-        stage.kernel.answer_permission(asked.permission_id, "no", &asked.digest);
+    fixture.kernel.until(is_done).await;
+    let request = fixture.kernel.permissions().pop();
+    if let Some(request) = &request {
+        fixture.kernel.answer_permission(request.permission_id, "no", &request.digest);
     }
     runner.await.unwrap();
-    (stage, asked.and_then(|asked| asked.command))
+    (fixture, request.and_then(|request| request.command))
 }
 
 #[tokio::test]
-async fn whoever_is_asked_is_shown_the_whole_call() {
+async fn a_permission_request_shows_the_whole_call() {
     let long = format!("echo {}; touch HIDDEN", "a".repeat(4_000));
-    let (_, shown) = asked_about(json!({"title": long, "rawInput": {"command": long, "is_background": false}})).await;
-    assert_eq!(shown, Some(format!("{long}\nis_background: false")));
+    let (_, command) =
+        requested_command(json!({"title": long, "rawInput": {"command": long, "is_background": false}})).await;
+    assert_eq!(command, Some(format!("{long}\nis_background: false")));
     let input = json!({"file_path": "/w/good.txt", "content": "one\\ntwo"});
-    let (_, shown) = asked_about(json!({"title": "Writing to good.txt", "rawInput": input})).await;
-    assert_eq!(shown.as_deref(), Some("content: one\\ntwo\nfile_path: /w/good.txt"));
+    let (_, command) = requested_command(json!({"title": "Writing to good.txt", "rawInput": input})).await;
+    assert_eq!(command.as_deref(), Some("content: one\\ntwo\nfile_path: /w/good.txt"));
     let diff = json!([{"type": "diff", "path": "good.txt", "oldText": "one", "newText": "two"}]);
-    let (_, shown) = asked_about(json!({"title": "Writing to good.txt", "content": diff})).await;
-    assert_eq!(shown.as_deref(), Some("good.txt\n-one\n+two"));
+    let (_, command) = requested_command(json!({"title": "Writing to good.txt", "content": diff})).await;
+    assert_eq!(command.as_deref(), Some("good.txt\n-one\n+two"));
 }
 
 #[tokio::test]
-async fn a_call_that_is_too_long_to_be_shown_is_declined_and_the_log_says_so() {
+async fn a_call_too_long_to_display_is_declined_and_reported() {
     let long = format!("echo {}", "a".repeat(70_000));
-    let (stage, shown) = asked_about(json!({"title": "Shell", "rawInput": {"command": long}})).await;
-    assert_eq!(shown, None);
-    let [told] = &phases(&stage.kernel, "approval:declined")[..] else { panic!("it is said once") };
-    assert!(told["reason"].as_str().unwrap().contains("too long"), "{told}");
-    assert!(stage.file("answer").contains(r#""optionId":"no""#), "{}", stage.file("answer"));
+    let (fixture, command) = requested_command(json!({"title": "Shell", "rawInput": {"command": long}})).await;
+    assert_eq!(command, None);
+    let [declined] = &phases(&fixture.kernel, "approval:declined")[..] else { panic!("it is reported once") };
+    assert!(declined["reason"].as_str().unwrap().contains("too long"), "{declined}");
+    assert!(fixture.file("reply").contains(r#""optionId":"no""#), "{}", fixture.file("reply"));
 }
 
 #[tokio::test]
-async fn a_run_that_is_never_to_ask_declines_and_says_so() {
-    let stage = Stage::new(ASKS);
-    assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
-    assert!(stage.kernel.permissions().is_empty());
-    let [told] = &phases(&stage.kernel, "approval:declined")[..] else { panic!("it is said once") };
-    assert_eq!((&told["command"], &told["reason"]), (&json!("rm x"), &json!("the run's policy is never to ask")));
-    assert_eq!(told["toolCallId"], of_type(&stage.kernel, EventType::ToolCall)[0]["toolCallId"]);
-    assert!(stage.file("answer").contains(r#""optionId":"no""#), "{}", stage.file("answer"));
+async fn a_run_that_never_asks_declines_and_reports_it() {
+    let fixture = Fixture::new(ASKS);
+    assert_eq!(end(&fixture.turn().await).0, TerminalStatus::Completed);
+    assert!(fixture.kernel.permissions().is_empty());
+    let [declined] = &phases(&fixture.kernel, "approval:declined")[..] else { panic!("it is reported once") };
+    assert_eq!(
+        (&declined["command"], &declined["reason"]),
+        (&json!("rm x"), &json!("the run's policy is never to ask"))
+    );
+    assert_eq!(declined["toolCallId"], of_type(&fixture.kernel, EventType::ToolCall)[0]["toolCallId"]);
+    assert!(fixture.file("reply").contains(r#""optionId":"no""#), "{}", fixture.file("reply"));
 }
 
 #[tokio::test]
-async fn an_interrupt_cancels_the_prompt_and_the_open_question() {
-    let script = ASKS.replace("read -r l; say \"$l\" >answer", "while read -r l; do say \"$l\" >>answers; case \"$l\" in *outcome*) break ;; esac; done; reply 3 '{\"stopReason\":\"cancelled\"}'; listen");
-    let stage = Stage::with(&script, json!({"approval": "untrusted"}));
-    let command_id = stage.ask("do it");
-    let runner = stage.start();
-    stage.kernel.until(|kernel| !kernel.permissions().is_empty()).await;
-    stage.kernel.submit(CommandType::Interrupt, json!({}));
+async fn an_interrupt_cancels_the_prompt_and_the_open_permission_request() {
+    let script = ASKS.replace("read -r l; say \"$l\" >reply", "while read -r l; do say \"$l\" >>replies; case \"$l\" in *outcome*) break ;; esac; done; reply 3 '{\"stopReason\":\"cancelled\"}'; listen");
+    let fixture = Fixture::with(&script, json!({"approval": "untrusted"}));
+    let command_id = fixture.submit("do it");
+    let runner = fixture.start();
+    fixture.kernel.until(|kernel| !kernel.permissions().is_empty()).await;
+    fixture.kernel.submit(CommandType::Interrupt, json!({}));
     runner.await.unwrap();
-    assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Cancelled);
-    let answers = stage.file("answers");
-    assert!(answers.contains("session/cancel") && answers.contains(r#""outcome":"cancelled""#), "{answers}");
+    assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Cancelled);
+    let replies = fixture.file("replies");
+    assert!(replies.contains("session/cancel") && replies.contains(r#""outcome":"cancelled""#), "{replies}");
 }
 
-/// Has the agent make these requests, and returns the answers.
-async fn answers(requests: &[(&str, Value)], policy: Value) -> (Stage, Vec<Value>) {
+/// Makes the agent send these requests, and returns the replies it got.
+async fn replies_to(requests: &[(&str, Value)], policy: Value) -> (Fixture, Vec<Value>) {
     let calls: String = requests
         .iter()
         .enumerate()
@@ -297,13 +302,13 @@ async fn answers(requests: &[(&str, Value)], policy: Value) -> (Stage, Vec<Value
         })
         .collect();
     let script =
-        format!("log=$HOME/answers; begin; read -r l\n{calls}reply 3 '{{\"stopReason\":\"end_turn\"}}'; listen");
-    let stage = Stage::with(&script, policy);
-    std::fs::write(stage.workspace.path().join("there"), "one\ntwo\n").unwrap();
-    assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
-    let log = std::fs::read_to_string(stage.home.path().join("answers")).unwrap();
-    let answers = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (stage, answers)
+        format!("log=$HOME/replies; begin; read -r l\n{calls}reply 3 '{{\"stopReason\":\"end_turn\"}}'; listen");
+    let fixture = Fixture::with(&script, policy);
+    std::fs::write(fixture.workspace.path().join("there"), "one\ntwo\n").unwrap();
+    assert_eq!(end(&fixture.turn().await).0, TerminalStatus::Completed);
+    let log = std::fs::read_to_string(fixture.home.path().join("replies")).unwrap();
+    let replies = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (fixture, replies)
 }
 
 fn in_session(mut params: Value) -> Value {
@@ -327,37 +332,37 @@ async fn files_and_terminals_are_served_inside_the_workspace_only() {
         ("terminal/release", in_session(json!({"terminalId": "terminal-1"}))),
         ("terminal/output", in_session(json!({"terminalId": "terminal-1"}))),
         ("terminal/create", in_session(json!({"command": "ls", "cwd": "/"}))),
-        ("craft/unheardOf", in_session(json!({}))),
+        ("craft/unknown", in_session(json!({}))),
         ("fs/read_text_file", json!([1])),
     ];
-    let (stage, answers) = answers(&requests, json!({})).await;
-    assert_eq!(answers[0]["result"]["content"], "two\n");
-    let refused: Vec<_> = (0..answers.len()).filter(|at| answers[*at]["error"].is_object()).collect();
-    assert_eq!(refused, [1, 2, 4, 9, 10, 11, 12], "{answers:?}");
-    assert_eq!(stage.file("made/here"), "new");
+    let (fixture, replies) = replies_to(&requests, json!({})).await;
+    assert_eq!(replies[0]["result"]["content"], "two\n");
+    let refused: Vec<_> = (0..replies.len()).filter(|at| replies[*at]["error"].is_object()).collect();
+    assert_eq!(refused, [1, 2, 4, 9, 10, 11, 12], "{replies:?}");
+    assert_eq!(fixture.file("made/here"), "new");
     assert_eq!(std::fs::read_to_string(secret.path()).unwrap(), "secret");
-    assert_eq!(answers[6]["result"], json!({"exitCode": 3, "signal": null}));
-    let output = answers[7]["result"]["output"].as_str().unwrap();
-    let here = stage.workspace.path().canonicalize().unwrap();
+    assert_eq!(replies[6]["result"], json!({"exitCode": 3, "signal": null}));
+    let output = replies[7]["result"]["output"].as_str().unwrap();
+    let here = fixture.workspace.path().canonicalize().unwrap();
     assert!(output.lines().all(|line| Path::new(line).canonicalize().is_ok_and(|path| path == here)), "{output}");
-    assert_eq!(answers[11]["error"]["code"], -32601);
+    assert_eq!(replies[11]["error"]["code"], -32601);
 }
 
 #[tokio::test]
-async fn a_run_that_may_only_read_writes_nothing_and_runs_nothing() {
+async fn a_read_only_run_writes_nothing_and_runs_nothing() {
     let requests = [
         ("fs/read_text_file", in_session(json!({"path": "there"}))),
         ("fs/write_text_file", in_session(json!({"path": "there", "content": "new"}))),
         ("terminal/create", in_session(json!({"command": "touch", "args": ["made"]}))),
     ];
-    let (stage, answers) = answers(&requests, json!({"sandbox": "read-only"})).await;
-    assert_eq!(answers[0]["result"]["content"], "one\ntwo\n");
-    assert!(answers[1]["error"].is_object() && answers[2]["error"].is_object());
-    assert_eq!((stage.file("there").as_str(), stage.file("made").as_str()), ("one\ntwo\n", ""));
+    let (fixture, replies) = replies_to(&requests, json!({"sandbox": "read-only"})).await;
+    assert_eq!(replies[0]["result"]["content"], "one\ntwo\n");
+    assert!(replies[1]["error"].is_object() && replies[2]["error"].is_object());
+    assert_eq!((fixture.file("there").as_str(), fixture.file("made").as_str()), ("one\ntwo\n", ""));
 }
 
 #[tokio::test]
-async fn whatever_an_agent_does_the_turn_ends_and_says_why() {
+async fn every_misbehaviour_of_an_agent_ends_the_turn_with_a_reason() {
     use FailureKind::*;
     use TerminalStatus::{Blocked, Cancelled as Gone, Failed};
     let cases = [
@@ -384,62 +389,62 @@ async fn whatever_an_agent_does_the_turn_ends_and_says_why() {
         ),
     ];
     for (script, status, kind) in cases {
-        let command = Stage::new(script).turn().await;
+        let command = Fixture::new(script).turn().await;
         assert_eq!(end(&command), (status, Some(kind)), "{script}: {:?}", command.terminal);
     }
 }
 
 #[tokio::test]
-async fn an_agent_that_never_answers_runs_out_of_time_and_is_killed() {
-    let stage = Stage::with("begin; read -r l; echo $$ >pid; text 'one moment'; listen", json!({"timeoutMs": 500}));
-    assert_eq!(end(&stage.turn().await), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
-    let pid = stage.file("pid");
+async fn an_agent_that_never_replies_times_out_and_is_killed() {
+    let fixture = Fixture::with("begin; read -r l; echo $$ >pid; text 'one moment'; listen", json!({"timeoutMs": 500}));
+    assert_eq!(end(&fixture.turn().await), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
+    let pid = fixture.file("pid");
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} is still there");
 }
 
-/// Remembers what it was asked, in its home, and can load what it began.
+/// Stores its requests in its home, and can load its session.
 const RESUMES: &str = r#"hello
-    read -r l; say "$l" >>"$HOME/kept/asked"
+    read -r l; say "$l" >>"$HOME/kept/requests"
     case "$l" in
       *session/load*) tell '{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":"old"}}'; text 'old news'; LOADED ;;
       *) reply 2 '{"sessionId":"s1"}' ;;
     esac
-    read -r l; say "$l" >>"$HOME/kept/asked"; text 'New.'; reply 3 '{"stopReason":"end_turn"}'; listen"#;
+    read -r l; say "$l" >>"$HOME/kept/requests"; text 'New.'; reply 3 '{"stopReason":"end_turn"}'; listen"#;
 
 #[tokio::test]
-async fn a_second_runner_goes_on_with_the_session_and_tells_its_history_to_nobody() {
-    let stage = Stage::new(&RESUMES.replace("LOADED", "reply 2 '{}'"));
-    assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
-    assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
-    assert_eq!(messages(&stage.kernel), [("New.".into(), true), ("New.".into(), true)]);
-    let asked = std::fs::read_to_string(stage.storage.path().join("kept/asked")).unwrap();
-    let asked: Vec<Value> = asked.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((&asked[0]["method"], &asked[2]["method"]), (&json!("session/new"), &json!("session/load")));
-    assert_eq!(asked[2]["params"]["sessionId"], "s1");
+async fn a_second_runner_resumes_the_session_and_does_not_report_its_history() {
+    let fixture = Fixture::new(&RESUMES.replace("LOADED", "reply 2 '{}'"));
+    assert_eq!(end(&fixture.turn().await).0, TerminalStatus::Completed);
+    assert_eq!(end(&fixture.turn().await).0, TerminalStatus::Completed);
+    assert_eq!(messages(&fixture.kernel), [("New.".into(), true), ("New.".into(), true)]);
+    let requests = std::fs::read_to_string(fixture.storage.path().join("kept/requests")).unwrap();
+    let requests: Vec<Value> = requests.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&requests[0]["method"], &requests[2]["method"]), (&json!("session/new"), &json!("session/load")));
+    assert_eq!(requests[2]["params"]["sessionId"], "s1");
 }
 
 #[tokio::test]
-async fn a_turn_that_was_cut_off_is_never_silently_begun_again() {
+async fn an_interrupted_turn_is_never_silently_started_again() {
     let cut_off =
         r#"; [ -e "$HOME/kept/begun" ] || { say begun >"$HOME/kept/begun"; text 'On it.'; listen; }; text 'New.'"#;
-    let stage = Stage::new(&RESUMES.replace("LOADED", "reply 2 '{}'").replace("; text 'New.'", cut_off));
-    let command_id = stage.ask("do it");
-    let runner = stage.start();
-    stage.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
+    let fixture = Fixture::new(&RESUMES.replace("LOADED", "reply 2 '{}'").replace("; text 'New.'", cut_off));
+    let command_id = fixture.submit("do it");
+    let runner = fixture.start();
+    fixture.kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
     runner.abort();
-    stage.start().await.unwrap();
-    assert_eq!(end(&stage.kernel.command(command_id)).0, TerminalStatus::Completed);
-    let asked = std::fs::read_to_string(stage.storage.path().join("kept/asked")).unwrap();
-    let asked: Vec<Value> = asked.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(asked[2]["method"], "session/load", "the session was known before anything was done in it");
-    let prompts: Vec<_> = [1, 3].map(|at| asked[at]["params"]["prompt"][0]["text"].as_str().unwrap()).to_vec();
+    fixture.start().await.unwrap();
+    assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Completed);
+    let requests = std::fs::read_to_string(fixture.storage.path().join("kept/requests")).unwrap();
+    let requests: Vec<Value> = requests.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(requests[2]["method"], "session/load", "the session was reported before anything was done in it");
+    let prompts: Vec<_> = [1, 3].map(|at| requests[at]["params"]["prompt"][0]["text"].as_str().unwrap()).to_vec();
     assert_eq!(prompts[0], "do it");
     assert!(prompts[1].starts_with("Your work on this was cut off") && prompts[1].ends_with("do it"), "{}", prompts[1]);
 }
 
 #[tokio::test]
-async fn output_that_cannot_be_the_protocol_fails_the_turn_at_once() {
-    // None of them ends its line, and none of them goes away.
+async fn output_that_is_not_the_protocol_fails_the_turn_at_once() {
+    // None of these ends its line or exits.
     let long = "head -c 9000000 /dev/zero | tr '\\0' x";
     for output in [long, "printf 'PK\\003\\004\\000\\000'", "printf 'caf\\351\\n'"] {
         for script in [
@@ -447,8 +452,8 @@ async fn output_that_cannot_be_the_protocol_fails_the_turn_at_once() {
             format!("hello; read -r l; {output}; listen"),
             format!("begin; read -r l; {output}; listen"),
         ] {
-            let stage = Stage::new(&script);
-            let command = stage.turn().await;
+            let fixture = Fixture::new(&script);
+            let command = fixture.turn().await;
             assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::BackendFailed)), "{script}");
             let message = command.terminal.unwrap().message.unwrap_or_default();
             assert!(message.contains("does not keep to its protocol"), "{script}: {message}");
@@ -457,15 +462,15 @@ async fn output_that_cannot_be_the_protocol_fails_the_turn_at_once() {
 }
 
 #[tokio::test]
-async fn an_agent_that_nothing_keeps_from_the_network_takes_no_run_without_it() {
-    let stage = Stage::with("touch started; begin", json!({"network": "disabled"}));
-    assert_eq!(end(&stage.turn().await), (TerminalStatus::Failed, Some(FailureKind::TenantPolicyDenied)));
-    assert!(!stage.workspace.path().join("started").exists());
+async fn an_agent_whose_network_cannot_be_disabled_rejects_such_a_run() {
+    let fixture = Fixture::with("touch started; begin", json!({"network": "disabled"}));
+    assert_eq!(end(&fixture.turn().await), (TerminalStatus::Failed, Some(FailureKind::TenantPolicyDenied)));
+    assert!(!fixture.workspace.path().join("started").exists());
 }
 
 #[tokio::test]
-async fn a_session_that_is_gone_is_never_replaced_by_a_new_one() {
-    let stage = Stage::new(&RESUMES.replace("LOADED", "refuse 2 -32602 'no such session'"));
-    assert_eq!(end(&stage.turn().await).0, TerminalStatus::Completed);
-    assert_eq!(end(&stage.turn().await), (TerminalStatus::Failed, Some(FailureKind::ThreadResumeFailed)));
+async fn a_lost_session_is_never_replaced_by_a_new_one() {
+    let fixture = Fixture::new(&RESUMES.replace("LOADED", "refuse 2 -32602 'no such session'"));
+    assert_eq!(end(&fixture.turn().await).0, TerminalStatus::Completed);
+    assert_eq!(end(&fixture.turn().await), (TerminalStatus::Failed, Some(FailureKind::ThreadResumeFailed)));
 }

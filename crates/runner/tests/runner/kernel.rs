@@ -1,5 +1,5 @@
-//! A server made of the pure kernel and nothing else: one session in memory, called in process. It has no store, no
-//! authentication and no sweeper; what those add is tested with the real server.
+//! A server that consists of the pure kernel only: one session in memory, called in process. It has no store, no
+//! authentication and no sweeper. Those are tested with the real server.
 
 use std::{
     str::FromStr,
@@ -49,7 +49,7 @@ pub struct Kernel {
     started: Instant,
     /// Each call, as `METHOD path-without-ids`.
     pub calls: Mutex<Vec<String>>,
-    /// Calls, in the same form, that fail once each as if the connection broke after the server had done its work.
+    /// Calls, in the same form, that fail once each, as if the connection broke after the server had handled them.
     pub breaks: Mutex<Vec<String>>,
 }
 
@@ -82,7 +82,7 @@ impl Kernel {
 
     pub fn client(self: &Arc<Self>) -> Client {
         let kernel = self.clone();
-        Client::in_process(Arc::new(move |request| kernel.clone().answer(request).boxed()), None)
+        Client::in_process(Arc::new(move |request| kernel.clone().respond(request).boxed()), None)
     }
 
     pub fn run_id(&self) -> RunId {
@@ -97,7 +97,7 @@ impl Kernel {
         reply
     }
 
-    /// Submits a command; they are numbered from 1.
+    /// Submits a command. Commands are numbered from 1.
     pub fn submit(&self, command_type: CommandType, payload: Value) -> CommandId {
         let number = self.desk().runs[&self.run_id()].commands.len() as u128 + 1;
         let command_id = CommandId::new(Uuid::from_u128(number));
@@ -133,7 +133,7 @@ impl Kernel {
         self.desk().events.clone()
     }
 
-    /// What the runner wrote about a command.
+    /// The types of the events that the runner appended for a command.
     pub fn types(&self, command_id: CommandId) -> Vec<&'static str> {
         let of_runner = |e: &&Event| e.command_id == Some(command_id) && e.event_type != EventType::UserMessage;
         self.events().iter().filter(of_runner).map(|e| e.event_type.as_str()).collect()
@@ -153,7 +153,7 @@ impl Kernel {
         self.until_within(Duration::from_secs(120), holds).await;
     }
 
-    pub async fn until_within(&self, patience: Duration, holds: impl Fn(&Self) -> bool) {
+    pub async fn until_within(&self, limit: Duration, holds: impl Fn(&Self) -> bool) {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -163,33 +163,34 @@ impl Kernel {
                 changed.await;
             }
         };
-        if timeout(patience, wait).await.is_err() {
-            let told: Vec<_> = self.events().iter().map(|event| (event.event_type.as_str(), payload(event))).collect();
-            panic!("it never came to that: {told:#?}");
+        if timeout(limit, wait).await.is_err() {
+            let events: Vec<_> =
+                self.events().iter().map(|event| (event.event_type.as_str(), payload(event))).collect();
+            panic!("the condition never held: {events:#?}");
         }
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().expect("no test panics with the desk in hand")
+        self.desk.lock().expect("no test panics while it holds the desk")
     }
 
     fn now(&self) -> Timestamp {
         Timestamp::from_millisecond((Instant::now() - self.started).as_millis() as i64).unwrap()
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+    async fn respond(self: Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let path = request.uri().path().trim_start_matches("/api/v1/").to_owned();
         let parts: Vec<_> = path.split('/').collect();
         let shape: Vec<_> = parts.iter().filter(|p| !p.contains('_')).copied().collect();
         let call = format!("{} {}", request.method(), shape.join("/"));
         self.calls.lock().expect("no panic").push(call.clone());
-        let answer = self.route(request.method(), &parts, request.uri().query().unwrap_or(""), request.body()).await;
+        let result = self.route(request.method(), &parts, request.uri().query().unwrap_or(""), request.body()).await;
         let broken = {
             let mut breaks = self.breaks.lock().expect("no panic");
             let hit = breaks.iter().position(|b| *b == call);
             hit.map(|index| breaks.remove(index)).is_some()
         };
-        let (status, body) = match answer {
+        let (status, body) = match result {
             _ if broken => (502, json!("the connection broke").to_string()),
             Ok(body) => (200, body),
             Err(f) => {
@@ -199,14 +200,14 @@ impl Kernel {
             }
         };
         let body: Body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
-        Response::builder().status(status).body(body).expect("a well-formed answer")
+        Response::builder().status(status).body(body).expect("a well-formed response")
     }
 
     async fn route(&self, method: &Method, parts: &[&str], query: &str, body: &Bytes) -> Result<String, Failure> {
         match (method.as_str(), parts) {
             ("POST", ["runs", _, "claim"]) => {
                 let ClaimRun { runner_id, lease_ms, take_up } = read(body);
-                // Agents' processes are known by it, also to tests that run beside this one.
+                // Unique across test processes, because the processes of a backend are recognised by it.
                 let own = u128::from(std::process::id()) << 64 | u128::from(self.number) << 32;
                 let attempt_id = AttemptId::new(Uuid::from_u128(own | (100 + self.run().lease_epoch as u128)));
                 match self.apply(Op::Claim(ClaimOp {
@@ -250,11 +251,11 @@ impl Kernel {
             ("GET", ["runs", _, "commands", id, "result"]) => Ok(self.result(id.parse().unwrap())),
             ("GET", ["runs", _, "commands", id, "conversation"]) => {
                 let id = id.parse().unwrap();
-                let shown = |picture: Picture| {
+                let attachment = |picture: Picture| {
                     let (mime_type, url) = (picture.mime_type, picture.url.expect("pictures with URLs only"));
                     HistoryAttachment { mime_type, url }
                 };
-                let images = pictures(self.command(id).payload.as_str()).into_iter().map(shown).collect();
+                let images = pictures(self.command(id).payload.as_str()).into_iter().map(attachment).collect();
                 Ok(text(&Conversation { images, ..Conversation::before(id, &self.events()) }))
             }
             ("GET", ["agent", "attachments", "object", _, "here.gif"]) => {
@@ -284,23 +285,23 @@ impl Kernel {
     async fn poll(&self, query: &str) -> Result<String, Failure> {
         let get = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let number = |name| get(name).map_or(0, |n| u64::from_str(n).unwrap());
-        let asked = PollCommands { after_seq: number("afterSeq") as i64, ..PollCommands::default() };
+        let polled = PollCommands { after_seq: number("afterSeq") as i64, ..PollCommands::default() };
         let known = get("knownNews").unwrap_or_default();
         let news = |page: &CommandPage| !page.commands.is_empty() || page.news_mark != known;
-        let _ = timeout(Duration::from_millis(number("waitMs")), self.until(|k| news(&k.page(asked.after_seq)))).await;
-        Ok(text(&self.page(asked.after_seq)))
+        let _ = timeout(Duration::from_millis(number("waitMs")), self.until(|k| news(&k.page(polled.after_seq)))).await;
+        Ok(text(&self.page(polled.after_seq)))
     }
 
     fn page(&self, after_seq: i64) -> CommandPage {
         let desk = self.desk();
         let rows = &desk.runs[&self.run_id()];
-        let settled = |p: &&PermissionRequest| {
+        let resolved = |p: &&PermissionRequest| {
             p.status != PermissionStatus::Pending && !rows.commands[&p.command_id].state.is_terminal()
         };
         let cancelling = rows.run.cancel_requested_at.is_some();
         let cancelled = rows.unfinished().filter(|c| c.cancel_requested_at.is_some());
         let cancel_requested: Vec<_> = cancelled.map(|c| c.command_id).collect();
-        let resolved_permissions: Vec<_> = rows.permissions.values().map(|p| &**p).filter(settled).cloned().collect();
+        let resolved_permissions: Vec<_> = rows.permissions.values().map(|p| &**p).filter(resolved).cloned().collect();
         CommandPage {
             commands: rows.unfinished().filter(|c| c.seq > after_seq).cloned().collect(),
             news_mark: news_mark(&rows.run, &cancel_requested, &resolved_permissions),

@@ -1,5 +1,5 @@
 //! The runner against the pure kernel: what it writes, in how many calls, and how it stops.
-#![allow(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
 
 mod acp;
 mod kernel;
@@ -16,7 +16,7 @@ use ostler_protocol::{
     kernel::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
     provider_profiles::AgentConfig,
 };
-use ostler_runner::{Outfit, RunnerOrder, RunnerOutcome, RunnerStatus, run};
+use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, run};
 use serde_json::json;
 use tokio::{
     task::JoinHandle,
@@ -24,8 +24,8 @@ use tokio::{
 };
 
 fn order(kernel: &Kernel, runner_id: &str) -> RunnerOrder {
-    let outfit = Outfit::bare(AgentConfig::Scripted);
-    RunnerOrder::resident(kernel.run_id(), runner_id.into(), "scripted".into(), outfit)
+    let environment = BackendEnvironment::bare(AgentConfig::Scripted);
+    RunnerOrder::resident(kernel.run_id(), runner_id.into(), "scripted".into(), environment)
 }
 
 fn start(kernel: &Arc<Kernel>) -> JoinHandle<RunnerOutcome> {
@@ -94,7 +94,7 @@ async fn a_steer_reaches_the_running_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_steer_the_turn_never_heard_ends_blocked() {
+async fn an_undelivered_steer_ends_blocked() {
     let kernel = Kernel::new(json!({}));
     let turn = kernel.turn(json!([{"say": "quick"}]));
     let steer = kernel.submit(CommandType::Steer, json!({"prompt": "left"}));
@@ -118,7 +118,7 @@ async fn an_interrupt_stops_the_turn_and_completes_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_command_ends_and_the_run_goes_on() {
+async fn a_cancelled_command_ends_and_the_run_continues() {
     let kernel = Kernel::new(json!({}));
     let turn = kernel.turn(json!([{"say": "working"}, {"wait": 3_000_000}]));
     let next = kernel.turn(json!([{"say": "next"}]));
@@ -142,13 +142,13 @@ async fn a_cancelled_run_ends_with_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permission_lets_the_turn_go_on_and_polls_stay_few() {
+async fn a_permission_continues_the_turn_with_few_polls() {
     let kernel = Kernel::new(json!({}));
     let turn = kernel.turn(json!([{"ask": {"title": "May I?", "command": "rm x"}}, {"wait": 20_000}, {"say": "done"}]));
     let runner = start(&kernel);
     kernel.until(|k| !k.permissions().is_empty()).await;
-    let asked = kernel.permissions().remove(0);
-    kernel.answer_permission(asked.permission_id, "allow", &asked.digest);
+    let request = kernel.permissions().remove(0);
+    kernel.answer_permission(request.permission_id, "allow", &request.digest);
     runner.await.unwrap();
     assert_eq!(kernel.command(turn).state, CommandState::Completed);
     let polls = calls(&kernel).iter().filter(|c| *c == "GET runs/commands").count();
@@ -161,8 +161,8 @@ async fn a_denied_permission_blocks_the_turn() {
     let turn = kernel.turn(json!([{"ask": {"title": "May I?", "command": "rm x"}}, {"say": "done"}]));
     let runner = start(&kernel);
     kernel.until(|k| !k.permissions().is_empty()).await;
-    let asked = kernel.permissions().remove(0);
-    kernel.answer_permission(asked.permission_id, "deny", &asked.digest);
+    let request = kernel.permissions().remove(0);
+    kernel.answer_permission(request.permission_id, "deny", &request.digest);
     runner.await.unwrap();
     let terminal = kernel.command(turn).terminal.unwrap();
     assert_eq!(terminal.failure_kind, Some(FailureKind::PermissionDenied));
@@ -178,7 +178,7 @@ async fn a_long_turn_keeps_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn budgets_block_the_turn_and_name_themselves() {
+async fn an_exceeded_budget_blocks_the_turn_and_is_named() {
     for (steps, budgets, name) in [
         (json!([{"wait": 500_000}]), json!({"timeoutMs": 50}), "timeoutMs of 50"),
         (
@@ -201,7 +201,7 @@ async fn budgets_block_the_turn_and_name_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_whose_runner_died_is_repeated_and_its_open_tool_marked() {
+async fn a_turn_whose_runner_died_is_repeated_and_its_open_tool_is_marked() {
     let kernel = Kernel::new(json!({}));
     let steps = json!([{"say": "before", "final": true}, {"tool": {"name": "a", "leaveOpen": true}}, {"crash": "once"}, {"say": "after"}]);
     let turn = kernel.turn(steps);
@@ -244,7 +244,7 @@ async fn a_broken_connection_appends_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_run_is_waited_for_within_bounds() {
+async fn a_claim_waits_for_a_held_run_within_its_limit() {
     let kernel = Kernel::new(json!({}));
     kernel.turn(json!([{"say": "x"}]));
     let attempt_id = "att_000000000000000000000000000000ff".parse().unwrap();
@@ -261,7 +261,7 @@ async fn a_held_run_is_waited_for_within_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_turn_goes_on_with_what_was_used_before() {
+async fn a_repeated_turn_counts_earlier_usage() {
     let kernel = Kernel::new(json!({}));
     let call = json!({"usage": {"totalTokens": 1}});
     let steps = json!([call, call, {"crash": "once"}, {"say": "done"}]);

@@ -1,4 +1,4 @@
-//! The model agent, against the pure kernel and a scripted endpoint on a real socket.
+//! The model backend, against the pure kernel and a scripted endpoint on a real socket.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ostler_protocol::{
     provider_profiles::AgentConfig,
     runs::TerminalStatus,
 };
-use ostler_runner::{Outfit, Patience, RunnerOrder, RunnerOutcome, run};
+use ostler_runner::{BackendEnvironment, RetryPolicy, RunnerOrder, RunnerOutcome, run};
 use ostler_stand_ins::{Endpoint, chat, chat_with_key};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,9 +21,12 @@ use crate::kernel::{Kernel, of_type};
 const LATER_MS: u64 = 20;
 const KEY: &str = "planted-key-of-the-model";
 
-fn outfit(base_url: String) -> Outfit {
-    let patience = Patience { later_ms: LATER_MS, ..Patience::default() };
-    Outfit { patience, ..Outfit::bare(AgentConfig::Model { base_url, model: "small".into() }) }
+fn environment(base_url: String) -> BackendEnvironment {
+    let retry_policy = RetryPolicy { later_ms: LATER_MS, ..RetryPolicy::default() };
+    BackendEnvironment {
+        retry_policy,
+        ..BackendEnvironment::bare(AgentConfig::Model { base_url, model: "small".into() })
+    }
 }
 
 /// A home with a key file of this content.
@@ -33,26 +36,26 @@ fn home_with(auth: &str) -> TempDir {
     home
 }
 
-fn start(kernel: &Arc<Kernel>, outfit: Outfit) -> JoinHandle<RunnerOutcome> {
-    let order = RunnerOrder::resident(kernel.run_id(), "runner-a".into(), "scripted".into(), outfit);
+fn start(kernel: &Arc<Kernel>, environment: BackendEnvironment) -> JoinHandle<RunnerOutcome> {
+    let order = RunnerOrder::resident(kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
     tokio::spawn(run(order, kernel.client()))
 }
 
-fn ask(kernel: &Kernel, prompt: &str) -> CommandId {
+fn submit(kernel: &Kernel, prompt: &str) -> CommandId {
     kernel.submit(CommandType::Turn, json!({"prompt": prompt}))
 }
 
 /// Runs one turn to its end.
-async fn turn(prompt: &str, outfit: Outfit, policy: Value) -> (Arc<Kernel>, Command) {
+async fn turn(prompt: &str, environment: BackendEnvironment, policy: Value) -> (Arc<Kernel>, Command) {
     let kernel = Kernel::new(policy);
-    let command_id = ask(&kernel, prompt);
-    start(&kernel, outfit).await.unwrap();
+    let command_id = submit(&kernel, prompt);
+    start(&kernel, environment).await.unwrap();
     let command = kernel.command(command_id);
     (kernel, command)
 }
 
 fn end(command: &Command) -> (TerminalStatus, Option<FailureKind>) {
-    let terminal = command.terminal.as_ref().expect("it has ended");
+    let terminal = command.terminal.as_ref().expect("the command has ended");
     (terminal.status, terminal.failure_kind)
 }
 
@@ -63,7 +66,7 @@ fn texts(kernel: &Kernel) -> Vec<String> {
 #[tokio::test]
 async fn a_reply_is_streamed_counted_and_final() {
     let endpoint = chat();
-    let (kernel, command) = turn("hello there", outfit(endpoint.base_url()), json!({})).await;
+    let (kernel, command) = turn("hello there", environment(endpoint.base_url()), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Completed, None));
     let message = of_type(&kernel, EventType::AssistantMessage).remove(0);
     assert_eq!((&message["text"], &message["final"]), (&json!("You said: hello there"), &json!(true)));
@@ -73,76 +76,76 @@ async fn a_reply_is_streamed_counted_and_final() {
     assert_eq!(deltas[0]["messageId"], message["messageId"]);
     let usage = json!({"model": "stand-in", "requestedModel": "small", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15});
     assert_eq!(of_type(&kernel, EventType::Usage), [usage]);
-    let asked = endpoint.seen().remove(0);
-    assert_eq!((&asked.body["model"], asked.authorization), (&json!("small"), None));
-    assert!(!kernel.leased(), "the lease was given back");
+    let request = endpoint.seen().remove(0);
+    assert_eq!((&request.body["model"], request.authorization), (&json!("small"), None));
+    assert!(!kernel.leased(), "the lease was released");
 }
 
 #[tokio::test]
-async fn earlier_turns_of_the_session_come_along() {
+async fn earlier_turns_of_the_session_are_sent() {
     let endpoint = chat();
     let kernel = Kernel::new(json!({}));
-    ask(&kernel, "my name is Ada");
-    ask(&kernel, "[[status:400]]");
-    ask(&kernel, "[[recall]]");
-    ask(&kernel, "not yet");
-    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
+    submit(&kernel, "my name is Ada");
+    submit(&kernel, "[[status:400]]");
+    submit(&kernel, "[[recall]]");
+    submit(&kernel, "not yet");
+    start(&kernel, environment(endpoint.base_url())).await.unwrap();
     let recalled = "user=my name is Ada | assistant=You said: my name is Ada";
     assert_eq!(texts(&kernel)[1], recalled);
-    // What failed is still something that was said: it stands in front of what is asked now.
-    let asked = endpoint.seen();
-    assert_eq!(asked[2].body["messages"][2]["content"], "[[status:400]]\n\n[[recall]]");
+    // The prompt of a failed turn is still part of the conversation: it comes before the current prompt.
+    let requests = endpoint.seen();
+    assert_eq!(requests[2].body["messages"][2]["content"], "[[status:400]]\n\n[[recall]]");
 }
 
 #[tokio::test]
-async fn a_model_is_shown_the_pictures_of_a_message() {
+async fn a_model_receives_the_images_of_a_message() {
     let (endpoint, kernel) = (chat(), Kernel::new(json!({})));
     let image = |url: &str| json!({"type": "image", "mimeType": "image/gif", "url": url});
     let ours = "https://chat.example/api/v1/agent/attachments/object/local";
     let content = json!([{"type": "text", "text": "what are these?"}, image(&format!("{ours}/here.gif?expires=1&signature=2")),
         image("https://trusted.example/x.gif"), image(&format!("{ours}/gone.gif?expires=1&signature=2"))]);
     kernel.submit(CommandType::Turn, json!({"prompt": "what are these?", "content": content}));
-    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
-    let told = endpoint.seen()[0].body["messages"][0]["content"].clone();
+    start(&kernel, environment(endpoint.base_url())).await.unwrap();
+    let content = endpoint.seen()[0].body["messages"][0]["content"].clone();
     let unseen = "what are these?\n\n[The message came with an image that you cannot see.]";
-    let shown = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    let part = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
     assert_eq!(
-        told,
-        json!([{"type": "text", "text": unseen}, shown("data:image/gif;base64,R0lGODlh"),
-        shown("https://trusted.example/x.gif")])
+        content,
+        json!([{"type": "text", "text": unseen}, part("data:image/gif;base64,R0lGODlh"),
+        part("https://trusted.example/x.gif")])
     );
     assert_eq!(texts(&kernel), [format!("You said: {unseen}")]);
 }
 
 #[tokio::test]
-async fn context_comes_after_the_history_and_is_gone_with_its_turn() {
+async fn context_follows_the_history_and_ends_with_its_turn() {
     let endpoint = chat();
     let kernel = Kernel::new(json!({}));
-    ask(&kernel, "one");
+    submit(&kernel, "one");
     let context = json!({"notes": [{"description": "page", "value": "/orders/7"}]});
     kernel.submit(CommandType::Turn, json!({"prompt": "two", "context": context}));
-    ask(&kernel, "three");
-    start(&kernel, outfit(endpoint.base_url())).await.unwrap();
-    let asked = endpoint.seen();
-    let told = asked[1].body["messages"].as_array().unwrap();
-    assert_eq!((told.len(), &told[0]["content"]), (3, &json!("one")));
-    assert_eq!(told[2]["content"], "<context>\npage: /orders/7\n</context>\n\ntwo");
-    // The endpoint's own answer had it; what people said has not.
-    let said = asked[2].body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user");
-    assert_eq!(said.map(|message| &message["content"]).collect::<Vec<_>>(), ["one", "two", "three"]);
+    submit(&kernel, "three");
+    start(&kernel, environment(endpoint.base_url())).await.unwrap();
+    let requests = endpoint.seen();
+    let messages = requests[1].body["messages"].as_array().unwrap();
+    assert_eq!((messages.len(), &messages[0]["content"]), (3, &json!("one")));
+    assert_eq!(messages[2]["content"], "<context>\npage: /orders/7\n</context>\n\ntwo");
+    // The endpoint's own reply contains it; the messages of users do not.
+    let users = requests[2].body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user");
+    assert_eq!(users.map(|message| &message["content"]).collect::<Vec<_>>(), ["one", "two", "three"]);
 }
 
 #[tokio::test]
-async fn what_a_thinking_model_shows_is_told_apart_from_its_reply() {
+async fn thoughts_are_reported_apart_from_the_reply() {
     let endpoint = chat();
-    let (kernel, command) = turn("[[think]]", outfit(endpoint.base_url()), json!({})).await;
+    let (kernel, command) = turn("[[think]]", environment(endpoint.base_url()), json!({})).await;
     assert_eq!(end(&command).0, TerminalStatus::Completed);
     assert_eq!(of_type(&kernel, EventType::Reasoning)[0]["text"], "let me see");
     assert_eq!(texts(&kernel), ["thought"]);
 }
 
 #[tokio::test]
-async fn each_failure_of_a_provider_has_its_kind() {
+async fn provider_failures_map_to_their_kinds() {
     use FailureKind::*;
     use TerminalStatus::{Blocked, Failed};
     let endpoint = chat();
@@ -162,61 +165,62 @@ async fn each_failure_of_a_provider_has_its_kind() {
         ("[[nothing]]", Failed, BackendFailed),
         ("[[loop]]", Failed, BackendFailed),
     ];
-    // Side by side: some of them wait before they give up.
-    let turns = cases.map(|(prompt, ..)| turn(prompt, outfit(endpoint.base_url()), json!({})));
+    // Concurrently, because some of them wait before they give up.
+    let turns = cases.map(|(prompt, ..)| turn(prompt, environment(endpoint.base_url()), json!({})));
     let ended = futures_util::future::join_all(turns).await;
     for ((prompt, status, kind), (_, command)) in cases.into_iter().zip(ended) {
         assert_eq!(end(&command), (status, Some(kind)), "{prompt}: {:?}", command.terminal);
     }
-    let (_, refused) = turn("hello", outfit("http://127.0.0.1:1/v1".into()), json!({})).await;
+    let (_, refused) = turn("hello", environment("http://127.0.0.1:1/v1".into()), json!({})).await;
     assert_eq!(end(&refused), (Failed, Some(ProviderUnavailable)));
-    let (_, senseless) = turn("hello", outfit("ftp://127.0.0.1".into()), json!({})).await;
-    assert_eq!(end(&senseless), (Failed, Some(BackendFailed)));
+    let (_, invalid) = turn("hello", environment("ftp://127.0.0.1".into()), json!({})).await;
+    assert_eq!(end(&invalid), (Failed, Some(BackendFailed)));
 }
 
 #[tokio::test]
-async fn a_provider_that_says_later_is_asked_again_and_the_wait_is_told() {
+async fn a_throttling_provider_is_retried_and_the_wait_is_reported() {
     let endpoint = chat();
-    let (kernel, command) = turn("[[busy:2]]", outfit(endpoint.base_url()), json!({})).await;
+    let (kernel, command) = turn("[[busy:2]]", environment(endpoint.base_url()), json!({})).await;
     assert_eq!(end(&command).0, TerminalStatus::Completed);
     let waits = of_type(&kernel, EventType::BackendStatus);
     let waits: Vec<_> = waits.iter().filter(|phase| phase["phase"] == "waiting-provider").collect();
     assert_eq!(waits.len(), 2);
     assert!(waits[0]["resumeAt"].is_string());
     assert_eq!(endpoint.seen().len(), 3);
-    let (kernel, command) = turn("[[busy:9]]", outfit(endpoint.base_url()), json!({})).await;
+    let (kernel, command) = turn("[[busy:9]]", environment(endpoint.base_url()), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::ProviderUnavailable)));
     let phases = of_type(&kernel, EventType::BackendStatus);
     let waits = phases.iter().filter(|phase| phase["phase"] == "waiting-provider").count();
-    assert_eq!((waits, endpoint.seen().len()), (3, 3 + 4), "as often as any other agent asks");
+    assert_eq!((waits, endpoint.seen().len()), (3, 3 + 4), "as often as other backends retry");
 }
 
 #[tokio::test]
-async fn a_tool_that_nobody_has_is_refused_to_the_model_and_counted() {
+async fn a_call_of_an_unknown_tool_fails_and_is_counted() {
     let endpoint = chat();
-    let (kernel, command) = turn("[[run:ls]]", outfit(endpoint.base_url()), json!({})).await;
+    let (kernel, command) = turn("[[run:ls]]", environment(endpoint.base_url()), json!({})).await;
     assert_eq!(end(&command).0, TerminalStatus::Completed);
     let calls = of_type(&kernel, EventType::ToolCall);
     assert_eq!((&calls[0]["status"], &calls[1]["status"]), (&json!("started"), &json!("failed")));
     assert!(texts(&kernel)[0].contains(r#"there is no tool "run_shell_command""#), "{:?}", texts(&kernel));
-    let (_, command) = turn("[[loop]]", outfit(endpoint.base_url()), json!({"maxToolCalls": 3})).await;
+    let (_, command) = turn("[[loop]]", environment(endpoint.base_url()), json!({"maxToolCalls": 3})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
 }
 
 #[tokio::test]
 async fn the_budget_counts_the_providers_own_tokens() {
     let endpoint = chat();
-    let (_, command) = turn("[[loop]]", outfit(endpoint.base_url()), json!({"maxTokens": 45})).await;
+    let (_, command) = turn("[[loop]]", environment(endpoint.base_url()), json!({"maxTokens": 45})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
     assert_eq!(endpoint.seen().len(), 3);
 }
 
 #[tokio::test]
-async fn a_budget_of_cost_counts_the_profiles_prices() {
+async fn a_cost_budget_counts_the_profiles_prices() {
     let endpoint = chat();
     let prices = json!({"small": {"input": 1_000.0, "output": 2_000.0}});
-    let outfit = Outfit { prices: serde_json::from_value(prices).unwrap(), ..outfit(endpoint.base_url()) };
-    let (kernel, command) = turn("[[loop]]", outfit, json!({"maxCostUsd": 0.06})).await;
+    let environment =
+        BackendEnvironment { prices: serde_json::from_value(prices).unwrap(), ..environment(endpoint.base_url()) };
+    let (kernel, command) = turn("[[loop]]", environment, json!({"maxCostUsd": 0.06})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
     let terminal = command.terminal.unwrap();
     assert!(terminal.message.unwrap().contains("maxCostUsd of 0.06"));
@@ -225,9 +229,9 @@ async fn a_budget_of_cost_counts_the_profiles_prices() {
 }
 
 #[tokio::test]
-async fn a_budget_of_cost_that_nobody_can_count_is_said_once() {
+async fn an_unknown_cost_under_a_cost_budget_is_reported_once() {
     let endpoint = chat();
-    let (kernel, command) = turn("[[run:ls]]", outfit(endpoint.base_url()), json!({"maxCostUsd": 0.01})).await;
+    let (kernel, command) = turn("[[run:ls]]", environment(endpoint.base_url()), json!({"maxCostUsd": 0.01})).await;
     assert_eq!(end(&command).0, TerminalStatus::Completed);
     let phases = of_type(&kernel, EventType::BackendStatus);
     let unknown: Vec<_> = phases.iter().filter(|phase| phase["phase"] == "budget:cost-unknown").collect();
@@ -235,19 +239,19 @@ async fn a_budget_of_cost_that_nobody_can_count_is_said_once() {
     assert_eq!((of_type(&kernel, EventType::Usage).len(), &unknown[0]["model"]), (2, &json!("stand-in")));
 }
 
-/// Starts a turn and waits until the model speaks.
-async fn speaking(endpoint: &Endpoint, prompt: &str) -> (Arc<Kernel>, CommandId, JoinHandle<RunnerOutcome>) {
+/// Starts a turn and waits until the model sends text.
+async fn start_streaming(endpoint: &Endpoint, prompt: &str) -> (Arc<Kernel>, CommandId, JoinHandle<RunnerOutcome>) {
     let kernel = Kernel::new(json!({}));
-    let command_id = ask(&kernel, prompt);
-    let runner = start(&kernel, outfit(endpoint.base_url()));
+    let command_id = submit(&kernel, prompt);
+    let runner = start(&kernel, environment(endpoint.base_url()));
     kernel.until(|kernel| !of_type(kernel, EventType::AssistantDelta).is_empty()).await;
     (kernel, command_id, runner)
 }
 
 #[tokio::test]
-async fn a_steer_is_said_after_what_the_model_is_saying() {
+async fn a_steer_is_sent_after_the_current_reply() {
     let endpoint = chat();
-    let (kernel, command_id, runner) = speaking(&endpoint, "[[slow:20]]").await;
+    let (kernel, command_id, runner) = start_streaming(&endpoint, "[[slow:20]]").await;
     let steer = kernel.submit(CommandType::Steer, json!({"prompt": "and now [[recall]]"}));
     runner.await.unwrap();
     assert_eq!(end(&kernel.command(steer)).0, TerminalStatus::Completed);
@@ -260,7 +264,7 @@ async fn a_steer_is_said_after_what_the_model_is_saying() {
 #[tokio::test]
 async fn an_interrupt_drops_the_request() {
     let endpoint = chat();
-    let (kernel, command_id, runner) = speaking(&endpoint, "[[hold]]").await;
+    let (kernel, command_id, runner) = start_streaming(&endpoint, "[[hold]]").await;
     let interrupt = kernel.submit(CommandType::Interrupt, json!({}));
     runner.await.unwrap();
     assert_eq!(end(&kernel.command(command_id)).0, TerminalStatus::Cancelled);
@@ -268,13 +272,14 @@ async fn an_interrupt_drops_the_request() {
 }
 
 #[tokio::test]
-async fn the_key_comes_from_the_home_and_is_told_to_nobody_else() {
+async fn the_key_comes_from_the_home_and_is_never_reported() {
     let endpoint = chat_with_key(KEY);
     let home = home_with(&json!({"OPENAI_API_KEY": KEY}).to_string());
-    let at_home = |home: &TempDir| Outfit { home: Some(home.path().to_owned()), ..outfit(endpoint.base_url()) };
+    let at_home =
+        |home: &TempDir| BackendEnvironment { home: Some(home.path().to_owned()), ..environment(endpoint.base_url()) };
     let (_, command) = turn("hello", at_home(&home), json!({})).await;
     assert_eq!(end(&command).0, TerminalStatus::Completed);
-    // A provider that turns us away repeats the key it was given.
+    // A provider that rejects the key repeats it in its error.
     let wrong = home_with(r#"{"OPENAI_API_KEY": "another-planted-key"}"#);
     let (kernel, command) = turn("hello", at_home(&wrong), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::ProviderAuthFailed)));
@@ -286,5 +291,5 @@ async fn the_key_comes_from_the_home_and_is_told_to_nobody_else() {
         assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "{auth}");
     }
     let (_, command) = turn("hello", at_home(&tempfile::tempdir().unwrap()), json!({})).await;
-    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "a key is wanted");
+    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "a key is required");
 }

@@ -16,7 +16,7 @@ use ostler_protocol::{
     redaction::Redactor,
     workspaces::{GitRef, GitWant},
 };
-use ostler_runner::Tail;
+use ostler_runner::LogTail;
 use tokio::{process::Command, sync::OnceCell, time::timeout};
 
 use route::Route;
@@ -132,11 +132,11 @@ impl Git<'_> {
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(Failure::internal("the pipes were asked for"));
         };
-        let whole = async { tokio::join!(Tail::read(stdout), Tail::read(stderr), child.wait()) };
+        let whole = async { tokio::join!(LogTail::read(stdout), LogTail::read(stderr), child.wait()) };
         match timeout(self.timeout, whole).await {
             Err(_) => Err(self.refused(arguments[0], "it took too long")),
-            Ok((said, _, Ok(status))) if status.success() => Ok(said.shown(self.redactor)),
-            Ok((_, log, _)) => Err(self.refused(arguments[0], &log.shown(self.redactor))),
+            Ok((said, _, Ok(status))) if status.success() => Ok(said.redacted(self.redactor)),
+            Ok((_, log, _)) => Err(self.refused(arguments[0], &log.redacted(self.redactor))),
         }
     }
 

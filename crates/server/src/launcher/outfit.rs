@@ -16,7 +16,7 @@ use ostler_protocol::{
     runner_jobs::{JobPhase, RunnerJob},
 };
 use ostler_runner::{
-    Outfit,
+    BackendEnvironment,
     guard::{Guard, Limits},
 };
 use ostler_store as store;
@@ -37,34 +37,34 @@ const HOMES: &str = "homes";
 
 /// What a job's runner gets. If something is missing, its turns end with the reason, as facts of the run. A store that
 /// does not answer is no such reason, and the only error.
-pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
+pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
     // The common case costs nothing: such an agent has no business with files.
     if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
-        return Ok(Outfit::bare(AgentConfig::Scripted));
+        return Ok(BackendEnvironment::bare(AgentConfig::Scripted));
     }
     match furnish(app, run, job).await {
         Ok(outfit) => Ok(outfit),
         Err(failure) if is_store_failure(&failure) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "an outfit lacks something");
-            Ok(Outfit::lacking(AgentConfig::default(), failure.kind, failure.message))
+            Ok(BackendEnvironment::unavailable(AgentConfig::default(), failure.kind, failure.message))
         }
     }
 }
 
-async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Failure> {
+async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
     let Furnishing { config, files, owner } =
         provider_profiles::furnish(app, &run.tenant_id, &run.backend_profile).await?;
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
-    let bare = Outfit { prices: config.prices, ..Outfit::bare(config.agent) };
-    let mut outfit = Outfit { program, patience: agents.patience(), guard: guard(app).await, ..bare };
+    let bare = BackendEnvironment { prices: config.prices, ..BackendEnvironment::bare(config.agent) };
+    let mut outfit = BackendEnvironment { program, retry_policy: agents.patience(), guard: guard(app).await, ..bare };
     if owner != ProfileOwner::Operator {
         outfit.outgoing = Some(app.config.outgoing.rules()?);
     }
     // The operator's token is in there, and what other agents were given.
     outfit.hidden = vec![app.config.data_dir()?];
-    if outfit.agent.is_program() {
+    if outfit.backend.is_program() {
         outfit.storage = Some(session_storage::make(app, run.session).await?);
         let workspace = workspaces::ready(app, &runs::read(app, run.run_id).await?).await?;
         (outfit.workspace, outfit.changes) = (Some(workspace.directory), Some(workspace.changes));
@@ -72,7 +72,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Outfit, Fai
     let home = home(app, job.runner_job_id)?;
     let path = home.clone();
     aside(move || build(&path, &files)).await.map_err(unusable)?;
-    Ok(Outfit { home: Some(home), ..outfit })
+    Ok(BackendEnvironment { home: Some(home), ..outfit })
 }
 
 async fn guard(app: &App) -> Option<Guard> {

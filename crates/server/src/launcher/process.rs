@@ -13,7 +13,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     runner_jobs::{JobEnd, RunnerJob},
 };
-use ostler_runner::{ENVIRONMENT, Launch, RunnerOrder, Tail};
+use ostler_runner::{ENVIRONMENT, Launch, LogTail, RunnerOrder};
 use ostler_store as store;
 use rustix::process::{Pid, Signal, kill_process_group};
 use secrecy::ExposeSecret;
@@ -57,8 +57,8 @@ struct Runner {
     group: Pid,
     /// Held, not used: its end is what tells the child that we are gone.
     _stdin: ChildStdin,
-    said: JoinHandle<Tail>,
-    log: JoinHandle<Tail>,
+    said: JoinHandle<LogTail>,
+    log: JoinHandle<LogTail>,
     /// How long it may be without a lease before it counts as stuck.
     patience: Duration,
 }
@@ -89,7 +89,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
         // It has died already; its end says why.
         tracing::debug!(%error, job = %job.runner_job_id, "the order was not read");
     }
-    let (said, log) = (tokio::spawn(Tail::read(stdout)), tokio::spawn(Tail::read(stderr)));
+    let (said, log) = (tokio::spawn(LogTail::read(stdout)), tokio::spawn(LogTail::read(stderr)));
     tracing::debug!(job = %job.runner_job_id, pid = group.as_raw_nonzero(), "a runner process was started");
     Ok(Runner { child, group, _stdin: stdin, said, log, patience })
 }
@@ -141,8 +141,8 @@ impl Runner {
         let status = self.child.wait().await;
         // Whatever the agent has started goes with its runner.
         self.signal(Signal::KILL);
-        let log = last_words(self.log).await.shown(&app.redactor);
-        let said = last_words(self.said).await.shown(&app.redactor);
+        let log = last_words(self.log).await.redacted(&app.redactor);
+        let said = last_words(self.said).await.redacted(&app.redactor);
         Some(ending(status.ok(), &said, log))
     }
 
@@ -159,7 +159,7 @@ impl Runner {
     }
 }
 
-async fn last_words(reading: JoinHandle<Tail>) -> Tail {
+async fn last_words(reading: JoinHandle<LogTail>) -> LogTail {
     let abort = reading.abort_handle();
     let read = timeout(LAST_WORDS, reading).await;
     abort.abort();

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Failure,
     backends::{Backend, BackendList, CodexProgram},
 };
-use ostler_runner::agent::codex;
+use ostler_runner::backend::codex;
 use ostler_store as store;
 
 use crate::{

@@ -21,7 +21,7 @@ use ostler_protocol::{
     },
     redaction::Redactor,
 };
-use ostler_runner::agent::acp;
+use ostler_runner::backend::acp;
 use ostler_store as store;
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;

@@ -1,0 +1,253 @@
+//! The host: handles the requests of a backend while it works. Every request gets a reply: permissions by the decision on
+//! our permission request, files and terminals inside the workspace and within the run's policy, the rest by a refusal.
+//! Nothing is granted for longer than one call, if the backend offers that choice.
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use ostler_protocol::{
+    RawJson,
+    json::canonical_hash,
+    limits::PERMISSION_OPTIONS_MAX,
+    permissions::{AskPermission, OptionKind, PermissionOption},
+    policy::{Approval, ExecutionPolicy, Sandbox},
+    rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcId},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{
+    files::Files,
+    terminals::Terminals,
+    updates::{self, Updates},
+    wire::{CreateTerminal, PermissionOffer, PermissionParams, ReadFile, TerminalRef, ToolCall, WriteFile},
+};
+use crate::{
+    backend::child::RpcReply,
+    text::clip,
+    turn_sink::{NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
+};
+
+const TITLE_CHARS_MAX: usize = 300;
+/// Permission requests and waits of one turn that are open at once.
+const WAITING_MAX: usize = 64;
+
+/// The reply to a request that could not be answered at once.
+pub(super) struct LateReply {
+    pub(super) id: RpcId,
+    pub(super) reply: RpcReply,
+    /// The tool call that was declined, by the backend's own id.
+    pub(super) declined: Option<String>,
+}
+
+pub(super) struct Host {
+    approval: Approval,
+    may_write: bool,
+    files: Option<Files>,
+    terminals: Terminals,
+    waiting: FuturesUnordered<BoxFuture<'static, LateReply>>,
+    /// Permission requests without a decision.
+    undecided: Vec<RpcId>,
+}
+
+impl Host {
+    pub(super) fn new(policy: &ExecutionPolicy, files: Option<Files>, terminals: Terminals) -> Self {
+        Self {
+            approval: policy.approval,
+            may_write: policy.sandbox > Sandbox::ReadOnly,
+            files,
+            terminals,
+            waiting: FuturesUnordered::new(),
+            undecided: vec![],
+        }
+    }
+
+    /// Handles a request. `Some` if the reply is known at once; otherwise it comes from [`Host::next_reply`].
+    pub(super) async fn handle(
+        &mut self,
+        sink: &mut TurnSink,
+        updates: &mut Updates,
+        id: &RpcId,
+        method: &str,
+        params: &RawJson,
+    ) -> Option<RpcReply> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Some(Err(RpcError::new(INTERNAL_ERROR, "too many requests are open")));
+        }
+        match method {
+            "session/request_permission" => self.ask_permission(sink, updates, id, params).await,
+            "terminal/wait_for_exit" => self.wait_for_exit(id, params),
+            "fs/read_text_file" => Some(self.read_file(params)),
+            "fs/write_text_file" => Some(self.write_file(params)),
+            "terminal/create" => Some(self.create_terminal(params)),
+            "terminal/output" => Some(with_terminal(params, |id| self.terminals.output(id))),
+            "terminal/kill" => Some(with_terminal(params, |id| self.terminals.kill(id).map(|()| json!({})))),
+            "terminal/release" => Some(with_terminal(params, |id| self.terminals.release(id).map(|()| json!({})))),
+            _ => Some(Err(RpcError::unknown_method(method))),
+        }
+    }
+
+    /// The next late reply. Never resolves if no request waits.
+    pub(super) async fn next_reply(&mut self) -> LateReply {
+        match self.waiting.next().await {
+            Some(reply) => {
+                self.undecided.retain(|id| *id != reply.id);
+                reply
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Drops all waiting requests, because the turn is cancelled. Returns the replies to the permission requests.
+    pub(super) fn cancel_waiting(&mut self) -> Vec<(RpcId, Value)> {
+        self.waiting.clear();
+        self.undecided.drain(..).map(|id| (id, cancelled_outcome())).collect()
+    }
+
+    async fn ask_permission(
+        &mut self,
+        sink: &mut TurnSink,
+        updates: &mut Updates,
+        id: &RpcId,
+        params: &RawJson,
+    ) -> Option<RpcReply> {
+        let requested: PermissionParams = match read_params(params) {
+            Ok(requested) => requested,
+            Err(error) => return Some(Err(error)),
+        };
+        let reported = updates.report_for_permission(sink, &requested.tool_call.call).await;
+        let request = permission_request(sink, params, &requested, reported);
+        let backend_id = requested.tool_call.call.tool_call_id;
+        let declined = match self.approval {
+            Approval::Never => Some(NEVER_ASKS),
+            _ if !request.options.iter().any(|option| option.kind.allows()) => Some("there is nothing to allow"),
+            _ if !request.can_be_asked() => Some(NOT_DISPLAYABLE),
+            _ => None,
+        };
+        if let Some(reason) = declined {
+            updates.mark_declined(backend_id.as_ref());
+            sink.report_declined("session/request_permission", reason, &request).await;
+            return Some(Ok(rejected_outcome(&requested.options, None)));
+        }
+        let pending = sink.ask_permission(&request).await;
+        self.undecided.push(id.clone());
+        let (id, offers) = (id.clone(), requested.options);
+        let decide = async move {
+            let (outcome, declined) = match pending.decision().await {
+                PermissionDecision::Allowed { option_id } => (selected_outcome(option_id.unwrap_or_default()), None),
+                PermissionDecision::Denied { option_id } => (rejected_outcome(&offers, option_id), backend_id),
+                PermissionDecision::Cancelled => (cancelled_outcome(), backend_id),
+            };
+            LateReply { id, reply: Ok(outcome), declined }
+        };
+        self.waiting.push(decide.boxed());
+        None
+    }
+
+    fn wait_for_exit(&mut self, id: &RpcId, params: &RawJson) -> Option<RpcReply> {
+        let ended = read_params::<TerminalRef>(params)
+            .and_then(|terminal| self.terminals.exit_status(&terminal.terminal_id).map_err(invalid_params));
+        match ended {
+            Ok(ended) => {
+                let id = id.clone();
+                self.waiting.push(async move { LateReply { id, reply: Ok(ended.await), declined: None } }.boxed());
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn read_file(&self, params: &RawJson) -> RpcReply {
+        let params: ReadFile = read_params(params)?;
+        let text = self.files()?.read(&params).map_err(invalid_params)?;
+        Ok(json!({ "content": text }))
+    }
+
+    fn write_file(&self, params: &RawJson) -> RpcReply {
+        let params: WriteFile = read_params(params)?;
+        self.writable_files()?.write(&params).map_err(invalid_params)?;
+        Ok(json!({}))
+    }
+
+    fn create_terminal(&mut self, params: &RawJson) -> RpcReply {
+        let params: CreateTerminal = read_params(params)?;
+        let directory = self.writable_files()?.directory(params.cwd.as_deref()).map_err(invalid_params)?;
+        let id = self.terminals.create(params, directory).map_err(invalid_params)?;
+        Ok(json!({ "terminalId": id }))
+    }
+
+    fn files(&self) -> Result<&Files, RpcError> {
+        self.files.as_ref().ok_or_else(|| invalid_params("this run has no workspace".into()))
+    }
+
+    fn writable_files(&self) -> Result<&Files, RpcError> {
+        match self.may_write {
+            true => self.files(),
+            false => Err(invalid_params("the run's policy is read-only".into())),
+        }
+    }
+}
+
+fn with_terminal(params: &RawJson, work: impl FnOnce(&str) -> Result<Value, String>) -> RpcReply {
+    work(&read_params::<TerminalRef>(params)?.terminal_id).map_err(invalid_params)
+}
+
+fn read_params<T: DeserializeOwned>(params: &RawJson) -> Result<T, RpcError> {
+    params.view().ok_or_else(|| RpcError::new(INVALID_PARAMS, "the parameters cannot be read"))
+}
+
+fn invalid_params(reason: String) -> RpcError {
+    RpcError::new(INVALID_PARAMS, reason)
+}
+
+/// The options of our permission request: for one call only, if the backend lets us choose.
+fn permission_options(offers: &[PermissionOffer]) -> Vec<PermissionOption> {
+    let once = offers.iter().any(|offer| offer.kind == OptionKind::AllowOnce);
+    let fits = |offer: &&PermissionOffer| !(once && offer.kind == OptionKind::AllowAlways);
+    let option = |offer: &PermissionOffer| PermissionOption {
+        option_id: offer.option_id.clone(),
+        name: clip(&offer.name, TITLE_CHARS_MAX),
+        kind: offer.kind,
+    };
+    offers.iter().filter(fits).take(PERMISSION_OPTIONS_MAX).map(option).collect()
+}
+
+/// Our permission request. Its digest is over the call as the backend described it, which contains everything that the
+/// permission would allow.
+fn permission_request(
+    sink: &mut TurnSink,
+    params: &RawJson,
+    requested: &PermissionParams,
+    reported: Option<(String, ToolCall)>,
+) -> AskPermission {
+    let (tool_call_id, call) = reported.unzip();
+    let call = call.as_ref().unwrap_or(&requested.tool_call.call);
+    let title = call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or("The agent asks for permission");
+    AskPermission {
+        permission_id: sink.new_permission_id(),
+        title: clip(title, TITLE_CHARS_MAX),
+        command: Some(updates::call_action(call, &requested.tool_call.content)).filter(|action| !action.is_empty()),
+        tool_call_id,
+        options: permission_options(&requested.options),
+        digest: canonical_hash(&params.to_value()["toolCall"]),
+        wait_ms: None,
+        deadline: None,
+    }
+}
+
+fn selected_outcome(option_id: String) -> Value {
+    json!({"outcome": {"outcome": "selected", "optionId": option_id}})
+}
+
+fn cancelled_outcome() -> Value {
+    json!({"outcome": {"outcome": "cancelled"}})
+}
+
+/// The outcome of a denied request: the backend's own option to reject, or a cancel if it offers none.
+fn rejected_outcome(offers: &[PermissionOffer], chosen: Option<String>) -> Value {
+    let of_kind = |kind| offers.iter().find(|offer| offer.kind == kind).map(|offer| offer.option_id.clone());
+    let option = chosen.or_else(|| of_kind(OptionKind::RejectOnce)).or_else(|| of_kind(OptionKind::RejectAlways));
+    option.map_or_else(cancelled_outcome, selected_outcome)
+}

@@ -1,0 +1,131 @@
+//! Any backend that speaks the Agent Client Protocol over its standard streams. The process lives across the turns of a
+//! lease. The session it works on is the backend's own, and outlives the process if the backend stores it.
+//!
+//! Updates of the backend are turned into events. A turn ends as the reply to its prompt says, or for our own reason to
+//! stop it. A session that cannot be resumed is never replaced by a new one.
+
+mod failures;
+mod files;
+mod host;
+pub mod program;
+mod session;
+mod terminals;
+mod turn;
+mod updates;
+mod wire;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    FailureKind,
+    policy::{Network, Sandbox},
+    rpc::Version,
+};
+
+use super::{
+    child::{report_process_end, start_process, unless_stopped},
+    interface::{AfterCrash, Backend},
+    process::Program,
+    turn::{Turn, TurnEnd, TurnResult},
+};
+use crate::{environment::BackendEnvironment, turn_sink::TurnSink};
+use session::{OpenSession, open_session};
+use turn::AcpTurn;
+
+pub(crate) struct AcpBackend {
+    command: Vec<String>,
+    /// Folders of the home in which the backend stores its sessions.
+    keep: Vec<String>,
+    environment: BackendEnvironment,
+    /// The session that is open between two turns. `None` after a turn that did not end well.
+    open: Option<OpenSession>,
+    /// The backend's session, once there is one.
+    session_id: Option<String>,
+}
+
+impl AcpBackend {
+    pub(crate) fn new(command: &[String], keep: &[String], environment: &BackendEnvironment) -> Self {
+        let (command, keep) = (command.to_vec(), keep.to_vec());
+        Self { command, keep, environment: environment.clone(), open: None, session_id: None }
+    }
+
+    async fn run_turn(&mut self, turn: &Turn, sink: TurnSink) -> TurnResult {
+        if turn.run.execution_policy.network == Network::Disabled {
+            let message = "the run's policy disables the network, which cannot be enforced for this agent's tools";
+            return Ok(TurnEnd::failed(FailureKind::TenantPolicyDenied, message));
+        }
+        let (mut session, has_prompt) = match self.open.take() {
+            Some(session) => (session, false),
+            None => match unless_stopped(sink.stopped(), self.open(turn, &sink)).await? {
+                Ok(opened) => opened,
+                Err(end) => return Ok(end),
+            },
+        };
+        self.session_id = Some(session.session_id.clone());
+        let mut acp_turn = AcpTurn::new(&mut session, &self.environment, turn, sink);
+        let result = acp_turn.run(has_prompt).await;
+        match acp_turn.is_reusable {
+            true => self.open = Some(session),
+            false => {
+                session.process.close().await;
+            }
+        }
+        result
+    }
+
+    /// Starts the program and opens the backend's session in it. Also returns whether the session already contains the
+    /// prompt, from an earlier attempt.
+    async fn open(&self, turn: &Turn, sink: &TurnSink) -> Result<(OpenSession, bool), TurnEnd> {
+        let program = self.program(turn.run.execution_policy.sandbox)?;
+        let mut process = start_process(&program)?;
+        let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
+        match open_session(&mut process, session_id, &self.environment, turn, sink).await {
+            Ok(opened) => {
+                let session = OpenSession { process, session_id: opened.session_id, model: opened.model };
+                Ok((session, opened.has_prompt))
+            }
+            Err(end) => {
+                report_process_end(sink, &process).await;
+                process.close().await;
+                Err(end)
+            }
+        }
+    }
+
+    fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
+        let path = program::find(&self.command, std::env::var_os("PATH").as_deref())
+            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+        let arguments = self.command.iter().skip(1);
+        let home = self.environment.require_home()?;
+        self.environment.link_storage(self.keep.iter().map(AsRef::as_ref))?;
+        Ok(Program {
+            path,
+            arguments: arguments.map(Into::into).collect(),
+            directory: Some(self.environment.require_workspace()?.to_owned()),
+            environment: vec![("HOME".into(), home.into())],
+            version: Version::Two,
+            guarded: self.environment.guarded(sandbox),
+        })
+    }
+}
+
+impl Backend for AcpBackend {
+    fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(self.run_turn(turn, sink))
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Resume
+    }
+
+    fn keeps_lease(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(session) = self.open.take() {
+                session.process.close().await;
+            }
+        })
+    }
+}

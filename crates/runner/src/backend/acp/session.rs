@@ -1,0 +1,177 @@
+//! The session of an ACP backend: how it is created or resumed in a new process.
+
+use ostler_protocol::{
+    FailureKind,
+    events::{EventType, clip},
+    limits::NAME_BYTES_MAX,
+    policy::{Approval, Sandbox},
+    rpc::Frame,
+};
+use serde_json::{Value, json};
+use tokio::time::Duration;
+
+use super::{
+    failures::{call_failed, login_required, resume_failed},
+    wire::{AUTH_REQUIRED, AcpInitialized, Modes, PROTOCOL_VERSION, SessionReply, SessionUpdate},
+};
+use crate::{
+    backend::{
+        child::{MESSAGE_CHARS_MAX, call, client_info, unreadable_reply},
+        process::{CallError, Incoming, Process},
+        turn::{Turn, TurnEnd},
+    },
+    environment::BackendEnvironment,
+    turn_sink::TurnSink,
+};
+
+/// Starting a program that is itself run by an interpreter takes a while.
+const START_MS: u64 = 60_000;
+const CALL_MS: u64 = 60_000;
+/// The mode, by its usual name, in which a backend asks before it acts.
+const ASKING_MODE: &str = "default";
+
+/// A process with its session open.
+pub(super) struct OpenSession {
+    pub(super) process: Process,
+    pub(super) session_id: String,
+    pub(super) model: String,
+}
+
+/// A session that was just created or resumed.
+pub(super) struct OpenedSession {
+    pub(super) session_id: String,
+    pub(super) model: String,
+    /// Whether an earlier attempt has sent the prompt to this session.
+    pub(super) has_prompt: bool,
+}
+
+/// Initializes a new process and opens the session: the known one, else a new one.
+pub(super) async fn open_session(
+    process: &mut Process,
+    existing: Option<&String>,
+    environment: &BackendEnvironment,
+    turn: &Turn,
+    sink: &TurnSink,
+) -> Result<OpenedSession, TurnEnd> {
+    let initialized = initialize(process, environment, turn, sink).await?;
+    let params = session_params(environment, existing)?;
+    let (method, session_id, reply, has_prompt) = match existing {
+        Some(session_id) => {
+            let (method, reply) = resume_session(process, &initialized, &params, turn).await?;
+            let last_prompt = take_last_prompt(process, session_id);
+            let has_prompt = last_prompt.is_some_and(|text| text.contains(turn.prompt.trim()));
+            (method, session_id.clone(), reply, has_prompt)
+        }
+        None => {
+            let reply: SessionReply = call(process, "session/new", &params, CALL_MS, call_failed).await?;
+            let fits = |id: &String| (1..=NAME_BYTES_MAX).contains(&id.len());
+            let id = reply.session_id.clone().filter(fits).ok_or_else(|| unreadable_reply("session/new"))?;
+            ("session/new", id, reply, false)
+        }
+    };
+    if turn.run.execution_policy.approval != Approval::Never {
+        select_asking_mode(process, &session_id, reply.modes.as_ref()).await?;
+    }
+    let name = initialized.agent_info.map(|info| info.name).unwrap_or_default();
+    let model = reply.models.map(|models| models.current_model_id).filter(|model| !model.is_empty());
+    let model = clip(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
+    let phase = json!({"phase": format!("{method}:completed"), "threadId": session_id, "model": model});
+    sink.emit(EventType::BackendStatus, &phase).await;
+    if existing.is_none() {
+        sink.emit(EventType::Session, &json!({"threadId": session_id})).await;
+        // The server must know the session before anything is done in it.
+        sink.flush().await;
+    }
+    Ok(OpenedSession { session_id, model, has_prompt })
+}
+
+async fn initialize(
+    process: &mut Process,
+    environment: &BackendEnvironment,
+    turn: &Turn,
+    sink: &TurnSink,
+) -> Result<AcpInitialized, TurnEnd> {
+    let has_files = environment.workspace.is_some() && cfg!(target_os = "linux");
+    let may_write = has_files && turn.run.execution_policy.sandbox > Sandbox::ReadOnly;
+    let params = json!({"protocolVersion": PROTOCOL_VERSION, "clientInfo": client_info(),
+        "clientCapabilities": {"fs": {"readTextFile": has_files, "writeTextFile": may_write}, "terminal": may_write}});
+    let reply: AcpInitialized = call(process, "initialize", &params, START_MS, call_failed).await?;
+    if reply.protocol_version != PROTOCOL_VERSION {
+        let message =
+            format!("the agent speaks version {} of the protocol, not {PROTOCOL_VERSION}", reply.protocol_version);
+        return Err(TurnEnd::failed(FailureKind::BackendFailed, message));
+    }
+    let info = reply.agent_info.as_ref().map(|info| format!("{} {}", info.name, info.version)).unwrap_or_default();
+    let phase =
+        json!({"phase": "initialize:completed", "userAgent": clip(&info, NAME_BYTES_MAX), "processId": process.id()});
+    sink.emit(EventType::BackendStatus, &phase).await;
+    Ok(reply)
+}
+
+/// Resumes a session. After an interrupted turn it must be known what the session contains, so it is loaded with its
+/// history if the backend supports that.
+async fn resume_session(
+    process: &mut Process,
+    initialized: &AcpInitialized,
+    params: &Value,
+    turn: &Turn,
+) -> Result<(&'static str, SessionReply), TurnEnd> {
+    let capabilities = initialized.agent_capabilities.as_ref();
+    let can_load = capabilities.is_some_and(|can| can.load_session);
+    let can_resume = capabilities.and_then(|can| can.session_capabilities.as_ref()?.resume.as_ref()).is_some();
+    let method = match (can_load, can_resume) {
+        (true, true) if turn.is_repeat => "session/load",
+        (_, true) => "session/resume",
+        (true, false) => "session/load",
+        (false, false) => return Err(resume_failed("this agent does not support resuming sessions")),
+    };
+    match process.call(method, params, Duration::from_millis(CALL_MS)).await {
+        Ok(reply) => Ok((method, reply.view().unwrap_or_default())),
+        Err(CallError::Refused(error)) if error.code == AUTH_REQUIRED => Err(login_required()),
+        Err(CallError::Refused(error)) => Err(resume_failed(&clip(&error.message, MESSAGE_CHARS_MAX))),
+        Err(error) => Err(call_failed(method, &error)),
+    }
+}
+
+fn session_params(environment: &BackendEnvironment, session_id: Option<&String>) -> Result<Value, TurnEnd> {
+    let mut params = json!({"cwd": environment.require_workspace()?, "mcpServers": []});
+    if let Some(session_id) = session_id {
+        params["sessionId"] = session_id.as_str().into();
+    }
+    Ok(params)
+}
+
+/// Selects the mode in which the backend asks, so that it does not decide alone what the run's policy wants to be asked.
+async fn select_asking_mode(process: &mut Process, session_id: &str, modes: Option<&Modes>) -> Result<(), TurnEnd> {
+    let Some(modes) = modes else { return Ok(()) };
+    let can_ask = modes.available_modes.iter().any(|mode| mode.id == ASKING_MODE);
+    if !can_ask || [ASKING_MODE, "plan"].contains(&modes.current_mode_id.as_str()) {
+        return Ok(());
+    }
+    let params = json!({"sessionId": session_id, "modeId": ASKING_MODE});
+    let _: Value = call(process, "session/set_mode", &params, CALL_MS, call_failed).await?;
+    Ok(())
+}
+
+/// The last user message in the history that arrived while the session was loaded. Removes the whole history from the
+/// queue, because all of it is old.
+fn take_last_prompt(process: &mut Process, session_id: &str) -> Option<String> {
+    let mut prompt: Option<String> = None;
+    let mut is_open = false;
+    process.retain_queued(|incoming| {
+        let Incoming::Frame(Frame::Notification { method, params }) = incoming else { return true };
+        let update = (method == "session/update").then(|| params.view::<SessionUpdate>()).flatten();
+        let Some(notification) = update else { return false };
+        let of_user = notification.session_id == session_id && notification.update.kind == "user_message_chunk";
+        if of_user {
+            let text = notification.update.content["text"].as_str().unwrap_or_default();
+            match &mut prompt {
+                Some(prompt) if is_open => prompt.push_str(text),
+                _ => prompt = Some(text.to_owned()),
+            }
+        }
+        is_open = of_user;
+        false
+    });
+    prompt
+}

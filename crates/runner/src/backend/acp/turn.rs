@@ -1,0 +1,315 @@
+//! One turn of an ACP backend: the prompt is sent, updates and requests arrive, and the reply to the prompt ends it.
+//! Nothing that a backend does or fails to do can delay the turn for ever.
+
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+use ostler_protocol::{
+    FailureKind, RawJson,
+    events::EventType,
+    rpc::{Frame, RpcError, RpcId},
+};
+use serde_json::json;
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::{
+    failures::{error_text, prompt_failure_kind},
+    files::Files,
+    host::{Host, LateReply},
+    session::OpenSession,
+    terminals::Terminals,
+    updates::Updates,
+    wire::{PromptReply, SessionUpdate},
+};
+use crate::{
+    backend::{
+        child::{MESSAGE_CHARS_MAX, RpcReply, protocol_violation, report_process_end, send_reply},
+        process::Incoming,
+        turn::{Turn, TurnAbort, TurnEnd, TurnResult},
+    },
+    environment::BackendEnvironment,
+    text::clip,
+    turn_sink::{Steer, TurnSink},
+};
+
+/// How long the backend may take after a cancel to reply to its prompt. Shorter than the runner's own limit.
+const CANCEL_MS: u64 = 5_000;
+/// A backend that sends nothing for this long, with no tool running, is given up.
+const SILENCE_MS: u64 = 600_000;
+/// Lines of one turn that are no frames.
+const INVALID_LINES_MAX: u32 = 200;
+/// Prompts of one turn: its own, and one for each time that steers arrived.
+const PROMPTS_MAX: usize = 64;
+
+const CUT_OFF: &str = "Your work on this was cut off before it ended. See how far you came, and go on from there.";
+
+pub(super) struct AcpTurn<'a> {
+    session: &'a mut OpenSession,
+    turn: &'a Turn,
+    sink: TurnSink,
+    host: Host,
+    updates: Updates,
+    steers: VecDeque<Steer>,
+    invalid_lines: u32,
+    /// Whether the backend has done something since the prompt was sent.
+    is_working: bool,
+    unreachable_ms: u64,
+    /// Whether the process can be used for another turn.
+    pub(super) is_reusable: bool,
+}
+
+enum AcpEvent {
+    Stopped,
+    Incoming(Option<Incoming>),
+    Reply(LateReply),
+    Steer(Steer),
+    Silence,
+}
+
+/// Why a prompt has no good reply.
+enum PromptError {
+    Refused(RpcError),
+    /// The process is gone.
+    Gone,
+    /// The backend was cancelled and does not stop.
+    StopIgnored,
+    Failed(FailureKind, String),
+}
+
+impl PromptError {
+    fn backend_failed(message: impl Into<String>) -> Self {
+        Self::Failed(FailureKind::BackendFailed, message.into())
+    }
+}
+
+impl<'a> AcpTurn<'a> {
+    pub(super) fn new(
+        session: &'a mut OpenSession,
+        environment: &BackendEnvironment,
+        turn: &'a Turn,
+        sink: TurnSink,
+    ) -> Self {
+        let files = environment.workspace.as_deref().and_then(|workspace| Files::in_workspace(workspace).ok());
+        let policy = &turn.run.execution_policy;
+        // Programs in a terminal have no access to the backend's own directories.
+        let tools = BackendEnvironment { home: None, storage: None, ..environment.clone() };
+        let host = Host::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
+        let updates = Updates::new(session.model.clone());
+        Self {
+            session,
+            turn,
+            sink,
+            host,
+            updates,
+            steers: VecDeque::new(),
+            invalid_lines: 0,
+            is_working: false,
+            unreachable_ms: environment.retry_policy.unreachable_ms,
+            is_reusable: false,
+        }
+    }
+
+    /// Runs the turn. If the session already contains the prompt, the backend is only told to continue.
+    pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
+        self.skip_stale().await;
+        let mut prompt = match (has_prompt, self.turn.is_repeat) {
+            (true, _) => CUT_OFF.to_owned(),
+            // The backend may have started although its session does not contain the prompt: not all store it at once.
+            (false, true) => format!("{CUT_OFF} This was asked:\n\n{}", self.turn.full_prompt()),
+            (false, false) => self.turn.full_prompt(),
+        };
+        for _ in 0..PROMPTS_MAX {
+            let reply = match self.prompt(&prompt).await {
+                Ok(reply) => reply,
+                Err(error) => return self.give_up(error).await,
+            };
+            let continues =
+                reply.stop_reason == "end_turn" && !self.steers.is_empty() && self.sink.check_stop().is_ok();
+            self.updates.finish(&self.sink, !continues).await;
+            if let Some(usage) = reply.usage.as_ref().filter(|_| !self.updates.has_usage()) {
+                self.updates.report_usage(&self.sink, usage).await;
+            }
+            if !continues {
+                self.is_reusable = true;
+                return self.end(&reply.stop_reason).await;
+            }
+            prompt = self.steers.drain(..).map(Steer::accept).collect::<Vec<_>>().join("\n\n");
+        }
+        self.give_up(PromptError::backend_failed("the turn has no end")).await
+    }
+
+    /// Drops what arrived between two turns. Requests get an error.
+    async fn skip_stale(&mut self) {
+        while let Some(Some(incoming)) = self.session.process.next().now_or_never() {
+            if let Incoming::Frame(Frame::Request { id, method, .. }) = incoming {
+                let _ = self.reply(id, Err(RpcError::unknown_method(&method))).await;
+            }
+        }
+    }
+
+    async fn prompt(&mut self, text: &str) -> Result<PromptReply, PromptError> {
+        let params = json!({"sessionId": self.session.session_id, "prompt": [{"type": "text", "text": text}]});
+        let call = self.session.process.start_call("session/prompt", &params).await.map_err(|_| PromptError::Gone)?;
+        self.is_working = false;
+        let prompted_at = Instant::now();
+        let mut stopped = Box::pin(self.sink.stopped());
+        // Set once the backend was cancelled: how long to wait for its reply.
+        let mut stop_by: Option<Instant> = None;
+        loop {
+            let wait = match stop_by {
+                Some(stop_by) => stop_by,
+                None if self.is_working => Instant::now() + Duration::from_millis(SILENCE_MS),
+                // Most backends retry their provider silently.
+                None => prompted_at + Duration::from_millis(self.unreachable_ms),
+            };
+            let event = tokio::select! {
+                biased;
+                () = &mut stopped, if stop_by.is_none() => AcpEvent::Stopped,
+                incoming = self.session.process.next() => AcpEvent::Incoming(incoming),
+                reply = self.host.next_reply() => AcpEvent::Reply(reply),
+                steer = self.sink.next_steer(), if stop_by.is_none() => AcpEvent::Steer(steer),
+                () = sleep_until(wait) => AcpEvent::Silence,
+            };
+            match event {
+                AcpEvent::Stopped => {
+                    stop_by = Some(Instant::now() + Duration::from_millis(CANCEL_MS));
+                    self.cancel().await?;
+                }
+                AcpEvent::Incoming(None) => return Err(PromptError::Gone),
+                AcpEvent::Incoming(Some(incoming)) => {
+                    if let Some(reply) = self.handle_incoming(incoming, call).await? {
+                        return reply;
+                    }
+                }
+                AcpEvent::Reply(LateReply { id, reply, declined }) => {
+                    self.updates.mark_declined(declined.as_ref());
+                    self.reply(id, reply).await?;
+                }
+                AcpEvent::Steer(steer) => self.steers.push_back(steer),
+                AcpEvent::Silence if stop_by.is_some() => return Err(PromptError::StopIgnored),
+                // A tool is running, or the backend waits for us: the limit for the provider no longer applies.
+                AcpEvent::Silence if self.updates.has_open_tools() || self.host.is_waiting() => self.is_working = true,
+                AcpEvent::Silence => return Err(self.silence_error()),
+            }
+        }
+    }
+
+    fn silence_error(&self) -> PromptError {
+        if self.is_working {
+            let message = format!("the agent sent nothing for {} s", SILENCE_MS / 1_000);
+            return PromptError::Failed(FailureKind::BackendTimeout, message);
+        }
+        let message = format!(
+            "the agent sent nothing for {} ms after its prompt; its provider may be unreachable",
+            self.unreachable_ms
+        );
+        PromptError::Failed(FailureKind::ProviderUnavailable, message)
+    }
+
+    /// `Some` if this is the reply to the prompt.
+    async fn handle_incoming(
+        &mut self,
+        incoming: Incoming,
+        call: i64,
+    ) -> Result<Option<Result<PromptReply, PromptError>>, PromptError> {
+        match incoming {
+            Incoming::Invalid(fault) => {
+                self.invalid_lines += 1;
+                // A stray log line is skipped. A fatal one may have been the reply that this turn waits for.
+                if fault.is_fatal() || self.invalid_lines > INVALID_LINES_MAX {
+                    return Err(PromptError::backend_failed(protocol_violation(&fault)));
+                }
+            }
+            Incoming::Frame(Frame::Notification { method, params }) if method == "session/update" => {
+                self.handle_update(&params).await?;
+            }
+            Incoming::Frame(Frame::Notification { .. }) => {}
+            Incoming::Frame(Frame::Request { id, method, params }) => {
+                self.is_working = true;
+                let reply = self.host.handle(&mut self.sink, &mut self.updates, &id, &method, &params).await;
+                if let Some(reply) = reply {
+                    self.reply(id, reply).await?;
+                }
+            }
+            Incoming::Frame(Frame::Answer { id: RpcId::Number(id), result }) if id == call => {
+                let reply = result.view::<PromptReply>().filter(|reply| !reply.stop_reason.is_empty());
+                let unreadable = || PromptError::backend_failed("the agent's reply to its prompt cannot be read");
+                return Ok(Some(reply.ok_or_else(unreadable)));
+            }
+            Incoming::Frame(Frame::Error { id: Some(RpcId::Number(id)), error }) if id == call => {
+                return Ok(Some(Err(PromptError::Refused(error))));
+            }
+            // A reply to no call of ours, or a second one to the same call.
+            Incoming::Frame(Frame::Answer { .. } | Frame::Error { .. }) => {}
+        }
+        Ok(None)
+    }
+
+    async fn handle_update(&mut self, params: &RawJson) -> Result<(), PromptError> {
+        // An update that cannot be read is of a kind that we do not know.
+        let ours = |notification: &SessionUpdate| notification.session_id == self.session.session_id;
+        let Some(notification) = params.view::<SessionUpdate>().filter(ours) else { return Ok(()) };
+        self.is_working |= notification.update.is_of_turn();
+        let reported = self.updates.report(&mut self.sink, notification.update).await;
+        reported.map_err(|_| PromptError::backend_failed("the agent sends more than a turn may hold"))
+    }
+
+    async fn reply(&mut self, id: RpcId, reply: RpcReply) -> Result<(), PromptError> {
+        send_reply(&mut self.session.process, id, reply).await.map_err(|_| PromptError::Gone)
+    }
+
+    async fn cancel(&mut self) -> Result<(), PromptError> {
+        let session = json!({"sessionId": self.session.session_id});
+        self.session.process.notify("session/cancel", &session).await.map_err(|_| PromptError::Gone)?;
+        for (id, outcome) in self.host.cancel_waiting() {
+            self.reply(id, Ok(outcome)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the turn as the reply to the prompt says.
+    async fn end(&mut self, stop_reason: &str) -> TurnResult {
+        self.sink.check_stop()?;
+        let failed = |message: &str| Ok(TurnEnd::failed(FailureKind::BackendFailed, message));
+        match stop_reason {
+            "end_turn" => Ok(TurnEnd::completed()),
+            "max_tokens" => {
+                let phase = json!({"phase": "completion:cut-short", "finishReason": "max_tokens"});
+                self.sink.emit(EventType::BackendStatus, &phase).await;
+                Ok(TurnEnd::completed())
+            }
+            "max_turn_requests" => {
+                let message = "the agent reached its own limit of model calls in one turn";
+                Ok(TurnEnd::blocked(FailureKind::BudgetExceeded, message))
+            }
+            "refusal" => failed("the agent refuses to continue"),
+            "cancelled" => Ok(TurnEnd::cancelled("the agent cancelled the turn by itself")),
+            other => failed(&format!("the agent ended the turn with {:?}", clip(other, 80))),
+        }
+    }
+
+    /// Ends a turn whose prompt has no good reply. What arrived so far is reported.
+    async fn give_up(&mut self, error: PromptError) -> TurnResult {
+        self.updates.finish(&self.sink, false).await;
+        match error {
+            PromptError::Refused(error) => {
+                self.is_reusable = true;
+                self.sink.check_stop()?;
+                let (kind, is_throttled) = prompt_failure_kind(&error);
+                let message = clip(&format!("the agent failed: {}", error_text(&error)), MESSAGE_CHARS_MAX);
+                Ok(if is_throttled { TurnEnd::blocked(kind, message) } else { TurnEnd::failed(kind, message) })
+            }
+            PromptError::StopIgnored => Err(TurnAbort::Stopped),
+            PromptError::Gone => {
+                report_process_end(&self.sink, &self.session.process).await;
+                self.sink.check_stop()?;
+                Ok(TurnEnd::failed(FailureKind::BackendFailed, "the agent ended in the middle of the turn"))
+            }
+            PromptError::Failed(kind, message) => {
+                report_process_end(&self.sink, &self.session.process).await;
+                self.sink.check_stop()?;
+                Ok(TurnEnd::failed(kind, message))
+            }
+        }
+    }
+}

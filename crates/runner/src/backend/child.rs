@@ -1,0 +1,104 @@
+//! What backends that drive a child process share: starting it, calls that a turn depends on, and giving it up.
+
+use std::sync::{Arc, LazyLock};
+
+use ostler_protocol::{
+    FailureKind,
+    events::EventType,
+    redaction::Redactor,
+    rpc::{NotAFrame, RpcError},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Duration;
+
+use super::{
+    process::{CallError, Process, Program},
+    turn::{TurnAbort, TurnEnd},
+};
+use crate::{text::clip, turn_sink::TurnSink};
+
+/// Characters of a message of the child process that are passed on.
+pub(super) const MESSAGE_CHARS_MAX: usize = 500;
+
+static REDACTOR: LazyLock<Arc<Redactor>> = LazyLock::new(|| Arc::new(Redactor::new(&[])));
+
+/// The reply to a request of the child process.
+pub(super) type RpcReply = Result<Value, RpcError>;
+
+/// How we introduce ourselves in `initialize`.
+pub(super) fn client_info() -> Value {
+    json!({"name": "ostler", "title": "Ostler", "version": env!("CARGO_PKG_VERSION")})
+}
+
+pub(super) fn start_process(program: &Program) -> Result<Process, TurnEnd> {
+    Process::start(program, REDACTOR.clone()).map_err(|error| {
+        TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
+    })
+}
+
+/// Awaits `work`, unless the turn is stopped first.
+pub(super) async fn unless_stopped<T>(
+    stopped: impl Future<Output = ()>,
+    work: impl Future<Output = T>,
+) -> Result<T, TurnAbort> {
+    tokio::select! {
+        () = stopped => Err(TurnAbort::Stopped),
+        done = work => Ok(done),
+    }
+}
+
+/// Calls the child process and decodes its reply. `failed` decides how the turn ends if the call has no result.
+pub(super) async fn call<T: DeserializeOwned>(
+    process: &mut Process,
+    method: &str,
+    params: &Value,
+    limit_ms: u64,
+    failed: impl FnOnce(&str, &CallError) -> TurnEnd,
+) -> Result<T, TurnEnd> {
+    let reply = process.call(method, params, Duration::from_millis(limit_ms)).await;
+    let reply = reply.map_err(|error| failed(method, &error))?;
+    reply.view().ok_or_else(|| unreadable_reply(method))
+}
+
+pub(super) fn unreadable_reply(method: &str) -> TurnEnd {
+    TurnEnd::failed(FailureKind::BackendFailed, format!("the agent's reply to {method} cannot be read"))
+}
+
+/// How a turn ends when a call that it depends on has no result.
+pub(super) fn call_failed(method: &str, error: &CallError) -> TurnEnd {
+    match error {
+        CallError::Refused(refusal) => {
+            let message = format!("the agent refused {method}: {}", clip(&refusal.message, MESSAGE_CHARS_MAX));
+            TurnEnd::failed(FailureKind::BackendFailed, message)
+        }
+        CallError::TimedOut => {
+            TurnEnd::failed(FailureKind::BackendTimeout, format!("the agent did not answer {method}"))
+        }
+        CallError::Gone => TurnEnd::failed(FailureKind::BackendFailed, format!("the agent ended during {method}")),
+        CallError::Broken(fault) => TurnEnd::failed(FailureKind::BackendFailed, protocol_violation(fault)),
+    }
+}
+
+/// What the author of the agent needs to know.
+pub(super) fn protocol_violation(fault: &NotAFrame) -> String {
+    format!("the agent does not keep to its protocol: its standard output holds {fault}")
+}
+
+/// Sends the reply to a request of the child process.
+pub(super) async fn send_reply(
+    process: &mut Process,
+    id: ostler_protocol::rpc::RpcId,
+    reply: RpcReply,
+) -> Result<(), CallError> {
+    match reply {
+        Ok(result) => process.reply(id, Ok(&result)).await,
+        Err(error) => process.reply::<Value>(id, Err(error)).await,
+    }
+}
+
+/// Reports that a process is given up, with the end of its log.
+pub(super) async fn report_process_end(sink: &TurnSink, process: &Process) {
+    let phase = json!({"phase": "process-ended", "processId": process.id(), "logTail": process.log_tail()});
+    sink.emit(EventType::BackendStatus, &phase).await;
+}

@@ -1,0 +1,168 @@
+//! Requests of Codex while it works. Every request gets a reply: an approval by the decision on our permission request,
+//! everything else by a refusal. Nothing is ever granted for longer than the one call.
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use ostler_protocol::{
+    RawJson,
+    events::EventType,
+    json::canonical_hash,
+    permissions::{AskPermission, OptionKind, PermissionOption},
+    policy,
+    rpc::{RpcError, RpcId},
+};
+use serde_json::{Value, json};
+
+use super::wire::{ApprovalRequest, FileChange};
+use crate::{
+    backend::child::RpcReply,
+    text::clip,
+    turn_sink::{NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
+};
+
+const TITLE_CHARS_MAX: usize = 300;
+/// The name of an unknown method may be any text.
+const METHOD_CHARS_MAX: usize = 100;
+const CANCEL: &str = "cancel";
+const COMMAND: &str = "item/commandExecution/requestApproval";
+const FILES: &str = "item/fileChange/requestApproval";
+
+/// Our decision on an approval request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReviewDecision {
+    Accept,
+    /// The call is not made. The turn continues.
+    Decline,
+    /// The call is not made, and the turn ends.
+    Cancel,
+    /// The same, because the permission request expired.
+    Expired,
+}
+
+impl ReviewDecision {
+    pub(super) fn reply(self) -> Value {
+        let word = match self {
+            Self::Accept => "accept",
+            Self::Decline => "decline",
+            Self::Cancel | Self::Expired => "cancel",
+        };
+        json!({ "decision": word })
+    }
+}
+
+/// A decided approval request.
+pub(super) struct Approval {
+    pub(super) id: RpcId,
+    pub(super) decision: ReviewDecision,
+}
+
+/// Approvals that wait for a decision.
+#[derive(Default)]
+pub(super) struct Approvals {
+    waiting: FuturesUnordered<BoxFuture<'static, Approval>>,
+}
+
+impl Approvals {
+    /// Handles a request. `Some` if the reply is known at once; otherwise the decision comes from [`Approvals::next`].
+    pub(super) async fn handle(
+        &mut self,
+        sink: &mut TurnSink,
+        policy: policy::Approval,
+        id: &RpcId,
+        method: &str,
+        params: &RawJson,
+        changes: &[FileChange],
+        tool_call_id: Option<String>,
+    ) -> Option<RpcReply> {
+        if !matches!(method, COMMAND | FILES) {
+            return Some(refuse(sink, method).await);
+        }
+        let readable = params.view::<ApprovalRequest>();
+        let is_readable = readable.is_some();
+        let request = readable.unwrap_or_default();
+        let ask = permission_request(sink, method, params, &request, changes, tool_call_id);
+        let declined = match policy {
+            _ if !is_readable => Some("the request cannot be read"),
+            policy::Approval::Never => Some(NEVER_ASKS),
+            _ if request.grant_root.is_some() => Some("nothing is granted for longer than one call"),
+            _ if !ask.can_be_asked() => Some(NOT_DISPLAYABLE),
+            _ => None,
+        };
+        if let Some(reason) = declined {
+            sink.report_declined(method, reason, &ask).await;
+            return Some(Ok(ReviewDecision::Decline.reply()));
+        }
+        let pending = sink.ask_permission(&ask).await;
+        let id = id.clone();
+        self.waiting.push(async move { Approval { id, decision: review_decision(&pending.decision().await) } }.boxed());
+        None
+    }
+
+    /// The next decision. Never resolves if no request waits.
+    pub(super) async fn next(&mut self) -> Approval {
+        match self.waiting.next().await {
+            Some(approval) => approval,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn review_decision(decision: &PermissionDecision) -> ReviewDecision {
+    match decision {
+        PermissionDecision::Allowed { .. } => ReviewDecision::Accept,
+        PermissionDecision::Denied { option_id } if option_id.as_deref() == Some(CANCEL) => ReviewDecision::Cancel,
+        PermissionDecision::Denied { .. } => ReviewDecision::Decline,
+        PermissionDecision::Cancelled => ReviewDecision::Expired,
+    }
+}
+
+/// What the request would do, in full. `None` if it does not say.
+fn requested_action(method: &str, request: &ApprovalRequest, changes: &[FileChange]) -> Option<String> {
+    let files =
+        || changes.iter().map(|change| format!("{}\n{}", change.path, change.diff)).collect::<Vec<_>>().join("\n");
+    let action = if method == COMMAND { request.command.clone().unwrap_or_default() } else { files() };
+    Some(action).filter(|action| !action.is_empty())
+}
+
+/// Our permission request. Its digest is over the request as Codex made it, and over the changes it is about.
+fn permission_request(
+    sink: &mut TurnSink,
+    method: &str,
+    params: &RawJson,
+    request: &ApprovalRequest,
+    changes: &[FileChange],
+    tool_call_id: Option<String>,
+) -> AskPermission {
+    let verb = if method == COMMAND { "run a command" } else { "change files" };
+    let directory = request.cwd.as_deref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
+    let reason = request.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
+    AskPermission {
+        permission_id: sink.new_permission_id(),
+        title: clip(&format!("Codex asks to {verb}{directory}{reason}"), TITLE_CHARS_MAX),
+        command: requested_action(method, request, changes),
+        tool_call_id,
+        options: vec![
+            option("accept", "Allow once", OptionKind::AllowOnce),
+            option("decline", "Refuse, and let it go on", OptionKind::RejectOnce),
+            option(CANCEL, "Refuse, and end the turn", OptionKind::RejectOnce),
+        ],
+        digest: canonical_hash(&json!({"request": params, "changes": changes})),
+        wait_ms: None,
+        deadline: None,
+    }
+}
+
+/// Refuses a request that no policy covers: requests for more rights get none, and other methods are unknown.
+async fn refuse(sink: &TurnSink, method: &str) -> RpcReply {
+    let (reply, reason) = match method {
+        "item/permissions/requestApproval" => (Ok(json!({"permissions": {}})), "no further rights are granted"),
+        "item/tool/requestUserInput" => (Ok(json!({"answers": {}})), "no user is there to answer"),
+        "mcpServer/elicitation/request" => {
+            (Ok(json!({"action": "decline", "content": null})), "no user is there to answer")
+        }
+        _ => (Err(RpcError::unknown_method(method)), "this runner does not support the request"),
+    };
+    let phase = json!({"phase": "server-request:declined", "method": clip(method, METHOD_CHARS_MAX), "reason": reason});
+    sink.emit(EventType::BackendStatus, &phase).await;
+    reply
+}

@@ -1,0 +1,164 @@
+//! Codex: drives `codex app-server`, the native program, over its standard streams. The process lives across the turns of
+//! a lease. The thread it works on is stored in the session's storage and outlives both.
+//!
+//! Notifications of Codex are turned into events. A turn ends as Codex reports it, or for our own reason to stop it. A
+//! thread that cannot be resumed is never replaced by a new one.
+
+mod approvals;
+mod command_output;
+mod failures;
+mod items;
+mod notifications;
+mod permissions;
+pub mod program;
+mod provider_wait;
+mod thread;
+mod turn;
+mod unreported_commands;
+mod wire;
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{FailureKind, policy::Sandbox, rpc::Version};
+
+use super::{
+    child::{report_process_end, start_process, unless_stopped},
+    interface::{AfterCrash, Backend},
+    process::Program,
+    turn::{Turn, TurnEnd, TurnResult},
+};
+use crate::{environment::BackendEnvironment, turn_sink::TurnSink};
+use permissions::SCRATCH_FOLDER;
+use thread::{OpenThread, PromptState, ROLLOUT_FOLDER, open_thread};
+use turn::CodexTurn;
+
+/// Folders that Codex denies its tools. If one does not exist, Codex creates it to do so, and may leave it behind.
+const DENIED_FOLDERS: [&str; 4] = [".agents", ".aws", ".codex", ".git"];
+
+pub(crate) struct CodexBackend {
+    environment: BackendEnvironment,
+    /// The thread that is open between two turns. `None` after a turn that did not end well.
+    open: Option<OpenThread>,
+    /// The session's thread, once it is known to be on disk.
+    thread_id: Option<String>,
+    /// The denied folders that did not exist in the workspace when the process started.
+    absent: Vec<PathBuf>,
+}
+
+impl CodexBackend {
+    pub(crate) fn new(environment: BackendEnvironment) -> Self {
+        Self { environment, open: None, thread_id: None, absent: vec![] }
+    }
+
+    async fn run_turn(&mut self, turn: &Turn, mut sink: TurnSink) -> TurnResult {
+        // The process may have died while it was idle.
+        let (mut thread, prompt) = match self.open.take().and_then(OpenThread::if_running) {
+            Some(thread) => (thread, PromptState::New),
+            None => match unless_stopped(sink.stopped(), self.open(turn, &sink)).await? {
+                Ok(opened) => opened,
+                Err(end) => return Ok(end),
+            },
+        };
+        if let PromptState::Completed { reply } = prompt {
+            let id = sink.new_id("msg");
+            sink.emit_message(&id, &reply, true).await;
+            self.open = Some(thread);
+            return Ok(TurnEnd::completed());
+        }
+        let mut codex_turn = CodexTurn::new(&mut thread, &mut self.thread_id, &self.environment, turn, sink);
+        let result = codex_turn.run(prompt == PromptState::Interrupted).await;
+        match codex_turn.is_reusable {
+            true => self.open = Some(thread),
+            false => {
+                thread.process.close().await;
+            }
+        }
+        result
+    }
+
+    /// Removes empty folders that Codex left behind. Called when no tool runs any more.
+    fn remove_left_folders(&self) {
+        for folder in &self.absent {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+
+    /// Starts the program and opens the session's thread in it.
+    async fn open(&mut self, turn: &Turn, sink: &TurnSink) -> Result<(OpenThread, PromptState), TurnEnd> {
+        let program = self.program(turn.run.execution_policy.sandbox)?;
+        let folders = DENIED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
+        self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
+        let mut process = start_process(&program)?;
+        let thread_id = self.thread_id.as_ref().or(turn.thread_id.as_ref());
+        match open_thread(&mut process, thread_id, &self.environment, turn, sink).await {
+            Ok(opened) => {
+                if opened.is_on_disk {
+                    self.thread_id = Some(opened.thread_id.clone());
+                }
+                Ok((OpenThread::new(process, opened.thread_id, opened.model, opened.is_on_disk), opened.prompt))
+            }
+            Err(end) => {
+                report_process_end(sink, &process).await;
+                process.close().await;
+                Err(end)
+            }
+        }
+    }
+
+    /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.
+    fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
+        let path = program::find(self.environment.program.as_deref(), std::env::var_os("PATH").as_deref())
+            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+        let home = self.environment.require_home()?;
+        self.environment.link_storage([ROLLOUT_FOLDER])?;
+        let scratch = home.join(SCRATCH_FOLDER);
+        std::fs::create_dir_all(&scratch).map_err(|error| {
+            let message = format!("the agent's home cannot be used: {}", error.kind());
+            TurnEnd::failed(FailureKind::InfraFailed, message)
+        })?;
+        let variables = [("CODEX_HOME", home), ("HOME", home), ("TMPDIR", scratch.as_path())];
+        Ok(Program {
+            path,
+            arguments: vec!["app-server".into()],
+            directory: Some(self.environment.require_workspace()?.to_owned()),
+            environment: variables.map(|(name, value)| (name.into(), value.into())).to_vec(),
+            version: Version::Bare,
+            guarded: self.environment.guarded(sandbox),
+        })
+    }
+}
+
+impl Backend for CodexBackend {
+    fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(async move {
+            let result = self.run_turn(turn, sink).await;
+            self.remove_left_folders();
+            result
+        })
+    }
+
+    fn sees_images(&self) -> bool {
+        true
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Resume
+    }
+
+    fn keeps_lease(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(thread) = self.open.take() {
+                thread.process.close().await;
+            }
+            self.remove_left_folders();
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! A provider that asks us to come back later: the turn pauses, and Codex is told to continue after a while, a few times.
+
+use ostler_protocol::{
+    FailureKind, Timestamp,
+    events::{EventType, PHASE_WAITING_PROVIDER},
+};
+use serde_json::json;
+use tokio::time::{Duration, sleep};
+
+use super::{failures, turn::CodexTurn, wire::TurnError};
+use crate::backend::turn::{TurnAbort, TurnEnd};
+
+impl CodexTurn<'_> {
+    /// Waits until the provider may be called again. `Some` after the last retry: the turn ends.
+    pub(super) async fn wait_for_provider(&mut self, error: &TurnError) -> Result<Option<TurnEnd>, TurnAbort> {
+        let Some(wait_ms) = self.environment.retry_policy.later_pause_ms(self.provider_retries) else {
+            return Ok(Some(TurnEnd::blocked(FailureKind::ProviderUnavailable, failures::error_message(error))));
+        };
+        let wait = Duration::from_millis(wait_ms);
+        self.provider_retries += 1;
+        let phase = json!({"phase": PHASE_WAITING_PROVIDER, "resumeAt": time_after(wait),
+            "attempt": self.provider_retries, "message": failures::error_message(error)});
+        self.sink.emit(EventType::BackendStatus, &phase).await;
+        tokio::select! {
+            () = self.sink.stopped() => Err(TurnAbort::Stopped),
+            () = sleep(wait) => Ok(None),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "displayed to people; nothing is decided by it")]
+fn time_after(wait: Duration) -> Timestamp {
+    Timestamp::now().checked_add(wait).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,46 @@
+//! What a runner requires of a backend.
+
+use futures_util::future::BoxFuture;
+
+use super::turn::{Turn, TurnResult};
+use crate::turn_sink::TurnSink;
+
+/// Something that can work on the turns of a session.
+pub trait Backend: Send + Sync {
+    /// Works on one turn. When the sink reports a stop, the backend should finish soon. The runner drops the future if
+    /// it does not.
+    fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult>;
+
+    /// How to continue a turn whose runner died.
+    fn after_crash(&self) -> AfterCrash;
+
+    /// Whether the runner keeps the lease for a while when the run is idle, because starting the backend again is
+    /// expensive.
+    fn keeps_lease(&self) -> bool;
+
+    /// Ends what the backend keeps between turns, because the runner gives up its lease. A backend that is dropped
+    /// without this call ends too, but not gracefully.
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// Whether each turn should carry the earlier messages of the session. A backend with a thread of its own has them.
+    fn wants_conversation(&self) -> bool {
+        false
+    }
+
+    /// Whether the backend accepts images. If not, it receives a note that the message had some.
+    fn sees_images(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// The backend continues from the current state of its thread.
+    Resume,
+    /// The backend has no side effects: the turn is run again from its beginning.
+    Repeat,
+    /// Neither: the turn ends as failed.
+    GiveUp,
+}

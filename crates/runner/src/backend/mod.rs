@@ -1,0 +1,54 @@
+//! Backends: what a runner can drive. A backend works on one turn at a time, reports what it does through a
+//! [`TurnSink`], and ends the turn by returning how it ended.
+//!
+//! A backend knows nothing of leases, epochs, batches or the server: the [`TurnSink`] is all it has.
+
+pub mod acp;
+mod child;
+pub mod codex;
+pub(crate) mod interface;
+mod model;
+pub(crate) mod process;
+mod scripted;
+pub(crate) mod turn;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::provider_profiles::AgentConfig;
+
+pub use interface::{AfterCrash, Backend};
+pub use turn::{Turn, TurnAbort, TurnEnd, TurnResult};
+
+use crate::{
+    environment::{BackendEnvironment, Unavailable},
+    turn_sink::TurnSink,
+};
+
+/// The backend that an environment is for.
+pub(crate) fn for_environment(environment: &BackendEnvironment) -> Box<dyn Backend> {
+    if let Some(reason) = &environment.unavailable {
+        return Box::new(UnavailableBackend(reason.clone()));
+    }
+    match &environment.backend {
+        AgentConfig::Scripted => Box::new(scripted::ScriptedBackend),
+        AgentConfig::Codex => Box::new(codex::CodexBackend::new(environment.clone())),
+        AgentConfig::Model { base_url, model } => Box::new(model::ModelBackend::new(base_url, model, environment)),
+        AgentConfig::Acp { command, keep } => Box::new(acp::AcpBackend::new(command, keep, environment)),
+    }
+}
+
+/// A backend whose environment could not be prepared: every turn fails with the reason instead of waiting for ever.
+struct UnavailableBackend(Unavailable);
+
+impl Backend for UnavailableBackend {
+    fn turn<'a>(&'a mut self, _: &'a Turn, _: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(async { Ok(TurnEnd::failed(self.0.failure_kind, self.0.message.clone())) })
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::GiveUp
+    }
+
+    fn keeps_lease(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,179 @@
+//! The endpoint of a model: its URL, the model's name and the key. A request is sent once; the caller decides whether to
+//! retry. The key is read for each turn from the backend's home, and is sent to no other place.
+
+use std::{io::ErrorKind, path::Path};
+
+use ostler_client::{restricted_web_client, web_client};
+use ostler_protocol::{FailureKind, outgoing::OutgoingRules, redaction::Redactor};
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use tokio::{
+    io::AsyncReadExt,
+    time::{Duration, timeout},
+};
+
+use super::{
+    error::{ProviderError, error_text},
+    stream::ReplyStream,
+    tools::Tools,
+    wire::{ChatMessage, ChatRequest, StreamOptions},
+};
+
+/// A large model may have to be loaded before it replies.
+const FIRST_BYTE_MS_MAX: u64 = 300_000;
+const KEY_FILE: &str = "auth.json";
+const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const REFUSAL_MS_MAX: u64 = 10_000;
+
+pub(super) struct Endpoint {
+    client: Client,
+    url: String,
+    model: String,
+    key: Option<SecretString>,
+    redactor: Redactor,
+}
+
+#[derive(Deserialize)]
+struct KeyFile {
+    #[serde(rename = "OPENAI_API_KEY")]
+    key: Option<SecretString>,
+}
+
+impl Endpoint {
+    /// Opens the endpoint. `outgoing` restricts its address, unless the operator configured it.
+    pub(super) async fn open(
+        base_url: &str,
+        model: &str,
+        home: Option<&Path>,
+        outgoing: Option<&OutgoingRules>,
+    ) -> Result<Self, ProviderError> {
+        let client = match outgoing {
+            None => web_client(base_url),
+            Some(rules) => restricted_web_client(base_url, rules),
+        };
+        let client = client.map_err(|failure| ProviderError::new(FailureKind::BackendFailed, failure.message))?;
+        let key = match home {
+            Some(home) => read_key(&home.join(KEY_FILE)).await?,
+            None => None,
+        };
+        let redactor = Redactor::new(&key.iter().map(|key| key.expose_secret()).collect::<Vec<_>>());
+        let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
+        Ok(Self { client, url, model: model.to_owned(), key, redactor })
+    }
+
+    /// The body of a request.
+    #[expect(clippy::expect_used, reason = "strings, lists and JSON values always serialise")]
+    pub(super) fn body(&self, messages: &[ChatMessage], tools: &Tools) -> String {
+        let stream_options = StreamOptions { include_usage: true };
+        let request =
+            ChatRequest { model: &self.model, messages, stream: true, stream_options, tools: tools.offered() };
+        serde_json::to_string(&request).expect("a request serialises")
+    }
+
+    /// Sends the request once. The reply has begun when this returns.
+    pub(super) async fn send(&self, body: &str) -> Result<ReplyStream, ProviderError> {
+        let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json");
+        request = request.header(ACCEPT, "text/event-stream").body(body.to_owned());
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, bearer(key)?);
+        }
+        let response = match timeout(Duration::from_millis(FIRST_BYTE_MS_MAX), request.send()).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.unreachable(&error)),
+            Err(_) => return Err(ProviderError::transient("the provider did not begin to reply in time")),
+        };
+        if !response.status().is_success() {
+            return Err(self.read_refusal(response).await);
+        }
+        let streams =
+            response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+        if !streams {
+            return Err(ProviderError::new(FailureKind::BackendFailed, "the provider's reply is not a stream"));
+        }
+        Ok(ReplyStream::new(response, self.model.clone()))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ProviderError {
+        let what = if error.is_connect() { "cannot be reached" } else { "broke off before it replied" };
+        tracing::debug!(%error, "the provider {what}");
+        ProviderError::transient(format!("the provider {what}"))
+    }
+
+    async fn read_refusal(&self, mut response: Response) -> ProviderError {
+        let status = response.status();
+        let retry_after =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        let mut body = vec![];
+        let read = async {
+            while let Ok(Some(piece)) = response.chunk().await
+                && body.len() < REFUSAL_BYTES_MAX
+            {
+                body.extend_from_slice(&piece);
+            }
+        };
+        // The message is for people. Without it, the status is enough.
+        let _ = timeout(Duration::from_millis(REFUSAL_MS_MAX), read).await;
+        let message = self.redactor.redact(&error_text(&body)).into_owned();
+        let has_key = self.key.is_some();
+        ProviderError {
+            retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
+            ..status_error(status, &message, has_key)
+        }
+    }
+}
+
+fn status_error(status: StatusCode, message: &str, has_key: bool) -> ProviderError {
+    let text = |what: &str| match message.is_empty() {
+        true => format!("{what} ({status})"),
+        false => format!("{what} ({status}): {message}"),
+    };
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !has_key => ProviderError::new(
+            FailureKind::SecretUnavailable,
+            text("the provider asks for a key, and the profile has none"),
+        ),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            ProviderError::new(FailureKind::ProviderAuthFailed, text("the provider refused the key"))
+        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ProviderError {
+            is_throttled: true,
+            ..ProviderError::transient(text("the provider asks to come back later"))
+        },
+        status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => {
+            ProviderError::transient(text("the provider failed"))
+        }
+        _ => ProviderError::new(FailureKind::BackendFailed, text("the provider refused the request")),
+    }
+}
+
+fn bearer(key: &SecretString) -> Result<HeaderValue, ProviderError> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(|_| {
+        ProviderError::new(FailureKind::SecretUnavailable, "the profile's key has unprintable characters")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Reads the key. `None` if there is no such file: the endpoint needs no key.
+async fn read_key(file: &Path) -> Result<Option<SecretString>, ProviderError> {
+    let unusable = |why: &str| ProviderError::new(FailureKind::SecretUnavailable, format!("{KEY_FILE} {why}"));
+    let opened = match tokio::fs::File::open(file).await {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(&format!("cannot be read: {}", error.kind()))),
+    };
+    let mut text = vec![];
+    let read = opened.take(KEY_FILE_BYTES_MAX).read_to_end(&mut text).await;
+    read.map_err(|error| unusable(&format!("cannot be read: {}", error.kind())))?;
+    // The parser's error could quote the key.
+    let parsed: KeyFile = serde_json::from_slice(&text).map_err(|_| unusable("is not a JSON object of strings"))?;
+    match parsed.key.filter(|key| !key.expose_secret().is_empty()) {
+        Some(key) => Ok(Some(key)),
+        None => Err(unusable("has no OPENAI_API_KEY")),
+    }
+}

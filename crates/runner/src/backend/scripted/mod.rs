@@ -1,0 +1,44 @@
+//! The scripted backend: deterministic, built in, without side effects. It echoes a plain prompt and plays a prompt that is
+//! a script (`docs/scripted-agent.md`), so that everything around a backend can be tried and tested without a model.
+//!
+//! It runs no tool and makes no call: a scripted tool call is only reported, never executed.
+
+mod play;
+mod script;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::FailureKind;
+
+use super::{
+    interface::{AfterCrash, Backend},
+    turn::{Turn, TurnEnd, TurnResult},
+};
+use crate::turn_sink::TurnSink;
+use play::Player;
+use script::{Script, Step};
+
+pub(super) struct ScriptedBackend;
+
+impl Backend for ScriptedBackend {
+    fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(async move {
+            let steps = match Script::read(&turn.prompt) {
+                Some(Ok(script)) => script.steps,
+                Some(Err(message)) => return Ok(TurnEnd::failed(FailureKind::SchemaInvalid, message)),
+                None => vec![Step::echo(&turn.prompt)],
+            };
+            Player::new(sink, turn.is_repeat).run(steps).await
+        })
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Repeat
+    }
+
+    fn keeps_lease(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Plays a script step by step. Steers that arrive while it waits are accepted at once and queued for the step that awaits
+//! one.
+
+use std::collections::VecDeque;
+
+use ostler_protocol::{
+    FailureKind,
+    events::{EventType, clip},
+    json::canonical_hash,
+    limits::TOOL_COMMAND_CHARS_MAX,
+    permissions::{AskPermission, OptionKind, PermissionOption},
+};
+use serde_json::{Map, Value, json};
+use tokio::time::{Duration, Instant, sleep};
+
+use super::script::{AskStep, SayStep, Step, ToolStep};
+use crate::{
+    backend::turn::{TurnAbort, TurnEnd, TurnResult},
+    turn_sink::{PermissionDecision, TurnSink},
+};
+
+pub(super) struct Player {
+    sink: TurnSink,
+    is_repeat: bool,
+    steers: VecDeque<String>,
+}
+
+/// `Some` if the step ends the turn.
+type StepResult = Result<Option<TurnEnd>, TurnAbort>;
+
+impl Player {
+    pub(super) fn new(sink: TurnSink, is_repeat: bool) -> Self {
+        Self { sink, is_repeat, steers: VecDeque::new() }
+    }
+
+    pub(super) async fn run(mut self, steps: Vec<Step>) -> TurnResult {
+        for step in steps {
+            self.sink.check_stop()?;
+            if let Some(end) = self.play_step(step).await? {
+                return Ok(end);
+            }
+        }
+        Ok(TurnEnd::completed())
+    }
+
+    async fn play_step(&mut self, step: Step) -> StepResult {
+        match step {
+            Step::Say(say) => self.play_say(&say).await?,
+            Step::Tool(tool) => self.play_tool(&tool).await?,
+            Step::Wait(ms) => self.pause(ms).await?,
+            Step::Fail { status, kind, message } => {
+                return Ok(Some(TurnEnd { status, failure_kind: Some(kind), message: Some(message) }));
+            }
+            Step::Ask(ask) => return self.play_ask(ask).await,
+            Step::AwaitSteer { wait_ms, is_final } => return self.await_steer(wait_ms, is_final).await,
+            Step::Usage(mut usage) => {
+                usage.entry("model").or_insert_with(|| "scripted".into());
+                self.sink.emit_usage(usage).await;
+            }
+            Step::Crash { always } => self.crash(always).await?,
+            Step::Error { kind, message } => {
+                self.sink.emit(EventType::Error, &json!({"failureKind": kind, "message": message})).await;
+            }
+            Step::Custom(payload) => self.sink.emit(EventType::Custom, &payload).await,
+            Step::Emit { count, bytes } => self.play_emit(count, bytes).await?,
+        }
+        Ok(None)
+    }
+
+    /// Streams a text piece by piece, then emits it as a whole.
+    async fn play_say(&mut self, say: &SayStep) -> Result<(), TurnAbort> {
+        let message_id = self.sink.new_id("msg");
+        for (index, piece) in pieces(&say.text, say.pieces).enumerate() {
+            if index > 0 && say.every_ms > 0 {
+                self.pause(say.every_ms).await?;
+            }
+            self.sink.emit_delta(EventType::AssistantDelta, &message_id, piece).await;
+        }
+        self.sink.emit_message_with(&message_id, &say.text, say.is_final, say.ui_hints.as_ref()).await;
+        Ok(())
+    }
+
+    async fn play_tool(&mut self, tool: &ToolStep) -> Result<(), TurnAbort> {
+        let id = self.sink.new_id("tool");
+        let call = |status: &str| {
+            let mut call = Map::new();
+            call.insert("toolCallId".into(), id.clone().into());
+            call.insert("name".into(), tool.name.clone().into());
+            call.insert("method".into(), "scripted/tool".into());
+            call.insert("type".into(), "commandExecution".into());
+            call.insert("status".into(), status.into());
+            call.insert("command".into(), tool.command.clone().map_or(Value::Null, Value::from));
+            call
+        };
+        self.sink.start_tool(&call("started")).await?;
+        if tool.leave_open {
+            return Ok(());
+        }
+        if tool.wait_ms > 0 {
+            self.pause(tool.wait_ms).await?;
+        }
+        if let Some(output) = &tool.output {
+            self.sink.emit_output(&id, "stdout", output).await;
+        }
+        let mut ended = call(if tool.exit_code == 0 { "completed" } else { "failed" });
+        ended.insert("exitCode".into(), tool.exit_code.into());
+        self.sink.emit(EventType::ToolCall, &ended).await;
+        Ok(())
+    }
+
+    async fn play_ask(&mut self, ask: AskStep) -> StepResult {
+        let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
+        let request = AskPermission {
+            permission_id: self.sink.new_permission_id(),
+            title: ask.title,
+            command: Some(command_text(&ask.command)),
+            tool_call_id: None,
+            options: vec![
+                option("allow", "Allow", OptionKind::AllowOnce),
+                option("deny", "Deny", OptionKind::RejectOnce),
+            ],
+            digest: canonical_hash(&ask.command),
+            wait_ms: ask.wait_ms,
+            deadline: None,
+        };
+        let decision = self.sink.ask_permission(&request).await.decision();
+        tokio::pin!(decision);
+        let stopped = self.sink.stopped();
+        tokio::pin!(stopped);
+        let decision = loop {
+            tokio::select! {
+                biased;
+                () = &mut stopped => return Err(TurnAbort::Stopped),
+                decision = &mut decision => break decision,
+                steer = self.sink.next_steer() => self.steers.push_back(steer.accept()),
+            }
+        };
+        Ok(match decision {
+            PermissionDecision::Allowed { .. } => None,
+            PermissionDecision::Denied { .. } => {
+                Some(TurnEnd::blocked(FailureKind::PermissionDenied, format!("permission denied: {}", request.title)))
+            }
+            PermissionDecision::Cancelled => Some(TurnEnd::blocked(
+                FailureKind::Cancelled,
+                format!("the permission request was cancelled: {}", request.title),
+            )),
+        })
+    }
+
+    /// Waits for a steer, unless one is queued, and emits its text.
+    async fn await_steer(&mut self, wait_ms: u64, is_final: bool) -> StepResult {
+        let until = Instant::now() + Duration::from_millis(wait_ms);
+        while self.steers.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!("no steer arrived within {wait_ms} ms");
+                return Ok(Some(TurnEnd::blocked(FailureKind::BackendTimeout, message)));
+            }
+            self.pause_or_steer(left).await?;
+        }
+        let text = format!("steered: {}", self.steers.pop_front().unwrap_or_default());
+        self.play_say(&SayStep { text, is_final, pieces: 1, every_ms: 0, ui_hints: None }).await?;
+        Ok(None)
+    }
+
+    /// Crashes once all emitted events are durable, so that the next attempt always finds the same state.
+    async fn crash(&mut self, always: bool) -> Result<(), TurnAbort> {
+        if self.is_repeat && !always {
+            return Ok(());
+        }
+        self.sink.flush().await;
+        Err(TurnAbort::Crashed)
+    }
+
+    async fn play_emit(&mut self, count: u32, bytes: usize) -> Result<(), TurnAbort> {
+        let pad = "x".repeat(bytes);
+        for n in 0..count {
+            self.sink.check_stop()?;
+            self.sink.emit(EventType::Custom, &json!({"name": "emit", "value": {"n": n, "pad": pad}})).await;
+        }
+        Ok(())
+    }
+
+    async fn pause(&mut self, ms: u64) -> Result<(), TurnAbort> {
+        let until = Instant::now() + Duration::from_millis(ms);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.pause_or_steer(left).await?;
+        }
+    }
+
+    async fn pause_or_steer(&mut self, time: Duration) -> Result<(), TurnAbort> {
+        let stopped = self.sink.stopped();
+        tokio::select! {
+            biased;
+            () = stopped => return Err(TurnAbort::Stopped),
+            steer = self.sink.next_steer() => self.steers.push_back(steer.accept()),
+            () = sleep(time) => {}
+        }
+        Ok(())
+    }
+}
+
+/// A text in at most `count` pieces of about the same length, cut between characters.
+fn pieces(text: &str, count: u32) -> impl Iterator<Item = &str> {
+    let size = text.len().div_ceil(count.max(1) as usize).max(1);
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let piece = &rest[..rest.ceil_char_boundary(size)];
+        rest = &rest[piece.len()..];
+        Some(piece)
+    })
+}
+
+/// What would run, as displayed to people.
+fn command_text(command: &Value) -> String {
+    let text = command.as_str().map_or_else(|| command.to_string(), str::to_owned);
+    clip(&text, TOOL_COMMAND_CHARS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for text in ["", "a", "héllo wörld ✓✓✓", "0123456789"] {
+            for count in 1..20 {
+                let cut: Vec<_> = pieces(text, count).collect();
+                assert_eq!(cut.concat(), text);
+                assert!(cut.len() <= count as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A permission request that waits for its decision.
+
+use ostler_protocol::{
+    ids::PermissionId,
+    permissions::{PermissionRequest, PermissionStatus},
+};
+use tokio::{
+    sync::oneshot,
+    time::{Duration, timeout},
+};
+
+/// A permission request on its way to the server.
+pub struct PendingPermission {
+    pub permission_id: PermissionId,
+    digest: String,
+    /// `None` if the request was malformed, which counts as denied.
+    resolved: Option<oneshot::Receiver<PermissionRequest>>,
+    wait_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PermissionDecision {
+    Allowed {
+        option_id: Option<String>,
+    },
+    Denied {
+        option_id: Option<String>,
+    },
+    /// The request expired, or is no longer needed.
+    Cancelled,
+}
+
+impl PendingPermission {
+    pub(super) fn new(
+        permission_id: PermissionId,
+        digest: String,
+        resolved: Option<oneshot::Receiver<PermissionRequest>>,
+        wait_ms: u64,
+    ) -> Self {
+        Self { permission_id, digest, resolved, wait_ms }
+    }
+
+    /// Waits for the decision. A decision that does not name exactly this request and digest counts as a denial.
+    pub async fn decision(self) -> PermissionDecision {
+        let Some(resolved) = self.resolved else { return PermissionDecision::Denied { option_id: None } };
+        let Ok(Ok(resolved)) = timeout(Duration::from_millis(self.wait_ms), resolved).await else {
+            return PermissionDecision::Cancelled;
+        };
+        let same = resolved.permission_id == self.permission_id && resolved.digest.eq_ignore_ascii_case(&self.digest);
+        match resolved.status {
+            PermissionStatus::Allowed if same => PermissionDecision::Allowed { option_id: resolved.option_id },
+            PermissionStatus::Cancelled => PermissionDecision::Cancelled,
+            PermissionStatus::Denied if same => PermissionDecision::Denied { option_id: resolved.option_id },
+            _ => PermissionDecision::Denied { option_id: None },
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The state that both sides of a turn's connection share.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use ostler_protocol::{
+    FailureKind, RawJson,
+    events::EventType,
+    ids::{CommandId, PermissionId},
+    permissions::PermissionRequest,
+    runs::TerminalStatus,
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::{
+    backend::turn::TurnEnd,
+    budgets::{Meter, StopReason},
+    outbox::Outbox,
+};
+
+pub(super) struct Shared {
+    pub(super) command_id: CommandId,
+    pub(super) command: String,
+    pub(super) lease_epoch: i64,
+    state: Mutex<State>,
+    /// Notified when an event was queued.
+    pub(super) queued: Notify,
+    /// Notified when a batch was sent, or taken to be sent.
+    pub(super) moved: Notify,
+    stop: watch::Sender<Option<StopReason>>,
+}
+
+pub(super) struct State {
+    pub(super) outbox: Outbox,
+    pub(super) in_flight: bool,
+    pub(super) meter: Meter,
+    /// Permission requests without a decision.
+    pub(super) undecided: HashMap<PermissionId, oneshot::Sender<PermissionRequest>>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        command_id: CommandId,
+        lease_epoch: i64,
+        meter: Meter,
+        stop: watch::Sender<Option<StopReason>>,
+    ) -> Self {
+        Self {
+            command_id,
+            command: command_id.to_string(),
+            lease_epoch,
+            state: Mutex::new(State { outbox: Outbox::default(), in_flight: false, meter, undecided: HashMap::new() }),
+            queued: Notify::new(),
+            moved: Notify::new(),
+            stop,
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics in the middle of a change while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an event of the turn's command and counts it against the budgets.
+    pub(super) fn push(&self, event_type: EventType, payload: RawJson) {
+        let mut state = self.state();
+        let spent = state.meter.observe(event_type, &payload);
+        state.outbox.push(event_type, &self.command, payload);
+        drop(state);
+        self.queued.notify_one();
+        if let Some(spent) = spent {
+            self.stop(spent);
+        }
+    }
+
+    /// Stops the backend. Only the first reason counts.
+    pub(super) fn stop(&self, reason: StopReason) {
+        self.stop.send_if_modified(|stop| {
+            let first = stop.is_none();
+            stop.get_or_insert(reason);
+            first
+        });
+    }
+}
+
+/// The payload of the event that ends a command.
+pub(crate) fn terminal_payload(end: &TurnEnd) -> RawJson {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Payload<'a> {
+        status: TerminalStatus,
+        failure_kind: Option<FailureKind>,
+        message: Option<&'a str>,
+        source: Value,
+    }
+    let (status, failure_kind) = (end.status, end.failure_kind);
+    RawJson::of(&Payload { status, failure_kind, message: end.message.as_deref(), source: "runner".into() })
+}
