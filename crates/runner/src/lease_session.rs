@@ -20,7 +20,7 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::{backend::turn::TurnEnd, pending_commands::PendingCommands};
+use crate::{backend::turn::TurnEnd, pending_commands::PendingCommands, rules::RejectionRule};
 
 const RETRY_FIRST_MS: u64 = 50;
 const RETRY_MS_MAX: u64 = 2_000;
@@ -51,10 +51,10 @@ pub(crate) enum Refusal {
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        match (failure.kind, failure.rule_name()) {
+        match (failure.kind, RejectionRule::of(&failure)) {
             (FailureKind::RunnerLeaseConflict, _) => Self::Halt(Halt::FencedOut(failure)),
-            (_, Some("run-cancelled" | "run-terminal" | "run-cancelling")) => Self::Halt(Halt::RunEnded(failure)),
-            (_, Some("command-terminal" | "command-cancelled")) => Self::CommandEnded,
+            (_, Some(rule)) if rule.ends_run() => Self::Halt(Halt::RunEnded(failure)),
+            (_, Some(rule)) if rule.ends_command() => Self::CommandEnded,
             (FailureKind::SchemaInvalid | FailureKind::PayloadTooLarge, _) => Self::Content(failure),
             _ => Self::Halt(Halt::Failed(failure)),
         }

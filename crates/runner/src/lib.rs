@@ -18,6 +18,7 @@ mod lease_session;
 mod log_tail;
 mod outbox;
 mod pending_commands;
+mod rules;
 mod runner;
 mod session_storage;
 mod text;

@@ -17,6 +17,7 @@ use crate::{
     backend::{self, interface::Backend, turn::TurnEnd},
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseSession, retry},
+    rules::RejectionRule,
     session_storage, turn_driver,
 };
 
@@ -180,7 +181,7 @@ fn halt_outcome(halt: Halt, turns: u32) -> RunnerOutcome {
     match halt {
         Halt::RunEnded(failure) => outcome(RunnerStatus::RunEnded, turns, Some(failure)),
         // Nothing was left to do, and the server released the lease.
-        Halt::FencedOut(failure) if failure.rule_name() == Some("lease-released") => {
+        Halt::FencedOut(failure) if RejectionRule::of(&failure) == Some(RejectionRule::LeaseReleased) => {
             outcome(RunnerStatus::Idle, turns, None)
         }
         Halt::FencedOut(failure) => outcome(RunnerStatus::FencedOut, turns, Some(failure)),
