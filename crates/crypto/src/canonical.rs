@@ -1,17 +1,17 @@
-//! Canonical JSON as the mesh signs it: keys sorted by code point at every depth, no white space, nothing escaped that need
-//! not be, numbers as Python writes them. It is not RFC 8785, which sorts and writes numbers otherwise.
+//! Canonical JSON as the mesh signs it: keys sorted by code point at every depth, no white space, only necessary escapes,
+//! numbers as Python writes them. It is not RFC 8785, which sorts keys and writes numbers differently.
 
 use serde_json::{Map, Value};
 
-/// The bytes that are signed. Whole numbers beyond 64 bits have been rounded by the parser before they come here; a
-/// signature over such a one does not check out.
+/// The bytes that are signed. The parser has already rounded whole numbers beyond 64 bits, so a signature over such a
+/// number does not verify.
 pub fn json(value: &Value) -> Vec<u8> {
     let mut text = String::new();
     write(value, &mut text);
     text.into_bytes()
 }
 
-/// The same for an object without some of its fields.
+/// The bytes that are signed of an object without some of its fields.
 pub fn json_without(object: &Map<String, Value>, left_out: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut text = String::new();
     write_object(object.iter().filter(|(key, _)| !left_out(key)), &mut text);
@@ -50,7 +50,8 @@ fn write_object<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>, text:
     text.push('}');
 }
 
-/// Rust and Python print the same digits and change to exponents at the same sizes; Python's exponent has a sign and two digits.
+/// Writes a float like Python. Rust prints the same digits and switches to exponents at the same sizes, but Python's exponent
+/// has a sign and two digits.
 fn python_float(float: f64) -> String {
     let text = format!("{float:?}");
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -64,9 +65,9 @@ mod tests {
 
     use super::*;
 
-    /// What Python's `json.dumps(sort_keys=True, separators=(",", ":"), ensure_ascii=False)` printed for the same value.
+    /// The output of Python's `json.dumps(sort_keys=True, separators=(",", ":"), ensure_ascii=False)` for the same value.
     #[test]
-    fn it_writes_what_python_writes() {
+    fn output_is_the_same_as_pythons() {
         let value = json!({
             "z": [1, -2, 2.5, 1.0, 1e16, 1.5e-7, 1e15, 0.0001, 1e-5, 123456789012345678u64],
             "a": {"中": "é\u{7f}", "b": "\u{1}\"\\\n\t/", "B": null, "𝄞": true, "\u{ffff}": false},

@@ -1,9 +1,9 @@
-//! Revocation lists: made and signed by an issuer, read by whoever checks one of its certificates. An out-of-date list
-//! says nothing; whoever cannot get a newer one knows nothing about revocation.
+//! Revocation lists: signed by an issuer, read by a client that checks one of its certificates. An expired list is not used:
+//! a client that cannot get a newer one knows nothing about revocation.
 
 use std::collections::BTreeMap;
 
-use der::{Decode, asn1::Uint, pem::LineEnding};
+use der::{Decode, asn1::Uint};
 use jiff::{SignedDuration, Timestamp};
 use x509_cert::{
     certificate::Version,
@@ -20,16 +20,16 @@ use crate::{
     signed,
 };
 
-/// How long a list is good for; the mesh's client keeps one for an hour at most.
+/// How long a list is valid. The mesh's published client caches one for at most an hour.
 pub const LIST_HOURS: i64 = 24;
 pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Why a certificate was revoked, of the reasons that X.509 has.
+/// Why a certificate was revoked: the X.509 reasons that we use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     Unspecified,
     KeyCompromise,
-    /// A new key took its place.
+    /// The key was replaced by a new one.
     Superseded,
     CessationOfOperation,
 }
@@ -46,7 +46,7 @@ impl Reason {
 }
 
 impl From<CrlReason> for Reason {
-    /// Reasons that we never give say nothing to us.
+    /// Reasons that we never use are read as unspecified.
     fn from(code: CrlReason) -> Self {
         let ours = [Self::KeyCompromise, Self::Superseded, Self::CessationOfOperation];
         ours.into_iter().find(|reason| reason.code() == code).unwrap_or(Self::Unspecified)
@@ -59,7 +59,8 @@ pub struct Revocation {
     pub reason: Reason,
 }
 
-/// Signs a list. The number rises with every list of an issuer.
+/// Signs a list. The number increases with every list of an issuer.
+#[expect(clippy::expect_used, reason = "eight bytes fit an integer")]
 pub fn make<'a>(
     issuer: &Authority,
     number: u64,
@@ -70,7 +71,7 @@ pub fn make<'a>(
     let entry = |(serial, revocation): (&Serial, Revocation)| RevokedCert {
         serial_number: serial.number(),
         revocation_date: Time::from(date_time(revocation.at)),
-        // RFC 5280: a reason that says nothing is left out.
+        // RFC 5280: an unspecified reason is left out.
         crl_entry_extensions: (revocation.reason != Reason::Unspecified)
             .then(|| vec![extension(false, &revocation.reason.code())]),
     };
@@ -82,7 +83,7 @@ pub fn make<'a>(
         issuer: issuer.certificate().subject().clone(),
         this_update: Time::from(date_time(this_update)),
         next_update: Some(Time::from(date_time(next_update))),
-        // An empty list is left out, too.
+        // An empty list is left out as well.
         revoked_certificates: Some(revoked).filter(|revoked| !revoked.is_empty()),
         crl_extensions: Some(vec![
             extension(false, &authority_identifier(issuer.identifier())),
@@ -93,10 +94,10 @@ pub fn make<'a>(
 }
 
 pub fn to_pem(der: &[u8]) -> String {
-    der::pem::encode_string("X509 CRL", LineEnding::LF, der).expect("a list can be written")
+    crate::encoding::to_pem("X509 CRL", der)
 }
 
-/// A list that its issuer signed and that is in force.
+/// A list that its issuer signed and that is currently valid.
 #[derive(Clone, Debug)]
 pub struct Revocations {
     revoked: BTreeMap<Serial, Timestamp>,
@@ -104,7 +105,7 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// `None`: not a list of this issuer, not in force now, or one with extensions that must be understood and are not.
+    /// Verifies a list. `None` if it is not signed by this issuer, not currently valid, or has unknown critical extensions.
     pub fn verify(der: &[u8], issuer: &Certificate, now: Timestamp) -> Option<Self> {
         if der.len() > LIST_BYTES_MAX || !signed::is_signed_by(der, issuer.public_key()) {
             return None;
@@ -132,7 +133,7 @@ impl Revocations {
         (label == "X509 CRL").then(|| Self::verify(&der, issuer, now))?
     }
 
-    /// When it was revoked, if it was.
+    /// When the certificate was revoked. `None` if it was not.
     pub fn revoked_at(&self, serial: &Serial) -> Option<Timestamp> {
         self.revoked.get(serial).copied()
     }

@@ -1,6 +1,6 @@
-//! Messages sealed from end to end, as the mesh's published clients seal them. Two ways: with a prekey of the recipient
-//! (four agreements; a stolen identity key opens nothing old), or with the long-term keys alone (two agreements).
-//! Everything that is said beside the text is bound to it and signed. Whether a message came before is `replay`'s to know.
+//! Messages encrypted end to end, compatible with the mesh's published clients. There are two modes: with a prekey of the
+//! recipient (four key agreements; a stolen identity key opens no old message), or with the long-term keys alone (two key
+//! agreements). All metadata is bound to the text and signed. Repeated messages are detected by `replay`.
 
 use std::fmt;
 
@@ -31,17 +31,17 @@ const SHARED_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// With a prekey: what it hides stays hidden when identity keys are stolen later.
+    /// With a prekey: the text stays secret if identity keys are stolen later.
     PrekeyEcdhV2,
-    /// Without: only where the sender agreed to do without that.
+    /// Without a prekey: only if the sender accepts the loss of forward secrecy.
     LongTermKey,
 }
 
-/// What is bound to the sealed text.
+/// The metadata that is bound to the sealed text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
     pub from: String,
-    /// The recipient as the sender named it; in a copy for the sender's own devices, not the one who opens it.
+    /// The recipient as the sender named it. In a copy for the sender's own devices this is not the identity that opens it.
     pub to: String,
     pub message_id: String,
     /// Milliseconds, by the sender's clock.
@@ -56,7 +56,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The bytes that are authenticated and signed: all ten fields, a missing prekey as `null`, whatever travels.
+    /// The bytes that are authenticated and signed: all ten fields, a missing prekey as `null`, whichever fields are sent.
     fn bytes(&self) -> Vec<u8> {
         let mut fields = json!(self);
         if let Value::Object(fields) = &mut fields {
@@ -66,7 +66,7 @@ impl Bound {
     }
 }
 
-/// A sealed message as it travels. Binary fields are base64 with padding.
+/// A sealed message as it is sent. Binary fields are base64 with padding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
     #[serde(rename = "type")]
@@ -86,7 +86,7 @@ pub struct Envelope {
     pub sender_cert_fingerprint: String,
 }
 
-/// A certificate with its key: somebody who can seal and open.
+/// A certificate with its private key, which can seal and open messages.
 #[derive(Clone, Debug)]
 pub struct Identity {
     key: PrivateKey,
@@ -95,7 +95,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `None`: the key is another's, or not on the curve of agents.
+    /// `None` if the key does not belong to the certificate, or is not on P-256.
     pub fn new(key: PrivateKey, certificate: Certificate) -> Option<Self> {
         let fits = key.curve() == Curve::P256 && key.public_key() == *certificate.public_key();
         fits.then(|| Self { key, fingerprint: certificate.fingerprint(), certificate })
@@ -118,7 +118,7 @@ impl Identity {
     }
 }
 
-/// How a message is addressed, outside its envelope.
+/// The addresses of a message, outside its envelope.
 #[derive(Clone, Copy, Debug)]
 pub struct Address<'a> {
     pub from: &'a str,
@@ -126,8 +126,8 @@ pub struct Address<'a> {
     pub message_id: &'a str,
 }
 
-/// Seals a text from `sender` for whoever holds `recipient`'s key, and the prekey's if one is given. `None`: the recipient's
-/// key is not one for sealing.
+/// Seals a text from `sender` for the holder of `recipient`'s key, and of the prekey if one is given. `None` if the
+/// recipient's key cannot be used for sealing.
 pub fn seal(
     sender: &Identity,
     recipient: &Peer,
@@ -183,39 +183,39 @@ pub fn seal(
     })
 }
 
-/// Why an envelope stays shut. An attacker learns nothing from it that he does not know; it is for the log.
+/// Why an envelope could not be opened. For the log; it reveals nothing new to an attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
-    /// Another type, version or suite, or a field that is not what it should be.
+    /// An unknown type, version or suite, or a malformed field.
     Shape,
-    /// What is bound says something else than what stands beside it, or than the message around it.
+    /// The bound metadata differs from the other fields of the envelope, or from the message around it.
     Mismatch(&'static str),
-    /// It was sealed for another certificate of ours, or for somebody else.
+    /// It was sealed for another certificate.
     NotForUs,
-    /// It needs a prekey and none was given, or the other way round.
+    /// It needs a prekey and none was given, or none is needed and one was given.
     Prekey,
-    /// The sender did not sign this.
+    /// The sender did not sign it.
     Signature,
-    /// The text or what is bound to it was changed, or sealed with other keys.
+    /// The text or the bound metadata was changed, or sealed with other keys.
     Sealing,
 }
 
 impl fmt::Display for Unopened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape => f.write_str("not an envelope of a kind that we know"),
-            Self::Mismatch(field) => write!(f, "the envelope's {field} is not the message's"),
-            Self::NotForUs => f.write_str("sealed for another certificate"),
-            Self::Prekey => f.write_str("sealed with a prekey that is not there"),
-            Self::Signature => f.write_str("not signed by its sender"),
-            Self::Sealing => f.write_str("changed on the way, or sealed with other keys"),
+            Self::Shape => f.write_str("the envelope is of an unknown kind"),
+            Self::Mismatch(field) => write!(f, "the envelope's {field} differs from the message's"),
+            Self::NotForUs => f.write_str("the message was sealed for another certificate"),
+            Self::Prekey => f.write_str("the message was sealed with a prekey that is not available"),
+            Self::Signature => f.write_str("the message was not signed by its sender"),
+            Self::Sealing => f.write_str("the message was changed in transit, or sealed with other keys"),
         }
     }
 }
 
 impl std::error::Error for Unopened {}
 
-/// Opens an envelope that came from `sender` under this address. The prekey is the private half of the one it names.
+/// Opens an envelope from `sender` with these addresses. The prekey is the private half of the one that the envelope names.
 pub fn open(
     envelope: &Envelope,
     address: Address<'_>,
@@ -254,8 +254,8 @@ pub fn open(
     Ok(text)
 }
 
-/// What stands in the envelope twice must be the same twice, and must fit the message around it. The timestamp outside is
-/// the server's, and so not compared.
+/// Fields that the envelope contains twice must be equal, and must match the message around it. The timestamp of the
+/// message is the server's, so it is not compared.
 fn check_address(envelope: &Envelope, address: Address<'_>, sender: &Peer, own: &Identity) -> Result<(), Unopened> {
     let aad = &envelope.aad;
     let known = envelope.kind == TYPE && envelope.version == VERSION && envelope.suite == SUITE;
@@ -281,7 +281,7 @@ fn check_address(envelope: &Envelope, address: Address<'_>, sender: &Peer, own: 
     if aad.prekey_id != envelope.prekey_id {
         return Err(Unopened::Mismatch("prekey_id"));
     }
-    // To us, or a copy for us of what another device of ours sent.
+    // Addressed to us, or a copy of a message that another device of ours sent.
     let ours = aad.to == own.name() || aad.from == own.name();
     if !ours || aad.recipient_cert_fingerprint != own.fingerprint {
         return Err(Unopened::NotForUs);
@@ -289,7 +289,7 @@ fn check_address(envelope: &Envelope, address: Address<'_>, sender: &Peer, own: 
     Ok(())
 }
 
-/// HKDF-SHA256 without salt over the agreements, in their order.
+/// HKDF-SHA256 without salt over the key agreements, in order.
 fn message_key(
     agreements: &[(&PrivateKey, &PublicKey)],
     prekey_id: Option<&str>,

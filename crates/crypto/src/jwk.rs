@@ -1,11 +1,11 @@
-//! Keys of signed tokens, as JSON Web Keys. A key has exactly one algorithm, which follows from what it is; nothing that a
-//! token says about itself can change it.
+//! Keys of signed tokens, as JSON Web Keys. A key has exactly one algorithm, which follows from its type. The token's header
+//! cannot change it.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
 use ring::signature::{self, Ed25519KeyPair, KeyPair, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
-/// The algorithms we know, each for one kind of key.
+/// The supported algorithms, each for one type of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// RSA of 2048 to 8192 bits, PKCS#1 v1.5 with SHA-256.
@@ -17,7 +17,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// What a token signed with it says in its header; Ed25519 has two names.
+    /// Whether a token's header may use this name for the algorithm. Ed25519 has two names.
     pub fn is_named(self, name: &str) -> bool {
         match self {
             Self::Rs256 => name == "RS256",
@@ -27,7 +27,7 @@ impl Algorithm {
     }
 }
 
-/// A public key as it stands in a key set. Fields we do not need are left aside.
+/// A public key in a key set. Fields that we do not need are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Jwk {
@@ -50,7 +50,7 @@ pub struct Jwk {
     pub e: Option<String>,
 }
 
-/// A key that can check signatures.
+/// A key that can verify signatures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifyingKey {
     pub kid: String,
@@ -65,7 +65,7 @@ enum Material {
 }
 
 impl VerifyingKey {
-    /// `None`: not a key we can use. A set may hold keys for other purposes, and keys without a name.
+    /// `None` if the key cannot be used. A set may contain keys for other purposes, and keys without an id.
     pub fn of(jwk: &Jwk) -> Option<Self> {
         let kid = jwk.kid.clone().filter(|kid| !kid.is_empty())?;
         if jwk.usage.as_deref().is_some_and(|usage| usage != "sig") {
@@ -109,18 +109,18 @@ impl VerifyingKey {
     }
 }
 
-/// Our own key: Ed25519, from 32 random bytes that its owner keeps.
+/// Our own key: Ed25519, from 32 random bytes that its owner stores.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
     pub kid: String,
 }
 
 impl SigningKey {
-    /// `None`: a seed is 32 bytes.
+    /// `None` unless the seed has 32 bytes.
     pub fn from_seed(seed: &[u8]) -> Option<Self> {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok()?;
         let x = BASE64URL.encode(pair.public_key().as_ref());
-        // RFC 7638: the digest of the key's own fields, in this order, names it.
+        // RFC 7638: the key's id is the digest of its own fields, in this order.
         let canonical = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
         Some(Self { pair, kid: BASE64URL.encode(crate::sha256(canonical.as_bytes())) })
     }
@@ -148,7 +148,7 @@ mod tests {
 
     /// RFC 8037, appendix A.
     #[test]
-    fn a_key_is_named_by_its_thumbprint() {
+    fn the_id_of_a_key_is_its_thumbprint() {
         let seed = BASE64URL.decode("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A").unwrap();
         let key = SigningKey::from_seed(&seed).unwrap();
         assert_eq!(key.kid, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_we_cannot_use_are_no_keys() {
+    fn unusable_keys_are_rejected() {
         let good = SigningKey::from_seed(&[7; 32]).unwrap().jwk();
         assert!(VerifyingKey::of(&good).is_some());
         let changed = |change: fn(&mut Jwk)| {

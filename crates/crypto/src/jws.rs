@@ -1,5 +1,5 @@
-//! Signed tokens in the compact form: `header.payload.signature`. What is inside may be read before the signature is
-//! checked only to find the key; the payload is handed out by the check alone.
+//! Signed tokens in the compact form: `header.payload.signature`. Before the signature is verified, only what is needed to
+//! find the key can be read. The payload is returned by the verification only.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::jwk::{SigningKey, VerifyingKey};
 struct Header {
     alg: String,
     kid: Option<String>,
-    /// Extensions that must be understood. We understand none.
+    /// Critical extensions. We support none.
     crit: Option<serde_json::Value>,
 }
 
@@ -19,7 +19,7 @@ struct Issuer {
     iss: Option<String>,
 }
 
-/// A token whose signature nobody has checked yet.
+/// A token whose signature has not been verified.
 pub struct Unverified<'a> {
     header: Header,
     signed: &'a str,
@@ -28,7 +28,7 @@ pub struct Unverified<'a> {
 }
 
 impl<'a> Unverified<'a> {
-    /// `None`: not a token of this form, or one that asks for what we do not understand.
+    /// Parses a token. `None` if it is not in the compact form, or has critical extensions.
     pub fn parse(token: &'a str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
@@ -40,17 +40,17 @@ impl<'a> Unverified<'a> {
         Some(Self { header, signed, payload, signature })
     }
 
-    /// The key it claims to be signed with.
+    /// The id of the key that it claims to be signed with.
     pub fn kid(&self) -> Option<&str> {
         self.header.kid.as_deref()
     }
 
-    /// Who claims to have made it.
+    /// The issuer that it claims to come from.
     pub fn issuer(&self) -> Option<String> {
         serde_json::from_slice::<Issuer>(&self.payload).ok()?.iss
     }
 
-    /// The payload, if this key signed it. How that is checked is the key's to say; a header that says otherwise is refused.
+    /// The payload, if this key signed it. The key determines the algorithm; a token whose header names another is rejected.
     pub fn verify(self, key: &VerifyingKey) -> Option<Vec<u8>> {
         let named = key.algorithm().is_named(&self.header.alg) && self.header.kid.as_ref() == Some(&key.kid);
         (named && key.verifies(self.signed.as_bytes(), &self.signature)).then_some(self.payload)
@@ -58,6 +58,7 @@ impl<'a> Unverified<'a> {
 }
 
 /// Signs a payload with our own key.
+#[expect(clippy::expect_used, reason = "claims are plain data and always serialise")]
 pub fn sign(key: &SigningKey, payload: &impl Serialize) -> String {
     let header = serde_json::json!({"alg": "EdDSA", "kid": key.kid, "typ": "JWT"});
     let payload = serde_json::to_vec(payload).expect("our own types serialise");
@@ -85,20 +86,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_signed_opens_with_it_alone() {
+    fn a_token_verifies_with_its_own_key_only() {
         let ((ours, public), (_, mut other)) = (key(1), key(2));
         let payload = json!({"iss": "ostler", "sub": "usr"});
         let token = sign(&ours, &payload);
         assert_eq!(Unverified::parse(&token).unwrap().issuer().as_deref(), Some("ostler"));
         assert_eq!(opened(&token, &public), Some(payload));
         assert_eq!(opened(&token, &other), None);
-        // Another key under the same name is another key.
+        // A different key under the same id does not verify it.
         other.kid = public.kid;
         assert_eq!(opened(&token, &other), None);
     }
 
     #[test]
-    fn a_changed_token_does_not_open() {
+    fn a_changed_token_does_not_verify() {
         let (ours, public) = key(1);
         let token = sign(&ours, &json!({"sub": "me"}));
         for at in 0..token.len() {

@@ -1,6 +1,6 @@
-//! Keys on the two curves of the mesh: P-384 for authorities, P-256 for agents. The curve decides the hash. Signatures are
-//! deterministic (RFC 6979), so that nobody needs randomness to sign; a key itself is drawn from randomness that is passed in.
-//! RustCrypto holds the secrets and wipes them when dropped; ring, which is faster, checks signatures.
+//! Keys on the two curves of the mesh: P-384 for authorities, P-256 for identities. The curve determines the hash. Signatures
+//! are deterministic (RFC 6979), so signing needs no randomness; a key is generated from randomness that is passed in.
+//! RustCrypto holds the secrets and wipes them when dropped; ring, which is faster, verifies signatures.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use der::{asn1::ObjectIdentifier, pem::LineEnding};
@@ -17,14 +17,14 @@ const ECDSA_SHA384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.100
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
-    /// Agents; signs with SHA-256.
+    /// For identities; signs with SHA-256.
     P256,
-    /// Authorities and services; signs with SHA-384.
+    /// For authorities and services; signs with SHA-384.
     P384,
 }
 
 impl Curve {
-    /// How the mesh writes it.
+    /// The curve's name in the mesh's protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::P256 => "P-256",
@@ -51,7 +51,9 @@ enum Secret {
 }
 
 impl PrivateKey {
-    /// Draws a key. One draw in 2^32 is no key of the curve, so a broken source of randomness, not bad luck, ends the loop.
+    /// Generates a key. Only one random number in 2^32 is not a key of the curve, so the loop runs out only if the source of
+    /// randomness is broken.
+    #[expect(clippy::expect_used, reason = "only a broken source of randomness yields no key in so many draws")]
     pub fn generate(curve: Curve, fill: Fill<'_>) -> Self {
         const DRAWS_MAX: usize = 64;
         let mut bytes = Zeroizing::new([0; 48]);
@@ -66,7 +68,7 @@ impl PrivateKey {
         draws.take(DRAWS_MAX).flatten().next().expect("randomness that is not all zeros or all ones")
     }
 
-    /// `None`: not a scalar of this curve.
+    /// `None` if the bytes are not a scalar of this curve.
     pub fn from_scalar(curve: Curve, bytes: &[u8]) -> Option<Self> {
         Some(Self(match curve {
             Curve::P256 => Secret::P256(p256::ecdsa::SigningKey::from_slice(bytes).ok()?),
@@ -74,20 +76,21 @@ impl PrivateKey {
         }))
     }
 
-    /// Reads PKCS#8 DER. `None`: something else, or a key on another curve.
+    /// Parses PKCS#8 DER. `None` if it is malformed, or the key is on another curve.
     pub fn from_pkcs8_der(der: &[u8]) -> Option<Self> {
         let p256 = || p256::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P256(key.into()));
         let p384 = || p384::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P384(key.into()));
         p256().or_else(p384).map(Self)
     }
 
-    /// Reads `PRIVATE KEY` PEM.
+    /// Parses `PRIVATE KEY` PEM.
     pub fn from_pem(pem: &str) -> Option<Self> {
         let p256 = || p256::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P256(key.into()));
         let p384 = || p384::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P384(key.into()));
         p256().or_else(p384).map(Self)
     }
 
+    #[expect(clippy::expect_used, reason = "a valid key always encodes")]
     pub fn to_pkcs8_der(&self) -> Zeroizing<Vec<u8>> {
         let document = match &self.0 {
             Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_der(),
@@ -96,6 +99,7 @@ impl PrivateKey {
         document.expect("a key can be written").to_bytes()
     }
 
+    #[expect(clippy::expect_used, reason = "a valid key always encodes")]
     pub fn to_pem(&self) -> Zeroizing<String> {
         let pem = match &self.0 {
             Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
@@ -104,7 +108,7 @@ impl PrivateKey {
         pem.expect("a key can be written")
     }
 
-    /// Reads base64 of PKCS#8: a key as it stands in a file of ours.
+    /// Parses base64 of PKCS#8, the form in our files.
     pub fn from_base64(text: &str) -> Option<Self> {
         Self::from_pkcs8_der(&Zeroizing::new(BASE64.decode(text).ok()?))
     }
@@ -137,12 +141,12 @@ impl PrivateKey {
         }
     }
 
-    /// The same in base64, as the mesh sends signatures.
+    /// Signs and encodes the signature in base64, as the mesh sends it.
     pub fn sign_base64(&self, message: &[u8]) -> String {
         BASE64.encode(self.sign(message))
     }
 
-    /// What this key and another's public key share: 32 bytes. `None`: one of them is not on P-256, the curve of agents.
+    /// The shared secret of this key and a peer's public key: 32 bytes. `None` if one of them is not on P-256.
     pub(crate) fn agree(&self, peer: &PublicKey) -> Option<Zeroizing<[u8; 32]>> {
         let Secret::P256(key) = &self.0 else { return None };
         let peer = p256::PublicKey::from_sec1_bytes(&peer.point).ok()?;
@@ -159,7 +163,7 @@ impl std::fmt::Debug for PrivateKey {
     }
 }
 
-/// A public key: a point that is known to lie on its curve.
+/// A public key: a point that was checked to be on its curve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     curve: Curve,
@@ -168,7 +172,7 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// Reads the DER of a `SubjectPublicKeyInfo`. `None`: another kind of key, or not the one way of writing it.
+    /// Parses the DER of a `SubjectPublicKeyInfo`. `None` if it is another kind of key, or not in the canonical encoding.
     pub fn from_spki_der(der: &[u8]) -> Option<Self> {
         let p256 = || {
             let key = p256::PublicKey::from_public_key_der(der).ok()?;
@@ -181,18 +185,18 @@ impl PublicKey {
         p256().or_else(p384).filter(|key| key.to_spki_der() == der)
     }
 
-    /// Reads base64 of that, as the mesh sends keys.
+    /// Parses base64 of that DER, as the mesh sends keys.
     pub fn from_base64(text: &str) -> Option<Self> {
         Self::from_spki_der(&BASE64.decode(text).ok()?)
     }
 
-    /// Reads `PUBLIC KEY` PEM.
+    /// Parses `PUBLIC KEY` PEM.
     pub fn from_pem(pem: &str) -> Option<Self> {
         let (label, der) = der::pem::decode_vec(pem.as_bytes()).ok()?;
         (label == "PUBLIC KEY").then(|| Self::from_spki_der(&der))?
     }
 
-    /// Reads an uncompressed point on P-256.
+    /// Parses an uncompressed point on P-256.
     pub(crate) fn from_point(point: &[u8]) -> Option<Self> {
         let well_formed = point.len() == 65 && p256::PublicKey::from_sec1_bytes(point).is_ok();
         well_formed.then(|| Self { curve: Curve::P256, point: point.to_vec() })
@@ -202,6 +206,7 @@ impl PublicKey {
         &self.point
     }
 
+    #[expect(clippy::expect_used, reason = "the point was checked when the key was parsed")]
     pub fn to_spki_der(&self) -> Vec<u8> {
         let document = match self.curve {
             Curve::P256 => p256::PublicKey::from_sec1_bytes(&self.point).expect("it was read").to_public_key_der(),
@@ -215,14 +220,14 @@ impl PublicKey {
     }
 
     pub fn to_pem(&self) -> String {
-        der::pem::encode_string("PUBLIC KEY", LineEnding::LF, &self.to_spki_der()).expect("a key can be written")
+        crate::encoding::to_pem("PUBLIC KEY", &self.to_spki_der())
     }
 
     pub fn curve(&self) -> Curve {
         self.curve
     }
 
-    /// Whether this key's owner signed the message. The curve decides the hash; nothing in the message can.
+    /// Whether this key signed the message. Only the curve determines the hash.
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let algorithm = match self.curve {
             Curve::P256 => &ECDSA_P256_SHA256_ASN1,

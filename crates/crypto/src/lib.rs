@@ -1,10 +1,13 @@
-//! Bytes in, bytes out: digests, comparisons that tell an attacker nothing, signed tokens, secrets sealed for the disk; and
-//! for the mesh keys, certificates and their revocation, and messages sealed from end to end.
-//! No clock, no randomness, no I/O: what is needed of them is passed in.
+//! Bytes in, bytes out: digests, constant-time comparisons, signed tokens and secrets sealed for the disk; for the mesh
+//! keys, certificates and their revocation, and messages encrypted end to end.
+//! No clock, no randomness, no I/O: callers pass them in.
+
+#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
 pub mod canonical;
 pub mod certificates;
 pub mod crl;
+mod encoding;
 pub mod envelope;
 pub mod jwk;
 pub mod jws;
@@ -27,7 +30,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Fills a buffer with randomness fit for secrets.
+/// Fills a buffer with cryptographically secure randomness.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_means_every_byte() {
+    fn equal_compares_every_byte() {
         assert!(equal(b"token", b"token"));
         assert!(!equal(b"token", b"tokem") && !equal(b"token", b"toke"));
     }

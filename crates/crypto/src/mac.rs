@@ -1,5 +1,5 @@
-//! Message authentication: proof that a text was written by whoever holds the key. HMAC with SHA-256; what comes from
-//! outside is compared in constant time.
+//! Message authentication: proof that the holder of the key wrote a text. HMAC with SHA-256; tags are compared in constant
+//! time.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::hmac::{self, HMAC_SHA256};
@@ -13,19 +13,19 @@ impl MacKey {
         Self(hmac::Key::new(HMAC_SHA256, bytes))
     }
 
-    /// A key for one purpose, made from one that serves several.
+    /// Derives a key for one purpose from a key that serves several.
     pub fn derived(bytes: &[u8], purpose: &str) -> Self {
         Self::new(hmac::sign(&Self::new(bytes).0, purpose.as_bytes()).as_ref())
     }
 
-    /// A secret that two parties share is written as base64; the key is what the text stands for, not the text. `None`:
-    /// not base64, or too short to be a secret.
+    /// Parses a shared secret, which is written as base64. The key is the decoded bytes, not the text. `None` if it is not
+    /// base64, or too short to be a secret.
     pub fn from_base64(text: &str) -> Option<Self> {
         let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() >= SECRET_BYTES_MIN)?;
         Some(Self::new(&bytes))
     }
 
-    /// Over the bytes as they are.
+    /// Signs the bytes as they are.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         hmac::sign(&self.0, message).as_ref().to_vec()
     }
@@ -34,7 +34,7 @@ impl MacKey {
         hmac::verify(&self.0, message, tag).is_ok()
     }
 
-    /// Over the parts in their order, told apart: no other parts have the same tag.
+    /// Signs the parts in order, with their lengths, so that no other parts have the same tag.
     pub fn tag(&self, parts: &[&[u8]]) -> Vec<u8> {
         self.sign(&joined(parts))
     }
@@ -44,7 +44,7 @@ impl MacKey {
     }
 }
 
-/// How a new shared secret is written.
+/// The text of a new shared secret.
 pub fn secret_text(random: &[u8; SECRET_BYTES_MIN]) -> String {
     BASE64.encode(random)
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_good_for_its_parts_and_its_key_only() {
+    fn a_tag_verifies_with_its_parts_and_key_only() {
         let key = MacKey::new(b"key");
         let tag = key.tag(&[b"ab", b"c"]);
         assert!(key.verify(&[b"ab", b"c"], &tag));
@@ -78,7 +78,7 @@ mod tests {
 
     /// RFC 4231, test cases 2 and 6.
     #[test]
-    fn it_is_hmac_sha_256() {
+    fn tags_are_hmac_sha_256() {
         let short = MacKey::new(b"Jefe").sign(b"what do ya want for nothing?");
         assert_eq!(hex(&short), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
         let long = MacKey::from_base64(&BASE64.encode([0xaa; 131])).unwrap();

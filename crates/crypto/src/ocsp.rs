@@ -1,6 +1,6 @@
-//! Answers to "is this certificate still good?" (RFC 6960), signed by the issuer itself. There are two forms, for the
-//! published client of the mesh hashes the issuer's whole key structure where the standard hashes the key alone: each
-//! takes the other's answers for answers about somebody else.
+//! Responses to "is this certificate still valid?" (RFC 6960), signed by the issuer itself. There are two forms: the
+//! mesh's published client hashes the issuer's whole key structure, while the standard hashes the key alone. Each takes a
+//! response in the other's form for one about another issuer.
 
 use der::{
     Choice, Decode, Encode, Enumerated, Sequence,
@@ -19,13 +19,14 @@ use x509_cert::{
 use crate::{
     certificates::{Authority, Certificate, Serial, date_time},
     crl::Revocation,
+    encoding::{octets, to_der},
     signed,
 };
 
-/// How long an answer is good for; the mesh's client keeps one for a day at most.
+/// How long a response is valid. The mesh's published client caches one for at most a day.
 pub const ANSWER_HOURS: i64 = 1;
 pub const REQUEST_BYTES_MAX: usize = 4 * 1024;
-/// Certificates asked about at once.
+/// Certificates in one request.
 pub const QUESTIONS_MAX: usize = 16;
 /// RFC 9654.
 const NONCE_BYTES_MAX: usize = 128;
@@ -36,17 +37,17 @@ const NONCE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.48.1
 const SHA1_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.14.3.2.26");
 const SHA256_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.1");
 
-/// What is known of a certificate.
+/// The status of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Good,
     Revoked(Revocation),
-    /// This issuer never made it.
+    /// This issuer never issued it.
     Unknown,
 }
 
 impl Status {
-    /// How the mesh writes it beside the answer.
+    /// The status's name in the mesh's protocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -56,12 +57,12 @@ impl Status {
     }
 }
 
-/// Whose idea of an issuer's key hash.
+/// How an issuer's key is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// RFC 6960: of the key's bits.
+    /// RFC 6960: the key's bits.
     Standard,
-    /// The published client: of the key with its algorithm.
+    /// The published client: the key with its algorithm.
     MeshClient,
 }
 
@@ -80,27 +81,27 @@ impl CertId {
         Some(Self { hash_algorithm, issuer_name_hash, issuer_key_hash, serial: serial.number() })
     }
 
-    /// Whether it names a certificate of this issuer. A stranger's serial may be none that we could write.
+    /// Whether it names a certificate of this issuer. The serial in a request may be one that we could not write.
     fn is_of(&self, issuer: &Certificate, form: Form) -> bool {
         let named = (&self.issuer_name_hash, &self.issuer_key_hash);
         issuer_hashes(issuer, self.hash_algorithm.oid, form).is_some_and(|(name, key)| named == (&name, &key))
     }
 }
 
-/// How a question names an issuer: by its name and its key. `None`: not with this digest.
+/// How a request identifies an issuer: by the hashes of its name and key. `None` if the digest is unknown.
 fn issuer_hashes(issuer: &Certificate, hash: ObjectIdentifier, form: Form) -> Option<(OctetString, OctetString)> {
     let algorithm = match hash {
         SHA1_OID => &SHA1_FOR_LEGACY_USE_ONLY,
         SHA256_OID => &SHA256,
         _ => return None,
     };
-    let octets = |bytes: &[u8]| OctetString::new(digest(algorithm, bytes).as_ref()).expect("a digest is short");
+    let hashed = |bytes: &[u8]| octets(digest(algorithm, bytes).as_ref());
     let key = issuer.public_key();
     let key_hash = match form {
-        Form::Standard => octets(key.point()),
-        Form::MeshClient => octets(&key.to_spki_der()),
+        Form::Standard => hashed(key.point()),
+        Form::MeshClient => hashed(&key.to_spki_der()),
     };
-    Some((octets(&issuer.subject().to_der().expect("it was read")), key_hash))
+    Some((hashed(&to_der(issuer.subject())), key_hash))
 }
 
 #[derive(Sequence)]
@@ -175,7 +176,7 @@ struct RevokedInfo {
     reason: Option<CrlReason>,
 }
 
-/// How an answer begins; all but the first stand for no answer.
+/// The status of a response. All except the first are errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumerated)]
 #[repr(u8)]
 enum Outcome {
@@ -200,7 +201,7 @@ struct ResponseBytes {
     bytes: OctetString,
 }
 
-/// A question in the standard form.
+/// A request in the standard form.
 #[derive(Clone, Debug)]
 pub struct Request {
     certificates: Vec<CertId>,
@@ -208,32 +209,32 @@ pub struct Request {
 }
 
 impl Request {
-    /// `None`: not a request that we understand; [`malformed`] is the answer.
+    /// Parses a request. `None` if we do not support it; the response is then [`malformed`].
     pub fn read(der: &[u8]) -> Option<Self> {
         if der.len() > REQUEST_BYTES_MAX {
             return None;
         }
         let body = RequestOuter::from_der(der).ok()?.body;
         let extensions = body.extensions.unwrap_or_default();
-        let asked = body.questions.iter().flat_map(|question| question.extensions.iter().flatten());
+        let per_question = body.questions.iter().flat_map(|question| question.extensions.iter().flatten());
         let unknown = |extension: &Extension| extension.critical && extension.extn_id != NONCE;
         let nonce = extensions.iter().find(|extension| extension.extn_id == NONCE).cloned();
         let long = nonce.as_ref().is_some_and(|nonce| nonce.extn_value.as_bytes().len() > NONCE_BYTES_MAX + 4);
         let countable = (1..=QUESTIONS_MAX).contains(&body.questions.len());
-        if body.version != Version::V1 || !countable || long || asked.chain(&extensions).any(unknown) {
+        if body.version != Version::V1 || !countable || long || per_question.chain(&extensions).any(unknown) {
             return None;
         }
         let certificates = body.questions.into_iter().map(|question| question.certificate).collect();
         Some(Self { certificates, nonce })
     }
 
-    /// The certificates asked about, in their order. `None` stands for one of another issuer.
+    /// The requested certificates, in order. `None` for one of another issuer.
     pub fn serials(&self, issuer: &Certificate) -> Vec<Option<Serial>> {
         let ours = |id: &CertId| id.is_of(issuer, Form::Standard).then(|| Serial::of(&id.serial));
         self.certificates.iter().map(ours).collect()
     }
 
-    /// Answers each question, given what is known in the order of [`Self::serials`].
+    /// The response, given the statuses in the order of [`Self::serials`].
     pub fn answer(&self, issuer: &Authority, known: &[Status], now: Timestamp, next_update: Timestamp) -> Vec<u8> {
         let known = known.iter().copied().chain(std::iter::repeat(Status::Unknown));
         let answers = self.certificates.iter().cloned().zip(known);
@@ -242,7 +243,8 @@ impl Request {
     }
 }
 
-/// The answer about one certificate that the published client understands.
+/// A response about one certificate in the form of the published client.
+#[expect(clippy::expect_used, reason = "the digest is one that we know")]
 pub fn for_mesh_client(
     issuer: &Authority,
     serial: &Serial,
@@ -254,13 +256,14 @@ pub fn for_mesh_client(
     sign(issuer, vec![answer(certificate, known, now, next_update)], None, now)
 }
 
-/// "This was no request." It is not signed.
+/// The response to a malformed request. It is not signed.
 pub fn malformed() -> Vec<u8> {
     let response = Response { outcome: Outcome::MalformedRequest, bytes: None };
-    response.to_der().expect("our own types can be written")
+    to_der(&response)
 }
 
-/// What an issuer says of a certificate. `None`: it does not say, or not to this question, or not now.
+/// The status of a certificate in a response. `None` if the response is not about it, not signed by the issuer, or not
+/// currently valid.
 pub fn read(der: &[u8], form: Form, issuer: &Certificate, serial: &Serial, now: Timestamp) -> Option<Status> {
     let response = Response::from_der(der).ok()?;
     let bytes = response.bytes.filter(|bytes| response.outcome == Outcome::Successful && bytes.kind == BASIC)?;
@@ -307,7 +310,7 @@ fn sign(issuer: &Authority, answers: Vec<Answer>, nonce: Option<Extension>, now:
         answers,
         extensions: nonce.map(|nonce| vec![nonce]),
     };
-    let bytes = OctetString::new(signed::sign(&body, issuer.key())).expect("an answer is short");
+    let bytes = octets(signed::sign(&body, issuer.key()));
     let response = Response { outcome: Outcome::Successful, bytes: Some(ResponseBytes { kind: BASIC, bytes }) };
-    response.to_der().expect("our own types can be written")
+    to_der(&response)
 }

@@ -1,5 +1,5 @@
-//! Prekeys: keys that a recipient leaves with the server beforehand, signed by its identity, so that a sender can seal for
-//! it while it is away. Senders go on using old ones for a while, so their private halves are kept for some time.
+//! Prekeys: keys that a recipient uploads to the server in advance, signed by its identity key, so that a sender can seal
+//! messages for it while it is offline. Senders keep using old ones for a while, so their private halves are retained.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,15 +9,15 @@ use crate::{
     keys::{Curve, PrivateKey, PublicKey},
 };
 
-/// A sender refuses an older one.
+/// A sender rejects an older one.
 pub const PREKEY_DAYS_MAX: i64 = 30;
-/// Private halves are kept at least this long, …
+/// Private halves are retained at least this long.
 pub const PREKEY_KEPT_DAYS: i64 = 7;
-/// … and at least this many of the newest.
+/// At least this many of the newest private halves are retained.
 pub const PREKEYS_KEPT: usize = 7;
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// A prekey as it is uploaded and handed out.
+/// A prekey as uploaded and downloaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prekey {
     pub prekey_id: String,
@@ -25,7 +25,7 @@ pub struct Prekey {
     pub signature: String,
     /// Milliseconds.
     pub created_at: i64,
-    /// Of the certificate whose key signed it.
+    /// Fingerprint of the certificate whose key signed it.
     pub cert_fingerprint: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device_id: String,
@@ -45,7 +45,7 @@ impl Prekey {
         }
     }
 
-    /// The key to seal with. `None`: its owner did not sign this one, or did so with another certificate.
+    /// The key to seal with. `None` if the owner did not sign it, or signed it with another certificate.
     pub fn verify(&self, owner: &Peer) -> Option<PublicKey> {
         let certificate = owner.certificate();
         let text = signed_text(&self.prekey_id, &self.public_key, self.created_at);
@@ -55,7 +55,7 @@ impl Prekey {
         (signed && fits).then_some(key)
     }
 
-    /// A sender does not use one that is older than this, or from the future.
+    /// Whether a sender may use it: it is neither too old nor from the future.
     pub fn is_fresh(&self, now_ms: i64) -> bool {
         let age = now_ms.saturating_sub(self.created_at);
         (-crate::replay::WINDOW_MS..=PREKEY_DAYS_MAX * DAY_MS).contains(&age)
@@ -66,7 +66,8 @@ fn signed_text(prekey_id: &str, public_key: &str, created_at: i64) -> String {
     format!("{prekey_id}|{public_key}|{created_at}")
 }
 
-/// Which of our private halves may go, given when each was made: those that are neither young nor among the newest.
+/// The indices of private halves that may be deleted, given their creation times: those that are neither recent nor among
+/// the newest.
 pub fn outdated(created_at_ms: &[i64], now_ms: i64) -> Vec<usize> {
     let mut newest_first: Vec<usize> = (0..created_at_ms.len()).collect();
     newest_first.sort_by_key(|&index| std::cmp::Reverse(created_at_ms[index]));

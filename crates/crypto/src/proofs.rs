@@ -1,5 +1,5 @@
-//! The texts that holders of keys sign to prove themselves: at login, for a new certificate, and under single operations.
-//! Each is put together from what travelled, character by character: a time that is parsed and printed again is another text.
+//! The texts that holders of keys sign to prove possession: at login, for a new certificate, and for single operations.
+//! Each is built from the transmitted characters: a time that is parsed and printed again may differ.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
@@ -7,27 +7,27 @@ use serde_json::{Map, Value};
 
 use crate::{canonical, envelope::Identity, keys::PublicKey, sha256};
 
-/// What an agent signs to log in: the server's nonce and its own time, as sent.
+/// What an identity signs to log in: the server's nonce and its own time, as sent.
 pub fn login(nonce: &str, client_time: &str) -> Vec<u8> {
     format!("{nonce}:{client_time}").into_bytes()
 }
 
-/// What an agent signs to have its certificate renewed.
+/// What an identity signs to renew its certificate.
 pub fn renewal(nonce: &str) -> Vec<u8> {
     nonce.as_bytes().to_vec()
 }
 
-/// What an agent signs with its old key to have a new one certified: the nonce, followed by the new key as sent.
+/// What an identity signs with its old key to get a new key certified: the nonce, followed by the new key as sent.
 pub fn rekey(nonce: &str, new_public_key: &str) -> Vec<u8> {
     format!("{nonce}{new_public_key}").into_bytes()
 }
 
-/// A nonce of a few random bytes as the mesh writes them.
+/// The text of a nonce, from random bytes.
 pub fn nonce(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
-/// The signature under one operation, sent as `client_signature` among its parameters.
+/// The signature of one operation, sent as `client_signature` in its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationSignature {
     pub aid: String,

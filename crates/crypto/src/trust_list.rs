@@ -1,5 +1,5 @@
-//! The list of trusted roots, signed by an authority whose key is pinned beforehand. A key that travels in the list proves
-//! nothing and is not looked at: whoever forges the list forges that too.
+//! The list of trusted roots, signed by an authority whose key is pinned in advance. A key inside the list proves nothing and
+//! is ignored: a forger of the list would replace it as well.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 const SIGNATURE: &str = "authority_signature";
-/// How far ahead of ours the clock of the list's maker may be.
+/// How far the clock of the list's issuer may be ahead of ours.
 pub const AHEAD_SECONDS_MAX: i64 = 300;
 pub const ROOTS_MAX: usize = 256;
 
@@ -31,9 +31,9 @@ pub struct Root {
     #[serde(default)]
     pub organization: String,
     pub certificate: String,
-    /// Of the certificate's DER, in hexadecimal.
+    /// Digest of the certificate's DER, in hexadecimal.
     pub fingerprint_sha256: String,
-    /// Only `active` ones are trusted.
+    /// Only `active` roots are trusted.
     pub status: String,
     #[serde(default)]
     pub crl_url: String,
@@ -56,7 +56,7 @@ impl Root {
     }
 }
 
-/// Signs a list. The version rises with every change.
+/// Signs a list. The version increases with every change.
 pub fn sign(
     authority: &PrivateKey,
     version: u64,
@@ -75,49 +75,49 @@ pub fn sign(
     list
 }
 
-/// A list that was believed.
+/// A list that was verified.
 #[derive(Clone, Debug)]
 pub struct TrustList {
     pub version: u64,
     pub next_update: Timestamp,
-    /// The active ones.
+    /// The active roots.
     pub roots: Vec<Certificate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum TrustListError {
     Unsigned,
     Signature,
-    /// A field is missing or is not what it should be.
+    /// A field is missing or malformed.
     Shape,
-    /// Made in the future, or due before it was made.
+    /// Issued in the future, or due before it was issued.
     Dates,
-    /// It is past the time at which a newer one was promised.
+    /// The time of the next update has passed.
     Outdated,
-    /// Older than the one we have.
+    /// Older than the list that we have.
     Rollback,
-    /// An active root is no authority signed by itself and in force, or not the one that the list names.
+    /// An active root is not a valid self-signed authority, or not the one that the list names.
     Root,
-    /// It leaves nobody to trust.
+    /// The list has no active root.
     Empty,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for TrustListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unsigned => "the list is not signed",
             Self::Signature => "the list was not signed by the pinned authority",
             Self::Shape => "the list lacks a field, or has one of another type",
-            Self::Dates => "the list's dates make no sense",
-            Self::Outdated => "the list should have been replaced by now",
+            Self::Dates => "the list's dates contradict each other",
+            Self::Outdated => "the list has expired",
             Self::Rollback => "the list is older than the one we have",
-            Self::Root => "the list names a root that cannot be one",
+            Self::Root => "the list names an invalid root",
             Self::Empty => "the list has no active root",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for TrustListError {}
 
 #[derive(Deserialize)]
 struct Fields {
@@ -127,36 +127,37 @@ struct Fields {
     root_cas: Vec<Root>,
 }
 
-/// Believes a list if the pinned key signed it. `known` is the version that we have.
+/// Verifies that the pinned key signed a list. `known` is the version that we have.
 pub fn verify(
     list: &Map<String, Value>,
     pinned: &PublicKey,
     known: Option<u64>,
     now: Timestamp,
-) -> Result<TrustList, Refused> {
-    let signature = list.get(SIGNATURE).and_then(Value::as_str).ok_or(Refused::Unsigned)?;
-    let signature = decode(signature.trim()).ok_or(Refused::Signature)?;
+) -> Result<TrustList, TrustListError> {
+    let signature = list.get(SIGNATURE).and_then(Value::as_str).ok_or(TrustListError::Unsigned)?;
+    let signature = decode(signature.trim()).ok_or(TrustListError::Signature)?;
     if !pinned.verifies(&signed_bytes(list), &signature) {
-        return Err(Refused::Signature);
+        return Err(TrustListError::Signature);
     }
-    let fields = Fields::deserialize(Value::Object(list.clone())).map_err(|_| Refused::Shape)?;
+    let fields = Fields::deserialize(Value::Object(list.clone())).map_err(|_| TrustListError::Shape)?;
     if fields.root_cas.len() > ROOTS_MAX {
-        return Err(Refused::Shape);
+        return Err(TrustListError::Shape);
     }
     let ahead = fields.issued_at.as_second().saturating_sub(now.as_second());
     if fields.next_update < fields.issued_at || ahead > AHEAD_SECONDS_MAX {
-        return Err(Refused::Dates);
+        return Err(TrustListError::Dates);
     }
     if now > fields.next_update {
-        return Err(Refused::Outdated);
+        return Err(TrustListError::Outdated);
     }
     if known.is_some_and(|known| fields.version < known) {
-        return Err(Refused::Rollback);
+        return Err(TrustListError::Rollback);
     }
     let active = fields.root_cas.iter().filter(|root| root.status == "active");
-    let roots: Vec<Certificate> = active.map(|root| check(root, now)).collect::<Option<_>>().ok_or(Refused::Root)?;
+    let roots: Vec<Certificate> =
+        active.map(|root| check(root, now)).collect::<Option<_>>().ok_or(TrustListError::Root)?;
     if roots.is_empty() {
-        return Err(Refused::Empty);
+        return Err(TrustListError::Empty);
     }
     Ok(TrustList { version: fields.version, next_update: fields.next_update, roots })
 }

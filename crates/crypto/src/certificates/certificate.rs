@@ -1,28 +1,21 @@
-//! X.509 certificates of the mesh: root, registry, issuer, and under it services and agents. This file reads them;
-//! `issue` makes them, `verify` decides whom to believe. A certificate's name is its subject's common name.
-
-pub(crate) mod issue;
-mod verify;
+//! Certificates and serial numbers, parsed and written. Nothing here decides whether to trust them.
 
 use std::{fmt, str::FromStr};
 
-use der::{Decode, Encode, pem::LineEnding};
+use der::{Decode, Encode};
 use jiff::{SignedDuration, Timestamp};
 use x509_cert::{certificate::Version, ext::pkix::SubjectKeyIdentifier, serial_number::SerialNumber};
 
-pub use issue::{Authority, Kind};
-pub use verify::{Chain, Fault, FaultKind, Peer};
+use crate::{Fill, encoding::to_pem, keys::PublicKey, sha256};
 
-use crate::{Fill, keys::PublicKey, sha256};
-
-/// A longer one is none of ours: keys and names here are short.
+/// A longer certificate is rejected: keys and names of the mesh are short.
 pub const CERTIFICATE_BYTES_MAX: usize = 8 * 1024;
-/// How long after its end a certificate can still be renewed by its key.
+/// How long after its expiry a certificate can still be renewed by its key.
 pub const RENEWAL_GRACE_DAYS: i64 = 90;
-/// How far a certificate's beginning lies before its making, for clocks that are a little behind.
+/// How far a certificate's validity starts before it is issued, for clocks that are slightly behind.
 pub const CLOCK_SKEW_SECONDS: i64 = 300;
 
-/// A certificate that could be read. Nobody has checked who signed it.
+/// A certificate that could be parsed. Its signature has not been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
     der: Vec<u8>,
@@ -32,7 +25,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// `None`: no certificate of version 3 with a name and a key of ours.
+    /// Parses a certificate. `None` if it is not of version 3, or its name or key is of a kind that the mesh does not use.
     pub fn from_der(der: &[u8]) -> Option<Self> {
         if der.len() > CERTIFICATE_BYTES_MAX {
             return None;
@@ -48,14 +41,14 @@ impl Certificate {
         Some(Self { der: der.to_vec(), parsed, key, name })
     }
 
-    /// Reads exactly one certificate.
+    /// Parses exactly one certificate.
     pub fn from_pem(pem: &str) -> Option<Self> {
         let mut all = Self::list_from_pem(pem)?;
         let certificate = all.pop()?;
         all.is_empty().then_some(certificate)
     }
 
-    /// Reads certificates one after the other. `None`: one of them cannot be read, or there are too many.
+    /// Parses a list of certificates. `None` if one of them cannot be parsed, or there are too many.
     pub fn list_from_pem(pem: &str) -> Option<Vec<Self>> {
         const CERTIFICATES_MAX: usize = 64;
         const END: &str = "-----END CERTIFICATE-----";
@@ -71,14 +64,14 @@ impl Certificate {
     }
 
     pub fn to_pem(&self) -> String {
-        der::pem::encode_string("CERTIFICATE", LineEnding::LF, &self.der).expect("a certificate can be written")
+        to_pem("CERTIFICATE", &self.der)
     }
 
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// `sha256:` and the digest of the whole certificate: how the mesh names a version of it.
+    /// `sha256:` and the digest of the whole certificate, by which the mesh identifies it.
     pub fn fingerprint(&self) -> String {
         format!("sha256:{}", crate::hex(&sha256(&self.der)))
     }
@@ -107,13 +100,13 @@ impl Certificate {
         self.not_before() <= now && now <= self.not_after()
     }
 
-    /// Past half its life a certificate is renewed at the next login.
+    /// Whether the certificate is past half its validity, so that the next login renews it.
     pub fn is_due_for_renewal(&self, now: Timestamp) -> bool {
         let life = self.not_after().duration_since(self.not_before());
         now.duration_since(self.not_before()) > life / 2
     }
 
-    /// Whether its key may still ask for the next one: until some time after its end.
+    /// Whether its key may still request a new certificate, which it may until some time after the expiry.
     pub fn can_be_renewed(&self, now: Timestamp) -> bool {
         let grace = SignedDuration::from_hours(24 * RENEWAL_GRACE_DAYS);
         self.not_before() <= now && now.duration_since(self.not_after()) <= grace
@@ -135,7 +128,7 @@ impl Certificate {
 
 pub(crate) fn timestamp(time: x509_cert::time::Time) -> Timestamp {
     let seconds = time.to_unix_duration().as_secs();
-    // DER dates end with the year 9999, as ours do.
+    // Dates in DER end with the year 9999, like ours.
     i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or(Timestamp::MAX)
 }
 
@@ -145,12 +138,12 @@ pub(crate) fn date_time(time: Timestamp) -> der::DateTime {
     der::DateTime::from_unix_duration(since_epoch).unwrap_or(der::DateTime::INFINITY)
 }
 
-/// A certificate's number, unique under its issuer. Written in lower-case hexadecimal without leading zeros.
+/// A certificate's serial number, unique under its issuer. Written in lower-case hexadecimal without leading zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Serial(Vec<u8>);
 
 impl Serial {
-    /// 127 random bits: positive, and nobody can guess it.
+    /// 127 random bits: positive, and impossible to guess.
     pub fn random(fill: Fill<'_>) -> Self {
         let mut bytes = [0; 16];
         fill(&mut bytes);
@@ -162,6 +155,7 @@ impl Serial {
         Self(number.as_bytes().to_vec())
     }
 
+    #[expect(clippy::expect_used, reason = "serial numbers of ours are short")]
     pub(crate) fn number(&self) -> SerialNumber {
         SerialNumber::new(&self.0).expect("a serial is short")
     }
@@ -174,7 +168,7 @@ impl fmt::Display for Serial {
     }
 }
 
-/// The text is no serial.
+/// The text is not a serial number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotASerial;
 
@@ -195,7 +189,7 @@ impl FromStr for Serial {
         if bytes.is_empty() {
             bytes.push(0);
         }
-        // A number whose highest bit is set would be written with 21 bytes.
+        // A number whose highest bit is set would take 21 bytes.
         SerialNumber::<x509_cert::certificate::Rfc5280>::new(&bytes).map_err(|_| NotASerial)?;
         Ok(Self(bytes))
     }

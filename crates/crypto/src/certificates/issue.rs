@@ -1,9 +1,9 @@
-//! Making certificates. An authority never makes one that outlives it, that its own path length forbids, or that lies
-//! outside its domain: what it makes is what `verify` believes.
+//! Issues certificates. An authority never issues one that outlives it, that its own path length forbids, or that is outside
+//! its domain: `verify` accepts whatever it issues.
 
 use der::{
     Decode, Encode, Sequence,
-    asn1::{Any, Ia5String, ObjectIdentifier, OctetString, Utf8StringRef},
+    asn1::{Any, Ia5String, ObjectIdentifier, Utf8StringRef},
     oid::AssociatedOid,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -23,31 +23,32 @@ use x509_cert::{
     time::{Time, Validity},
 };
 
-use super::{CLOCK_SKEW_SECONDS, Certificate, Serial, date_time};
+use super::certificate::{CLOCK_SKEW_SECONDS, Certificate, Serial, date_time};
 use crate::{
+    encoding::{octets, to_der},
     keys::{Curve, PrivateKey, PublicKey},
     sha256, signed,
 };
 
 const DAY_HOURS: i64 = 24;
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The anchor of trust; signs registries.
+    /// The trust anchor; signs registries.
     Root,
     /// Signs issuers.
     Registry,
-    /// Named by its domain; signs services and agents.
+    /// Named by its domain; signs services and identities.
     Issuer,
     /// A service of the domain, such as `auth.{domain}`.
     Service,
-    /// A person's or program's name in the mesh.
+    /// An identity of the mesh: the name of a person or program.
     Agent,
 }
 
 impl Kind {
-    /// How many authorities may stand below one of this kind. `None`: it is no authority.
+    /// How many authorities may be below one of this kind. `None` if it is not an authority.
     pub(crate) fn path_length(self) -> Option<u8> {
         match self {
             Self::Root => Some(2),
@@ -57,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// How long one is made for.
+    /// The validity of a new certificate.
     pub fn life(self) -> SignedDuration {
         let days = match self {
             Self::Root => 30 * 365,
@@ -69,7 +70,7 @@ impl Kind {
         SignedDuration::from_hours(days * DAY_HOURS)
     }
 
-    /// The curve of its key. Agents need P-256 for sealing.
+    /// The curve of its key. Identities need P-256 for sealing.
     pub fn curve(self) -> Curve {
         match self {
             Self::Agent => Curve::P256,
@@ -77,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Who signs it. `None`: itself.
+    /// The kind of authority that signs it. `None` if it signs itself.
     fn signer(self) -> Option<Kind> {
         match self {
             Self::Root => None,
@@ -89,7 +90,7 @@ impl Kind {
 
     fn usages(self) -> KeyUsage {
         KeyUsage(match self {
-            // An issuer answers OCSP itself, so its key signs more than certificates and lists.
+            // An issuer signs OCSP responses itself, so its key signs more than certificates and lists.
             Self::Root | Self::Registry | Self::Issuer => {
                 KeyUsages::DigitalSignature | KeyUsages::KeyCertSign | KeyUsages::CRLSign
             }
@@ -99,7 +100,7 @@ impl Kind {
     }
 }
 
-/// `x509_cert::TbsCertificate`, whose fields can be read but not set.
+/// The same as `x509_cert::TbsCertificate`, whose fields can be read but not set.
 #[derive(Sequence)]
 struct Body {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]
@@ -114,7 +115,7 @@ struct Body {
     extensions: Vec<Extension>,
 }
 
-/// A certificate with its key, that may sign others.
+/// A certificate with its key, which may sign others.
 #[derive(Clone, Debug)]
 pub struct Authority {
     kind: Kind,
@@ -123,7 +124,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Takes up an authority that was made before. `None`: the key is another's or on another curve than its kind's, or the
+    /// Loads an existing authority. `None` if the key does not belong to the certificate or is on the wrong curve, or the
     /// certificate is of another kind.
     pub fn new(kind: Kind, key: PrivateKey, certificate: Certificate) -> Option<Self> {
         let (_, constraints) = certificate.body().get_extension::<BasicConstraints>().ok()??;
@@ -132,7 +133,8 @@ impl Authority {
         (fits && key.public_key() == *certificate.public_key()).then_some(Self { kind, key, certificate })
     }
 
-    /// Makes a root, signed by itself.
+    /// Creates a self-signed root.
+    #[expect(clippy::expect_used, reason = "a certificate that was just signed can be parsed")]
     pub fn root(name: &str, key: PrivateKey, serial: &Serial, now: Timestamp) -> Self {
         let public = key.public_key();
         let subject = common_name(name);
@@ -143,7 +145,7 @@ impl Authority {
         Self { kind: Kind::Root, key, certificate }
     }
 
-    /// Makes a certificate. `None`: this authority does not make such ones, or not with such a key or name.
+    /// Issues a certificate. `None` if this authority may not issue this kind, or not with this key or name.
     pub fn issue(
         &self,
         kind: Kind,
@@ -153,7 +155,7 @@ impl Authority {
         now: Timestamp,
     ) -> Option<Certificate> {
         let within = match kind {
-            // One label before the domain: an issuer speaks for no other.
+            // One label before the domain: an issuer is responsible for its own domain only.
             Kind::Service | Kind::Agent => {
                 name.split_once('.').is_some_and(|(_, domain)| domain == self.certificate.name())
             }
@@ -181,9 +183,10 @@ impl Authority {
     }
 }
 
-/// A common name may be as long as a name in the DNS, which it is; X.520's 64 characters are too few for some.
+/// A common name is a DNS name and may be as long as one. The 64 characters of X.520 are too few for some.
 const NAME_BYTES_MAX: usize = 255;
 
+#[expect(clippy::expect_used, reason = "a valid key always encodes")]
 fn body(
     kind: Kind,
     issuer: (Name, Vec<u8>),
@@ -208,8 +211,8 @@ fn body(
     }
 }
 
+#[expect(clippy::expect_used, reason = "every subject of ours has a common name")]
 fn extensions(kind: Kind, subject: &Name, issuer_identifier: Vec<u8>, identifier: Vec<u8>) -> Vec<Extension> {
-    let octets = |bytes| OctetString::new(bytes).expect("a digest is short");
     let constraints = BasicConstraints { ca: kind.path_length().is_some(), path_len_constraint: kind.path_length() };
     let mut extensions = vec![
         extension(true, &constraints),
@@ -218,7 +221,7 @@ fn extensions(kind: Kind, subject: &Name, issuer_identifier: Vec<u8>, identifier
         extension(false, &authority_identifier(issuer_identifier)),
     ];
     if kind.path_length().is_none() {
-        // Where other software looks for names.
+        // Other software reads names from here.
         let name = subject.common_name().ok().flatten().expect("we name every subject");
         if let Ok(name) = Ia5String::new(name.value().as_ref()) {
             extensions.push(extension(false, &SubjectAltName(vec![GeneralName::DnsName(name)])));
@@ -228,10 +231,10 @@ fn extensions(kind: Kind, subject: &Name, issuer_identifier: Vec<u8>, identifier
 }
 
 pub(crate) fn extension<T: AssociatedOid + Encode>(critical: bool, content: &T) -> Extension {
-    let der = content.to_der().expect("our own extensions can be written");
-    Extension { extn_id: T::OID, critical, extn_value: OctetString::new(der).expect("an extension is short") }
+    Extension { extn_id: T::OID, critical, extn_value: octets(to_der(content)) }
 }
 
+#[expect(clippy::expect_used, reason = "a short name always encodes")]
 fn common_name(name: &str) -> Name {
     const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
     let value = Utf8StringRef::new(name).and_then(|name| Any::encode_from(&name)).expect("a name is short");
@@ -241,11 +244,11 @@ fn common_name(name: &str) -> Name {
 }
 
 pub(crate) fn authority_identifier(identifier: Vec<u8>) -> AuthorityKeyIdentifier {
-    let identifier = OctetString::new(identifier).expect("a digest is short");
+    let identifier = octets(identifier);
     AuthorityKeyIdentifier { key_identifier: Some(identifier), ..Default::default() }
 }
 
-/// RFC 7093, method 1: the first 160 bits of the digest of the key.
+/// RFC 7093, method 1: the first 160 bits of the key's digest.
 fn key_identifier(key: &PublicKey) -> Vec<u8> {
     sha256(key.point())[..20].to_vec()
 }

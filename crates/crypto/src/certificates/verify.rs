@@ -1,5 +1,5 @@
-//! Whom to believe. Stricter than the mesh's published client, which looks at names, dates and signatures only: here
-//! path lengths, key usages, unknown critical extensions, key identifiers and the issuer's domain count as well.
+//! Verifies certificates. Stricter than the mesh's published client, which checks names, dates and signatures only: path
+//! lengths, key usages, unknown critical extensions, key identifiers and the issuer's domain are checked here as well.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use der::oid::AssociatedOid;
 use jiff::Timestamp;
 use x509_cert::ext::pkix::{AuthorityKeyIdentifier, BasicConstraints, KeyUsage, SubjectAltName, SubjectKeyIdentifier};
 
-use super::Certificate;
+use super::certificate::Certificate;
 use crate::{keys::Curve, signed};
 
 /// Issuer, registry, root.
 pub const AUTHORITIES_MAX: usize = 3;
 
-/// Why a certificate is not believed, and which one.
+/// Why a certificate is not trusted, and which one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub certificate: String,
@@ -24,23 +24,23 @@ pub struct Fault {
 pub enum FaultKind {
     /// No authorities, or too many.
     ChainLength,
-    /// The chain's last certificate is none of the trusted roots, byte for byte.
+    /// The chain's last certificate is not identical to a trusted root.
     Untrusted,
     NotYetValid,
     Expired,
-    /// It was signed by somebody of another name or key.
+    /// It was signed by an authority with another name or key.
     IssuerMismatch,
     Signature,
-    /// It signs certificates and must not.
+    /// It signs certificates although it is not an authority.
     NotAnAuthority,
-    /// More authorities stand below it than it allows.
+    /// There are more authorities below it than it allows.
     PathTooLong,
     KeyUsage,
-    /// Its key is on a curve that is not for its purpose.
+    /// Its key is on the wrong curve for its purpose.
     KeyKind,
-    /// An extension that must be understood, and is not; or one given twice.
+    /// An unknown critical extension, or an extension that is given twice.
     Extension,
-    /// It bears another name than the one asked for, or one outside its issuer's domain.
+    /// It has another name than the expected one, or a name outside its issuer's domain.
     Name,
 }
 
@@ -51,14 +51,14 @@ impl fmt::Display for Fault {
             FaultKind::Untrusted => "is not the root that is trusted here",
             FaultKind::NotYetValid => "is not valid yet",
             FaultKind::Expired => "has expired",
-            FaultKind::IssuerMismatch => "was issued by somebody else",
-            FaultKind::Signature => "has a signature that does not check out",
+            FaultKind::IssuerMismatch => "was issued by another authority",
+            FaultKind::Signature => "has an invalid signature",
             FaultKind::NotAnAuthority => "may not sign certificates",
             FaultKind::PathTooLong => "allows fewer authorities below it",
             FaultKind::KeyUsage => "has a key that may not be used for this",
-            FaultKind::KeyKind => "has a key on another curve than it needs",
+            FaultKind::KeyKind => "has a key on the wrong curve",
             FaultKind::Extension => "has an extension that is unknown or given twice",
-            FaultKind::Name => "bears a name that does not belong here",
+            FaultKind::Name => "has a name that does not belong here",
         };
         write!(f, "the certificate of {:?} {what}", self.certificate)
     }
@@ -71,7 +71,7 @@ impl std::error::Error for Fault {}
 pub struct Chain(Vec<Certificate>);
 
 impl Chain {
-    /// Issuer first, root last.
+    /// Verifies a chain. The issuer comes first, the root last.
     pub fn verify(authorities: Vec<Certificate>, trusted: &[Certificate], now: Timestamp) -> Result<Self, Fault> {
         let Some(root) = authorities.last().filter(|_| authorities.len() <= AUTHORITIES_MAX) else {
             let certificate = authorities.first().map_or_else(String::new, |issuer| issuer.name.clone());
@@ -96,12 +96,13 @@ impl Chain {
         &self.0[self.0.len() - 1]
     }
 
-    /// All of it, issuer first, root last: what `/pki/chain` serves.
+    /// The whole chain, issuer first, root last, as `/pki/chain` serves it.
     pub fn to_pem(&self) -> String {
         self.0.iter().map(Certificate::to_pem).collect()
     }
 
-    /// Whether a certificate is that of the agent with this name. Revocation is asked elsewhere ([`crate::crl`], [`crate::ocsp`]).
+    /// Verifies that a certificate belongs to the identity with this name. Does not check revocation; see [`crate::crl`] and
+    /// [`crate::ocsp`].
     pub fn verify_agent(&self, certificate: Certificate, name: &str, now: Timestamp) -> Result<Peer, Fault> {
         self.verify_end(&certificate, name, now)?;
         if certificate.key.curve() != Curve::P256 {
@@ -110,13 +111,13 @@ impl Chain {
         Ok(Peer(certificate))
     }
 
-    /// The same for a service, such as the one that logs agents in.
+    /// Verifies the certificate of a service, such as the one for logins.
     pub fn verify_service(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
         self.verify_end(certificate, name, now)
     }
 
     fn verify_end(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
-        // Authorities go out of date as well, while a chain is kept.
+        // Authorities of a cached chain may expire as well.
         for authority in &self.0 {
             check_dates(authority, now)?;
         }
@@ -137,12 +138,12 @@ impl Chain {
     }
 }
 
-/// An agent's certificate that may be believed: checked by a [`Chain`], or known to the caller beforehand.
+/// The certificate of a trusted identity: verified by a [`Chain`], or known to the caller in advance.
 #[derive(Clone, Debug)]
 pub struct Peer(Certificate);
 
 impl Peer {
-    /// Takes a certificate whose fingerprint was compared by other means.
+    /// Trusts a certificate whose fingerprint was verified by other means.
     pub fn pinned(certificate: Certificate) -> Self {
         Self(certificate)
     }
@@ -153,7 +154,7 @@ impl Peer {
 }
 
 impl Certificate {
-    /// An authority that signed itself.
+    /// Whether it is a self-signed authority.
     pub fn is_root(&self) -> bool {
         let authority = extension::<BasicConstraints>(self).is_ok_and(|found| found.is_some_and(|found| found.ca));
         authority && check_extensions(self).is_ok() && check_signed(self, self).is_ok()
@@ -204,7 +205,7 @@ fn check_signed(certificate: &Certificate, issuer: &Certificate) -> Result<(), F
     Ok(())
 }
 
-/// Each at most once, and every critical one known to us.
+/// Checks that each extension occurs at most once, and that every critical one is known.
 fn check_extensions(certificate: &Certificate) -> Result<(), Fault> {
     const KNOWN: [der::asn1::ObjectIdentifier; 5] = [
         BasicConstraints::OID,

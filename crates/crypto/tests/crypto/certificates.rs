@@ -6,12 +6,12 @@ use ostler_crypto::{
 };
 use proptest::prelude::*;
 
-use crate::scene::{Domain, known, now};
+use crate::fixture::{Domain, known, now};
 
 const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-fn kind<T: std::fmt::Debug>(answer: Result<T, Fault>) -> FaultKind {
-    answer.unwrap_err().kind
+fn kind<T: std::fmt::Debug>(result: Result<T, Fault>) -> FaultKind {
+    result.unwrap_err().kind
 }
 
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
@@ -19,7 +19,7 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
 }
 
 #[test]
-fn a_domain_vouches_for_its_agents_and_services() {
+fn a_domains_identities_and_services_are_trusted() {
     let mut domain = Domain::new(1);
     let alice = domain.agent("alice.probe.test");
     let chain = domain.chain();
@@ -31,7 +31,7 @@ fn a_domain_vouches_for_its_agents_and_services() {
 }
 
 #[test]
-fn a_certificate_is_believed_under_its_own_name_only() {
+fn a_certificate_is_trusted_under_its_own_name_only() {
     let mut domain = Domain::new(1);
     let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
     for name in ["bobby.probe.test", "alice.other.test", "ALICE.probe.test", "alice", "alice.probe.test.", ""] {
@@ -40,7 +40,7 @@ fn a_certificate_is_believed_under_its_own_name_only() {
 }
 
 #[test]
-fn an_issuer_speaks_for_no_other_domain() {
+fn an_issuer_cannot_certify_another_domain() {
     let mut domain = Domain::new(1);
     let (key, serial) = (domain.key(Curve::P256).public_key(), domain.serial());
     let issue = |name: &str| domain.issuer.issue(Kind::Agent, name, &key, &serial, now());
@@ -48,7 +48,7 @@ fn an_issuer_speaks_for_no_other_domain() {
     for name in ["alice.other.test", "alice.sub.probe.test", "alice", "probe.test", ""] {
         assert!(issue(name).is_none(), "{name}");
     }
-    // Nor is it believed when another issuer under the same registry signs such a name.
+    // Such a name is not trusted either if another issuer under the same registry signs it.
     let key = domain.key(Curve::P384);
     let other = domain.registry.issue(Kind::Issuer, "other.test", &key.public_key(), &serial, now()).unwrap();
     let mut authorities = domain.authorities();
@@ -63,16 +63,16 @@ fn an_issuer_speaks_for_no_other_domain() {
 }
 
 #[test]
-fn only_the_trusted_root_byte_for_byte_anchors_a_chain() {
+fn a_chain_must_end_in_exactly_the_trusted_root() {
     let (domain, other) = (Domain::new(1), Domain::new(2));
     let verify = |authorities, trusted: &Authority| Chain::verify(authorities, &[trusted.certificate().clone()], now());
     assert_eq!(kind(verify(domain.authorities(), &other.root)), FaultKind::Untrusted);
     assert_eq!(kind(Chain::verify(domain.authorities(), &[], now())), FaultKind::Untrusted);
-    // The other's root at the end of our chain has our root's name, and another key.
+    // The other root at the end of our chain has the same name and another key.
     let mut mixed = domain.authorities();
     mixed[2] = other.root.certificate().clone();
     assert_eq!(kind(verify(mixed, &other.root)), FaultKind::IssuerMismatch);
-    // A link left out, the wrong order, nothing at all, too much.
+    // A missing certificate, the wrong order, no certificates, too many.
     let of = |picked: &[usize]| picked.iter().map(|&at| domain.authorities()[at].clone()).collect::<Vec<_>>();
     assert_eq!(kind(verify(of(&[0, 2]), &domain.root)), FaultKind::IssuerMismatch);
     assert!(verify(of(&[1, 0, 2]), &domain.root).is_err());
@@ -82,7 +82,7 @@ fn only_the_trusted_root_byte_for_byte_anchors_a_chain() {
 }
 
 #[test]
-fn everything_has_its_time() {
+fn certificates_and_chains_expire() {
     let mut domain = Domain::new(1);
     let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
     let at = |time| chain.verify_agent(alice.certificate().clone(), "alice.probe.test", time);
@@ -91,7 +91,7 @@ fn everything_has_its_time() {
     assert!(at(from).is_ok() && at(until).is_ok());
     assert_eq!(kind(at(later(from, -second))), FaultKind::NotYetValid);
     assert_eq!(kind(at(later(until, second))), FaultKind::Expired);
-    // The chain goes out of date as well, and nothing outlives its issuer.
+    // The chain expires as well, and no certificate outlives its issuer.
     let ten_years = later(now(), YEAR * 10 + second);
     let trusted = [domain.root.certificate().clone()];
     assert_eq!(kind(Chain::verify(domain.authorities(), &trusted, ten_years)), FaultKind::Expired);
@@ -104,7 +104,7 @@ fn everything_has_its_time() {
 }
 
 #[test]
-fn nobody_signs_above_his_station() {
+fn an_authority_signs_only_the_kinds_below_it() {
     let mut domain = Domain::new(1);
     let (p256, p384) = (domain.key(Curve::P256), domain.key(Curve::P384));
     let serial = domain.serial();
@@ -119,7 +119,7 @@ fn nobody_signs_above_his_station() {
     // Each on its own curve.
     refused(&domain.issuer, Kind::Agent, "alice.probe.test", &p384);
     refused(&domain.registry, Kind::Issuer, "probe.test", &p256);
-    // A certificate is no authority without its key, nor of another kind.
+    // A certificate is not an authority without its key, or as another kind.
     let issuer = domain.issuer.certificate().clone();
     assert!(Authority::new(Kind::Issuer, p384, issuer.clone()).is_none());
     assert!(Authority::new(Kind::Root, domain.issuer.key().clone(), issuer).is_none());
@@ -128,24 +128,24 @@ fn nobody_signs_above_his_station() {
 }
 
 #[test]
-fn an_agent_cannot_stand_in_for_an_authority() {
+fn an_identity_cannot_act_as_an_authority() {
     let mut domain = Domain::new(1);
     let alice = domain.agent("alice.probe.test").certificate().clone();
     let mut authorities = vec![alice];
     authorities.extend(domain.authorities().into_iter().skip(1));
     let trusted = [domain.root.certificate().clone()];
     assert_eq!(kind(Chain::verify(authorities, &trusted, now())), FaultKind::NotAnAuthority);
-    // Nor an authority for an agent.
+    // An authority cannot act as an identity either.
     let chain = domain.chain();
     let issuer = domain.issuer.certificate().clone();
     assert!(chain.verify_agent(issuer, "probe.test", now()).is_err());
-    // A service is not sealed to: its key is on the other curve.
+    // Messages cannot be sealed for a service: its key is on the other curve.
     assert_eq!(kind(chain.verify_agent(domain.auth.clone(), "auth.probe.test", now())), FaultKind::KeyKind);
 }
 
 #[test]
-fn a_chain_whose_certificates_do_not_say_what_they_are_for_is_refused() {
-    // The known answers' authorities have no key usage: enough for the published client, not for us.
+fn a_chain_without_key_usages_is_rejected() {
+    // The authorities of the test vectors have no key usage. The published client accepts that; we do not.
     let read = |pointer| Certificate::from_pem(known(pointer)).unwrap();
     let authorities = vec![read("/issuer_pem"), read("/registry_pem"), read("/root_pem")];
     let verified = Chain::verify(authorities, &[read("/root_pem")], now());
@@ -168,7 +168,7 @@ fn no_byte_of_a_certificate_can_be_changed() {
 }
 
 #[test]
-fn certificates_are_renewed_from_half_of_their_life_until_some_time_after() {
+fn certificates_can_be_renewed_from_half_their_validity_until_some_time_after_expiry() {
     let mut domain = Domain::new(1);
     let alice = domain.agent("alice.probe.test").certificate().clone();
     let (from, until) = (alice.not_before(), alice.not_after());
@@ -178,7 +178,7 @@ fn certificates_are_renewed_from_half_of_their_life_until_some_time_after() {
     let grace = later(until, SignedDuration::from_hours(90 * 24));
     assert!(alice.can_be_renewed(grace) && !alice.can_be_renewed(later(grace, second)));
     assert!(!alice.can_be_renewed(later(from, -second)));
-    // The next one has the same name and key, and another number.
+    // The new one has the same name and key, and another serial number.
     let serial = domain.serial();
     let next = domain.issuer.issue(Kind::Agent, alice.name(), alice.public_key(), &serial, half).unwrap();
     assert_eq!((next.name(), next.public_key()), (alice.name(), alice.public_key()));
@@ -187,7 +187,7 @@ fn certificates_are_renewed_from_half_of_their_life_until_some_time_after() {
 }
 
 #[test]
-fn a_list_revokes_what_it_names_while_it_is_in_force() {
+fn a_list_revokes_its_certificates_while_it_is_valid() {
     let mut domain = Domain::new(1);
     let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
     let (alice, bobby) = (alice.certificate().serial(), bobby.certificate().serial());
@@ -202,7 +202,7 @@ fn a_list_revokes_what_it_names_while_it_is_in_force() {
 
     let second = SignedDuration::from_secs(1);
     assert!(Revocations::verify(&der, issuer, later(day, second)).is_none());
-    // A clock may be a little behind the issuer's.
+    // A clock may be slightly behind the issuer's.
     let skew = SignedDuration::from_secs(CLOCK_SKEW_SECONDS);
     assert!(Revocations::verify(&der, issuer, later(now(), -skew)).is_some());
     assert!(Revocations::verify(&der, issuer, later(now(), -skew - second)).is_none());
@@ -218,7 +218,7 @@ fn a_list_revokes_what_it_names_while_it_is_in_force() {
 }
 
 #[test]
-fn keys_are_written_and_read_again_and_never_shown() {
+fn keys_round_trip_and_are_never_printed() {
     let mut domain = Domain::new(1);
     for curve in [Curve::P256, Curve::P384] {
         let key = domain.key(curve);
@@ -238,7 +238,7 @@ fn keys_are_written_and_read_again_and_never_shown() {
 }
 
 #[test]
-fn serials_are_written_one_way_and_read_in_several() {
+fn serials_have_one_written_form_and_several_accepted_forms() {
     let read = |text: &str| text.parse::<Serial>().map(|serial| serial.to_string()).ok();
     assert_eq!(read("0aBc").as_deref(), Some("abc"));
     assert_eq!(read("000").as_deref(), Some("0"));
@@ -252,7 +252,7 @@ fn serials_are_written_one_way_and_read_in_several() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_reader_panic(bytes: Vec<u8>, text: String) {
+    fn parsers_never_panic(bytes: Vec<u8>, text: String) {
         let issuer = known("/issuer_pem");
         let issuer = Certificate::from_pem(issuer).unwrap();
         prop_assert!(Certificate::from_der(&bytes).is_none());

@@ -5,19 +5,19 @@ use ostler_crypto::{
 };
 use serde_json::{Value, json};
 
-use crate::scene::{Domain, Random, VECTORS, known, known_identity, peer, scalar};
+use crate::fixture::{Domain, Random, VECTORS, known, known_identity, peer, scalar};
 
 const TEXT: &[u8] = "{\"type\":\"text\",\"text\":\"你好\"}".as_bytes();
 
-/// Two agents, a prekey of the second, and what the first sent it.
-struct Post {
+/// Two identities, a prekey of the second, and a message from the first to the second.
+struct Fixture {
     alice: Identity,
     bobby: Identity,
     prekey: PrivateKey,
     envelope: Envelope,
 }
 
-impl Post {
+impl Fixture {
     fn new(mode: Mode) -> Self {
         let mut domain = Domain::new(1);
         let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
@@ -43,7 +43,7 @@ impl Post {
 const MODES: [Mode; 2] = [Mode::PrekeyEcdhV2, Mode::LongTermKey];
 
 #[test]
-fn what_the_published_client_sealed_opens() {
+fn envelopes_of_the_published_client_open() {
     let (alice, bobby) = (known_identity("alice.probe.test"), known_identity("bobby.probe.test"));
     let prekey = scalar("/bob_prekey/private_scalar_hex");
     for (vector, prekey) in [("prekey_ecdh_v2", Some(&prekey)), ("long_term_key", None)] {
@@ -52,32 +52,32 @@ fn what_the_published_client_sealed_opens() {
         let address = Address { from: "alice.probe.test", to: "bobby.probe.test", message_id: &message_id };
         let text = open(&envelope, address, &peer(&alice), &bobby, prekey).unwrap();
         assert_eq!(std::str::from_utf8(&text).unwrap(), known(&format!("/{vector}/plaintext_json")));
-        // Nothing of it is lost when we write it ourselves.
+        // It round-trips without loss.
         assert_eq!(json!(envelope), VECTORS[vector]["envelope"]);
     }
 }
 
 #[test]
-fn what_we_seal_opens_again_in_both_modes() {
+fn sealed_envelopes_open_in_both_modes() {
     for mode in MODES {
-        let post = Post::new(mode);
-        assert_eq!(post.envelope.encryption_mode, mode);
-        assert_eq!(post.open(&post.envelope).unwrap(), TEXT);
-        assert!(!json!(post.envelope).to_string().contains("你好"));
+        let fixture = Fixture::new(mode);
+        assert_eq!(fixture.envelope.encryption_mode, mode);
+        assert_eq!(fixture.open(&fixture.envelope).unwrap(), TEXT);
+        assert!(!json!(fixture.envelope).to_string().contains("你好"));
     }
 }
 
 #[test]
 fn no_byte_of_an_envelope_can_be_changed() {
     for mode in MODES {
-        let post = Post::new(mode);
-        let text = serde_json::to_string(&post.envelope).unwrap();
+        let fixture = Fixture::new(mode);
+        let text = serde_json::to_string(&fixture.envelope).unwrap();
         for at in 0..text.len() {
             for flip in [1, 0x20] {
                 let mut changed = text.clone().into_bytes();
                 changed[at] ^= flip;
                 let Ok(envelope) = serde_json::from_slice::<Envelope>(&changed) else { continue };
-                let opened = post.open(&envelope);
+                let opened = fixture.open(&envelope);
                 assert!(opened.is_err(), "{mode:?} byte {at}: {}", String::from_utf8_lossy(&changed));
             }
         }
@@ -88,8 +88,8 @@ fn no_byte_of_an_envelope_can_be_changed() {
 fn no_byte_of_a_binary_field_can_be_changed() {
     use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
     for mode in MODES {
-        let post = Post::new(mode);
-        let whole = json!(post.envelope);
+        let fixture = Fixture::new(mode);
+        let whole = json!(fixture.envelope);
         for field in ["ephemeral_public_key", "nonce", "ciphertext", "tag", "sender_signature"] {
             let bytes = BASE64.decode(whole[field].as_str().unwrap()).unwrap();
             for at in 0..bytes.len() {
@@ -97,24 +97,25 @@ fn no_byte_of_a_binary_field_can_be_changed() {
                 changed[at] ^= 1;
                 let mut envelope = whole.clone();
                 envelope[field] = BASE64.encode(&changed).into();
-                // An attacker changes both places in which the key stands.
+                // An attacker changes both copies of the key.
                 if field == "ephemeral_public_key" {
                     envelope["aad"][field] = envelope[field].clone();
                 }
                 let envelope = serde_json::from_value(envelope).unwrap();
-                assert!(post.open(&envelope).is_err(), "{mode:?} {field} byte {at}");
+                assert!(fixture.open(&envelope).is_err(), "{mode:?} {field} byte {at}");
             }
             let mut cut = whole.clone();
             cut[field] = BASE64.encode(&bytes[..bytes.len() - 1]).into();
-            assert!(post.open(&serde_json::from_value(cut).unwrap()).is_err(), "{field} cut");
+            assert!(fixture.open(&serde_json::from_value(cut).unwrap()).is_err(), "{field} cut");
         }
     }
 }
 
 #[test]
-fn the_message_around_it_must_say_the_same() {
-    let post = Post::new(Mode::PrekeyEcdhV2);
-    let address = |from, to, message_id| post.open_at(&post.envelope, Address { from, to, message_id }).unwrap_err();
+fn the_message_around_an_envelope_must_match() {
+    let fixture = Fixture::new(Mode::PrekeyEcdhV2);
+    let address =
+        |from, to, message_id| fixture.open_at(&fixture.envelope, Address { from, to, message_id }).unwrap_err();
     let (alice, bobby) = ("alice.probe.test", "bobby.probe.test");
     assert_eq!(address("carol.probe.test", bobby, "m-1"), Unopened::Mismatch("from"));
     assert_eq!(address(alice, "carol.probe.test", "m-1"), Unopened::Mismatch("to"));
@@ -122,24 +123,24 @@ fn the_message_around_it_must_say_the_same() {
 }
 
 #[test]
-fn only_the_recipients_keys_open_it() {
-    let post = Post::new(Mode::PrekeyEcdhV2);
+fn only_the_recipients_keys_open_an_envelope() {
+    let fixture = Fixture::new(Mode::PrekeyEcdhV2);
     let address = Address { from: "alice.probe.test", to: "bobby.probe.test", message_id: "m-1" };
     let mut domain = Domain::new(2);
     let (other, prekey) = (domain.agent("bobby.probe.test"), domain.key(Curve::P256));
     let open = |sender: &Identity, own: &Identity, prekey: Option<&PrivateKey>| {
-        open(&post.envelope, address, &peer(sender), own, prekey).unwrap_err()
+        open(&fixture.envelope, address, &peer(sender), own, prekey).unwrap_err()
     };
     // Another certificate of the same name, another prekey, no prekey, another sender.
-    assert_eq!(open(&post.alice, &other, Some(&post.prekey)), Unopened::NotForUs);
-    assert_eq!(open(&post.alice, &post.bobby, Some(&prekey)), Unopened::Sealing);
-    assert_eq!(open(&post.alice, &post.bobby, None), Unopened::Prekey);
+    assert_eq!(open(&fixture.alice, &other, Some(&fixture.prekey)), Unopened::NotForUs);
+    assert_eq!(open(&fixture.alice, &fixture.bobby, Some(&prekey)), Unopened::Sealing);
+    assert_eq!(open(&fixture.alice, &fixture.bobby, None), Unopened::Prekey);
     let forger = domain.agent("alice.probe.test");
-    assert_eq!(open(&forger, &post.bobby, Some(&post.prekey)), Unopened::Mismatch("sender_cert_fingerprint"));
+    assert_eq!(open(&forger, &fixture.bobby, Some(&fixture.prekey)), Unopened::Mismatch("sender_cert_fingerprint"));
 }
 
 #[test]
-fn a_copy_for_ones_own_devices_names_the_recipient_and_opens_at_home() {
+fn a_copy_for_the_senders_own_devices_names_the_recipient_and_opens_there() {
     let mut domain = Domain::new(1);
     let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
     let letter = (bobby.name(), "m-1", 1);
@@ -163,7 +164,7 @@ fn no_two_envelopes_share_a_key_or_nonce() {
 }
 
 #[test]
-fn the_published_clients_prekey_is_believed_and_a_changed_one_is_not() {
+fn the_published_clients_prekey_verifies_and_a_changed_one_does_not() {
     let bobby = known_identity("bobby.probe.test");
     let upload = &VECTORS["bob_prekey"]["upload_params"];
     let prekey: Prekey = serde_json::from_value(upload.clone()).unwrap();
@@ -187,13 +188,13 @@ fn the_published_clients_prekey_is_believed_and_a_changed_one_is_not() {
 }
 
 #[test]
-fn prekeys_age() {
+fn prekeys_expire() {
     const DAY: i64 = 86_400_000;
     let bobby = known_identity("bobby.probe.test");
     let prekey = Prekey::sign(&bobby, "pk", &scalar("/bob_prekey/private_scalar_hex"), 100 * DAY, "");
     assert!(prekey.is_fresh(100 * DAY) && prekey.is_fresh(130 * DAY) && !prekey.is_fresh(130 * DAY + 1));
     assert!(prekey.is_fresh(100 * DAY - 300_000) && !prekey.is_fresh(100 * DAY - 300_001));
-    // Ten private halves, made a day apart: the seven newest stay whatever their age, and the young ones whatever their number.
+    // Ten private halves, a day apart: the seven newest are retained whatever their age, and recent ones whatever their number.
     let made: Vec<i64> = (1..=10).map(|day| day * DAY).collect();
     assert_eq!(prekeys::outdated(&made, 100 * DAY), [2, 1, 0]);
     assert_eq!(prekeys::outdated(&made, 9 * DAY), [0; 1]);
@@ -201,12 +202,12 @@ fn prekeys_age() {
 }
 
 #[test]
-fn envelopes_of_other_kinds_stay_shut() {
-    let post = Post::new(Mode::LongTermKey);
+fn envelopes_of_unknown_kinds_do_not_open() {
+    let fixture = Fixture::new(Mode::LongTermKey);
     let changed = |field: &str, value: Value| {
-        let mut envelope = json!(post.envelope);
+        let mut envelope = json!(fixture.envelope);
         envelope[field] = value;
-        serde_json::from_value::<Envelope>(envelope).map(|envelope| post.open(&envelope).unwrap_err()).ok()
+        serde_json::from_value::<Envelope>(envelope).map(|envelope| fixture.open(&envelope).unwrap_err()).ok()
     };
     assert_eq!(changed("type", json!("e2ee.group_encrypted")), Some(Unopened::Shape));
     assert_eq!(changed("version", json!("2")), Some(Unopened::Shape));
@@ -218,7 +219,7 @@ fn envelopes_of_other_kinds_stay_shut() {
 }
 
 #[test]
-fn any_text_of_any_length_survives() {
+fn texts_of_any_length_round_trip() {
     let mut random = Random(9);
     let mut domain = Domain::new(1);
     let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));

@@ -1,4 +1,4 @@
-//! What the tests stand on: a whole PKI made from fixed randomness, and the known answers.
+//! Test data: a whole PKI made from fixed randomness, and the test vectors.
 
 use std::sync::LazyLock;
 

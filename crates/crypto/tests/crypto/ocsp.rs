@@ -7,7 +7,7 @@ use ostler_crypto::{
 };
 use proptest::prelude::*;
 
-use crate::scene::{Domain, now};
+use crate::fixture::{Domain, now};
 
 fn in_an_hour() -> Timestamp {
     now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap()
@@ -18,7 +18,7 @@ fn revoked() -> Status {
 }
 
 #[test]
-fn an_answer_says_what_is_known_of_one_certificate_for_a_while() {
+fn a_response_gives_the_status_of_one_certificate_for_a_while() {
     let mut domain = Domain::new(1);
     let (serial, other) = (domain.serial(), domain.serial());
     let issuer = domain.issuer.certificate();
@@ -31,14 +31,14 @@ fn an_answer_says_what_is_known_of_one_certificate_for_a_while() {
         let second = SignedDuration::from_secs(1);
         assert_eq!(read(&serial, in_an_hour().checked_add(second).unwrap()), None);
         assert_eq!(read(&serial, now().checked_sub(SignedDuration::from_secs(301)).unwrap()), None);
-        // The two forms do not take each other's answers.
+        // Neither form accepts the other's responses.
         assert_eq!(ocsp::read(&der, Form::Standard, issuer, &serial, now()), None);
         assert_eq!(ocsp::read(&der, Form::MeshClient, domain.registry.certificate(), &serial, now()), None);
     }
 }
 
 #[test]
-fn no_byte_of_an_answer_can_be_changed() {
+fn no_byte_of_a_response_can_be_changed() {
     let mut domain = Domain::new(1);
     let serial = domain.serial();
     let der = ocsp::for_mesh_client(&domain.issuer, &serial, Status::Good, now(), in_an_hour());
@@ -55,7 +55,7 @@ fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
     [&[tag, u8::try_from(contents.len()).unwrap()], contents].concat()
 }
 
-/// A question about one certificate of some issuer, as RFC 6960 writes it.
+/// A request about one certificate of some issuer, as in RFC 6960.
 fn request(serial: &[u8]) -> Vec<u8> {
     const SEQUENCE: u8 = 0x30;
     let sha256 = der(SEQUENCE, &der(0x06, &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01]));
@@ -65,7 +65,7 @@ fn request(serial: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_serial_that_we_could_not_write_is_none_of_ours() {
+fn a_serial_of_invalid_form_is_not_ours() {
     let domain = Domain::new(1);
     let issuer = domain.issuer.certificate();
     for serial in [vec![7; 20], vec![0x87; 20], vec![0x80; 19], vec![0]] {
@@ -77,7 +77,7 @@ fn a_serial_that_we_could_not_write_is_none_of_ours() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
+    fn parsers_never_panic(bytes: Vec<u8>) {
         static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(1));
         let issuer = DOMAIN.issuer.certificate();
         prop_assert!(Request::read(&bytes).is_none());

@@ -1,4 +1,4 @@
-//! OpenSSL as the judge: what we make is what it accepts, and what it refuses we refuse.
+//! OpenSSL as the judge: it accepts what we issue, and we reject what it rejects.
 
 use std::{
     fs,
@@ -15,30 +15,30 @@ use ostler_crypto::{
 };
 use tempfile::TempDir;
 
-use crate::scene::{Domain, now};
+use crate::fixture::{Domain, now};
 
 /// A directory with a domain's certificates, in which OpenSSL is run.
-struct Bench {
+struct OpensslFixture {
     domain: Domain,
     directory: TempDir,
 }
 
-impl Bench {
+impl OpensslFixture {
     fn new() -> Self {
         let mut domain = Domain::new(1);
         let directory = tempfile::tempdir().unwrap();
         let alice = domain.agent("alice.probe.test").certificate().clone();
-        let bench = Self { domain, directory };
-        let [issuer, registry, root] = bench.domain.authorities().try_into().unwrap();
+        let fixture = Self { domain, directory };
+        let [issuer, registry, root] = fixture.domain.authorities().try_into().unwrap();
         let between = format!("{}{}", issuer.to_pem(), registry.to_pem());
         for (file, text) in [
             ("root.pem", root.to_pem()),
             ("issuer.pem", issuer.to_pem()),
             ("between.pem", between),
-            ("auth.pem", bench.domain.auth.to_pem()),
+            ("auth.pem", fixture.domain.auth.to_pem()),
             ("alice.pem", alice.to_pem()),
         ] {
-            bench.put(file, text.as_bytes());
+            fixture.put(file, text.as_bytes());
         }
         bench
     }
@@ -52,30 +52,30 @@ impl Bench {
     }
 
     fn accepted(&self, arguments: &[&str]) -> String {
-        let (accepted, said) = self.openssl(arguments);
-        assert!(accepted, "openssl {}: {said}", arguments.join(" "));
-        said
+        let (accepted, output) = self.openssl(arguments);
+        assert!(accepted, "openssl {}: {output}", arguments.join(" "));
+        output
     }
 }
 
-/// Whether it was content, and what it said on both streams.
+/// Whether it succeeded, and its output on both streams.
 fn run(directory: &Path, arguments: &[&str]) -> (bool, String) {
     let output = Command::new("openssl").args(arguments).current_dir(directory).output();
     let output = output.expect("openssl, the judge of these tests, can be run");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// The time of the tests, which is not the machine's.
+/// The time of the tests, which is not the system time.
 fn at() -> String {
     now().as_second().to_string()
 }
 
 #[test]
 fn openssl_verifies_our_certificates_strictly() {
-    let bench = Bench::new();
+    let fixture = OpensslFixture::new();
     for file in ["alice.pem", "auth.pem", "issuer.pem"] {
-        bench.accepted(&[
+        fixture.accepted(&[
             "verify",
             "-x509_strict",
             "-check_ss_sig",
@@ -88,7 +88,7 @@ fn openssl_verifies_our_certificates_strictly() {
             file,
         ]);
     }
-    let shown = bench.accepted(&["x509", "-in", "alice.pem", "-noout", "-text"]);
+    let shown = fixture.accepted(&["x509", "-in", "alice.pem", "-noout", "-text"]);
     for expected in [
         "Subject: CN = alice.probe.test",
         "Issuer: CN = probe.test",
@@ -100,39 +100,39 @@ fn openssl_verifies_our_certificates_strictly() {
     ] {
         assert!(shown.contains(expected), "{expected} in {shown}");
     }
-    let shown = bench.accepted(&["x509", "-in", "issuer.pem", "-noout", "-text"]);
+    let shown = fixture.accepted(&["x509", "-in", "issuer.pem", "-noout", "-text"]);
     assert!(shown.contains("CA:TRUE, pathlen:0") && shown.contains("ASN1 OID: secp384r1"), "{shown}");
 }
 
 #[test]
-fn openssl_refuses_the_same_certificate_under_another_root_or_at_another_time() {
-    let bench = Bench::new();
+fn openssl_rejects_the_certificate_under_another_root_or_at_another_time() {
+    let fixture = OpensslFixture::new();
     let other = Domain::new(2);
-    bench.put("other.pem", other.root.certificate().to_pem().as_bytes());
+    fixture.put("other.pem", other.root.certificate().to_pem().as_bytes());
     let late = now().checked_add(SignedDuration::from_hours(366 * 24)).unwrap().as_second().to_string();
     for (root, time) in [("other.pem", at()), ("root.pem", late)] {
-        let (accepted, said) =
-            bench.openssl(&["verify", "-attime", &time, "-CAfile", root, "-untrusted", "between.pem", "alice.pem"]);
-        assert!(!accepted, "{root} {time}: {said}");
+        let (accepted, output) =
+            fixture.openssl(&["verify", "-attime", &time, "-CAfile", root, "-untrusted", "between.pem", "alice.pem"]);
+        assert!(!accepted, "{root} {time}: {output}");
     }
 }
 
 #[test]
-fn openssl_reads_our_revocation_list_and_heeds_it() {
-    let bench = Bench::new();
+fn openssl_reads_and_applies_our_revocation_list() {
+    let fixture = OpensslFixture::new();
     let alice = ostler_crypto::certificates::Certificate::from_pem(
-        &fs::read_to_string(bench.directory.path().join("alice.pem")).unwrap(),
+        &fs::read_to_string(fixture.directory.path().join("alice.pem")).unwrap(),
     );
     let serial = alice.unwrap().serial();
     let day = now().checked_add(SignedDuration::from_hours(crl::LIST_HOURS)).unwrap();
     let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
     let list = |number, revoked: Vec<(&_, Revocation)>| {
-        crl::to_pem(&crl::make(&bench.domain.issuer, number, revoked, now(), day))
+        crl::to_pem(&crl::make(&fixture.domain.issuer, number, revoked, now(), day))
     };
-    bench.put("empty.pem", list(1, vec![]).as_bytes());
-    bench.put("list.pem", list(2, vec![(&serial, revocation)]).as_bytes());
+    fixture.put("empty.pem", list(1, vec![]).as_bytes());
+    fixture.put("list.pem", list(2, vec![(&serial, revocation)]).as_bytes());
 
-    let shown = bench.accepted(&["crl", "-in", "list.pem", "-noout", "-text", "-CAfile", "issuer.pem"]);
+    let shown = fixture.accepted(&["crl", "-in", "list.pem", "-noout", "-text", "-CAfile", "issuer.pem"]);
     assert!(shown.contains("verify OK") && shown.contains("Key Compromise"), "{shown}");
     assert!(shown.to_lowercase().contains(&serial.to_string()), "{serial} in {shown}");
 
@@ -149,28 +149,28 @@ fn openssl_reads_our_revocation_list_and_heeds_it() {
             "-untrusted",
             "between.pem",
         ];
-        bench.openssl(&[&arguments[..], &["-CRLfile", list, "alice.pem"]].concat())
+        fixture.openssl(&[&arguments[..], &["-CRLfile", list, "alice.pem"]].concat())
     };
     assert!(verify("empty.pem").0, "{}", verify("empty.pem").1);
-    let (accepted, said) = verify("list.pem");
-    assert!(!accepted && said.contains("certificate revoked"), "{said}");
+    let (accepted, output) = verify("list.pem");
+    assert!(!accepted && output.contains("certificate revoked"), "{output}");
 }
 
 #[test]
-fn openssl_asks_in_the_standard_form_and_believes_the_answer() {
-    let mut bench = Bench::new();
-    let carol = bench.domain.agent("carol.probe.test").certificate().clone();
-    bench.put("carol.pem", carol.to_pem().as_bytes());
+fn openssl_requests_in_the_standard_form_and_accepts_the_response() {
+    let mut fixture = OpensslFixture::new();
+    let carol = fixture.domain.agent("carol.probe.test").certificate().clone();
+    fixture.put("carol.pem", carol.to_pem().as_bytes());
     let hour = now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap();
     let revoked = Status::Revoked(Revocation { at: now(), reason: Reason::Superseded });
     let respond = |request: &[u8]| {
         let request = Request::read(request).unwrap();
-        let issuer = bench.domain.issuer.certificate();
-        let asked = request.serials(issuer);
-        assert_eq!((asked.len(), asked[1].clone()), (3, Some(carol.serial())));
-        // To another issuer the same questions are about somebody else's certificates.
-        assert_eq!(request.serials(bench.domain.registry.certificate()), [None, None, None]);
-        let answer = request.answer(&bench.domain.issuer, &[Status::Good, revoked], now(), hour);
+        let issuer = fixture.domain.issuer.certificate();
+        let serials = request.serials(issuer);
+        assert_eq!((serials.len(), serials[1].clone()), (3, Some(carol.serial())));
+        // For another issuer these are not its certificates.
+        assert_eq!(request.serials(fixture.domain.registry.certificate()), [None, None, None]);
+        let answer = request.answer(&fixture.domain.issuer, &[Status::Good, revoked], now(), hour);
         assert_eq!(ocsp::read(&answer, Form::Standard, issuer, &carol.serial(), now()), Some(revoked));
         answer
     };
@@ -178,30 +178,30 @@ fn openssl_asks_in_the_standard_form_and_believes_the_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let time = at();
-        // OpenSSL holds the answer's times against the machine's clock, which is not ours.
+        // OpenSSL compares the response's times with the system clock, which the tests do not use.
         let context =
             ["-CAfile", "root.pem", "-verify_other", "between.pem", "-attime", &time, "-validity_period", "2000000000"];
         let question =
             ["ocsp", "-url", &url, "-issuer", "issuer.pem", digest, "-cert", "alice.pem", "-cert", "carol.pem"];
         let arguments = [&question[..], &["-cert", "auth.pem"], &context[..]].concat();
-        let said = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| run(bench.directory.path(), &arguments));
-            answer_one(&listener, respond);
+        let printed = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| run(fixture.directory.path(), &arguments));
+            serve_one(&listener, respond);
             asking.join().unwrap()
         });
-        assert!(said.0, "{digest}: {}", said.1);
+        assert!(printed.0, "{digest}: {}", printed.1);
         for expected in
             ["Response verify OK", "alice.pem: good", "carol.pem: revoked", "Reason: superseded", "auth.pem: unknown"]
         {
-            assert!(said.1.contains(expected), "{digest}: {expected} in {}", said.1);
+            assert!(printed.1.contains(expected), "{digest}: {expected} in {}", printed.1);
         }
-        // It sent a nonce and would say so if it had not come back.
-        assert!(!said.1.contains("nonce"), "{}", said.1);
+        // It sent a nonce and would report if the response lacked it.
+        assert!(!printed.1.contains("nonce"), "{}", printed.1);
     }
 }
 
 /// Serves one HTTP request.
-fn answer_one(listener: &TcpListener, respond: impl Fn(&[u8]) -> Vec<u8>) {
+fn serve_one(listener: &TcpListener, respond: impl Fn(&[u8]) -> Vec<u8>) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut request = Vec::new();
     let body = loop {
@@ -226,30 +226,30 @@ fn answer_one(listener: &TcpListener, respond: impl Fn(&[u8]) -> Vec<u8>) {
 }
 
 #[test]
-fn openssl_reads_a_refusal() {
-    let bench = Bench::new();
-    bench.put("answer.der", &ocsp::malformed());
-    let (_, said) = bench.openssl(&["ocsp", "-respin", "answer.der", "-noverify"]);
-    assert!(said.contains("malformedrequest (1)"), "{said}");
+fn openssl_reads_an_error_response() {
+    let fixture = OpensslFixture::new();
+    fixture.put("answer.der", &ocsp::malformed());
+    let (_, output) = fixture.openssl(&["ocsp", "-respin", "answer.der", "-noverify"]);
+    assert!(output.contains("malformedrequest (1)"), "{output}");
 }
 
 #[test]
-fn openssl_checks_our_signatures_and_we_check_its() {
+fn openssl_verifies_our_signatures_and_we_verify_its() {
     use ostler_crypto::keys::{Curve, PrivateKey};
-    let mut bench = Bench::new();
+    let mut fixture = OpensslFixture::new();
     for (curve, digest) in [(Curve::P256, "-sha256"), (Curve::P384, "-sha384")] {
-        let key = bench.domain.key(curve);
-        bench.put("key.pem", key.to_pem().as_bytes());
-        bench.put("public.pem", key.public_key().to_pem().as_bytes());
-        bench.put("message", b"message");
-        bench.put("ours", &key.sign(b"message"));
-        bench.accepted(&["dgst", digest, "-verify", "public.pem", "-signature", "ours", "message"]);
-        bench.accepted(&["dgst", digest, "-sign", "key.pem", "-out", "theirs", "message"]);
-        let theirs = fs::read(bench.directory.path().join("theirs")).unwrap();
+        let key = fixture.domain.key(curve);
+        fixture.put("key.pem", key.to_pem().as_bytes());
+        fixture.put("public.pem", key.public_key().to_pem().as_bytes());
+        fixture.put("message", b"message");
+        fixture.put("ours", &key.sign(b"message"));
+        fixture.accepted(&["dgst", digest, "-verify", "public.pem", "-signature", "ours", "message"]);
+        fixture.accepted(&["dgst", digest, "-sign", "key.pem", "-out", "theirs", "message"]);
+        let theirs = fs::read(fixture.directory.path().join("theirs")).unwrap();
         assert!(key.public_key().verifies(b"message", &theirs) && !key.public_key().verifies(b"other", &theirs));
-        // A key that OpenSSL made is one that can be supplied.
+        // A key that OpenSSL generated can be imported.
         let name = if curve == Curve::P256 { "P-256" } else { "P-384" };
-        let made = bench.accepted(&["genpkey", "-algorithm", "EC", "-pkeyopt", &format!("ec_paramgen_curve:{name}")]);
+        let made = fixture.accepted(&["genpkey", "-algorithm", "EC", "-pkeyopt", &format!("ec_paramgen_curve:{name}")]);
         let from = made.find("-----BEGIN").unwrap();
         assert_eq!(PrivateKey::from_pem(&made[from..]).unwrap().curve(), curve);
     }

@@ -1,9 +1,9 @@
 use ostler_crypto::proofs::{self, OperationSignature};
 
-use crate::scene::{VECTORS, known, known_identity};
+use crate::fixture::{VECTORS, known, known_identity};
 
 #[test]
-fn the_published_clients_login_checks_out_only_as_transmitted() {
+fn the_published_clients_login_verifies_only_as_transmitted() {
     let alice = known_identity("alice.probe.test");
     let key = alice.certificate().public_key();
     let (nonce, time, signature) = (known("/login2/nonce"), known("/login2/client_time"), known("/login2/signature"));
@@ -23,7 +23,7 @@ fn the_published_clients_operation_signature_covers_method_and_parameters() {
     let signature: OperationSignature = serde_json::from_value(params[OperationSignature::FIELD].clone()).unwrap();
     assert!(signature.verifies(key, "group.send", &params));
     assert!(!signature.verifies(key, "group.kick", &params));
-    // What a server adds is not covered; everything else is.
+    // Fields that a server adds are not covered; everything else is.
     params.insert("_federation".into(), true.into());
     assert!(signature.verifies(key, "group.send", &params));
     params.insert("extra".into(), 1.into());

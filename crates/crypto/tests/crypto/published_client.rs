@@ -1,5 +1,5 @@
-//! The published client `aun-core` 0.2.10, unmodified, as the judge: it opens what we seal and seals what we open, and it
-//! believes our certificates, revocation lists, OCSP answers and list of roots.
+//! The published client `aun-core` 0.2.10, unmodified, as the judge: it opens what we seal, we open what it seals, and it
+//! trusts our certificates, revocation lists, OCSP responses and list of roots.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use ostler_crypto::{
 };
 use serde_json::{Value, json};
 
-use crate::scene::{Domain, peer};
+use crate::fixture::{Domain, peer};
 
 #[expect(clippy::disallowed_methods, reason = "the judge reads the machine's clock, so what it judges is made by it")]
 fn now() -> Timestamp {
@@ -34,7 +34,7 @@ fn person(identity: &Identity) -> Value {
     json!({"aid": identity.name(), "private_key_pem": identity.key().to_pem().as_str(), "cert": cert})
 }
 
-/// What a gateway serves of its PKI: path, content type, body.
+/// The PKI pages of a gateway: path, content type, body.
 fn pki(domain: &Domain, good: &[&Certificate], revoked: &Certificate) -> BTreeMap<String, (&'static str, String)> {
     let hour = now().checked_add(SignedDuration::from_hours(1)).unwrap();
     let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
@@ -74,13 +74,13 @@ fn serve(mut stream: TcpStream, served: &BTreeMap<String, (&'static str, String)
     let _ = stream.write_all(&[head.as_bytes(), body.as_bytes()].concat());
 }
 
-/// Lets the client judge, while our PKI is served to it.
-fn judge(mut asked: Value, served: &BTreeMap<String, (&'static str, String)>) -> Value {
+/// Runs the client while our PKI is served to it, and returns its verdict.
+fn judge(mut input: Value, served: &BTreeMap<String, (&'static str, String)>) -> Value {
     let python =
         std::env::var("OSTLER_TEST_PYTHON").expect("`cargo xtask test` installs the judge and names its Python");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    asked["gateway"] = format!("ws://{address}/aun").into();
+    input["gateway"] = format!("ws://{address}/aun").into();
     let over = AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -92,11 +92,11 @@ fn judge(mut asked: Value, served: &BTreeMap<String, (&'static str, String)>) ->
         let mut child = Command::new(python);
         let child = child.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let output = child.and_then(|mut child| {
-            child.stdin.take().expect("it is a pipe").write_all(asked.to_string().as_bytes())?;
+            child.stdin.take().expect("it is a pipe").write_all(input.to_string().as_bytes())?;
             child.wait_with_output()
         });
         over.store(true, Ordering::SeqCst);
-        // Wakes the server up, to see that it is over.
+        // Wakes the server, so that it ends.
         let _ = TcpStream::connect(address);
         output.unwrap()
     });
@@ -105,7 +105,7 @@ fn judge(mut asked: Value, served: &BTreeMap<String, (&'static str, String)>) ->
 }
 
 #[test]
-fn the_published_client_and_we_open_and_believe_each_other() {
+fn the_published_client_interoperates_with_us() {
     let mut domain = Domain::at(1, now());
     let [alice, bobby, carol] = ["alice", "bobby", "carol"].map(|name| domain.agent(&format!("{name}.probe.test")));
     let (prekey, authority) = (domain.key(Curve::P256), domain.key(Curve::P384));
@@ -146,10 +146,10 @@ fn the_published_client_and_we_open_and_believe_each_other() {
         &served,
     );
 
-    // It opens both, once; not the one whose sender was changed.
+    // It opens both, once, but not the one whose sender was changed.
     assert_eq!(answer["opened"], json!([text, text, null]));
     assert_eq!(answer["again"], json!([null, null, null]));
-    // We open both of its.
+    // We open both of its messages.
     for (number, mode) in ["prekey_ecdh_v2", "long_term_key"].into_iter().enumerate() {
         let theirs = &answer["sealed"][number];
         assert_eq!(theirs["mode"], mode);
@@ -162,7 +162,7 @@ fn the_published_client_and_we_open_and_believe_each_other() {
     }
     let prekey: Prekey = serde_json::from_value(answer["prekey"].clone()).unwrap();
     assert!(prekey.verify(&Peer::pinned(alice.certificate().clone())).is_some());
-    // It believes whom it should, without a warning.
+    // It trusts the right identities, without a warning.
     let judged = &answer["judged"];
     let content = json!({"refused": null, "warnings": []});
     assert_eq!(judged["alice under root"], content);

@@ -1,13 +1,13 @@
 use ostler_crypto::{
     envelope::{Envelope, Unopened, seal},
-    replay::{REMEMBERED_MAX, Refused, ReplayGuard, WINDOW_MS},
+    replay::{REMEMBERED_MAX, ReplayError, ReplayGuard, WINDOW_MS},
 };
 
-use crate::scene::{Domain, peer};
+use crate::fixture::{Domain, peer};
 
 const NOW: i64 = 1_794_700_000_000;
 
-/// An envelope with this id and time. Only those are looked at here; what opens is decided by the test.
+/// An envelope with this id and time. Nothing else is used here; the test decides whether it opens.
 fn envelope() -> impl FnMut(&str, i64) -> Envelope {
     let mut domain = Domain::new(1);
     let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
@@ -26,7 +26,7 @@ fn a_message_is_opened_once() {
     let (mut guard, mut envelope) = (ReplayGuard::default(), envelope());
     let first = envelope("m-1", NOW);
     assert_eq!(guard.admit(&first, NOW, || Ok(1)), Ok(1));
-    assert_eq!(guard.admit(&first, NOW, || Ok(2)), Err(Refused::Replayed));
+    assert_eq!(guard.admit(&first, NOW, || Ok(2)), Err(ReplayError::Replayed));
     assert_eq!(guard.admit(&envelope("m-2", NOW), NOW, || Ok(3)), Ok(3));
     // Another sender may use the same id.
     let mut other = first.clone();
@@ -35,16 +35,16 @@ fn a_message_is_opened_once() {
 }
 
 #[test]
-fn a_forgery_does_not_keep_the_true_message_out() {
+fn a_forgery_does_not_block_the_real_message() {
     let (mut guard, mut envelope) = (ReplayGuard::default(), envelope());
     let message = envelope("m-1", NOW);
     let refused = guard.admit(&message, NOW, || Err::<(), _>(Unopened::Signature));
-    assert_eq!(refused, Err(Refused::Unopened(Unopened::Signature)));
+    assert_eq!(refused, Err(ReplayError::Unopened(Unopened::Signature)));
     assert_eq!(guard.admit(&message, NOW, || Ok(())), Ok(()));
 }
 
 #[test]
-fn a_message_from_too_far_away_in_time_is_not_opened() {
+fn a_message_outside_the_window_is_not_opened() {
     let (mut guard, mut envelope) = (ReplayGuard::default(), envelope());
     for (time, admitted) in [
         (NOW - WINDOW_MS, true),
@@ -60,9 +60,9 @@ fn a_message_from_too_far_away_in_time_is_not_opened() {
 }
 
 #[test]
-fn there_is_no_moment_at_which_a_message_comes_in_twice() {
+fn a_message_is_never_admitted_twice() {
     let (mut guard, mut envelope) = (ReplayGuard::default(), envelope());
-    // From a sender whose clock is ahead: it stays inside the window for twice the time.
+    // From a sender whose clock is ahead: it is inside the window for twice as long.
     let message = envelope("m-1", NOW + WINDOW_MS);
     guard.admit(&message, NOW, || Ok(())).unwrap();
     for later in (0..=3 * WINDOW_MS).step_by(10_000) {
@@ -73,14 +73,14 @@ fn there_is_no_moment_at_which_a_message_comes_in_twice() {
 }
 
 #[test]
-fn more_than_it_can_remember_narrows_the_window() {
+fn too_many_messages_narrow_the_window() {
     let (mut guard, mut envelope) = (ReplayGuard::default(), envelope());
     for number in 0..=REMEMBERED_MAX {
         let message = envelope(&number.to_string(), NOW + number as i64);
         guard.admit(&message, NOW + 60_000, || Ok(())).unwrap();
     }
-    // The first was forgotten, and yet is not let in; what is newer still is.
-    assert_eq!(guard.admit(&envelope("0", NOW), NOW + 60_000, || Ok(())), Err(Refused::OutsideWindow));
-    assert_eq!(guard.admit(&envelope("1", NOW + 1), NOW + 60_000, || Ok(())), Err(Refused::Replayed));
+    // The first was forgotten, yet it is not admitted. Newer ones are.
+    assert_eq!(guard.admit(&envelope("0", NOW), NOW + 60_000, || Ok(())), Err(ReplayError::OutsideWindow));
+    assert_eq!(guard.admit(&envelope("1", NOW + 1), NOW + 60_000, || Ok(())), Err(ReplayError::Replayed));
     assert_eq!(guard.admit(&envelope("new", NOW + 1), NOW + 60_000, || Ok(())), Ok(()));
 }
