@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Subcommand;
-use ostler_client::mesh::{Ambient, Gateway, Member, Standing, Unregistered, is_place_taken};
+use ostler_client::mesh::{Ambient, CertificateTrust, Gateway, RegisterError, StoredIdentity, is_slot_in_use};
 use ostler_protocol::{
     Failure, FailureKind,
     mesh::{
@@ -141,7 +141,7 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
     let named = args.root.as_deref().map(read_root).transpose()?;
     let root = match &named {
         Some(root) => root.clone(),
-        None if is_loopback(&server) => Gateway::shown_root(&server).await?,
+        None if is_loopback(&server) => Gateway::fetch_root(&server).await?,
         None => match Kept::find(connection, Some(&args.name)) {
             Ok(kept) => kept.member.root,
             Err(_) => {
@@ -153,7 +153,7 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
     let aid = kept::full_name(&args.name, Gateway::new(&server, &root, AMBIENT)?.chain().await?.issuer().name())?;
     let (mut kept, was_here) = match Kept::get(&directory, &aid, &server)? {
         Some(kept) => (kept, true),
-        None => (Kept::insert(&directory, Member::new(aid, &server, root, AMBIENT))?, false),
+        None => (Kept::insert(&directory, StoredIdentity::new(aid, &server, root, AMBIENT))?, false),
     };
     // A root that was believed once is not given up for one that a server shows.
     let root = named.unwrap_or_else(|| kept.member.root.clone());
@@ -162,11 +162,11 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
         match kept.member.register(&gateway, args.invite.clone()).await {
             Ok(certificate) => kept.change(|member| member.adopt(&certificate))?,
             // What may have been registered is not thrown away: to join again with the same key is to go on.
-            Err(Unregistered::Unsettled(failure)) if was_here || failure.kind != FailureKind::RateLimited => {
+            Err(RegisterError::Unsettled(failure)) if was_here || failure.kind != FailureKind::RateLimited => {
                 return Err(failure);
             }
-            Err(Unregistered::Unsettled(failure)) => return kept.remove().and(Err(failure)),
-            Err(Unregistered::Refused(failure)) => return kept.remove().and(Err(failure)),
+            Err(RegisterError::Unsettled(failure)) => return kept.remove().and(Err(failure)),
+            Err(RegisterError::Refused(failure)) => return kept.remove().and(Err(failure)),
         }
     }
     match kept.enter(&gateway, inbox::READER).await {
@@ -175,7 +175,7 @@ async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
             sealer.close().await;
         }
         // Its reader is there, and sees to all of that.
-        Err(failure) if is_place_taken(&failure) => {}
+        Err(failure) if is_slot_in_use(&failure) => {}
         Err(failure) => return Err(failure),
     }
     kept.change(|member| (member.server, member.root) = (server, root))?;
@@ -226,10 +226,10 @@ fn text(typed: &str) -> Result<String, Failure> {
 async fn whois(connection: &Connection, args: &WhoisArgs) -> Result<u8, Failure> {
     let mut kept = args.who.find(connection)?;
     let (aid, gateway) = (kept.full_name(&args.name)?, kept.gateway()?);
-    let (certificate, doubt) = match gateway.standing(&aid, None).await? {
-        Standing::Believed(peer) => (peer.certificate().clone(), None),
-        Standing::NotBelieved { certificate, why } => (*certificate, Some(why)),
-        Standing::Unknown => return Err(not_registered(&aid)),
+    let (certificate, doubt) = match gateway.check_certificate(&aid, None).await? {
+        CertificateTrust::Trusted(peer) => (peer.certificate().clone(), None),
+        CertificateTrust::Untrusted { certificate, why } => (*certificate, Some(why)),
+        CertificateTrust::Unknown => return Err(not_registered(&aid)),
     };
     let mut sealer = kept.enter(&gateway, &slot()).await?;
     let online: QueryOnlineResult = sealer.session().call("message.query_online", &json!({"aids": [aid]})).await?;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
-use ostler_client::Certified;
+use ostler_client::mesh::PublishedCertificate;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     identities::{CreateInvite, Identity, IssueCertificate, ListIdentities, RevocationReason, RevokeIdentity},
@@ -313,7 +313,7 @@ async fn issue(connection: &Connection, args: &IssueArgs) -> Result<u8, Failure>
 
 /// What was given may be a private key by mistake, so it is wiped.
 fn public_key(pem: &SecretString) -> Option<String> {
-    ostler_client::public_key(pem.expose_secret())
+    ostler_client::mesh::public_key(pem.expose_secret())
 }
 
 async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
@@ -340,7 +340,7 @@ async fn revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failur
 async fn would_revoke(connection: &Connection, args: &RevokeArgs) -> Result<u8, Failure> {
     let aid = &args.aid;
     let found = connection.client()?.find_certificate(aid.as_str()).await?.ok_or_else(|| not_registered(aid))?;
-    let Certified { serial, not_after, is_revoked } = found;
+    let PublishedCertificate { serial, not_after, is_revoked } = found;
     let would = json!({"aid": aid, "serial": serial, "notAfter": not_after, "wouldRevoke": !is_revoked});
     args.output.one(&would, || match is_revoked {
         true => format!("{aid} is revoked already: certificate {serial}\n"),

@@ -1,6 +1,6 @@
-//! Connections that are made for a caller. The caller chose the address, so nothing about it is trusted: a name is resolved
-//! once, each of its addresses is checked, and the connection is made to a checked address. A name that means something
-//! else a moment later changes nothing.
+//! Connections to addresses that a caller chose. Nothing about such an address is trusted: a name is resolved once, each of
+//! its addresses is checked, and the connection is made to a checked address. A name that resolves differently a moment
+//! later has no effect.
 
 use std::{
     error::Error,
@@ -20,16 +20,16 @@ use tokio::time::{Duration, timeout};
 
 const LOOKUP_MS_MAX: u64 = 10_000;
 
-/// Why a URL may not be connected to, in words for the caller who chose it.
+/// Why a URL may not be connected to. The message is for the caller who chose it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Refused {
+pub enum OutgoingError {
     NotAUrl,
     NotHttps,
     NoHostOrUser,
     Address,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for OutgoingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAUrl => "not a URL",
@@ -40,26 +40,26 @@ impl fmt::Display for Refused {
     }
 }
 
-impl Error for Refused {}
+impl Error for OutgoingError {}
 
-/// Checks everything about a URL that can be checked without resolving its name. Plain HTTP is for hosts that the operator
-/// has listed.
-pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, Refused> {
-    let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
+/// Checks everything about a URL that can be checked without resolving its name. Plain HTTP is allowed only for hosts that
+/// the operator has listed.
+pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, OutgoingError> {
+    let url = Url::parse(text).map_err(|_| OutgoingError::NotAUrl)?;
     let host = url.host_str().filter(|host| !host.is_empty());
     let address = address_of(&url);
     let is_own = is_own_name(&url);
     match url.scheme() {
         "https" => {}
         "http" if host.is_some_and(|host| rules.lists(host)) || is_own && rules.admits_loopback() => {}
-        _ => return Err(Refused::NotHttps),
+        _ => return Err(OutgoingError::NotHttps),
     }
-    let Some(host) = host else { return Err(Refused::NoHostOrUser) };
+    let Some(host) = host else { return Err(OutgoingError::NoHostOrUser) };
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Refused::NoHostOrUser);
+        return Err(OutgoingError::NoHostOrUser);
     }
     if address.is_some_and(|address| !rules.admits(host, address)) || is_own && !rules.admits_loopback() {
-        return Err(Refused::Address);
+        return Err(OutgoingError::Address);
     }
     Ok(url)
 }
@@ -68,7 +68,7 @@ fn address_of(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// `localhost` and the names below it are this machine, whatever the resolver says (RFC 6761).
+/// Whether the name is `localhost` or below it: this machine, whatever the resolver returns (RFC 6761).
 fn is_own_name(url: &Url) -> bool {
     let name = url.host_str().unwrap_or_default().trim_end_matches('.');
     name == "localhost" || name.ends_with(".localhost")
@@ -81,23 +81,23 @@ pub async fn resolve(rules: &OutgoingRules, url: &Url) -> io::Result<Vec<SocketA
     addresses(rules, host, port).await
 }
 
-/// The addresses of a host that may be connected to. `Err` if there is none, or if the name cannot be resolved in time.
+/// The addresses of a host that may be connected to. An error if there is none, or if the name cannot be resolved in time.
 pub async fn addresses(rules: &OutgoingRules, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let found = timeout(Duration::from_millis(LOOKUP_MS_MAX), tokio::net::lookup_host((name, port))).await;
     let found = found.map_err(io::Error::other)??;
     let mut admitted: Vec<_> = found.filter(|address| rules.admits(name, address.ip())).collect();
     admitted.dedup();
-    if admitted.is_empty() { Err(io::Error::other(Refused::Address)) } else { Ok(admitted) }
+    if admitted.is_empty() { Err(io::Error::other(OutgoingError::Address)) } else { Ok(admitted) }
 }
 
-/// Whether an error of a connection was the resolver's refusal.
+/// Whether a connection failed because its address is not allowed.
 pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(found) = cause {
-        // An I/O error does not count what it wraps as its source.
+        // An I/O error does not report the error it wraps as its source.
         let wrapped = found.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if found.is::<Refused>() || wrapped.is_some_and(|wrapped| wrapped.is::<Refused>()) {
+        if found.is::<OutgoingError>() || wrapped.is_some_and(|wrapped| wrapped.is::<OutgoingError>()) {
             return true;
         }
         cause = found.source();
@@ -105,7 +105,7 @@ pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Makes a client keep to these rules: checked addresses, no redirects, no proxy. A URL with an address instead of a name
+/// Restricts a client to these rules: checked addresses, no redirects, no proxy. A URL with an address instead of a name
 /// is never resolved, so it must be checked with [`check_url`] first.
 pub fn restrict(builder: ClientBuilder, rules: &OutgoingRules) -> ClientBuilder {
     let rules = rules.clone();
@@ -113,14 +113,14 @@ pub fn restrict(builder: ClientBuilder, rules: &OutgoingRules) -> ClientBuilder 
     restrict_with(builder, CheckedResolver { admits: Arc::new(admits), lookup: Arc::new(system_lookup) })
 }
 
-/// Makes a client follow the name of this host only to addresses that the rules allow. Other names are those of proxies that
-/// the operator has set, and are left alone.
+/// Restricts the name of this host to addresses that the rules allow. Other names are those of proxies that the operator has
+/// configured, and are not restricted.
 pub fn restrict_host(builder: ClientBuilder, host: &str, rules: &OutgoingRules) -> ClientBuilder {
-    let resolver = CheckedResolver { admits: of_host(host, rules), lookup: Arc::new(system_lookup) };
+    let resolver = CheckedResolver { admits: host_rule(host, rules), lookup: Arc::new(system_lookup) };
     builder.redirect(Policy::none()).dns_resolver(Arc::new(resolver))
 }
 
-fn of_host(host: &str, rules: &OutgoingRules) -> Arc<Admits> {
+fn host_rule(host: &str, rules: &OutgoingRules) -> Arc<Admits> {
     let (rules, host) = (rules.clone(), host.to_owned());
     Arc::new(move |name, address| !name.eq_ignore_ascii_case(&host) || rules.admits(name, address))
 }
@@ -149,7 +149,7 @@ impl Resolve for CheckedResolver {
         Box::pin(async move {
             let admitted: Vec<_> = found.await?.into_iter().filter(|address| admits(&host, address.ip())).collect();
             if admitted.is_empty() {
-                return Err(Refused::Address.into());
+                return Err(OutgoingError::Address.into());
             }
             Ok(Box::new(admitted.into_iter()) as Addrs)
         })
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_may_be_reached_without_tls_and_nothing_else() {
+    fn only_listed_hosts_may_be_reached_without_tls() {
         let loopback = ["127.0.0.0/8", "::1"];
         for good in ["http://127.0.0.1:9/hook", "http://localhost:9/", "http://[::1]:9/", "https://localhost/"] {
             assert!(allows(&loopback, good), "{good}");
@@ -233,24 +233,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_of_this_machine_has_no_address_that_may_be_used() {
+    async fn names_of_this_machine_have_no_allowed_address() {
         assert!(addresses(&rules(&[]), "localhost", 80).await.is_err_and(|error| is_refused(&error)));
         let found = addresses(&rules(&["127.0.0.0/8", "::1"]), "localhost", 80).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
-        assert!(addresses(&rules(&["localhost"]), "localhost", 80).await.is_err(), "a name alone never leads here");
+        assert!(
+            addresses(&rules(&["localhost"]), "localhost", 80).await.is_err(),
+            "listing the name alone never allows this machine"
+        );
     }
 
     #[test]
-    fn a_host_that_the_operator_named_may_be_inside_and_never_this_machine() {
-        let admits = of_host("id.internal", &rules(&[]).with_host("id.internal"));
+    fn a_host_that_the_operator_named_may_be_private_but_never_this_machine() {
+        let admits = host_rule("id.internal", &rules(&[]).with_host("id.internal"));
         let admits = |name: &str, address: &str| admits(name, address.parse().unwrap());
         assert!(admits("id.internal", "10.0.0.1") && admits("ID.internal", "8.8.8.8"));
         assert!(!admits("id.internal", "127.0.0.1") && !admits("Id.Internal", "169.254.169.254"));
-        assert!(admits("proxy.internal", "127.0.0.1"), "the operator's proxy is where the operator says");
+        assert!(admits("proxy.internal", "127.0.0.1"), "the operator's proxy is not restricted");
     }
 
-    /// Answers every connection with 204, and counts them.
-    async fn listening(address: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+    /// Responds to every connection with 204, and counts them.
+    async fn listen(address: &str) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind(address).await.unwrap();
         let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
         let counted = count.clone();
@@ -272,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_with_a_private_address_is_not_connected_to() {
-        let (inside, reached) = listening("127.0.0.1:0").await;
+        let (inside, reached) = listen("127.0.0.1:0").await;
         let lookup: Arc<Lookup> = Arc::new(move |_| Box::pin(async move { Ok(vec![inside]) }));
         let rules = rules(&[]);
         let admits: Arc<Admits> = Arc::new(move |host, address| rules.admits(host, address));
@@ -282,14 +285,14 @@ mod tests {
         assert_eq!(reached.load(Ordering::SeqCst), 0);
     }
 
-    /// The first address stands for a public one, the second for one inside.
+    /// The first address stands for a public one, the second for a private one.
     #[tokio::test]
-    async fn a_name_that_means_something_else_a_moment_later_leads_nowhere_else() {
-        let (outside, reached_outside) = listening("127.0.0.1:0").await;
-        let (inside, reached_inside) = listening(&format!("127.0.0.2:{}", outside.port())).await;
+    async fn a_name_that_resolves_differently_later_is_checked_again() {
+        let (outside, reached_outside) = listen("127.0.0.1:0").await;
+        let (inside, reached_inside) = listen(&format!("127.0.0.2:{}", outside.port())).await;
         let answers = Mutex::new(VecDeque::from([vec![outside], vec![inside, outside], vec![inside]]));
         let lookup: Arc<Lookup> = Arc::new(move |_| {
-            let answer = answers.lock().unwrap().pop_front().expect("it is resolved once for each connection");
+            let answer = answers.lock().unwrap().pop_front().expect("it is resolved once per connection");
             Box::pin(async move { Ok(answer) })
         });
         let http = client(CheckedResolver { admits: Arc::new(move |_, address| address == outside.ip()), lookup });
@@ -297,7 +300,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(post().await.unwrap().status(), 204);
         }
-        assert!(post().await.is_err(), "it means the one inside by now, and nothing else");
+        assert!(post().await.is_err(), "it now resolves to the private address only");
         assert_eq!((reached_outside.load(Ordering::SeqCst), reached_inside.load(Ordering::SeqCst)), (2, 0));
     }
 }

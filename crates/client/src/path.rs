@@ -1,37 +1,36 @@
-//! Paths and queries of calls. Whatever a caller passes as a segment or a value is percent-encoded, so that no id can
-//! climb out of its place.
+//! Paths and queries of calls. Segments and values are percent-encoded, so that no id can change the structure of a path.
 
 use ostler_protocol::Failure;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Everything but the unreserved characters of RFC 3986.
+/// Everything except the unreserved characters of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Clone, Debug)]
-pub struct Path(String);
+pub(crate) struct Path(String);
 
 impl Path {
-    /// A path that is known when the program is written.
-    pub fn fixed(path: &'static str) -> Self {
+    /// A constant path.
+    pub(crate) fn fixed(path: &'static str) -> Self {
         Self(path.to_owned())
     }
 
-    /// A path and query as a person wrote them.
-    pub fn raw(path: &str) -> Result<Self, Failure> {
+    /// A path and query as written by a user.
+    pub(crate) fn raw(path: &str) -> Result<Self, Failure> {
         let fits = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
-        let refused = || Failure::invalid("path-shape", "a path begins with a slash and holds no spaces");
-        fits.then(|| Self(path.to_owned())).ok_or_else(refused)
+        let invalid = || Failure::invalid("path-shape", "a path begins with a slash and contains no spaces");
+        fits.then(|| Self(path.to_owned())).ok_or_else(invalid)
     }
 
-    /// `/api/v1` and the segments.
-    pub fn api(segments: &[&str]) -> Self {
+    /// The segments below `/api/v1`.
+    pub(crate) fn api(segments: &[&str]) -> Self {
         Self::under("/api/v1", segments)
     }
 
-    /// The segments alone, for dialects that stand at the root.
-    pub fn of(segments: &[&str]) -> Self {
+    /// The segments at the root, for dialects without a prefix.
+    pub(crate) fn of(segments: &[&str]) -> Self {
         Self::under("", segments)
     }
 
@@ -41,7 +40,7 @@ impl Path {
         for segment in segments {
             path.push('/');
             match *segment {
-                // Encoded dots are dots to every server, so an id of dots alone must not stand as a segment at all.
+                // Servers decode encoded dots, so an id that consists of dots must not become a segment.
                 "" | "." | ".." => path.push_str("%00"),
                 segment => path.extend(utf8_percent_encode(segment, RESERVED)),
             }
@@ -49,8 +48,8 @@ impl Path {
         Self(path)
     }
 
-    /// The fields of a query type; null ones are left out.
-    pub fn query<Q: Serialize>(mut self, query: &Q) -> Result<Self, Failure> {
+    /// Adds the fields of a query type. Null fields are left out.
+    pub(crate) fn query<Q: Serialize>(mut self, query: &Q) -> Result<Self, Failure> {
         let Value::Object(fields) = serde_json::to_value(query).map_err(Failure::internal)? else {
             return Err(Failure::internal("a query is a struct of plain fields"));
         };
@@ -70,7 +69,7 @@ impl Path {
         Ok(self)
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_cannot_leave_its_place() {
+    fn a_segment_cannot_change_the_path() {
         assert_eq!(
             Path::api(&["runs", "a/b?c#d e%é", "events"]).as_str(),
             "/api/v1/runs/a%2Fb%3Fc%23d%20e%25%C3%A9/events"
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_holds_what_was_set() {
+    fn a_query_contains_the_fields_that_are_set() {
         let query = EventsQuery { after_seq: 7, limit: None, wait_ms: Some(5) };
         assert_eq!(Path::fixed("/x").query(&query).unwrap().as_str(), "/x?afterSeq=7&waitMs=5");
         let query = ListRuns { project_id: Some("a&b=c".into()), ..ListRuns::default() };

@@ -1,13 +1,13 @@
-//! Any call at all, with the caller's token applied: for `ostler api`, and for operations this client has no method for.
+//! Arbitrary calls with the caller's token: for `ostler api`, and for operations without a method here.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Response};
 use ostler_protocol::Failure;
 
-use crate::{Body, Client, path::Path};
+use crate::{client::Client, path::Path, transport::Body};
 
 impl Client {
-    /// The answer as it comes, whatever it says. `path` begins with a slash and is sent as it is.
+    /// Makes a call and returns the response as it is, successful or not. `path` begins with a slash and is sent unchanged.
     pub async fn raw(
         &self,
         method: &str,
@@ -16,7 +16,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Response<Body>, Failure> {
         let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| Failure::invalid("method", format!("{method:?} is no HTTP method")))?;
+            .map_err(|_| Failure::invalid("method", format!("{method:?} is not an HTTP method")))?;
         let mut request = self.request(method, Path::raw(path)?, body, HeaderValue::from_static("*/*"))?;
         for (name, value) in headers {
             request.headers_mut().insert(name, value.clone());

@@ -1,9 +1,9 @@
-//! A parser of server-sent events: LF, CRLF or CR line ends, data over several lines, comments skipped, and a bound on
-//! what one event may hold. It knows nothing of what the data means.
+//! A parser of server-sent events: LF, CRLF or CR line ends, data over several lines, comments skipped, and a limit on the
+//! size of one event. It does not interpret the data.
 
 use ostler_protocol::{Failure, FailureKind, limits::EVENT_BYTES_MAX};
 
-/// An event's payload has at most 256 KiB, six times as many where every character is escaped; the rest is its envelope.
+/// An event's payload has at most 256 KiB, or six times that if every character is escaped. The rest is for its envelope.
 const FRAME_BYTES_MAX: usize = 6 * EVENT_BYTES_MAX + 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Parser {
     line: Vec<u8>,
     frame: Frame,
     has_data: bool,
-    /// The last byte was a CR, so that an LF that follows ends no second line.
+    /// Whether the last byte was a CR. An LF after it does not end a second line.
     after_cr: bool,
 }
 
@@ -46,7 +46,7 @@ impl Parser {
         Ok(frames)
     }
 
-    /// An empty line completes the event; one without data is none.
+    /// Handles a complete line. An empty line completes the event, unless it has no data.
     fn end_line(&mut self) -> Option<Frame> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_reads_the_same_however_it_is_cut() {
+    fn a_stream_parses_the_same_however_it_is_cut() {
         let whole =
             vec![frame(Some("1"), Some("step"), r#"{"a":1}"#), frame(None, None, "one\ntwo"), frame(None, None, "")];
         for size in 1..=STREAM.len() {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_event_is_not_given_out() {
+    fn an_unfinished_event_is_not_returned() {
         let mut parser = Parser::default();
         assert_eq!(parser.feed(b"data: half\n").unwrap(), vec![]);
         assert_eq!(parser.feed(b"\n").unwrap(), vec![frame(None, None, "half")]);
@@ -109,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_event_is_refused() {
+    fn an_endless_event_is_rejected() {
         let mut parser = Parser::default();
         let line = format!("data: {}\n", "x".repeat(64 * 1024));
-        let refused = (0..100).find_map(|_| parser.feed(line.as_bytes()).err());
-        assert_eq!(refused.expect("refused").kind, FailureKind::PayloadTooLarge);
+        let failure = (0..100).find_map(|_| parser.feed(line.as_bytes()).err());
+        assert_eq!(failure.expect("a failure").kind, FailureKind::PayloadTooLarge);
     }
 }

@@ -1,7 +1,7 @@
 //! How a request reaches the server: over HTTP, or by calling the server's router in this process.
 //!
-//! Both give the same kind of answer. Redirects are not followed (the token must not wander), and a loopback server is
-//! never looked for behind a proxy.
+//! Both return the same kind of response. Redirects are not followed, so that the token is sent to no other server, and a
+//! loopback server is never reached through a proxy.
 
 use std::{error::Error, sync::Arc};
 
@@ -13,9 +13,9 @@ use ostler_protocol::{Failure, outgoing::OutgoingRules};
 use reqwest::redirect::Policy;
 use tokio::time::Duration;
 
-use crate::{answer, outgoing, path::Path};
+use crate::{failures, outgoing, path::Path};
 
-/// An answer's body, whole or streamed.
+/// The body of a response, whole or streamed.
 pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// A server in the same process.
@@ -24,13 +24,13 @@ pub type InProcess = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<B
 const CONNECT_MS_MAX: u64 = 10_000;
 
 #[derive(Clone)]
-pub enum Transport {
+pub(crate) enum Transport {
     Http { client: reqwest::Client, base: String },
     InProcess(InProcess),
 }
 
 impl Transport {
-    pub fn http(base_url: &str) -> Result<Self, Failure> {
+    pub(crate) fn http(base_url: &str) -> Result<Self, Failure> {
         let base = base_url.trim_end_matches('/').to_owned();
         let client = web_client(&base).map_err(|failure| match failure.rule_name() {
             Some("address") => bad_address(base_url),
@@ -39,7 +39,7 @@ impl Transport {
         Ok(Self::Http { client, base })
     }
 
-    pub fn uri(&self, path: Path) -> Result<Uri, Failure> {
+    pub(crate) fn uri(&self, path: Path) -> Result<Uri, Failure> {
         let text = match self {
             Self::Http { base, .. } => format!("{base}{}", path.as_str()),
             Self::InProcess(_) => path.as_str().to_owned(),
@@ -47,7 +47,7 @@ impl Transport {
         Uri::try_from(text).map_err(|_| Failure::invalid("address-size", "the request's address is too long"))
     }
 
-    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
         match self {
             Self::InProcess(call) => Ok(call(request).await),
             Self::Http { client, .. } => send(client, request).await,
@@ -55,28 +55,28 @@ impl Transport {
     }
 }
 
-/// Over HTTP.
-pub async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
-    let request = reqwest::Request::try_from(request).map_err(|e| answer::unreachable(&e))?;
-    let response = client.execute(request).await.map_err(|e| answer::unreachable(&e))?;
+/// Sends a request over HTTP.
+pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+    let request = reqwest::Request::try_from(request).map_err(|e| failures::unreachable(&e))?;
+    let response = client.execute(request).await.map_err(|e| failures::unreachable(&e))?;
     let response: Response<reqwest::Body> = response.into();
     Ok(response.map(|body| body.map_err(|e| Box::new(e) as Box<dyn Error + Send + Sync>).boxed_unsync()))
 }
 
-/// A client for one address: no redirects, no proxy before loopback, a bound on the time to connect.
+/// A client for one address: no redirects, no proxy for loopback, a limit on the time to connect.
 pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
     build(address, None)
 }
 
-/// As [`web_client`], for an address that a caller chose: it connects only to what the rules allow, whatever the name
-/// resolves to.
+/// The same as [`web_client`], for an address that a caller chose: it connects only to addresses that the rules allow,
+/// whatever the name resolves to.
 pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
-    outgoing::check_url(rules, address).map_err(|why| Failure::invalid("address", why.to_string()))?;
+    outgoing::check_url(rules, address).map_err(|error| Failure::invalid("address", error.to_string()))?;
     build(address, Some(rules))
 }
 
 fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client, Failure> {
-    let bad = || Failure::invalid("address", format!("{address:?} is no http or https address"));
+    let bad = || Failure::invalid("address", format!("{address:?} is not an http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
     let mut builder = reqwest::Client::builder()
@@ -86,18 +86,18 @@ fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client
     if is_loopback(host) {
         builder = builder.no_proxy();
     }
-    // The process may have chosen a provider already; then that one stays.
+    // If the process has already chosen a provider, that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     builder = match url.scheme_str() {
         Some("https") => builder,
-        // Plain HTTP needs no roots: a machine without any can still be served, and starts faster.
+        // Plain HTTP needs no root certificates. Loading none also starts faster.
         Some("http") => builder.tls_certs_only([]),
         _ => return Err(bad()),
     };
     if let Some(rules) = rules {
         builder = outgoing::restrict(builder, rules);
     }
-    builder.build().map_err(|e| answer::unreachable(&e))
+    builder.build().map_err(|e| failures::unreachable(&e))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -106,6 +106,6 @@ fn is_loopback(host: &str) -> bool {
 }
 
 fn bad_address(address: &str) -> Failure {
-    let message = format!("{address:?} is no server address; one looks like http://127.0.0.1:4747");
+    let message = format!("{address:?} is not a server address; an example is http://127.0.0.1:4747");
     Failure::invalid("server-address", message)
 }

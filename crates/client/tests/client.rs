@@ -1,4 +1,4 @@
-//! The client against answers of every kind, without a server.
+//! The client against responses of every kind, without a server.
 
 use std::{
     io::{Read, Write},
@@ -13,11 +13,11 @@ use ostler_client::{Body, Client, is_transient, is_unreachable, mesh::Gateway};
 use ostler_protocol::{FailureKind, cursors::EventsQuery, runs::CreateRun};
 use secrecy::SecretString;
 
-type Seen = Arc<Mutex<Vec<Request<Bytes>>>>;
+type Requests = Arc<Mutex<Vec<Request<Bytes>>>>;
 
-/// A server that answers everything the same, and what it was asked.
-fn answering(status: u16, content_type: &'static str, body: &str) -> (Client, Seen) {
-    let seen = Seen::default();
+/// A client of a server that always sends the same response, and the requests that the server receives.
+fn responding(status: u16, content_type: &'static str, body: &str) -> (Client, Requests) {
+    let seen = Requests::default();
     let (log, body) = (seen.clone(), Bytes::from(body.to_owned()));
     let call = move |request: Request<Bytes>| {
         log.lock().expect("no test panics here").push(request);
@@ -26,7 +26,7 @@ fn answering(status: u16, content_type: &'static str, body: &str) -> (Client, Se
             .status(status)
             .header("content-type", content_type)
             .body(body)
-            .expect("a well-formed answer");
+            .expect("a well-formed response");
         async move { response }.boxed()
     };
     (Client::in_process(Arc::new(call), Some(SecretString::from("ost_test"))), seen)
@@ -39,8 +39,8 @@ const RUN: &str = r#"{"runId":"run_00000000000000000000000000000007","sessionId"
     "createdAt":"2026-01-01T00:00:00Z","updatedAt":"2026-01-01T00:00:00Z","command":null,"runnerJob":null}"#;
 
 #[tokio::test]
-async fn a_created_run_reads_with_its_raw_fields() {
-    let (client, seen) = answering(201, "application/json", RUN);
+async fn a_created_run_is_parsed_with_its_raw_fields() {
+    let (client, seen) = responding(201, "application/json", RUN);
     let created = client.create_run(&CreateRun::default()).await.unwrap();
     assert_eq!(created.run.workspace_ref.as_str(), r#"{"kind":"none"}"#);
     assert!(created.command.is_none() && created.run.trace_sink.is_null());
@@ -54,7 +54,7 @@ async fn a_created_run_reads_with_its_raw_fields() {
 async fn a_failure_of_the_server_keeps_its_kind_details_and_trace_id() {
     let body =
         r#"{"failureKind":"runner-lease-conflict","message":"held","traceId":"trc_1","details":{"retryAfterMs":5}}"#;
-    let (client, _) = answering(409, "application/json", body);
+    let (client, _) = responding(409, "application/json", body);
     let failure = client.get_run("run_x").await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::RunnerLeaseConflict);
     let details = failure.details.as_ref().unwrap();
@@ -63,23 +63,23 @@ async fn a_failure_of_the_server_keeps_its_kind_details_and_trace_id() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_json_is_a_clear_failure() {
-    let (client, _) = answering(502, "text/html", "<h1>Bad gateway</h1>");
+async fn a_response_that_is_not_json_is_a_clear_failure() {
+    let (client, _) = responding(502, "text/html", "<h1>Bad gateway</h1>");
     let failure = client.get_run("run_x").await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::InfraFailed);
     assert!(failure.message.contains("502") && failure.message.contains("Bad gateway"), "{failure}");
-    let (client, _) = answering(200, "text/html", "<h1>Hello</h1>");
+    let (client, _) = responding(200, "text/html", "<h1>Hello</h1>");
     let failure = client.get_run("run_x").await.unwrap_err();
     assert!(failure.message.contains("Hello"), "{failure}");
     let (client, _) =
-        answering(401, "application/json", r#"{"failureKind":"of-the-future","message":"no","traceId":"trc_2"}"#);
+        responding(401, "application/json", r#"{"failureKind":"of-the-future","message":"no","traceId":"trc_2"}"#);
     let failure = client.get_run("run_x").await.unwrap_err();
     assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Unauthenticated, "no"));
 }
 
 #[tokio::test]
 async fn an_id_is_encoded_in_its_path() {
-    let (client, seen) = answering(200, "application/json", r#"{"events":[],"nextAfterSeq":0,"hasMore":false}"#);
+    let (client, seen) = responding(200, "application/json", r#"{"events":[],"nextAfterSeq":0,"hasMore":false}"#);
     client.run_events("../x?y", &EventsQuery::default()).await.unwrap();
     assert_eq!(seen.lock().unwrap()[0].uri(), "/api/v1/runs/..%2Fx%3Fy/events?afterSeq=0");
 }
@@ -103,8 +103,8 @@ fn event(seq: i64) -> String {
 }
 
 #[tokio::test]
-async fn a_run_is_followed_from_a_number_to_its_end() {
-    let (client, seen) = answering(200, "text/event-stream", &format!(": beat\n\n{}{}", event(4), event(5)));
+async fn a_run_is_followed_from_a_sequence_number_to_its_end() {
+    let (client, seen) = responding(200, "text/event-stream", &format!(": beat\n\n{}{}", event(4), event(5)));
     let events: Vec<_> = client.follow_run("run_x", 3).await.unwrap().collect().await;
     let seqs: Vec<_> = events.into_iter().map(|event| event.unwrap().seq.unwrap()).collect();
     assert_eq!(seqs, [4, 5]);
@@ -116,13 +116,13 @@ async fn a_run_is_followed_from_a_number_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_falls_silent_is_a_lost_connection() {
+async fn a_silent_stream_is_a_lost_connection() {
     let call = |_| {
         let first = Ok(http_body::Frame::data(Bytes::from(event(1))));
         let frames = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
         let body: Body = StreamBody::new(frames).boxed_unsync();
         let response =
-            Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed answer");
+            Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed response");
         async move { response }.boxed()
     };
     let mut events = Client::in_process(Arc::new(call), None).follow_run("run_x", 0).await.unwrap();
@@ -131,12 +131,12 @@ async fn a_stream_that_falls_silent_is_a_lost_connection() {
     assert!(events.next().await.is_none());
 }
 
-/// A gateway that reads one request, and then does this.
+/// A gateway that reads one request and then calls `then`.
 fn gateway(then: impl FnOnce(std::net::TcpStream) + Send + 'static) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let base = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let base = format!("http://{}", listener.local_addr().expect("a bound socket"));
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("a connection");
         let _ = stream.read(&mut [0; 4096]).expect("a request");
         then(stream);
     });
@@ -144,22 +144,22 @@ fn gateway(then: impl FnOnce(std::net::TcpStream) + Send + 'static) -> String {
 }
 
 #[tokio::test]
-async fn a_gateways_page_that_does_not_end_is_read_no_further_than_its_bound() {
+async fn an_endless_page_of_a_gateway_is_read_up_to_its_limit() {
     let base = gateway(|mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(&[b'x'; 65_536]).is_ok() {}
     });
-    let failure = Gateway::shown_root(&base).await.unwrap_err();
+    let failure = Gateway::fetch_root(&base).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::PayloadTooLarge);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_does_not_answer_is_given_up() {
+async fn a_gateway_that_does_not_respond_is_given_up() {
     let (ended, end) = std::sync::mpsc::channel::<()>();
     let base = gateway(move |_stream| {
         let _ = end.recv();
     });
-    let failure = Gateway::shown_root(&base).await.unwrap_err();
+    let failure = Gateway::fetch_root(&base).await.unwrap_err();
     assert!(is_unreachable(&failure), "{failure}");
     drop(ended);
 }

@@ -1,7 +1,7 @@
 //! Webhooks against receivers that behave well, and against those that do not: what comes once, what comes again and when,
 //! and what never leaves this server.
 
-use ostler_client::receiver::{Receiver, Refused};
+use ostler_client::trust::receiver::{DeliveryError, Receiver};
 use ostler_protocol::{
     FailureKind::*,
     webhooks::{
@@ -108,7 +108,7 @@ async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
     let received = receiver.verify(&request.headers, &request.body, now(&server)).unwrap();
     assert_eq!((received.delivery_id.to_string(), received.agent_id.to_string()), (told.clone(), agent.clone()));
     let again = receiver.verify(&request.headers, &request.body, now(&server));
-    assert_eq!(again, Err(Refused::Repeated));
+    assert_eq!(again, Err(DeliveryError::Repeated));
     let body: Value = serde_json::from_slice(&request.body).unwrap();
     let created_at = &body["metadata"]["created_at"];
     assert_eq!(
@@ -120,10 +120,10 @@ async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
     assert_eq!(shown["body"], body);
     server.clock.advance_ms(301_000);
     let stale = Receiver::new(&secret).unwrap().verify(&request.headers, &request.body, now(&server));
-    assert_eq!(stale, Err(Refused::Stale));
+    assert_eq!(stale, Err(DeliveryError::Stale));
     let mut changed = request.body.clone();
     changed.push(b' ');
-    assert_eq!(receiver.verify(&request.headers, &changed, now(&server)), Err(Refused::Signature));
+    assert_eq!(receiver.verify(&request.headers, &changed, now(&server)), Err(DeliveryError::Signature));
 }
 
 #[both_engines]
@@ -474,7 +474,7 @@ async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
     let request = hook.received(1).await.remove(0);
     let verify = |secret: &str| Receiver::new(secret).unwrap().verify(&request.headers, &request.body, now(&server));
     assert!(verify(&second).is_ok());
-    assert_eq!(verify(&first), Err(Refused::Signature));
+    assert_eq!(verify(&first), Err(DeliveryError::Signature));
 }
 
 #[both_engines]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostler_client::mesh::{Ambient, Gateway, Member, Sealer};
+use ostler_client::mesh::{Ambient, Gateway, Sealer, StoredIdentity};
 use ostler_protocol::mesh::messages::{PullResult, SendResult};
 use serde_json::json;
 use tokio::time::timeout;
@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(8);
 const PULL_ITEMS: u32 = 200;
 
 pub struct Messages {
-    sender: Member,
-    recipient: Member,
+    sender: StoredIdentity,
+    recipient: StoredIdentity,
     /// One per server.
     gateways: Vec<Gateway>,
     entered: usize,
@@ -38,13 +38,13 @@ fn message_id(number: u64) -> String {
 impl Messages {
     pub async fn create(beat: &Beat) -> Result<Self, String> {
         let urls = beat.api.urls.clone();
-        let root = Gateway::shown_root(&urls[0]).await.map_err(|failure| failure.message)?;
+        let root = Gateway::fetch_root(&urls[0]).await.map_err(|failure| failure.message)?;
         let gateways: Result<Vec<_>, _> = urls.iter().map(|url| Gateway::new(url, &root, AMBIENT)).collect();
         let gateways = gateways.map_err(|failure| failure.message)?;
         let mut members = vec![];
         for name in ["alice", "bobby"] {
             let aid = format!("{name}.localhost.test").parse().map_err(|error| format!("{error:?}"))?;
-            let mut member = Member::new(aid, &urls[0], root.clone(), AMBIENT);
+            let mut member = StoredIdentity::new(aid, &urls[0], root.clone(), AMBIENT);
             let certificate = member.register(&gateways[0], None).await.map_err(|error| format!("{error:?}"))?;
             member.adopt(&certificate);
             members.push(member);
@@ -128,7 +128,7 @@ impl Messages {
     }
 }
 
-async fn send(sealer: &mut Sealer, to: &Member, number: u64) -> Result<SendResult, String> {
+async fn send(sealer: &mut Sealer, to: &StoredIdentity, number: u64) -> Result<SendResult, String> {
     let params = json!({"to": to.aid, "payload": {"type": "text", "n": number}, "message_id": message_id(number)});
     let call = sealer.session().call::<SendResult>("message.send", &params);
     let sent = timeout(CALL_TIMEOUT, call).await.map_err(|_| "no answer in time".to_owned())?;

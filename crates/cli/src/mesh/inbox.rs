@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostler_client::{
     is_transient,
-    mesh::{Came, Heard, Opened, Sealer, Shut, is_place_taken},
+    mesh::{GatewayEvent, OpenError, OpenedMessage, Sealer, SealerEvent, is_slot_in_use},
 };
 use ostler_protocol::{Failure, FailureKind};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub async fn inbox(kept: Kept, output: Output, follow: bool) -> Result<u8, Failu
         ));
     }
     let mut reader = Reader { kept, output, after: 0, shown: 0 };
-    let mut sealer = reader.enter().await.map_err(|failure| match is_place_taken(&failure) {
+    let mut sealer = reader.enter().await.map_err(|failure| match is_slot_in_use(&failure) {
         true => already_read(&reader.kept),
         false => failure,
     })?;
@@ -73,7 +73,7 @@ impl Reader {
             // A new one each time: what it knew of the gateway may be out of date.
             let gateway = self.kept.gateway()?;
             match self.kept.enter(&gateway, READER).await {
-                Err(failure) if is_place_taken(&failure) && tries < PLACE_TRIES_MAX => {
+                Err(failure) if is_slot_in_use(&failure) && tries < PLACE_TRIES_MAX => {
                     sleep(Duration::from_millis(backoff_ms(1))).await;
                     tries += 1;
                 }
@@ -91,7 +91,7 @@ impl Reader {
             self.after = self.after.max(page.server_ack_seq);
             let mut doubt = None;
             for one in opened {
-                if let Err(Shut::ForNow(failure)) = one.contents {
+                if let Err(OpenError::Temporary(failure)) = one.contents {
                     doubt = Some(failure);
                     break;
                 }
@@ -110,7 +110,7 @@ impl Reader {
     }
 
     /// Once, whatever becomes of the acknowledgement.
-    fn show(&mut self, one: &Opened) {
+    fn show(&mut self, one: &OpenedMessage) {
         let (told, text) = told(one);
         match self.output.format {
             Format::Text => output::data(&text),
@@ -139,7 +139,7 @@ impl Reader {
                 }
                 Err(failure) => failure,
             };
-            if !is_transient(&lost) && !is_place_taken(&lost) {
+            if !is_transient(&lost) && !is_slot_in_use(&lost) {
                 return lost;
             }
             attempt = if self.after > before { 1 } else { attempt + 1 };
@@ -153,38 +153,38 @@ impl Reader {
     async fn listen(&mut self, sealer: &mut Sealer) -> Result<std::convert::Infallible, Failure> {
         self.catch_up(sealer).await?;
         loop {
-            match sealer.hear().await? {
-                Came::Message(one) if one.message.seq <= self.after => {}
-                Came::Message(one) if is_next(&one, self.after) => {
+            match sealer.next_event().await? {
+                SealerEvent::Message(one) if one.message.seq <= self.after => {}
+                SealerEvent::Message(one) if is_next(&one, self.after) => {
                     self.show(&one);
                     sealer.ack(self.after).await?;
                 }
                 // Something was missed, or is to be opened otherwise.
-                Came::Message(_) => self.catch_up(sealer).await?,
-                Came::Other(Heard::Recalled(recalled)) => {
+                SealerEvent::Message(_) => self.catch_up(sealer).await?,
+                SealerEvent::Other(GatewayEvent::Recalled(recalled)) => {
                     let ids = line(&recalled.message_ids.join(", "), 400);
                     output::words(&format!("{} took back {ids}\n", recalled.from));
                 }
-                Came::Other(_) => {}
-                Came::Nothing => self.kept.leave_prekey(sealer).await?,
+                SealerEvent::Other(_) => {}
+                SealerEvent::Nothing => self.kept.leave_prekey(sealer).await?,
             }
         }
     }
 }
 
 /// Whether nothing lies between the last one and this, and this needs no second look.
-fn is_next(one: &Opened, after: i64) -> bool {
-    one.message.seq == after + 1 && !matches!(one.contents, Err(Shut::ForNow(_)))
+fn is_next(one: &OpenedMessage, after: i64) -> bool {
+    one.message.seq == after + 1 && !matches!(one.contents, Err(OpenError::Temporary(_)))
 }
 
 /// A message as data, and in words: whole, with what follows on its first line set in, so that nobody writes a line of
 /// somebody else's.
-fn told(opened: &Opened) -> (Value, String) {
+fn told(opened: &OpenedMessage) -> (Value, String) {
     let message = &opened.message;
     let (contents, shut) = match &opened.contents {
         Ok(contents) => (contents.clone(), None),
-        Err(Shut::ForGood(why)) => (Value::Null, Some(why)),
-        Err(Shut::ForNow(failure)) => (Value::Null, Some(&failure.message)),
+        Err(OpenError::Permanent(why)) => (Value::Null, Some(why)),
+        Err(OpenError::Temporary(failure)) => (Value::Null, Some(&failure.message)),
     };
     let told = json!({"seq": message.seq, "from": message.from, "to": message.to, "messageId": message.message_id,
         "timestamp": message.timestamp, "sealed": message.encrypted, "contents": contents, "shut": shut});
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    fn came(seq: i64, contents: Result<Value, Shut>) -> Opened {
+    fn came(seq: i64, contents: Result<Value, OpenError>) -> OpenedMessage {
         let aid = || "alice.probe.test".parse().unwrap();
         let (message_id, payload, direction) = ("m".to_owned(), RawJson::of(&json!({})), Direction::Inbound);
         let message = Message {
@@ -226,7 +226,7 @@ mod tests {
             direction,
             device_id: None,
         };
-        Opened { message, contents }
+        OpenedMessage { message, contents }
     }
 
     #[test]
@@ -241,9 +241,9 @@ mod tests {
     #[test]
     fn what_leaves_a_hole_or_may_yet_be_opened_is_pulled_instead_of_passed_over() {
         assert!(is_next(&came(8, Ok(Value::Null)), 7));
-        assert!(is_next(&came(8, Err(Shut::ForGood("forged".into()))), 7));
+        assert!(is_next(&came(8, Err(OpenError::Permanent("forged".into()))), 7));
         assert!(!is_next(&came(9, Ok(Value::Null)), 7), "8 was missed");
-        let later = Shut::ForNow(Failure::new(FailureKind::InfraFailed, "no answer"));
+        let later = OpenError::Temporary(Failure::new(FailureKind::InfraFailed, "no answer"));
         assert!(!is_next(&came(8, Err(later)), 7));
     }
 }

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_client::mesh::{Gateway, Member, Sealer};
+use ostler_client::mesh::{Gateway, Sealer, StoredIdentity};
 use ostler_protocol::{Failure, FailureKind, mesh::Aid};
 use rustix::fs::{FlockOperation, flock};
 use secrecy::{ExposeSecret, SecretString};
@@ -17,7 +17,7 @@ use super::AMBIENT;
 use crate::{connect::Connection, errors, output};
 
 pub struct Kept {
-    pub member: Member,
+    pub member: StoredIdentity,
     pub file: PathBuf,
     /// Where its gateway is, if that was said for this time.
     server: Option<String>,
@@ -65,7 +65,7 @@ impl Kept {
     }
 
     /// Keeps a new one.
-    pub fn insert(directory: &Path, member: Member) -> Result<Self, Failure> {
+    pub fn insert(directory: &Path, member: StoredIdentity) -> Result<Self, Failure> {
         let file = file(directory, &member.aid);
         let _lock = lock(directory)?;
         if file.exists() {
@@ -81,7 +81,7 @@ impl Kept {
     }
 
     /// Changes what is kept, whatever others have made of it meanwhile.
-    pub fn change(&mut self, change: impl FnOnce(&mut Member)) -> Result<(), Failure> {
+    pub fn change(&mut self, change: impl FnOnce(&mut StoredIdentity)) -> Result<(), Failure> {
         let _lock = lock(self.file.parent().unwrap_or(Path::new(".")))?;
         let mut member = read(&self.file)?;
         change(&mut member);
@@ -155,7 +155,7 @@ fn lock(directory: &Path) -> Result<File, Failure> {
     open().map_err(|error: std::io::Error| not_kept(&path, &error))
 }
 
-fn read(file: &Path) -> Result<Member, Failure> {
+fn read(file: &Path) -> Result<StoredIdentity, Failure> {
     let text = std::fs::read_to_string(file).map(SecretString::from).map_err(|error| not_kept(file, &error))?;
     serde_json::from_str(text.expose_secret()).map_err(|error| {
         let message = format!("{} does not hold keys of the mesh: {error}", file.display());
@@ -164,7 +164,7 @@ fn read(file: &Path) -> Result<Member, Failure> {
 }
 
 /// Whole or not at all: written aside, then renamed into its place.
-fn save(member: &Member, file: &Path) -> Result<(), Failure> {
+fn save(member: &StoredIdentity, file: &Path) -> Result<(), Failure> {
     let text = SecretString::from(output::json(member));
     let fresh = file.with_extension("new");
     let write = || {

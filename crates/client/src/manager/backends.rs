@@ -1,8 +1,8 @@
-//! Backends: which agent profiles the server can run.
+//! Backends: the profiles that the server can run.
 
 use ostler_protocol::{Failure, backends::BackendList};
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn list_backends(&self) -> Result<BackendList, Failure> {

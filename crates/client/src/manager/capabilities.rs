@@ -1,11 +1,11 @@
-//! Capabilities: what the server can be relied on for, to be read before anything else.
+//! Capabilities: what the server supports. Clients read them before anything else.
 
 use ostler_protocol::{Failure, capabilities::SeenCapabilities};
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
-    /// Read leniently: whoever answers may be of another version, or another program.
+    /// Read leniently: the server may be of another version, or another program.
     pub async fn capabilities(&self) -> Result<SeenCapabilities, Failure> {
         self.get(Path::fixed("/capabilities")).await
     }

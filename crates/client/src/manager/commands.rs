@@ -1,4 +1,4 @@
-//! Commands: what callers ask, and what a runner polls, acknowledges and reports.
+//! Commands: submitted by callers; polled, acknowledged and reported by runners.
 
 use ostler_protocol::{
     Failure,
@@ -8,10 +8,10 @@ use ostler_protocol::{
     workspaces::CommandDiff,
 };
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
-    /// What a command's agent changed in its workspace.
+    /// The changes that a command made in its workspace.
     pub async fn command_diff(&self, run_id: &str, command_id: &str) -> Result<CommandDiff, Failure> {
         self.get(Path::api(&["runs", run_id, "commands", command_id, "diff"])).await
     }
@@ -33,7 +33,7 @@ impl Client {
         self.post(Path::api(&["commands", command_id, "cancel"]), cancel).await
     }
 
-    /// What a runner has to know now; with `waitMs`, as soon as there is something to know.
+    /// The news for a runner. With `waitMs`, waits until there is some.
     pub async fn poll_commands(&self, run_id: &str, query: &PollCommands) -> Result<CommandPage, Failure> {
         self.get(Path::api(&["runs", run_id, "commands"]).query(query)?).await
     }

@@ -1,8 +1,8 @@
-//! Conversations: what was said before a command.
+//! Conversations: the messages before a command.
 
 use ostler_protocol::{Failure, conversation::Conversation};
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn conversation(&self, run_id: &str, command_id: &str) -> Result<Conversation, Failure> {

@@ -1,4 +1,4 @@
-//! Events: pages, appends, and following a run as it happens.
+//! Events: pages, appends, and following a run live.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, timeout};
 
-use crate::{Client, answer, path::Path, sse::Parser, transport::Body};
+use crate::{client::Client, failures, path::Path, response, sse::Parser, transport::Body};
 
-/// Events of a run in order, each once. Ends when the run has ended or the server shuts down; a broken connection is an
-/// `Err`, after which the caller may follow again from the last number it has seen.
+/// Events of a run in order, each once. Ends when the run has ended or the server shuts down. A broken connection is an
+/// error, after which the caller may follow again from the last sequence number it has received.
 pub type EventStream = BoxStream<'static, Result<EventView, Failure>>;
 
-/// A server sends something every 15 s, if only a comment. Four times that in silence is a lost connection.
+/// A server sends at least a comment every 15 s. A connection that is silent for four times as long is lost.
 const SILENCE_MS_MAX: u64 = 60_000;
 
 impl Client {
@@ -27,12 +27,12 @@ impl Client {
         self.get(Path::api(&["runs", run_id, "events"]).query(query)?).await
     }
 
-    /// Appends a batch. The same `batchNo` again answers as the first time and appends nothing.
+    /// Appends a batch. Idempotent by `batchNo`: a repeated batch returns the first response and appends nothing.
     pub async fn append_events(&self, run_id: &str, batch: &AppendEvents) -> Result<Appended, Failure> {
         self.post(Path::api(&["runs", run_id, "events"]), batch).await
     }
 
-    /// Follows a run from behind `after_seq`.
+    /// Follows a run from the event after `after_seq`.
     pub async fn follow_run(&self, run_id: &str, after_seq: i64) -> Result<EventStream, Failure> {
         self.follow(Path::api(&["runs", run_id, "events"]), after_seq).await
     }
@@ -45,36 +45,40 @@ impl Client {
         let content_type = response.headers().get(http::header::CONTENT_TYPE);
         let streams = content_type.is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
         if !streams || !response.status().is_success() {
-            let (status, bytes) = answer::collect(response).await?;
-            answer::good(status, bytes)?;
-            let message = "the server answered with something else than an event stream";
+            let (status, bytes) = response::collect(response).await?;
+            response::success(status, bytes)?;
+            let message = "the server's response is not an event stream";
             return Err(Failure::rule(FailureKind::BackendFailed, "answer-unknown", message));
         }
-        let state =
-            Follow { body: response.into_body(), parser: Parser::default(), ready: VecDeque::new(), over: false };
+        let state = FollowState {
+            body: response.into_body(),
+            parser: Parser::default(),
+            ready: VecDeque::new(),
+            has_ended: false,
+        };
         Ok(stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) }).boxed())
     }
 }
 
-struct Follow {
+struct FollowState {
     body: Body,
     parser: Parser,
     ready: VecDeque<EventView>,
-    over: bool,
+    has_ended: bool,
 }
 
-impl Follow {
-    /// The next event; after a failure, nothing more.
+impl FollowState {
+    /// The next event. Nothing follows a failure.
     async fn next(&mut self) -> Option<Result<EventView, Failure>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
             }
-            if self.over {
+            if self.has_ended {
                 return None;
             }
             if let Err(failure) = self.read().await {
-                self.over = true;
+                self.has_ended = true;
                 return Some(Err(failure));
             }
         }
@@ -82,14 +86,14 @@ impl Follow {
 
     async fn read(&mut self) -> Result<(), Failure> {
         let frame = timeout(Duration::from_millis(SILENCE_MS_MAX), self.body.frame());
-        let frame = frame.await.map_err(|_| answer::timed_out(SILENCE_MS_MAX))?;
+        let frame = frame.await.map_err(|_| failures::timed_out(SILENCE_MS_MAX))?;
         let Some(frame) = frame else {
-            self.over = true;
+            self.has_ended = true;
             return Ok(());
         };
-        let Ok(data) = frame.map_err(|e| answer::interrupted(&*e))?.into_data() else { return Ok(()) };
+        let Ok(data) = frame.map_err(|e| failures::interrupted(&*e))?.into_data() else { return Ok(()) };
         for frame in self.parser.feed(&data)? {
-            self.ready.push_back(answer::parse(&Bytes::from(frame.data))?);
+            self.ready.push_back(response::parse(&Bytes::from(frame.data))?);
         }
         Ok(())
     }

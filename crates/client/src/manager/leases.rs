@@ -5,14 +5,14 @@ use ostler_protocol::{
     leases::{ClaimRun, Claimed, LeaseState, PatchLease},
 };
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn claim_run(&self, run_id: &str, claim: &ClaimRun) -> Result<Claimed, Failure> {
         self.post(Path::api(&["runs", run_id, "claim"]), claim).await
     }
 
-    /// A heartbeat, or with `release` the end of the tenure.
+    /// A heartbeat, or with `release` the end of the lease.
     pub async fn patch_lease(&self, run_id: &str, lease: &PatchLease) -> Result<LeaseState, Failure> {
         self.patch(Path::api(&["runs", run_id, "lease"]), lease).await
     }

@@ -1,18 +1,18 @@
-//! Permission requests: what agents ask, and the answers.
+//! Permission requests of backends, and the decisions on them.
 
 use ostler_protocol::{
     Failure,
     permissions::{AnswerPermission, PermissionList, PermissionRequest},
 };
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn list_permissions(&self, run_id: &str) -> Result<PermissionList, Failure> {
         self.get(Path::api(&["runs", run_id, "permissions"])).await
     }
 
-    /// Answers once; the digest must be that of the request, so that nobody answers to something they have not seen.
+    /// Decides a request, once. The digest must be the request's, so that a user decides only on what was displayed.
     pub async fn answer_permission(
         &self,
         run_id: &str,

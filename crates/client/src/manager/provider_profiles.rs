@@ -1,4 +1,4 @@
-//! Provider profiles: list, get, set, try, delete, and who changed them. For operators and platforms.
+//! Provider profiles: list, get, set, validate, delete, and their change log. For operators and platforms.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,9 +10,13 @@ use ostler_protocol::{
     },
 };
 
-use crate::{Client, answer, json, path::Path};
+use crate::{
+    client::{Client, json},
+    path::Path,
+    response,
+};
 
-fn of(profile: &str, rest: &[&str]) -> Path {
+fn profile_path(profile: &str, rest: &[&str]) -> Path {
     Path::api(&[&["provider-profiles", profile], rest].concat())
 }
 
@@ -22,7 +26,7 @@ impl Client {
     }
 
     pub async fn get_provider_profile(&self, profile: &str, scope: &ProfileScope) -> Result<ProviderProfile, Failure> {
-        self.get(of(profile, &[]).query(scope)?).await
+        self.get(profile_path(profile, &[]).query(scope)?).await
     }
 
     /// Idempotent.
@@ -31,7 +35,7 @@ impl Client {
         profile: &str,
         scope: &ProfileScope,
     ) -> Result<ProviderProfile, Failure> {
-        answer::parse(&self.call(Method::DELETE, of(profile, &[]).query(scope)?, Bytes::new()).await?)
+        response::parse(&self.call(Method::DELETE, profile_path(profile, &[]).query(scope)?, Bytes::new()).await?)
     }
 
     pub async fn put_credential(
@@ -40,12 +44,12 @@ impl Client {
         scope: &ProfileScope,
         credential: &PutCredential,
     ) -> Result<ProviderProfile, Failure> {
-        let path = of(profile, &["credential"]).query(scope)?;
-        answer::parse(&self.call(Method::PUT, path, json(credential)?).await?)
+        let path = profile_path(profile, &["credential"]).query(scope)?;
+        response::parse(&self.call(Method::PUT, path, json(credential)?).await?)
     }
 
     pub async fn get_profile_config(&self, profile: &str, scope: &ProfileScope) -> Result<ProfileConfigText, Failure> {
-        self.get(of(profile, &["config"]).query(scope)?).await
+        self.get(profile_path(profile, &["config"]).query(scope)?).await
     }
 
     pub async fn put_profile_config(
@@ -54,20 +58,20 @@ impl Client {
         scope: &ProfileScope,
         config: &PutConfig,
     ) -> Result<ProviderProfile, Failure> {
-        let path = of(profile, &["config"]).query(scope)?;
-        answer::parse(&self.call(Method::PUT, path, json(config)?).await?)
+        let path = profile_path(profile, &["config"]).query(scope)?;
+        response::parse(&self.call(Method::PUT, path, json(config)?).await?)
     }
 
-    /// Answers at once; [`Client::get_validation`] says how it went.
-    pub async fn validate_profile(&self, profile: &str, asked: &ValidateProfile) -> Result<Validation, Failure> {
-        self.post(of(profile, &["validate"]), asked).await
+    /// Starts a validation and returns at once. [`Client::get_validation`] returns its result.
+    pub async fn validate_profile(&self, profile: &str, request: &ValidateProfile) -> Result<Validation, Failure> {
+        self.post(profile_path(profile, &["validate"]), request).await
     }
 
     pub async fn get_validation(&self, profile: &str, validation_id: &str) -> Result<Validation, Failure> {
-        self.get(of(profile, &["validations", validation_id])).await
+        self.get(profile_path(profile, &["validations", validation_id])).await
     }
 
-    pub async fn list_profile_changes(&self, asked: &ListProfileChanges) -> Result<ProfileChangePage, Failure> {
-        self.get(Path::api(&["provider-profile-changes"]).query(asked)?).await
+    pub async fn list_profile_changes(&self, query: &ListProfileChanges) -> Result<ProfileChangePage, Failure> {
+        self.get(Path::api(&["provider-profile-changes"]).query(query)?).await
     }
 }

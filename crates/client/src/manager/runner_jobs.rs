@@ -1,11 +1,11 @@
-//! Runner jobs: the order to start a runner, and what became of it.
+//! Runner jobs: orders to start a runner, and their outcome.
 
 use ostler_protocol::{
     Failure,
     runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
 };
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn create_runner_job(&self, run_id: &str, job: &CreateRunnerJob) -> Result<RunnerJob, Failure> {

@@ -1,11 +1,11 @@
-//! Runners: who they are and where they live.
+//! Runners: their registration.
 
 use ostler_protocol::{
     Failure,
     runners::{RegisterRunner, Runner},
 };
 
-use crate::{Client, path::Path};
+use crate::{client::Client, path::Path};
 
 impl Client {
     pub async fn register_runner(&self, runner: &RegisterRunner) -> Result<Runner, Failure> {

@@ -9,28 +9,32 @@ use ostler_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Client, answer, json, path::Path};
+use crate::{
+    client::{Client, json},
+    path::Path,
+    response,
+};
 
-/// What stands beside the run's own fields in the answer to a creation. Read in a second pass: raw JSON inside a
-/// flattened struct cannot be read in one.
+/// The fields beside the run's own in the response to a creation. Parsed in a second pass, because raw JSON inside a
+/// flattened struct cannot be parsed in one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CreatedBeside {
+struct CreatedParts {
     command: Option<Command>,
     runner_job: Option<RunnerJob>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct OfCommand<'a> {
+struct ResultQuery<'a> {
     command_id: Option<&'a str>,
 }
 
 impl Client {
     pub async fn create_run(&self, run: &CreateRun) -> Result<CreatedRun, Failure> {
         let bytes = self.call(http::Method::POST, Path::api(&["runs"]), json(run)?).await?;
-        let CreatedBeside { command, runner_job } = answer::parse(&bytes)?;
-        Ok(CreatedRun { run: answer::parse(&bytes)?, command, runner_job })
+        let CreatedParts { command, runner_job } = response::parse(&bytes)?;
+        Ok(CreatedRun { run: response::parse(&bytes)?, command, runner_job })
     }
 
     pub async fn get_run(&self, run_id: &str) -> Result<Run, Failure> {
@@ -46,9 +50,9 @@ impl Client {
         self.post(Path::api(&["runs", run_id, "cancel"]), cancel).await
     }
 
-    /// The result of one command, or of the run's latest.
+    /// The result of one command, or of the run's latest command.
     pub async fn run_result(&self, run_id: &str, command_id: Option<&str>) -> Result<RunResult, Failure> {
-        self.get(Path::api(&["runs", run_id, "result"]).query(&OfCommand { command_id })?).await
+        self.get(Path::api(&["runs", run_id, "result"]).query(&ResultQuery { command_id })?).await
     }
 
     /// A runner's report about the run as a whole.

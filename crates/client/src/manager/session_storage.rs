@@ -1,4 +1,4 @@
-//! Session storage: read what is known of it, report it, evict it, and sweep what has expired.
+//! Session storage: get its state, report it, evict it, and sweep expired storage.
 
 use http::Method;
 use ostler_protocol::{
@@ -6,21 +6,21 @@ use ostler_protocol::{
     session_storage::{RefreshStorage, SessionStorageView, StorageQuery, SweepStorage, SweptStorage},
 };
 
-use crate::{Client, answer, path::Path};
+use crate::{client::Client, path::Path, response};
 
 impl Client {
     pub async fn session_storage(&self, session_id: &str, query: &StorageQuery) -> Result<SessionStorageView, Failure> {
         self.get(Path::api(&["sessions", session_id, "storage"]).query(query)?).await
     }
 
-    /// For good: the session takes no run any more.
+    /// Deletes the storage permanently. The session then accepts no more runs.
     pub async fn delete_session_storage(
         &self,
         session_id: &str,
         query: &StorageQuery,
     ) -> Result<SessionStorageView, Failure> {
         let path = Path::api(&["sessions", session_id, "storage"]).query(query)?;
-        answer::parse(&self.call(Method::DELETE, path, Default::default()).await?)
+        response::parse(&self.call(Method::DELETE, path, Default::default()).await?)
     }
 
     /// A runner's report.

@@ -1,4 +1,4 @@
-//! Sessions: create, list, get, read them, mark them as read, cancel what is active in them, and follow them.
+//! Sessions: create, list, get, read, mark as read, control and follow them.
 
 use ostler_protocol::{
     Failure,
@@ -9,10 +9,10 @@ use ostler_protocol::{
     },
 };
 
-use crate::{Client, EventStream, path::Path};
+use crate::{client::Client, manager::events::EventStream, path::Path};
 
 impl Client {
-    /// The same id again answers with the same session.
+    /// Idempotent: the same id returns the same session.
     pub async fn create_session(&self, session: &CreateSession) -> Result<SessionView, Failure> {
         self.post(Path::api(&["sessions"]), session).await
     }
@@ -34,7 +34,7 @@ impl Client {
         self.get(Path::api(&["sessions", session_id, "trace"]).query(query)?).await
     }
 
-    /// A page of what people read: messages and tools' output.
+    /// A page of what people read: messages and the output of tools.
     pub async fn session_output(&self, session_id: &str, query: &SessionEventsQuery) -> Result<EventPage, Failure> {
         self.get(Path::api(&["sessions", session_id, "output"]).query(query)?).await
     }
@@ -48,8 +48,8 @@ impl Client {
         self.post(Path::api(&["sessions", session_id, "control"]), control).await
     }
 
-    /// Follows all runs of a session from behind `after_seq`, which is one of the session's own numbers. Such a stream
-    /// ends only when the server does.
+    /// Follows all runs of a session from the event after `after_seq`, which is a sequence number of the session. Such a
+    /// stream ends only when the server does.
     pub async fn follow_session(
         &self,
         session_id: &str,

@@ -1,4 +1,4 @@
-//! Service tokens: make, list, revoke. For operators.
+//! Service tokens: create, list, revoke. For operators.
 
 use bytes::Bytes;
 use http::Method;
@@ -7,10 +7,10 @@ use ostler_protocol::{
     tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
 };
 
-use crate::{Client, answer, path::Path};
+use crate::{client::Client, path::Path, response};
 
 impl Client {
-    /// The answer holds the token; it is not shown again.
+    /// The response contains the token, which is not displayed again.
     pub async fn create_token(&self, token: &CreateToken) -> Result<CreatedToken, Failure> {
         self.post(Path::api(&["tokens"]), token).await
     }
@@ -19,8 +19,8 @@ impl Client {
         self.get(Path::api(&["tokens"]).query(query)?).await
     }
 
-    /// Idempotent: the first revocation stands.
+    /// Idempotent: the first revocation counts.
     pub async fn revoke_token(&self, token_id: &str) -> Result<ServiceToken, Failure> {
-        answer::parse(&self.call(Method::DELETE, Path::api(&["tokens", token_id]), Bytes::new()).await?)
+        response::parse(&self.call(Method::DELETE, Path::api(&["tokens", token_id]), Bytes::new()).await?)
     }
 }

@@ -1,4 +1,4 @@
-//! Users: add, list, remove, make tokens. For operators.
+//! Users: add, list, remove, create tokens. For operators.
 
 use bytes::Bytes;
 use http::Method;
@@ -7,7 +7,7 @@ use ostler_protocol::{
     users::{CreateUser, CreateUserToken, ListUsers, User, UserPage, UserToken},
 };
 
-use crate::{Client, answer, path::Path};
+use crate::{client::Client, path::Path, response};
 
 impl Client {
     pub async fn create_user(&self, user: &CreateUser) -> Result<User, Failure> {
@@ -19,11 +19,11 @@ impl Client {
     }
 
     pub async fn remove_user(&self, name: &str) -> Result<User, Failure> {
-        answer::parse(&self.call(Method::DELETE, Path::api(&["users", name]), Bytes::new()).await?)
+        response::parse(&self.call(Method::DELETE, Path::api(&["users", name]), Bytes::new()).await?)
     }
 
-    /// A token that speaks for the user; it is not kept anywhere.
-    pub async fn create_user_token(&self, name: &str, asked: &CreateUserToken) -> Result<UserToken, Failure> {
-        self.post(Path::api(&["users", name, "token"]), asked).await
+    /// Creates a token for the user. It is not stored anywhere.
+    pub async fn create_user_token(&self, name: &str, token: &CreateUserToken) -> Result<UserToken, Failure> {
+        self.post(Path::api(&["users", name, "token"]), token).await
     }
 }

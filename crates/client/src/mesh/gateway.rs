@@ -1,10 +1,5 @@
-//! The mesh from an agent's side: registers a name, logs in, holds a session with the gateway, and seals and opens messages
-//! from end to end. Whom it believes is decided by the root that its caller pins; where keys are kept is its caller's affair.
-
-mod member;
-mod pages;
-mod sealing;
-mod session;
+//! A gateway of the mesh: registers names, logs in, and opens sessions. Trust follows from the root certificate that the
+//! caller pins.
 
 use std::sync::Arc;
 
@@ -28,119 +23,99 @@ use ostler_protocol::{
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 
-pub use member::Member;
-pub use pages::Standing;
-pub use sealing::{Came, Keys, Opened, OwnPrekey, Sealer, Shut};
-pub use session::{Heard, Session};
+use super::{
+    ambient::Ambient,
+    pki::{GatewayCache, fault_failure, fetch_root, untrusted},
+    session::Session,
+};
+use crate::{failures::is_transient, transport::web_client};
 
-use crate::{is_transient, web_client};
+const RULE_SLOT_IN_USE: &str = "mesh-place-taken";
 
-const RULE_PLACE_TAKEN: &str = "mesh-place-taken";
-
-/// Time and randomness, as its caller has them.
-#[derive(Clone, Copy)]
-pub struct Ambient {
-    pub now: fn() -> Timestamp,
-    pub fill: fn(&mut [u8]),
-}
-
-impl Ambient {
-    fn now(&self) -> Timestamp {
-        (self.now)()
-    }
-
-    /// An id that nobody else draws.
-    pub fn id(&self) -> String {
-        let mut bytes = [0; 16];
-        (self.fill)(&mut bytes);
-        ostler_protocol::json::hex(&bytes)
-    }
-}
-
-/// A gateway of the mesh, and the root that its certificates must come from.
+/// A gateway of the mesh, and the root certificate that it is verified against.
 #[derive(Clone)]
 pub struct Gateway {
-    web: reqwest::Client,
-    base: String,
-    root: Certificate,
-    ambient: Ambient,
-    known: Arc<pages::Known>,
+    pub(super) web: reqwest::Client,
+    pub(super) base: String,
+    pub(super) root: Certificate,
+    pub(super) ambient: Ambient,
+    pub(super) cache: Arc<GatewayCache>,
 }
 
-/// What a login gives.
+/// The result of a login.
 pub struct Tokens {
     pub access: SecretString,
     pub refresh: SecretString,
-    /// The next certificate, when the present one is past half its life.
+    /// The next certificate, if the current one is past half its validity.
     pub new_certificate: Option<Certificate>,
 }
 
 /// Why a name could not be registered.
 #[derive(Debug)]
-pub enum Unregistered {
-    /// It is not the key's, and nothing was done.
+pub enum RegisterError {
+    /// The name belongs to another key, and nothing was changed.
     Refused(Failure),
-    /// It may be registered for the key all the same: to register it again is to find out.
+    /// The name may have been registered. Registering it again tells.
     Unsettled(Failure),
 }
 
-impl From<Failure> for Unregistered {
+impl From<Failure> for RegisterError {
     fn from(failure: Failure) -> Self {
         Self::Unsettled(failure)
     }
 }
 
 impl Gateway {
-    /// The gateway of the server at `base_url`, believed if it comes from this root (PEM).
+    /// The gateway of the server at `base_url`, trusted if its certificates come from this root (PEM).
     pub fn new(base_url: &str, root: &str, ambient: Ambient) -> Result<Self, Failure> {
-        let root = Certificate::from_pem(root).ok_or_else(|| not_believed("the root certificate cannot be read"))?;
+        let root = Certificate::from_pem(root).ok_or_else(|| untrusted("the root certificate cannot be read"))?;
         let base = base_url.trim_end_matches('/').to_owned();
-        Ok(Self { web: web_client(&base)?, base, root, ambient, known: Arc::default() })
+        Ok(Self { web: web_client(&base)?, base, root, ambient, cache: Arc::default() })
     }
 
-    /// The root certificate that a server shows. Believing it is for whoever knows that this is the server.
-    pub async fn shown_root(base_url: &str) -> Result<String, Failure> {
+    /// Fetches the root certificate of a server. Whether to trust it is for the caller to decide.
+    pub async fn fetch_root(base_url: &str) -> Result<String, Failure> {
         let base = base_url.trim_end_matches('/');
-        pages::root(&web_client(base)?, base).await?.ok_or_else(|| Failure::not_found("root certificate"))
+        fetch_root(&web_client(base)?, base).await?.ok_or_else(|| Failure::not_found("root certificate"))
     }
 
     pub fn ambient(&self) -> Ambient {
         self.ambient
     }
 
-    /// Registers a name for a key. Again with the same key, it gives the same name.
+    /// Registers a name for a key. Idempotent with the same key.
     pub async fn register(
         &self,
         aid: &Aid,
         key: &PrivateKey,
         invite: Option<String>,
-    ) -> Result<Identity, Unregistered> {
+    ) -> Result<Identity, RegisterError> {
         let params = CreateAidParams {
             aid: aid.clone(),
             public_key: key.public_key().to_base64(),
             curve: key.curve().name().into(),
             invite,
         };
-        let cert = match self.fresh::<CreateAidResult>("auth.create_aid", &params).await {
+        let cert = match self.call_once::<CreateAidResult>("auth.create_aid", &params).await {
             Ok(result) => result.cert,
             Err(failure) if failure.message.contains("already exists") => {
                 let path = format!("/pki/cert/{aid}");
                 self.page(&path).await?.ok_or(failure)?
             }
             Err(failure) if is_transient(&failure) => return Err(failure.into()),
-            Err(failure) => return Err(Unregistered::Refused(failure)),
+            Err(failure) => return Err(RegisterError::Refused(failure)),
         };
-        let certificate = Certificate::from_pem(&cert).ok_or_else(|| not_believed("the certificate cannot be read"))?;
+        let certificate = Certificate::from_pem(&cert).ok_or_else(|| untrusted("the certificate cannot be read"))?;
         let identity = Identity::new(key.clone(), certificate.clone()).ok_or_else(|| {
-            let message = format!("{aid} already exists and is another's");
-            Unregistered::Refused(Failure::rule(FailureKind::StateConflict, "aid-taken", message))
+            let message = format!("{aid} is already registered for another key");
+            RegisterError::Refused(Failure::rule(FailureKind::StateConflict, "aid-taken", message))
         })?;
-        let believed = self.chain().await?.verify_agent(certificate, aid.as_str(), self.ambient.now());
-        believed.map_err(|fault| pages::doubtful(&fault))?;
+        let verified = self.chain().await?.verify_agent(certificate, aid.as_str(), self.ambient.now());
+        verified.map_err(|fault| fault_failure(&fault))?;
         Ok(identity)
     }
 
-    /// Logs in: the auth service proves itself first, by a certificate that was not revoked.
+    /// Logs in. The auth service first proves its identity by a certificate that is not revoked.
     pub async fn login(&self, identity: &Identity) -> Result<Tokens, Failure> {
         let chain = self.chain().await?;
         let aid: Aid = identity.name().parse().map_err(Failure::internal)?;
@@ -149,38 +124,38 @@ impl Gateway {
         let client_nonce = proofs::nonce(&nonce);
         let cert = identity.certificate().to_pem();
         let params = Login1Params { aid: aid.clone(), cert, client_nonce: client_nonce.clone() };
-        let begun: Login1Result = self.fresh("auth.aid_login1", &params).await?;
+        let begun: Login1Result = self.call_once("auth.aid_login1", &params).await?;
         let auth =
-            Certificate::from_pem(&begun.auth_cert).ok_or_else(|| not_believed("its certificate cannot be read"))?;
+            Certificate::from_pem(&begun.auth_cert).ok_or_else(|| untrusted("its certificate cannot be read"))?;
         let service = format!("auth.{}", aid.domain());
         let now = self.ambient.now();
-        chain.verify_service(&auth, &service, now).map_err(|fault| pages::doubtful(&fault))?;
+        chain.verify_service(&auth, &service, now).map_err(|fault| fault_failure(&fault))?;
         if self.is_revoked(&auth.serial()).await? {
-            return Err(not_believed(&format!("the certificate of {service} was revoked")));
+            return Err(untrusted(&format!("the certificate of {service} was revoked")));
         }
         if !auth.public_key().verifies_base64(client_nonce.as_bytes(), &begun.client_nonce_signature) {
-            return Err(not_believed("the auth service did not sign our nonce"));
+            return Err(untrusted("the auth service did not sign our nonce"));
         }
         let client_time = format!("{:.3}", now.as_millisecond() as f64 / 1_000.0);
         let signature = identity.key().sign_base64(&proofs::login(&begun.nonce, &client_time));
         let Login1Result { request_id, nonce, .. } = begun;
         let params = Login2Params { aid, request_id, nonce, client_time, signature };
-        let ended: Login2Result = self.fresh("auth.aid_login2", &params).await?;
+        let ended: Login2Result = self.call_once("auth.aid_login2", &params).await?;
         let new_certificate = match ended.new_cert.as_deref().and_then(Certificate::from_pem) {
-            Some(new) if self.succeeds(&new, identity).await? => Some(new),
+            Some(new) if self.is_next_certificate(&new, identity).await? => Some(new),
             _ => None,
         };
         Ok(Tokens { access: ended.access_token, refresh: ended.refresh_token, new_certificate })
     }
 
-    /// Whether a certificate is the next of an agent's: of its name and key, in force, and not revoked. Any other that a
-    /// login gives is passed over.
-    async fn succeeds(&self, new: &Certificate, identity: &Identity) -> Result<bool, Failure> {
+    /// Whether a certificate is the identity's next one: of its name and key, valid, and not revoked. Any other that a login
+    /// returns is ignored.
+    async fn is_next_certificate(&self, new: &Certificate, identity: &Identity) -> Result<bool, Failure> {
         let fits = is_successor(self.chain().await?, new, identity.certificate(), self.ambient.now());
         Ok(fits && !self.is_revoked(&new.serial()).await?)
     }
 
-    /// A session, in one of the agent's places.
+    /// Opens a session in one of the identity's device slots.
     pub async fn connect(
         &self,
         access: &SecretString,
@@ -196,15 +171,15 @@ impl Gateway {
             client: ClientPart { slot_id: place.slot_id.clone() },
             delivery_mode,
         };
-        let connected: ConnectResult = session.call("auth.connect", &params).await.map_err(place_taken)?;
+        let connected: ConnectResult = session.call("auth.connect", &params).await.map_err(slot_failure)?;
         match connected.status.as_str() {
             "ok" => Ok(session),
-            other => Err(Failure::internal(format!("auth.connect was answered with {other:?}"))),
+            other => Err(Failure::internal(format!("the reply to auth.connect has the status {other:?}"))),
         }
     }
 
-    /// One call on a connection of its own, before there is a session.
-    async fn fresh<T: DeserializeOwned>(&self, method: &str, params: &impl Serialize) -> Result<T, Failure> {
+    /// Makes one call on a separate connection, before there is a session.
+    async fn call_once<T: DeserializeOwned>(&self, method: &str, params: &impl Serialize) -> Result<T, Failure> {
         self.open().await?.call(method, params).await
     }
 
@@ -213,16 +188,16 @@ impl Gateway {
     }
 }
 
-/// Whether somebody else is connected from this place.
-pub fn is_place_taken(failure: &Failure) -> bool {
-    failure.rule_name() == Some(RULE_PLACE_TAKEN)
+/// Whether another session is connected from this device slot.
+pub fn is_slot_in_use(failure: &Failure) -> bool {
+    failure.rule_name() == Some(RULE_SLOT_IN_USE)
 }
 
-fn place_taken(failure: Failure) -> Failure {
+fn slot_failure(failure: Failure) -> Failure {
     match failure.message.as_str() {
         "device_singleton_conflict" | "slot_conflict" => {
-            let message = "this agent is connected from this place already";
-            Failure::rule(FailureKind::StateConflict, RULE_PLACE_TAKEN, message)
+            let message = "this identity is already connected from this device slot";
+            Failure::rule(FailureKind::StateConflict, RULE_SLOT_IN_USE, message)
         }
         _ => failure,
     }
@@ -230,11 +205,6 @@ fn place_taken(failure: Failure) -> Failure {
 
 fn is_successor(chain: &Chain, new: &Certificate, old: &Certificate, now: Timestamp) -> bool {
     chain.verify_agent(new.clone(), old.name(), now).is_ok() && new.public_key() == old.public_key()
-}
-
-/// Whoever is not believed is not talked to.
-fn not_believed(why: &str) -> Failure {
-    Failure::rule(FailureKind::Forbidden, "mesh-not-believed", why)
 }
 
 #[cfg(test)]
@@ -247,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers that nobody has drawn: every key and serial is another.
+    /// Fixed numbers instead of random ones: every key and serial is different.
     struct Drawn(u8);
 
     impl Drawn {
@@ -277,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn the_next_certificate_is_of_the_same_name_key_and_issuer_and_in_force() {
+    fn the_next_certificate_has_the_same_name_key_and_issuer_and_is_valid() {
         let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
         let days = |days: i64| SignedDuration::from_hours(24 * days);
         let mut drawn = Drawn(0);
         let (issuer, chain) = drawn.authorities(now - days(800));
-        let (stranger, _) = drawn.authorities(now - days(800));
+        let (other_issuer, _) = drawn.authorities(now - days(800));
         let (key, other) = (drawn.key(Curve::P256).public_key(), drawn.key(Curve::P256).public_key());
         let mut made =
             |by: &Authority, name: &str, key, at| by.issue(Kind::Agent, name, key, &drawn.serial(), at).unwrap();
@@ -290,11 +260,11 @@ mod tests {
         let old = made(&issuer, alice, &key, now - days(200));
         for (new, fits, why) in [
             (made(&issuer, alice, &key, now), true, "the next"),
-            (made(&issuer, bobby, &key, now), false, "another's name"),
+            (made(&issuer, bobby, &key, now), false, "another name"),
             (made(&issuer, alice, &other, now), false, "another key"),
-            (made(&stranger, alice, &key, now), false, "another issuer"),
-            (made(&issuer, alice, &key, now - days(400)), false, "over"),
-            (made(&issuer, alice, &key, now + days(1)), false, "not yet"),
+            (made(&other_issuer, alice, &key, now), false, "another issuer"),
+            (made(&issuer, alice, &key, now - days(400)), false, "expired"),
+            (made(&issuer, alice, &key, now + days(1)), false, "not yet valid"),
         ] {
             assert_eq!(is_successor(&chain, &new, &old, now), fits, "{why}");
         }

@@ -1,5 +1,5 @@
-//! Messages sealed for their recipients and opened by them. A sender seals one copy for each device that has left a prekey,
-//! and one for each other device of its own; a recipient opens what its own prekeys were used for, once.
+//! Messages encrypted end to end. A sender seals one copy for each device of the recipient that has uploaded a prekey, and one
+//! for each other device of its own. A recipient opens each message that was sealed with its prekeys, once.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use ostler_crypto::{
     envelope::{self, Address, Envelope, Identity},
     keys::{Curve, PrivateKey, PublicKey},
     prekeys,
-    replay::{Refused, ReplayGuard},
+    replay::{ReplayError, ReplayGuard},
 };
 use ostler_protocol::{
     Failure, FailureKind,
@@ -22,14 +22,18 @@ use ostler_protocol::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Gateway, Heard, Session, Standing, not_believed};
+use super::{
+    gateway::Gateway,
+    pki::{CertificateTrust, untrusted},
+    session::{GatewayEvent, Session},
+};
 
-/// After so long without a word it is time to see whether the gateway is still there.
+/// After this long without an event, the caller checks whether the gateway is still there.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// A prekey is left anew after this long: what was sealed with an older one is opened by fewer stolen keys.
+/// A new prekey is uploaded after this long, so that a stolen prekey opens fewer messages.
 const PREKEY_MS_MAX: i64 = 24 * 60 * 60 * 1_000;
 
-/// A prekey of ours, with its private half. Senders go on using it for days.
+/// A prekey of ours, with its private half. Senders keep using it for days.
 #[derive(Clone)]
 pub struct OwnPrekey {
     pub prekey_id: String,
@@ -38,63 +42,63 @@ pub struct OwnPrekey {
     pub created_at: i64,
 }
 
-/// What an agent opens messages with.
-pub struct Keys {
+/// The keys that an identity opens messages with.
+pub struct IdentityKeys {
     pub identity: Identity,
-    /// The same key under the certificates it had before: some may still have sealed for those.
+    /// The same key under its earlier certificates, because senders may have sealed for those.
     pub earlier: Vec<Identity>,
     pub prekeys: Vec<OwnPrekey>,
 }
 
-/// A message that came, and what it says; or why it stays shut.
+/// A received message with its contents, or the reason why it could not be opened.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedMessage {
     pub message: Message,
-    pub contents: Result<Value, Shut>,
+    pub contents: Result<Value, OpenError>,
 }
 
-/// Why a message stays shut.
+/// Why a message could not be opened.
 #[derive(Debug)]
-pub enum Shut {
-    /// Nobody will ever open it here.
-    ForGood(String),
-    /// Whether it can be opened could not be found out. Whoever acknowledges it loses it.
-    ForNow(Failure),
+pub enum OpenError {
+    /// It can never be opened here.
+    Permanent(String),
+    /// Whether it can be opened could not be determined. If it is acknowledged, it is lost.
+    Temporary(Failure),
 }
 
-impl From<Failure> for Shut {
+impl From<Failure> for OpenError {
     fn from(failure: Failure) -> Self {
-        Self::ForNow(failure)
+        Self::Temporary(failure)
     }
 }
 
-/// What comes while one listens.
+/// What a sealer receives.
 #[derive(Debug)]
-pub enum Came {
-    Message(Box<Opened>),
-    Other(Heard),
+pub enum SealerEvent {
+    Message(Box<OpenedMessage>),
+    Other(GatewayEvent),
     /// Nothing, for a while.
     Nothing,
 }
 
-/// An agent on one device, in session: it sends sealed and opens what is sealed for it.
+/// An identity on one device, in a session: seals the messages it sends and opens those it receives.
 pub struct Sealer {
     gateway: Gateway,
     session: Session,
-    keys: Keys,
+    keys: IdentityKeys,
     aid: Aid,
     device_id: String,
     replays: ReplayGuard,
 }
 
 impl Sealer {
-    pub fn new(gateway: Gateway, session: Session, keys: Keys, device_id: &str) -> Result<Self, Failure> {
+    pub fn new(gateway: Gateway, session: Session, keys: IdentityKeys, device_id: &str) -> Result<Self, Failure> {
         let aid = keys.identity.name().parse().map_err(Failure::internal)?;
         let (device_id, replays) = (device_id.to_owned(), ReplayGuard::default());
         Ok(Self { gateway, session, keys, aid, device_id, replays })
     }
 
-    /// The one that is in use.
+    /// The certificate in use.
     pub fn certificate(&self) -> &Certificate {
         self.keys.identity.certificate()
     }
@@ -107,23 +111,23 @@ impl Sealer {
         self.session.close().await;
     }
 
-    /// Whether senders need a new prekey of this device: they have none of ours, or one that is old or of an earlier
+    /// Whether senders need a new prekey of this device: the server has none of ours, or one that is old or of an earlier
     /// certificate.
     pub async fn needs_prekey(&mut self) -> Result<bool, Failure> {
-        let asked = GetPrekeyParams { aid: self.aid.clone() };
-        let left: GetPrekeyResult = self.session.call("message.e2ee.get_prekey", &asked).await?;
+        let params = GetPrekeyParams { aid: self.aid.clone() };
+        let uploaded: GetPrekeyResult = self.session.call("message.e2ee.get_prekey", &params).await?;
         let now_ms = self.gateway.ambient().now().as_millisecond();
-        let serves = |left: &Prekey| {
-            left.device_id.as_ref() == Some(&self.device_id)
-                && left.cert_fingerprint == self.keys.identity.fingerprint()
-                && now_ms.saturating_sub(left.created_at) < PREKEY_MS_MAX
-                && self.keys.prekeys.iter().any(|own| own.prekey_id == left.prekey_id)
+        let is_usable = |prekey: &Prekey| {
+            prekey.device_id.as_ref() == Some(&self.device_id)
+                && prekey.cert_fingerprint == self.keys.identity.fingerprint()
+                && now_ms.saturating_sub(prekey.created_at) < PREKEY_MS_MAX
+                && self.keys.prekeys.iter().any(|own| own.prekey_id == prekey.prekey_id)
         };
-        Ok(!left.device_prekeys.iter().any(serves))
+        Ok(!uploaded.device_prekeys.iter().any(is_usable))
     }
 
-    /// Draws a prekey. Its caller keeps the private half, and then leaves it with [`Sealer::put_prekey`]: what is sealed with
-    /// it opens with nothing else.
+    /// Generates a prekey. The caller stores the private half and then uploads the prekey with [`Sealer::put_prekey`]: a
+    /// message that is sealed with it cannot be opened otherwise.
     pub fn new_prekey(&mut self) -> OwnPrekey {
         let ambient = self.gateway.ambient();
         let own = OwnPrekey {
@@ -135,7 +139,7 @@ impl Sealer {
         own
     }
 
-    /// Leaves a prekey for senders.
+    /// Uploads a prekey for senders.
     pub async fn put_prekey(&mut self, own: &OwnPrekey) -> Result<(), Failure> {
         let identity = &self.keys.identity;
         let signed = prekeys::Prekey::sign(identity, &own.prekey_id, &own.key, own.created_at, &self.device_id);
@@ -151,16 +155,16 @@ impl Sealer {
         Ok(())
     }
 
-    /// Seals a message for every device of its recipient, and for the sender's own others, and sends it.
+    /// Seals a message for every device of its recipient, and for the sender's other devices, and sends it.
     pub async fn send(&mut self, to: &Aid, contents: &Value) -> Result<SendResult, Failure> {
         let ambient = self.gateway.ambient();
         let (message_id, now_ms) = (ambient.id(), ambient.now().as_millisecond());
         let text = contents.to_string();
-        let (theirs, doubt) = self.sealed_for(to, to, &message_id, now_ms, &text).await?;
+        let (theirs, reason) = self.seal_for(to, to, &message_id, now_ms, &text).await?;
         if theirs.is_empty() {
-            return Err(self.nothing_sealed(to, doubt).await?);
+            return Err(self.no_copies_failure(to, reason).await?);
         }
-        let copies = self.sealed_for_others(to, &message_id, now_ms, &text).await?;
+        let copies = self.seal_for_own_devices(to, &message_id, now_ms, &text).await?;
         let (kind, payload) = match theirs.as_slice() {
             [(_, envelope)] if copies.is_empty() => (SEALED, json!(envelope)),
             _ => {
@@ -178,8 +182,8 @@ impl Sealer {
         self.session.call("message.send", &params).await
     }
 
-    /// Copies for the sender's other devices, unless the message is for them in any case.
-    async fn sealed_for_others(
+    /// Copies for the sender's other devices, unless the message is addressed to them anyway.
+    async fn seal_for_own_devices(
         &mut self,
         to: &Aid,
         message_id: &str,
@@ -190,26 +194,27 @@ impl Sealer {
             return Ok(vec![]);
         }
         let own = self.aid.clone();
-        let (mut copies, _) = self.sealed_for(&own, to, message_id, now_ms, text).await?;
+        let (mut copies, _) = self.seal_for(&own, to, message_id, now_ms, text).await?;
         copies.retain(|(device_id, _)| *device_id != self.device_id);
         Ok(copies)
     }
 
-    /// Why there is nobody to seal for.
-    async fn nothing_sealed(&self, to: &Aid, doubt: Option<String>) -> Result<Failure, Failure> {
-        Ok(match (doubt, self.gateway.standing(to, None).await?) {
-            (_, Standing::Unknown) => not_registered(to),
-            (_, Standing::NotBelieved { why, .. }) | (Some(why), _) => not_believed(&why),
-            (None, Standing::Believed(_)) => {
-                let message = format!("{to} has left no prekey, so nothing can be sealed for it that stays sealed");
+    /// Why no copy could be sealed.
+    async fn no_copies_failure(&self, to: &Aid, reason: Option<String>) -> Result<Failure, Failure> {
+        Ok(match (reason, self.gateway.check_certificate(to, None).await?) {
+            (_, CertificateTrust::Unknown) => not_registered(to),
+            (_, CertificateTrust::Untrusted { why, .. }) | (Some(why), _) => untrusted(&why),
+            (None, CertificateTrust::Trusted(_)) => {
+                let message =
+                    format!("{to} has uploaded no prekey, so no message can be sealed for it with forward secrecy");
                 Failure::rule(FailureKind::StateConflict, "mesh-no-prekey", message)
             }
         })
     }
 
-    /// One copy for each device of an agent that has left a prekey which can be believed. The others get none; why, for one
-    /// of them.
-    async fn sealed_for(
+    /// Seals one copy for each device of an identity that has uploaded a valid prekey. The other devices get none; the second
+    /// value says why for one of them.
+    async fn seal_for(
         &mut self,
         owner: &Aid,
         to: &Aid,
@@ -222,93 +227,94 @@ impl Sealer {
             self.session.call("message.e2ee.get_prekey", &GetPrekeyParams { aid: owner.clone() }).await?;
         let prekeys =
             if found.device_prekeys.is_empty() { found.prekey.into_iter().collect() } else { found.device_prekeys };
-        let (mut sealed, mut doubt) = (vec![], None);
+        let (mut sealed, mut reason) = (vec![], None);
         for prekey in prekeys {
-            let peer = match self.gateway.standing(owner, Some(&prekey.cert_fingerprint)).await? {
-                Standing::Believed(peer) => peer,
-                Standing::NotBelieved { why, .. } => {
-                    doubt = Some(why);
+            let peer = match self.gateway.check_certificate(owner, Some(&prekey.cert_fingerprint)).await? {
+                CertificateTrust::Trusted(peer) => peer,
+                CertificateTrust::Untrusted { why, .. } => {
+                    reason = Some(why);
                     continue;
                 }
-                Standing::Unknown => continue,
+                CertificateTrust::Unknown => continue,
             };
-            let Some(key) = usable(&prekey, &peer, now_ms) else {
-                doubt = Some(format!("a prekey of {owner} is too old, or not signed by it"));
+            let Some(key) = verified_prekey(&prekey, &peer, now_ms) else {
+                reason = Some(format!("a prekey of {owner} is too old, or not signed by it"));
                 continue;
             };
             let named = Some((prekey.prekey_id.as_str(), &key));
-            let letter = (to.as_str(), message_id, now_ms);
+            let header = (to.as_str(), message_id, now_ms);
             let fill = &mut |bytes: &mut [u8]| (ambient.fill)(bytes);
-            if let Some(envelope) = envelope::seal(&self.keys.identity, &peer, named, letter, text.as_bytes(), fill) {
+            if let Some(envelope) = envelope::seal(&self.keys.identity, &peer, named, header, text.as_bytes(), fill) {
                 sealed.push((prekey.device_id.unwrap_or_default(), envelope));
             }
         }
-        Ok((sealed, doubt))
+        Ok((sealed, reason))
     }
 
-    /// What came after a number and was not acknowledged yet, opened.
-    pub async fn pull(&mut self, after_seq: i64) -> Result<(Vec<Opened>, PullResult), Failure> {
+    /// Pulls and opens the unacknowledged messages after a sequence number.
+    pub async fn pull(&mut self, after_seq: i64) -> Result<(Vec<OpenedMessage>, PullResult), Failure> {
         let params = PullParams { after_seq, device_id: Some(self.device_id.clone()), ..PullParams::default() };
         let mut result: PullResult = self.session.call("message.pull", &params).await?;
         let mut opened = vec![];
         let messages = std::mem::take(&mut result.messages).into_iter();
         for message in messages.filter(|message| message.seq > result.server_ack_seq) {
             let contents = self.open(&message).await;
-            opened.push(Opened { message, contents });
+            opened.push(OpenedMessage { message, contents });
         }
         Ok((opened, result))
     }
 
-    /// What is pushed next: a message, opened, or something else.
-    pub async fn hear(&mut self) -> Result<Came, Failure> {
-        let Ok(heard) = timeout(QUIET_MAX, self.session.hear()).await else { return Ok(Came::Nothing) };
-        Ok(match heard? {
-            Heard::Message(message) => {
+    /// The next pushed event: an opened message, or another event.
+    pub async fn next_event(&mut self) -> Result<SealerEvent, Failure> {
+        let Ok(event) = timeout(QUIET_MAX, self.session.next_event()).await else { return Ok(SealerEvent::Nothing) };
+        Ok(match event? {
+            GatewayEvent::Message(message) => {
                 let contents = self.open_pushed(&message).await;
-                Came::Message(Box::new(Opened { message: *message, contents }))
+                SealerEvent::Message(Box::new(OpenedMessage { message: *message, contents }))
             }
-            other => Came::Other(other),
+            other => SealerEvent::Other(other),
         })
     }
 
-    /// Says that this message and all before it were received.
+    /// Acknowledges this message and all before it.
     pub async fn ack(&mut self, seq: i64) -> Result<i64, Failure> {
         let params = AckParams { seq, device_id: Some(self.device_id.clone()), slot_id: None };
         let result: AckResult = self.session.call("message.ack", &params).await?;
         Ok(result.ack_seq)
     }
 
-    async fn open(&self, message: &Message) -> Result<Value, Shut> {
-        let Some(envelope) = envelope_of(message)? else { return Ok(message.payload.to_value()) };
+    async fn open(&self, message: &Message) -> Result<Value, OpenError> {
+        let Some(envelope) = parse_envelope(message)? else { return Ok(message.payload.to_value()) };
         let sender = self.sender(message, &envelope).await?;
-        let text = self.unseal(message, &envelope, &sender).map_err(|why| Shut::ForGood(why.to_string()))?;
-        read(&text)
+        let text = self.unseal(message, &envelope, &sender).map_err(|why| OpenError::Permanent(why.to_string()))?;
+        parse_contents(&text)
     }
 
-    /// As [`Sealer::open`], but once, and only near the time that its sender signed; what comes later is for pulling.
-    async fn open_pushed(&mut self, message: &Message) -> Result<Value, Shut> {
-        let Some(envelope) = envelope_of(message)? else { return Ok(message.payload.to_value()) };
+    /// The same as [`Sealer::open`], but only once per message, and only near the time that its sender signed. Later messages
+    /// have to be pulled.
+    async fn open_pushed(&mut self, message: &Message) -> Result<Value, OpenError> {
+        let Some(envelope) = parse_envelope(message)? else { return Ok(message.payload.to_value()) };
         let sender = self.sender(message, &envelope).await?;
         let now_ms = self.gateway.ambient().now().as_millisecond();
         let mut replays = std::mem::take(&mut self.replays);
         let opened = replays.admit(&envelope, now_ms, || self.unseal(message, &envelope, &sender));
         self.replays = replays;
-        read(&opened.map_err(|refused| match refused {
-            Refused::OutsideWindow => Shut::ForNow(Failure::rule(
+        parse_contents(&opened.map_err(|error| match error {
+            ReplayError::OutsideWindow => OpenError::Temporary(Failure::rule(
                 FailureKind::InfraFailed,
                 "mesh-window",
-                "it was pushed long after it was sealed, or before",
+                "the message was pushed too long after, or before, the time at which it was sealed",
             )),
-            Refused::Replayed => Shut::ForGood("it came before".to_owned()),
-            Refused::Unopened(why) => Shut::ForGood(why.to_string()),
+            ReplayError::Replayed => OpenError::Permanent("the message was received before".to_owned()),
+            ReplayError::Unopened(why) => OpenError::Permanent(why.to_string()),
         })?)
     }
 
-    async fn sender(&self, message: &Message, envelope: &Envelope) -> Result<Peer, Shut> {
-        match self.gateway.standing(&message.from, Some(&envelope.sender_cert_fingerprint)).await? {
-            Standing::Believed(peer) => Ok(*peer),
-            Standing::NotBelieved { why, .. } => Err(Shut::ForGood(why)),
-            Standing::Unknown => Err(Shut::ForGood(format!("{} has no such certificate", message.from))),
+    async fn sender(&self, message: &Message, envelope: &Envelope) -> Result<Peer, OpenError> {
+        match self.gateway.check_certificate(&message.from, Some(&envelope.sender_cert_fingerprint)).await? {
+            CertificateTrust::Trusted(peer) => Ok(*peer),
+            CertificateTrust::Untrusted { why, .. } => Err(OpenError::Permanent(why)),
+            CertificateTrust::Unknown => Err(OpenError::Permanent(format!("{} has no such certificate", message.from))),
         }
     }
 
@@ -318,7 +324,7 @@ impl Sealer {
         envelope: &Envelope,
         sender: &Peer,
     ) -> Result<zeroize::Zeroizing<Vec<u8>>, envelope::Unopened> {
-        let Keys { identity, earlier, prekeys } = &self.keys;
+        let IdentityKeys { identity, earlier, prekeys } = &self.keys;
         let named = envelope.prekey_id.as_ref();
         let prekey = named.and_then(|id| prekeys.iter().find(|own| own.prekey_id == *id));
         let sealed_for = &envelope.aad.recipient_cert_fingerprint;
@@ -329,21 +335,21 @@ impl Sealer {
     }
 }
 
-fn read(text: &[u8]) -> Result<Value, Shut> {
-    serde_json::from_slice(text).map_err(|_| Shut::ForGood("what was sealed is not JSON".to_owned()))
+fn parse_contents(text: &[u8]) -> Result<Value, OpenError> {
+    serde_json::from_slice(text).map_err(|_| OpenError::Permanent("the sealed text is not JSON".to_owned()))
 }
 
-/// `None`: the message is not sealed.
-fn envelope_of(message: &Message) -> Result<Option<Envelope>, Shut> {
+/// The envelope of a message. `None` if the message is not sealed.
+fn parse_envelope(message: &Message) -> Result<Option<Envelope>, OpenError> {
     if !message.encrypted {
         return Ok(None);
     }
     let read = serde_json::from_str(message.payload.as_str());
-    read.map(Some).map_err(|_| Shut::ForGood("not an envelope of a kind that we know".to_owned()))
+    read.map(Some).map_err(|_| OpenError::Permanent("the envelope is of an unknown kind".to_owned()))
 }
 
-/// The key of a prekey that its owner signed and that is not too old.
-fn usable(prekey: &Prekey, owner: &Peer, now_ms: i64) -> Option<PublicKey> {
+/// The key of a prekey, if its owner signed it and it is not too old.
+fn verified_prekey(prekey: &Prekey, owner: &Peer, now_ms: i64) -> Option<PublicKey> {
     let signed = prekeys::Prekey {
         prekey_id: prekey.prekey_id.clone(),
         public_key: prekey.public_key.clone(),

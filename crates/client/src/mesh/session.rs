@@ -1,5 +1,5 @@
-//! One connection to a gateway: calls, and what is pushed between them. It reads only while somebody asks it to, and it does
-//! not reconnect: whoever holds it knows what to do again.
+//! One connection to a gateway: calls, and the events that are pushed between them. It reads only while a method is awaited,
+//! and it does not reconnect: the caller knows what to repeat.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -27,24 +27,24 @@ use tokio_tungstenite::{
     tungstenite::{self, handshake::derive_accept_key, protocol::Role, protocol::WebSocketConfig},
 };
 
-use super::Ambient;
-use crate::answer;
+use super::ambient::Ambient;
+use crate::failures;
 
-/// A gateway that says nothing for this long is given up.
-const ANSWER_MAX: Duration = Duration::from_secs(15);
+/// Time limit for a reply of the gateway.
+const REPLY_MAX: Duration = Duration::from_secs(15);
 const PARTING_MAX: Duration = Duration::from_secs(2);
-/// Events that may wait while a call is under way. One more ends the session: what was missed is pulled.
+/// Events that may be queued during a call. One more ends the session; the caller then pulls the missed messages.
 const EVENTS_MAX: usize = 1_024;
-/// An answer may hold several messages.
-const HEARD_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
+/// A reply may contain several messages.
+const RECEIVED_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
 
-/// What a gateway pushes.
+/// An event that a gateway pushes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
+pub enum GatewayEvent {
     Message(Box<Message>),
     Ack(AckEvent),
     Recalled(RecalledEvent),
-    /// Of a kind that is not known here.
+    /// An event of an unknown kind.
     Other(String),
 }
 
@@ -52,42 +52,47 @@ pub struct Session {
     socket: WebSocketStream<Upgraded>,
     nonce: String,
     calls: u64,
-    events: VecDeque<Heard>,
+    events: VecDeque<GatewayEvent>,
 }
 
 impl Session {
-    /// Connects, and hears the challenge: the server speaks first.
+    /// Connects and receives the challenge, which the server sends first.
     pub(super) async fn open(web: &reqwest::Client, base: &str, ambient: Ambient) -> Result<Self, Failure> {
         let mut bytes = [0; 16];
         (ambient.fill)(&mut bytes);
         let key = proofs::nonce(&bytes);
-        let asked = web
+        let request = web
             .get(format!("{base}{GATEWAY_PATH}"))
             .version(http::Version::HTTP_11)
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, "websocket")
             .header(SEC_WEBSOCKET_VERSION, "13")
             .header(SEC_WEBSOCKET_KEY, &key);
-        let answer = timeout(ANSWER_MAX, asked.send()).await.map_err(|_| silent())?;
-        let answer = answer.map_err(|error| answer::unreachable(&error))?;
+        let response = timeout(REPLY_MAX, request.send()).await.map_err(|_| no_reply())?;
+        let response = response.map_err(|error| failures::unreachable(&error))?;
         let accepted =
-            answer.headers().get(SEC_WEBSOCKET_ACCEPT).is_some_and(|one| *one == derive_accept_key(key.as_bytes()));
-        if answer.status() != StatusCode::SWITCHING_PROTOCOLS || !accepted {
-            let message = format!("{base}{GATEWAY_PATH} is no gateway of the mesh ({})", answer.status());
+            response.headers().get(SEC_WEBSOCKET_ACCEPT).is_some_and(|one| *one == derive_accept_key(key.as_bytes()));
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS || !accepted {
+            let message = format!("{base}{GATEWAY_PATH} is not a gateway of the mesh ({})", response.status());
             return Err(Failure::rule(FailureKind::InfraFailed, "mesh-gateway", message));
         }
-        let upgraded = answer.upgrade().await.map_err(|error| answer::unreachable(&error))?;
-        let limits =
-            WebSocketConfig::default().max_message_size(Some(HEARD_BYTES_MAX)).max_frame_size(Some(HEARD_BYTES_MAX));
+        let upgraded = response.upgrade().await.map_err(|error| failures::unreachable(&error))?;
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(RECEIVED_BYTES_MAX))
+            .max_frame_size(Some(RECEIVED_BYTES_MAX));
         let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(limits)).await;
         let mut session = Self { socket, nonce: String::new(), calls: 0, events: VecDeque::new() };
-        match timeout(ANSWER_MAX, session.read()).await.map_err(|_| silent())?? {
+        match timeout(REPLY_MAX, session.read()).await.map_err(|_| no_reply())?? {
             Frame::Notification { method, params } if method == CHALLENGE => {
                 let challenge: Challenge = read(&params)?;
                 session.nonce = challenge.nonce;
                 Ok(session)
             }
-            _ => Err(Failure::rule(FailureKind::InfraFailed, "mesh-gateway", "the gateway did not speak first")),
+            _ => Err(Failure::rule(
+                FailureKind::InfraFailed,
+                "mesh-gateway",
+                "the gateway did not send a challenge first",
+            )),
         }
     }
 
@@ -95,42 +100,42 @@ impl Session {
         &self.nonce
     }
 
-    /// Calls a method. What is pushed meanwhile waits for [`Session::hear`].
+    /// Calls a method. Events that are pushed in the meantime are queued for [`Session::next_event`].
     pub async fn call<T: DeserializeOwned>(&mut self, method: &str, params: &impl Serialize) -> Result<T, Failure> {
         self.calls += 1;
         let id = RpcId::Text(format!("c-{}", self.calls));
         let request = Frame::Request { id: id.clone(), method: method.to_owned(), params: RawJson::of(params) };
         let text = request.write(Version::Two);
-        self.socket.send(tungstenite::Message::Text(text.into())).await.map_err(|error| gone(&error))?;
-        let answered = async {
+        self.socket.send(tungstenite::Message::Text(text.into())).await.map_err(|error| connection_lost(&error))?;
+        let replied = async {
             loop {
                 match self.read().await? {
-                    Frame::Answer { id: answered, result } if answered == id => return read(&result),
-                    Frame::Error { id: answered, error } if answered.as_ref().is_none_or(|one| *one == id) => {
-                        return Err(refused(error));
+                    Frame::Answer { id: replied, result } if replied == id => return read(&result),
+                    Frame::Error { id: replied, error } if replied.as_ref().is_none_or(|one| *one == id) => {
+                        return Err(error_failure(error));
                     }
-                    Frame::Notification { method, params } => self.keep(&method, &params)?,
-                    // An answer that nobody waits for any more.
+                    Frame::Notification { method, params } => self.queue_event(&method, &params)?,
+                    // A late reply to an earlier call.
                     _ => {}
                 }
             }
         };
-        timeout(ANSWER_MAX, answered).await.unwrap_or_else(|_| Err(silent()))
+        timeout(REPLY_MAX, replied).await.unwrap_or_else(|_| Err(no_reply()))
     }
 
-    /// What is pushed next, however long that takes.
-    pub async fn hear(&mut self) -> Result<Heard, Failure> {
+    /// The next pushed event, however long that takes.
+    pub async fn next_event(&mut self) -> Result<GatewayEvent, Failure> {
         loop {
-            if let Some(heard) = self.events.pop_front() {
-                return Ok(heard);
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
             }
             if let Frame::Notification { method, params } = self.read().await? {
-                self.keep(&method, &params)?;
+                self.queue_event(&method, &params)?;
             }
         }
     }
 
-    /// Says good-bye, and waits for the same: whoever connects from this place next finds it free.
+    /// Closes the connection and waits for the server to do the same, so that the device slot is free afterwards.
     pub async fn close(mut self) {
         let parting = async {
             self.socket.close(None).await?;
@@ -140,21 +145,21 @@ impl Session {
         let _ = timeout(PARTING_MAX, parting).await;
     }
 
-    fn keep(&mut self, method: &str, params: &RawJson) -> Result<(), Failure> {
-        let heard = match method {
-            RECEIVED_EVENT => Heard::Message(Box::new(read(params)?)),
-            ACK_EVENT => Heard::Ack(read(params)?),
-            RECALLED_EVENT => Heard::Recalled(read(params)?),
-            other => Heard::Other(other.to_owned()),
+    fn queue_event(&mut self, method: &str, params: &RawJson) -> Result<(), Failure> {
+        let event = match method {
+            RECEIVED_EVENT => GatewayEvent::Message(Box::new(read(params)?)),
+            ACK_EVENT => GatewayEvent::Ack(read(params)?),
+            RECALLED_EVENT => GatewayEvent::Recalled(read(params)?),
+            other => GatewayEvent::Other(other.to_owned()),
         };
         if self.events.len() >= EVENTS_MAX {
             return Err(Failure::rule(
                 FailureKind::Overloaded,
                 "mesh-events",
-                "more was pushed than can wait; pull it",
+                "too many events were pushed; pull the messages",
             ));
         }
-        self.events.push_back(heard);
+        self.events.push_back(event);
         Ok(())
     }
 
@@ -163,7 +168,7 @@ impl Session {
             match self.socket.next().await {
                 Some(Ok(tungstenite::Message::Text(text))) => {
                     return Frame::read_as(text.as_bytes(), Version::Two).map_err(|fault| {
-                        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway said {fault}"))
+                        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway sent {fault}"))
                     });
                 }
                 Some(Ok(tungstenite::Message::Close(frame))) => {
@@ -174,10 +179,16 @@ impl Session {
                         format!("the gateway closed{why}"),
                     ));
                 }
-                // Pings are answered by the library.
+                // The library responds to pings.
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(gone(&error)),
-                None => return Err(Failure::rule(FailureKind::InfraFailed, "mesh-closed", "the gateway went away")),
+                Some(Err(error)) => return Err(connection_lost(&error)),
+                None => {
+                    return Err(Failure::rule(
+                        FailureKind::InfraFailed,
+                        "mesh-closed",
+                        "the gateway closed the connection",
+                    ));
+                }
             }
         }
     }
@@ -185,12 +196,12 @@ impl Session {
 
 fn read<T: DeserializeOwned>(raw: &RawJson) -> Result<T, Failure> {
     serde_json::from_str(raw.as_str()).map_err(|error| {
-        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway's answer does not fit: {error}"))
+        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway's reply cannot be read: {error}"))
     })
 }
 
-/// What a gateway refuses, by the kind that it names where it is one of ours, and else by its code.
-fn refused(error: RpcError) -> Failure {
+/// The failure of an error reply: of the kind that it names if we know it, otherwise by its code.
+fn error_failure(error: RpcError) -> Failure {
     let data = error.data.map(|data| data.to_value()).unwrap_or_default();
     let kind = data["kind"].as_str().and_then(FailureKind::parse).unwrap_or(match error.code {
         -32602 | 4000 => FailureKind::SchemaInvalid,
@@ -203,16 +214,16 @@ fn refused(error: RpcError) -> Failure {
     });
     let named = |key: &str| data[key].as_str().map(str::to_owned);
     let mut failure = Failure::new(kind, error.message).detail("code", error.code);
-    for (key, said) in [("rule", named("rule")), ("traceId", named("trace_id"))] {
-        failure = said.into_iter().fold(failure, |failure, said| failure.detail(key, said));
+    for (key, value) in [("rule", named("rule")), ("traceId", named("trace_id"))] {
+        failure = value.into_iter().fold(failure, |failure, value| failure.detail(key, value));
     }
     failure
 }
 
-fn silent() -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "mesh-silent", "the gateway does not answer")
+fn no_reply() -> Failure {
+    Failure::rule(FailureKind::InfraFailed, "mesh-silent", "the gateway does not respond")
 }
 
-fn gone(error: &tungstenite::Error) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "mesh-closed", format!("the gateway went away: {error}"))
+fn connection_lost(error: &tungstenite::Error) -> Failure {
+    Failure::rule(FailureKind::InfraFailed, "mesh-closed", format!("the connection to the gateway was lost: {error}"))
 }

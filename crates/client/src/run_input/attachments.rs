@@ -1,19 +1,19 @@
-//! Attachments: pictures by their signed URLs.
+//! Attachments: images by their signed URLs.
 
 use bytes::Bytes;
 use ostler_protocol::Failure;
 
-use crate::{Client, answer};
+use crate::{client::Client, response};
 
-/// Where a URL of an attachment leads, without its server.
+/// The path of an attachment's URL.
 const ROUTE: &str = "/api/v1/agent/attachments/object/";
 
 impl Client {
-    /// The picture behind a URL of this server's, whatever name the server goes by there. `None`: it is another's URL.
+    /// Loads the image of a URL of this server, whichever host name the URL uses. `None` if it is a URL of another server.
     pub async fn attachment(&self, url: &str) -> Result<Option<Bytes>, Failure> {
         let Some(at) = url.find(ROUTE) else { return Ok(None) };
-        let answer = self.raw("GET", &url[at..], &[], Bytes::new()).await?;
-        let (status, bytes) = answer::collect(answer).await?;
-        answer::good(status, bytes).map(Some)
+        let response = self.raw("GET", &url[at..], &[], Bytes::new()).await?;
+        let (status, bytes) = response::collect(response).await?;
+        response::success(status, bytes).map(Some)
     }
 }

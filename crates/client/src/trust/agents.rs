@@ -1,4 +1,4 @@
-//! Agents: make, read, find, change, retire, and try a manifest first.
+//! Agents: create, get, list, update, retire, and compare a manifest before an update.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,7 +10,7 @@ use ostler_protocol::{
     },
 };
 
-use crate::{Client, answer, path::Path};
+use crate::{client::Client, path::Path, response};
 
 impl Client {
     pub async fn create_agent(&self, agent: &CreateAgent) -> Result<SavedAgent, Failure> {
@@ -30,16 +30,16 @@ impl Client {
     }
 
     pub async fn retire_agent(&self, id: &str) -> Result<Agent, Failure> {
-        answer::parse(&self.call(Method::DELETE, Path::of(&["agents", id]), Bytes::new()).await?)
+        response::parse(&self.call(Method::DELETE, Path::of(&["agents", id]), Bytes::new()).await?)
     }
 
-    /// What an update with this manifest would do.
-    pub async fn diff_manifest(&self, id: &str, asked: &DiffManifest) -> Result<TriedManifest, Failure> {
-        self.post(Path::of(&["agents", id, "manifest", "diff"]), asked).await
+    /// The effect that an update with this manifest would have.
+    pub async fn diff_manifest(&self, id: &str, manifest: &DiffManifest) -> Result<TriedManifest, Failure> {
+        self.post(Path::of(&["agents", id, "manifest", "diff"]), manifest).await
     }
 
-    /// The answer is the only place where the token is shown.
-    pub async fn create_agent_token(&self, id: &str, asked: &CreateAgentToken) -> Result<CreatedAgentToken, Failure> {
-        self.post(Path::of(&["agents", id, "tokens"]), asked).await
+    /// The response contains the token, which is not displayed again.
+    pub async fn create_agent_token(&self, id: &str, token: &CreateAgentToken) -> Result<CreatedAgentToken, Failure> {
+        self.post(Path::of(&["agents", id, "tokens"]), token).await
     }
 }

@@ -1,11 +1,11 @@
-//! A webhook's receiver: what it may believe of what comes. It needs no server and makes no calls. It remembers what it has taken
-//! in memory alone: whoever must not do a thing twice, even after a restart or when a dead delivery is replayed, keeps the
-//! delivery's id together with what they do.
+//! The receiver of a webhook: verifies deliveries. It needs no server and makes no calls. It remembers accepted deliveries in
+//! memory only. A program that must not handle a delivery twice, even after a restart or when a dead delivery is replayed,
+//! stores the delivery's id together with its effect.
 
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use http::HeaderMap;
@@ -19,123 +19,126 @@ use ostler_protocol::{
     },
 };
 
-/// Deliveries remembered at once. Within one window no agent is told this much; beyond that, those give way that nobody but the
-/// server itself could send again.
+/// Deliveries that are remembered. No agent receives this many within one window. Beyond that, deliveries are forgotten that
+/// only the server itself could send again.
 const REMEMBERED_MAX: usize = 65_536;
 
-/// Why a request is not to be believed. Answer it with 401 ([`Refused::Busy`] with 503) and do nothing else.
+/// Why a delivery is rejected. Respond with 401 (with 503 for [`DeliveryError::Busy`]) and do nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// A header is missing, there twice, or not of its form.
+pub enum DeliveryError {
+    /// A header is missing, given twice, or malformed.
     Headers,
-    /// Not signed with this secret, or changed on its way.
+    /// Not signed with this secret, or changed in transit.
     Signature,
     /// Signed too long ago, or too far in the future.
     Stale,
-    /// This delivery was taken before. Answer it with 200: it is done.
+    /// The delivery was accepted before. Respond with 200, because it is done.
     Repeated,
-    /// More deliveries came within one window than can be remembered.
+    /// More deliveries arrived within one window than can be remembered.
     Busy,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for DeliveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Headers => "a header of the delivery is missing or malformed",
-            Self::Signature => "the signature does not fit",
+            Self::Signature => "the signature is invalid",
             Self::Stale => "the timestamp is too old or in the future",
-            Self::Repeated => "this delivery was taken before",
+            Self::Repeated => "this delivery was accepted before",
             Self::Busy => "too many deliveries to remember",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for DeliveryError {}
 
-/// A delivery that comes from where it says.
+/// A verified delivery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Received {
     pub delivery_id: DeliveryId,
     pub agent_id: AgentId,
 }
 
-/// The receiver of one webhook: it believes what is signed with its secret, fresh, and not taken before.
+/// The receiver of one webhook. It accepts deliveries that are signed with its secret, recent, and not accepted before.
 pub struct Receiver {
     key: MacKey,
-    taken: Mutex<HashMap<DeliveryId, Taken>>,
+    accepted: Mutex<HashMap<DeliveryId, AcceptedUntil>>,
 }
 
-/// Until when a delivery is remembered.
+/// How long a delivery is remembered.
 #[derive(Clone, Copy)]
-struct Taken {
-    /// From this second on nobody can repeat it with the signature it had.
+struct AcceptedUntil {
+    /// From this second on it cannot be repeated with its original signature.
     fresh_until_s: i64,
-    /// From this second on the server does not try it any more, with a new signature.
+    /// From this second on the server does not retry it with a new signature.
     tried_until_s: i64,
 }
 
 impl Receiver {
-    /// `None`: the secret is not what a server of ours shows.
+    /// `None` if the secret is not of the form that a server displays.
     pub fn new(secret: &str) -> Option<Self> {
-        Some(Self { key: MacKey::from_base64(secret)?, taken: Mutex::default() })
+        Some(Self { key: MacKey::from_base64(secret)?, accepted: Mutex::default() })
     }
 
-    /// Checks a request by its headers and its body as it came. The signature goes first, so that nobody without the secret
-    /// learns, or makes us remember, anything.
-    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<Received, Refused> {
+    /// Verifies a request by its headers and its unchanged body. The signature is checked first, so that a sender without the
+    /// secret learns nothing and cannot fill our memory.
+    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<Received, DeliveryError> {
         let [signature, timestamp, delivery, agent] =
-            [SIGNATURE_HEADER, TIMESTAMP_HEADER, DELIVERY_HEADER, AGENT_HEADER].map(|name| only(headers, name));
+            [SIGNATURE_HEADER, TIMESTAMP_HEADER, DELIVERY_HEADER, AGENT_HEADER]
+                .map(|name| single_header(headers, name));
         let (signature, timestamp, delivery, agent) = (signature?, timestamp?, delivery?, agent?);
-        // Only as it is written: a signature has one form.
-        let tag = unhex(signature).filter(|tag| tag.len() == 32 && hex(tag) == signature).ok_or(Refused::Headers)?;
+        // A signature has one written form only.
+        let tag =
+            unhex(signature).filter(|tag| tag.len() == 32 && hex(tag) == signature).ok_or(DeliveryError::Headers)?;
         if !self.key.verifies(&webhooks::signed(timestamp, delivery, body), &tag) {
-            return Err(Refused::Signature);
+            return Err(DeliveryError::Signature);
         }
-        let signed_at: i64 = timestamp.parse().map_err(|_| Refused::Headers)?;
+        let signed_at: i64 = timestamp.parse().map_err(|_| DeliveryError::Headers)?;
         let now_s = now.as_second();
         if now_s.abs_diff(signed_at) > WINDOW_S.unsigned_abs() {
-            return Err(Refused::Stale);
+            return Err(DeliveryError::Stale);
         }
-        let delivery_id = delivery.parse().map_err(|_| Refused::Headers)?;
-        let agent_id = agent.parse().map_err(|_| Refused::Headers)?;
-        self.take(delivery_id, now_s, signed_at + WINDOW_S + 1)?;
+        let delivery_id = delivery.parse().map_err(|_| DeliveryError::Headers)?;
+        let agent_id = agent.parse().map_err(|_| DeliveryError::Headers)?;
+        self.accept(delivery_id, now_s, signed_at + WINDOW_S + 1)?;
         Ok(Received { delivery_id, agent_id })
     }
 
-    /// What was received could not be handled after all; let it come again.
+    /// Forgets a delivery that could not be handled, so that it is accepted again.
     pub fn give_back(&self, received: &Received) {
-        self.taken().remove(&received.delivery_id);
+        self.accepted().remove(&received.delivery_id);
     }
 
-    fn take(&self, delivery_id: DeliveryId, now_s: i64, fresh_until_s: i64) -> Result<(), Refused> {
-        let mut taken = self.taken();
-        if taken.get(&delivery_id).is_some_and(|known| now_s < known.tried_until_s) {
-            return Err(Refused::Repeated);
+    fn accept(&self, delivery_id: DeliveryId, now_s: i64, fresh_until_s: i64) -> Result<(), DeliveryError> {
+        let mut accepted = self.accepted();
+        if accepted.get(&delivery_id).is_some_and(|until| now_s < until.tried_until_s) {
+            return Err(DeliveryError::Repeated);
         }
-        if taken.len() >= REMEMBERED_MAX {
-            taken.retain(|_, known| now_s < known.tried_until_s);
+        if accepted.len() >= REMEMBERED_MAX {
+            accepted.retain(|_, until| now_s < until.tried_until_s);
         }
-        if taken.len() >= REMEMBERED_MAX {
-            taken.retain(|_, known| now_s < known.fresh_until_s);
+        if accepted.len() >= REMEMBERED_MAX {
+            accepted.retain(|_, until| now_s < until.fresh_until_s);
         }
-        if taken.len() >= REMEMBERED_MAX {
-            return Err(Refused::Busy);
+        if accepted.len() >= REMEMBERED_MAX {
+            return Err(DeliveryError::Busy);
         }
-        taken.insert(delivery_id, Taken { fresh_until_s, tried_until_s: now_s + TRIED_S_MAX });
+        accepted.insert(delivery_id, AcceptedUntil { fresh_until_s, tried_until_s: now_s + TRIED_S_MAX });
         Ok(())
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<DeliveryId, Taken>> {
-        self.taken.lock().expect("never poisoned")
+    fn accepted(&self) -> MutexGuard<'_, HashMap<DeliveryId, AcceptedUntil>> {
+        // No code panics in the middle of a change while it holds the lock.
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The header, if it is there once.
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
+/// The header, if it is given exactly once.
+fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, DeliveryError> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
-        (Some(value), None) => value.to_str().map_err(|_| Refused::Headers),
-        _ => Err(Refused::Headers),
+        (Some(value), None) => value.to_str().map_err(|_| DeliveryError::Headers),
+        _ => Err(DeliveryError::Headers),
     }
 }
 
@@ -171,7 +174,7 @@ mod tests {
         Timestamp::from_second(SENT_S + seconds).unwrap()
     }
 
-    fn verify(receiver: &Receiver, headers: &HeaderMap, body: &[u8], seconds: i64) -> Result<(), Refused> {
+    fn verify(receiver: &Receiver, headers: &HeaderMap, body: &[u8], seconds: i64) -> Result<(), DeliveryError> {
         receiver.verify(headers, body, after(seconds)).map(drop)
     }
 
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_and_fresh_is_believed() {
+    fn a_signed_and_recent_delivery_is_accepted() {
         let headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
         let received = receiver().verify(&headers, BODY, after(300)).unwrap();
         assert_eq!(received.delivery_id.to_string(), DELIVERY);
@@ -188,55 +191,58 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_of_301_seconds_is_refused() {
+    fn a_timestamp_301_seconds_away_is_rejected() {
         let headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
-        assert_eq!(verify(&receiver(), &headers, BODY, 301), Err(Refused::Stale));
-        assert_eq!(verify(&receiver(), &headers, BODY, -301), Err(Refused::Stale));
+        assert_eq!(verify(&receiver(), &headers, BODY, 301), Err(DeliveryError::Stale));
+        assert_eq!(verify(&receiver(), &headers, BODY, -301), Err(DeliveryError::Stale));
     }
 
     #[test]
-    fn a_body_with_any_byte_changed_is_refused() {
+    fn a_body_with_any_byte_changed_is_rejected() {
         let headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
         for at in 0..BODY.len() {
             let mut changed = BODY.to_vec();
             changed[at] ^= 1;
-            assert_eq!(verify(&receiver(), &headers, &changed, 0), Err(Refused::Signature), "byte {at}");
+            assert_eq!(verify(&receiver(), &headers, &changed, 0), Err(DeliveryError::Signature), "byte {at}");
         }
-        assert_eq!(verify(&receiver(), &headers, &BODY[1..], 0), Err(Refused::Signature));
+        assert_eq!(verify(&receiver(), &headers, &BODY[1..], 0), Err(DeliveryError::Signature));
     }
 
     #[test]
-    fn neither_the_stamp_nor_the_delivery_can_be_exchanged() {
+    fn neither_the_timestamp_nor_the_delivery_id_can_be_replaced() {
         let mut headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
         headers.insert(TIMESTAMP_HEADER, HeaderValue::from(SENT_S + 1));
-        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(Refused::Signature));
+        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(DeliveryError::Signature));
         let mut headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
         headers.insert(DELIVERY_HEADER, HeaderValue::from_static("019a8f6e-7c3b-7d2a-9c1e-5a4b3c2d1e00"));
-        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(Refused::Signature));
-        assert_eq!(verify(&Receiver::new(&secret_text(&[8; 32])).unwrap(), &headers, BODY, 0), Err(Refused::Signature));
+        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(DeliveryError::Signature));
+        assert_eq!(
+            verify(&Receiver::new(&secret_text(&[8; 32])).unwrap(), &headers, BODY, 0),
+            Err(DeliveryError::Signature)
+        );
     }
 
     #[test]
-    fn a_repeated_delivery_is_refused_for_as_long_as_its_signature_is_good() {
+    fn a_repeated_delivery_is_rejected_while_its_signature_is_valid() {
         let (receiver, headers) = (receiver(), signed(&SENT_S.to_string(), DELIVERY, BODY));
         assert_eq!(verify(&receiver, &headers, BODY, -300), Ok(()));
         for seconds in [-300, 0, 300] {
-            assert_eq!(verify(&receiver, &headers, BODY, seconds), Err(Refused::Repeated));
+            assert_eq!(verify(&receiver, &headers, BODY, seconds), Err(DeliveryError::Repeated));
         }
-        assert_eq!(verify(&receiver, &headers, BODY, 301), Err(Refused::Stale));
+        assert_eq!(verify(&receiver, &headers, BODY, 301), Err(DeliveryError::Stale));
     }
 
-    /// As the server does when it did not hear the answer: the same id under a new signature.
+    /// As the server does when it received no response: the same id under a new signature.
     #[test]
-    fn a_delivery_that_is_tried_again_days_later_was_taken_before() {
+    fn a_delivery_that_is_retried_days_later_is_repeated() {
         let (receiver, days) = (receiver(), 3 * 86_400);
         assert_eq!(verify(&receiver, &signed(&SENT_S.to_string(), DELIVERY, BODY), BODY, 0), Ok(()));
         let again = signed(&(SENT_S + days).to_string(), DELIVERY, BODY);
-        assert_eq!(verify(&receiver, &again, BODY, days), Err(Refused::Repeated));
+        assert_eq!(verify(&receiver, &again, BODY, days), Err(DeliveryError::Repeated));
     }
 
     #[test]
-    fn what_could_not_be_handled_may_come_again() {
+    fn a_delivery_that_was_given_back_is_accepted_again() {
         let (receiver, headers) = (receiver(), signed(&SENT_S.to_string(), DELIVERY, BODY));
         let received = receiver.verify(&headers, BODY, after(0)).unwrap();
         receiver.give_back(&received);
@@ -244,32 +250,32 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_missing_doubled_or_malformed_are_refused() {
+    fn missing_repeated_or_malformed_headers_are_rejected() {
         for name in [SIGNATURE_HEADER, TIMESTAMP_HEADER, DELIVERY_HEADER, AGENT_HEADER] {
             let mut headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
             headers.append(name, HeaderValue::from_static("1"));
-            assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(Refused::Headers), "{name} twice");
+            assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(DeliveryError::Headers), "{name} twice");
             headers.remove(name);
-            assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(Refused::Headers), "no {name}");
+            assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(DeliveryError::Headers), "no {name}");
         }
         let mut headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
         let upper = headers[SIGNATURE_HEADER].to_str().unwrap().to_uppercase();
         headers.insert(SIGNATURE_HEADER, upper.parse().unwrap());
-        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(Refused::Headers));
+        assert_eq!(verify(&receiver(), &headers, BODY, 0), Err(DeliveryError::Headers));
         for (timestamp, delivery) in [("now", DELIVERY), (&*SENT_S.to_string(), "7")] {
-            assert_eq!(verify(&receiver(), &signed(timestamp, delivery, BODY), BODY, 0), Err(Refused::Headers));
+            assert_eq!(verify(&receiver(), &signed(timestamp, delivery, BODY), BODY, 0), Err(DeliveryError::Headers));
         }
     }
 
     #[test]
-    fn a_receiver_that_can_remember_no_more_takes_no_more() {
+    fn a_receiver_with_full_memory_accepts_no_more() {
         let receiver = receiver();
         for number in 0..REMEMBERED_MAX as u128 {
             let id: DeliveryId = format!("{:08x}-0000-7000-8000-{:012x}", number >> 48, number).parse().unwrap();
-            receiver.take(id, SENT_S, SENT_S + 301).unwrap();
+            receiver.accept(id, SENT_S, SENT_S + 301).unwrap();
         }
         let headers = signed(&SENT_S.to_string(), DELIVERY, BODY);
-        assert_eq!(verify(&receiver, &headers, BODY, 300), Err(Refused::Busy));
+        assert_eq!(verify(&receiver, &headers, BODY, 300), Err(DeliveryError::Busy));
         let later = signed(&(SENT_S + 301).to_string(), DELIVERY, BODY);
         assert_eq!(verify(&receiver, &later, BODY, 301), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! Relations: what people grant agents, and the ledger of it.
+//! Relations: the scopes that people grant agents, and the consent ledger.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
@@ -12,11 +12,11 @@ use ostler_protocol::{
     },
 };
 
-use crate::{Client, answer, path::Path};
+use crate::{client::Client, failures, path::Path, response};
 
 impl Client {
-    pub async fn create_relation(&self, asked: &CreateRelation) -> Result<RelationView, Failure> {
-        self.post(Path::of(&["h2a", "relations"]), asked).await
+    pub async fn create_relation(&self, relation: &CreateRelation) -> Result<RelationView, Failure> {
+        self.post(Path::of(&["h2a", "relations"]), relation).await
     }
 
     pub async fn list_relations(&self, query: &ListRelations) -> Result<RelationPage, Failure> {
@@ -24,49 +24,49 @@ impl Client {
     }
 
     pub async fn get_relation(&self, relation_id: RelationId) -> Result<RelationView, Failure> {
-        self.get(relation(relation_id, &[])).await
+        self.get(relation_path(relation_id, &[])).await
     }
 
-    pub async fn update_relation(&self, relation_id: RelationId, asked: &Answers) -> Result<RelationView, Failure> {
-        self.patch(relation(relation_id, &[]), asked).await
+    pub async fn update_relation(&self, relation_id: RelationId, answers: &Answers) -> Result<RelationView, Failure> {
+        self.patch(relation_path(relation_id, &[]), answers).await
     }
 
-    /// Ends it, with everything granted in it.
+    /// Revokes the relation with all its scopes.
     pub async fn revoke_relation(&self, relation_id: RelationId) -> Result<RelationView, Failure> {
-        answer::parse(&self.call(Method::DELETE, relation(relation_id, &[]), Bytes::new()).await?)
+        response::parse(&self.call(Method::DELETE, relation_path(relation_id, &[]), Bytes::new()).await?)
     }
 
-    /// What has changed since the caller last consented.
+    /// The changes since the caller last consented.
     pub async fn relation_changes(&self, relation_id: RelationId) -> Result<RelationChanges, Failure> {
-        self.get(relation(relation_id, &["changes"])).await
+        self.get(relation_path(relation_id, &["changes"])).await
     }
 
-    /// What waits for the caller's answer.
+    /// Consents that wait for the caller's answer.
     pub async fn pending_consents(&self) -> Result<PendingConsents, Failure> {
         self.get(Path::fixed("/h2a/pending")).await
     }
 
-    /// Before a tool is called under a grant: one for a single call is used up by it.
-    pub async fn use_scope(&self, relation_id: RelationId, asked: &UseScope) -> Result<RelationView, Failure> {
-        self.post(relation(relation_id, &["uses"]), asked).await
+    /// Uses a scope before a tool is called. A scope for a single call is then used up.
+    pub async fn use_scope(&self, relation_id: RelationId, scope: &UseScope) -> Result<RelationView, Failure> {
+        self.post(relation_path(relation_id, &["uses"]), scope).await
     }
 
     pub async fn list_receipts(&self, relation_id: RelationId, query: &ListReceipts) -> Result<ReceiptPage, Failure> {
-        self.get(relation(relation_id, &["receipts"]).query(query)?).await
+        self.get(relation_path(relation_id, &["receipts"]).query(query)?).await
     }
 
-    /// The caller's whole consent ledger, a receipt per line, handed on as it comes.
+    /// Streams the caller's whole consent ledger, one receipt per line, to `take`.
     pub async fn ledger(&self, mut take: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
         let path = Path::fixed("/h2a/receipts");
         let request = self.request(Method::GET, path, Bytes::new(), HeaderValue::from_static("application/jsonl"))?;
         let response = self.open(request).await?;
         if !response.status().is_success() {
-            let (status, bytes) = answer::collect(response).await?;
-            return Err(answer::problem(status, &bytes));
+            let (status, bytes) = response::collect(response).await?;
+            return Err(response::problem(status, &bytes));
         }
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
-            if let Ok(data) = frame.map_err(|error| answer::interrupted(&*error))?.into_data() {
+            if let Ok(data) = frame.map_err(|error| failures::interrupted(&*error))?.into_data() {
                 take(&data)?;
             }
         }
@@ -74,7 +74,7 @@ impl Client {
     }
 }
 
-fn relation(relation_id: RelationId, rest: &[&str]) -> Path {
+fn relation_path(relation_id: RelationId, rest: &[&str]) -> Path {
     let id = relation_id.to_string();
     Path::of(&[&["h2a", "relations", &id], rest].concat())
 }

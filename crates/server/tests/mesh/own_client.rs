@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
-use ostler_client::mesh::{Ambient, Gateway, Member, Opened, Sealer, Shut, Standing, Unregistered, is_place_taken};
+use ostler_client::mesh::{
+    Ambient, CertificateTrust, Gateway, OpenError, OpenedMessage, RegisterError, Sealer, StoredIdentity, is_slot_in_use,
+};
 use ostler_crypto::certificates::Certificate;
 use ostler_protocol::{Failure, FailureKind, mesh::Aid};
 use ostler_server::clock::fill;
@@ -41,22 +43,22 @@ fn aid(name: &str) -> Aid {
 
 async fn gateway(server: &TestServer) -> Gateway {
     let base = format!("http://{}", server.address());
-    Gateway::new(&base, &Gateway::shown_root(&base).await.unwrap(), AMBIENT).unwrap()
+    Gateway::new(&base, &Gateway::fetch_root(&base).await.unwrap(), AMBIENT).unwrap()
 }
 
-async fn register(server: &TestServer, name: &str) -> Member {
-    let mut member = Member::new(aid(name), "", String::new(), AMBIENT);
+async fn register(server: &TestServer, name: &str) -> StoredIdentity {
+    let mut member = StoredIdentity::new(aid(name), "", String::new(), AMBIENT);
     let certificate = member.register(&gateway(server).await, None).await.unwrap();
     member.adopt(&certificate);
     member
 }
 
 /// Connects, and leaves a prekey as whoever reads does.
-async fn enter(server: &TestServer, member: &mut Member) -> Sealer {
+async fn enter(server: &TestServer, member: &mut StoredIdentity) -> Sealer {
     let gateway = gateway(server).await;
     // Whoever was there before may just be leaving.
     let mut sealer = eventually("the place is free", async || match member.enter(&gateway, "inbox").await {
-        Err(failure) if is_place_taken(&failure) => None,
+        Err(failure) if is_slot_in_use(&failure) => None,
         entered => Some(entered.unwrap()),
     })
     .await;
@@ -70,7 +72,7 @@ async fn enter(server: &TestServer, member: &mut Member) -> Sealer {
     sealer
 }
 
-fn texts(opened: &[Opened]) -> Vec<&Value> {
+fn texts(opened: &[OpenedMessage]) -> Vec<&Value> {
     opened.iter().map(|one| &one.contents.as_ref().unwrap()["text"]).collect()
 }
 
@@ -95,7 +97,7 @@ async fn what_was_sealed_for_the_certificate_before_still_opens(engine: Engine) 
     sealer.close().await;
     // What is kept says the same to whoever comes next.
     let kept = serde_json::to_string(&bobby).unwrap();
-    let mut bobby: Member = serde_json::from_str(&kept).unwrap();
+    let mut bobby: StoredIdentity = serde_json::from_str(&kept).unwrap();
     assert_eq!(texts(&enter(&server, &mut bobby).await.pull(0).await.unwrap().0), ["for the old one"]);
 }
 
@@ -142,8 +144,8 @@ async fn a_long_list_of_revocations_is_read(engine: Engine) {
     log(&server, 2_000_000, 30_000, &revocation(serial, name)).await;
     let list = server.with_token(None).get("/pki/crl.json").await.text;
     assert!(list.len() > 1024 * 1024, "{}", list.len());
-    let standing = gateway(&server).await.standing(&bobby.aid, None).await.unwrap();
-    assert!(matches!(standing, Standing::Believed(_)));
+    let standing = gateway(&server).await.check_certificate(&bobby.aid, None).await.unwrap();
+    assert!(matches!(standing, CertificateTrust::Trusted(_)));
 }
 
 #[both_engines]
@@ -155,7 +157,7 @@ async fn a_device_that_is_not_believed_keeps_nothing_from_the_others(engine: Eng
     let stale = server.store("SELECT prekey FROM mesh_prekeys").await.remove(0);
     let was_lost = lost.certificate().unwrap();
     // The name gets another key, and with it everything of the old one ends.
-    let mut bobby = Member::new(aid("bobby"), "", String::new(), AMBIENT);
+    let mut bobby = StoredIdentity::new(aid("bobby"), "", String::new(), AMBIENT);
     let asked = json!({"aid": bobby.aid, "publicKey": bobby.public_key()});
     server.post("/api/v1/identities", &asked).await.ok();
     let certificate = bobby.register(&gateway(&server).await, None).await.unwrap();
@@ -166,8 +168,8 @@ async fn a_device_that_is_not_believed_keeps_nothing_from_the_others(engine: Eng
     let put = format!("INSERT INTO mesh_prekeys VALUES ('bobby.localhost.test', 'lost', '{stale}', {now_us})");
     server.store(&put).await;
     let gateway = gateway(&server).await;
-    let standing = gateway.standing(&bobby.aid, Some(&was_lost.fingerprint())).await.unwrap();
-    assert!(matches!(standing, Standing::NotBelieved { .. }));
+    let standing = gateway.check_certificate(&bobby.aid, Some(&was_lost.fingerprint())).await.unwrap();
+    assert!(matches!(standing, CertificateTrust::Untrusted { .. }));
     let mut sender = enter(&server, &mut alice).await;
     sender.send(&bobby.aid, &say("to the one that is left")).await.unwrap();
     assert_eq!(texts(&enter(&server, &mut bobby).await.pull(0).await.unwrap().0), ["to the one that is left"]);
@@ -188,7 +190,7 @@ async fn what_cannot_be_checked_now_is_not_shut_for_good(engine: Engine) {
     // Ours is two days behind: the list of revocations that the gateway shows is not of this time.
     DAYS_BEHIND.store(2, Ordering::SeqCst);
     let (opened, _) = sealer.pull(0).await.unwrap();
-    assert!(matches!(opened[0].contents, Err(Shut::ForNow(_))), "{opened:?}");
+    assert!(matches!(opened[0].contents, Err(OpenError::Temporary(_))), "{opened:?}");
     DAYS_BEHIND.store(0, Ordering::SeqCst);
     assert_eq!(texts(&sealer.pull(0).await.unwrap().0), ["once more"]);
 }
@@ -196,14 +198,14 @@ async fn what_cannot_be_checked_now_is_not_shut_for_good(engine: Engine) {
 #[both_engines]
 async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
     let server = start(engine).await;
-    let member = |name: &str| Member::new(aid(name), "", String::new(), AMBIENT);
+    let member = |name: &str| StoredIdentity::new(aid(name), "", String::new(), AMBIENT);
     let gateway = async || gateway(&server).await;
     let alice = member("alice");
     // A clock that is a day behind the server's.
     let (early, right) = (gateway().await, gateway().await);
     DAYS_BEHIND.store(1, Ordering::SeqCst);
     match alice.register(&early, None).await {
-        Err(Unregistered::Unsettled(failure)) => assert_eq!(failure.rule_name(), Some("mesh-clock"), "{failure}"),
+        Err(RegisterError::Unsettled(failure)) => assert_eq!(failure.rule_name(), Some("mesh-clock"), "{failure}"),
         other => panic!("{other:?}"),
     }
     DAYS_BEHIND.store(0, Ordering::SeqCst);
@@ -211,7 +213,7 @@ async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
     // Whoever has another key, or asks for what nobody gives, has nothing to keep.
     for (member, kind) in [(member("alice"), FailureKind::StateConflict), (member("auth"), FailureKind::Forbidden)] {
         match member.register(&right, None).await {
-            Err(Unregistered::Refused(failure)) => assert_eq!(failure.kind, kind, "{failure}"),
+            Err(RegisterError::Refused(failure)) => assert_eq!(failure.kind, kind, "{failure}"),
             other => panic!("{other:?}"),
         }
     }
@@ -224,7 +226,7 @@ async fn what_somebody_sends_itself_comes_once_to_each_of_its_devices(engine: En
     // The same name and key, on another device.
     let mut kept = serde_json::to_value(&first).unwrap();
     kept["device_id"] = json!("another-device");
-    let mut second: Member = serde_json::from_value(kept).unwrap();
+    let mut second: StoredIdentity = serde_json::from_value(kept).unwrap();
     let mut here = enter(&server, &mut first).await;
     let mut there = enter(&server, &mut second).await;
     here.send(&aid("alice"), &say("a note")).await.unwrap();

@@ -2,7 +2,7 @@
 //! What it sends is sealed; that it reads what came shows that it could open it.
 
 use jiff::Timestamp;
-use ostler_client::mesh::{Ambient, Came, Gateway, Keys, Sealer};
+use ostler_client::mesh::{Ambient, Gateway, IdentityKeys, Sealer, SealerEvent};
 use ostler_crypto::keys::{Curve, PrivateKey};
 use ostler_protocol::mesh::{
     Aid,
@@ -169,7 +169,7 @@ fn now() -> Timestamp {
 /// Our own client, registered, logged in and connected.
 async fn ours(server: &TestServer, name: &str) -> Sealer {
     let base = format!("http://{}", server.address());
-    let root = Gateway::shown_root(&base).await.unwrap();
+    let root = Gateway::fetch_root(&base).await.unwrap();
     let gateway = Gateway::new(&base, &root, Ambient { now, fill }).unwrap();
     let aid: Aid = format!("{name}.localhost.test").parse().unwrap();
     let key = PrivateKey::generate(Curve::P256, &mut fill);
@@ -177,7 +177,7 @@ async fn ours(server: &TestServer, name: &str) -> Sealer {
     let tokens = gateway.login(&identity).await.unwrap();
     let desk = Place { device_id: "desk".into(), slot_id: String::new() };
     let session = gateway.connect(&tokens.access, &desk, DeliveryMode::default()).await.unwrap();
-    let keys = Keys { identity, earlier: vec![], prekeys: vec![] };
+    let keys = IdentityKeys { identity, earlier: vec![], prekeys: vec![] };
     let mut sealer = Sealer::new(gateway, session, keys, "desk").unwrap();
     let prekey = sealer.new_prekey();
     sealer.put_prekey(&prekey).await.unwrap();
@@ -190,7 +190,7 @@ async fn they_and_we_open_each_others_messages(engine: Engine) {
     enter(&server, &mut published, "alice").await;
     let mut carol = ours(&server, "carol").await;
     published.ok(say("alice", "carol.localhost.test", "hello, stranger")).await;
-    let Came::Message(opened) = carol.hear().await.unwrap() else { panic!("something else came") };
+    let SealerEvent::Message(opened) = carol.next_event().await.unwrap() else { panic!("something else came") };
     assert_eq!(opened.contents.unwrap(), json!({"type": "text", "text": "hello, stranger"}));
     let (pulled, _) = carol.pull(0).await.unwrap();
     assert_eq!(pulled[0].contents.as_ref().unwrap()["text"], "hello, stranger");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ostler_client::outgoing::{self, Refused};
+use ostler_client::outgoing::{self, OutgoingError};
 use ostler_protocol::{Failure, outgoing::OutgoingRules, webhooks::WEBHOOK_URL_BYTES_MAX};
 use reqwest::{
     Client, Url,
@@ -50,7 +50,7 @@ impl Sender {
     /// In our words: what a receiver, or a resolver, says is not passed on.
     fn why(&self, error: &reqwest::Error) -> String {
         if outgoing::is_refused(error) {
-            return Refused::Address.to_string();
+            return OutgoingError::Address.to_string();
         }
         if error.is_timeout() {
             return format!("no answer within {} ms", self.patience.as_millis());

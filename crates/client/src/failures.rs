@@ -1,0 +1,53 @@
+//! Failures of the connection itself, as opposed to failures that a server reports.
+
+use std::error::Error;
+
+use ostler_protocol::{Failure, FailureKind, events::clip};
+
+const RULE_UNREACHABLE: &str = "server-unreachable";
+const RULE_TIMEOUT: &str = "server-timeout";
+const RULE_INTERRUPTED: &str = "answer-interrupted";
+
+const MESSAGE_CHARS_MAX: usize = 400;
+
+/// Whether the same call may succeed shortly, because the server is unreachable or overloaded. Whether repeating the call
+/// is safe is for the caller to know.
+pub fn is_transient(failure: &Failure) -> bool {
+    use FailureKind::*;
+    is_unreachable(failure) || matches!(failure.kind, Overloaded | RateLimited | Draining | InfraFailed | Internal)
+}
+
+/// Whether there was no complete response, so that the outcome of the call is unknown.
+pub fn is_unreachable(failure: &Failure) -> bool {
+    matches!(failure.rule_name(), Some(RULE_UNREACHABLE | RULE_TIMEOUT | RULE_INTERRUPTED))
+}
+
+pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
+    let message = format!("the server cannot be reached: {}", causes(error));
+    Failure::rule(FailureKind::InfraFailed, RULE_UNREACHABLE, message)
+}
+
+pub(crate) fn interrupted(error: &(dyn Error + 'static)) -> Failure {
+    let message = format!("the connection broke off in the middle of a response: {}", causes(error));
+    Failure::rule(FailureKind::InfraFailed, RULE_INTERRUPTED, message)
+}
+
+pub(crate) fn timed_out(after_ms: u64) -> Failure {
+    let message = format!("the server did not respond within {} s", after_ms / 1_000);
+    Failure::rule(FailureKind::InfraFailed, RULE_TIMEOUT, message)
+}
+
+/// The error and its causes. The outermost error alone ("error sending request") is not helpful.
+fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    clip(&text, MESSAGE_CHARS_MAX)
+}

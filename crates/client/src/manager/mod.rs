@@ -1,0 +1,18 @@
+//! The manager dialect: runs and their commands, sessions, runners, and what operators manage.
+
+mod backends;
+mod capabilities;
+mod commands;
+mod conversation;
+pub(crate) mod events;
+mod health;
+mod leases;
+mod permissions;
+mod provider_profiles;
+mod runner_jobs;
+mod runners;
+mod runs;
+mod session_storage;
+mod sessions;
+mod tokens;
+mod users;

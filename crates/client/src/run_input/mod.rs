@@ -1,0 +1,3 @@
+//! The run input dialect: attachments of chat messages.
+
+mod attachments;
