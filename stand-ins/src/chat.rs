@@ -1,30 +1,30 @@
-//! OpenAI-compatible chat completions: `POST …/chat/completions` with the whole history, answered by a stream of chunks.
-//! Where a tool has just answered, it says what the tool said.
+//! OpenAI-compatible chat completions: `POST …/chat/completions` with the whole history. The reply is a stream of chunks.
+//! After the result of a tool, the reply repeats the result.
 //!
-//! | marker | what happens |
+//! | marker | reply |
 //! |---|---|
-//! | none | what was said, word by word, with usage (10 tokens in, 5 out) |
+//! | none | the user's text, word by word, with usage (10 tokens in, 5 out) |
 //! | `run:COMMAND` | a call of `run_shell_command` |
-//! | `once:COMMAND` | the same when it is first asked for; afterwards what was said |
-//! | `loop` | a call of a tool that nobody has, again and again |
+//! | `once:COMMAND` | the same for the first request; afterwards the user's text |
+//! | `loop` | a call of an unknown tool, again and again |
 //! | `think` | a thought, then a text |
-//! | `recall` | everything that was said before |
-//! | `slow:N` | N words, one every 50 ms; 600 unless told |
+//! | `recall` | all earlier messages |
+//! | `slow:N` | N words, one every 50 ms; 600 by default |
 //! | `hold` | one word, then silence |
 //! | `status:N` | HTTP status N |
 //! | `busy:N` | HTTP status 429 the first N times |
 //! | `cut`, `unfinished` | the connection breaks, or the stream ends, in the middle |
-//! | `garbage`, `flood` | an event that is no JSON, or that is too long |
+//! | `garbage`, `flood` | an event that is not JSON, or that is too long |
 //! | `error` | an error in the middle of the stream |
-//! | `nothing`, `length` | an empty answer, or one that ran into the limit of its length |
+//! | `nothing`, `length` | an empty reply, or one that reached the limit of its length |
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::{
-    Endpoint, Seen,
-    endpoint::{Answer, Then},
+    Endpoint, RecordedRequest,
+    endpoint::{Reply, Then},
     marker,
 };
 
@@ -34,45 +34,45 @@ const FLOOD_BYTES: usize = 4 * 1024 * 1024;
 
 /// A chat endpoint on loopback.
 pub fn chat() -> Endpoint {
-    Endpoint::start(answer)
+    Endpoint::start(reply)
 }
 
-/// One that wants a key, and says whom it turned away.
+/// A chat endpoint that requires a key, and repeats a wrong one in its error.
 pub fn chat_with_key(key: &str) -> Endpoint {
-    let wanted = Some(format!("Bearer {key}"));
-    Endpoint::start(move |seen, before| match seen.authorization == wanted {
-        true => answer(seen, before),
+    let expected = Some(format!("Bearer {key}"));
+    Endpoint::start(move |seen, before| match seen.authorization == expected {
+        true => reply(seen, before),
         false => refusal(401, &format!("not with {:?}", seen.authorization)),
     })
 }
 
-fn answer(seen: &Seen, before: &[Seen]) -> Answer {
+fn reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
     if !seen.path.ends_with("/chat/completions") {
         return refusal(404, "no such path");
     }
-    let asked = Asked::read(&seen.body);
-    let said = asked.last();
-    let marker = marker::markers(&said).last();
+    let history = History::read(&seen.body);
+    let prompt = history.last_prompt();
+    let marker = marker::markers(&prompt).last();
     let (name, argument) = marker.map_or(("", ""), |marker| (marker.name, marker.argument));
     let again = || before.iter().filter(|earlier| earlier.body == seen.body).count();
-    match (name, asked.tool_answer()) {
+    match (name, history.tool_result()) {
         ("status", _) => refusal(argument.parse().unwrap_or(500), "as you wish"),
         ("busy", _) if again() < argument.parse().unwrap_or(1) => refusal(429, "not now"),
         ("loop", _) => stream(call("call_loop", "no_such_tool", &json!({})), Then::End),
         ("run" | "once", None) if name == "run" || is_first(argument, before) => {
-            let arguments = json!({"command": argument, "description": "as it was asked to", "is_background": false});
-            // Each call has an id of its own, as a provider's has.
+            let arguments = json!({"command": argument, "description": "as requested", "is_background": false});
+            // Each call has a different id, like a real provider's.
             stream(call(&format!("call_{}", before.len()), "run_shell_command", &arguments), Then::End)
         }
-        (_, Some(answer)) => say(&format!("The tool said: {answer}")),
+        (_, Some(result)) => text_reply(&format!("The tool said: {result}")),
         ("think", _) => {
             stream([vec![thought("let me "), thought("see"), text("thought")], end("stop")].concat(), Then::End)
         }
-        ("recall", _) => say(&asked.earlier()),
+        ("recall", _) => text_reply(&history.earlier()),
         ("slow", _) => {
             let count = argument.parse().unwrap_or(WORDS_MAX);
             let words = (0..count).map(|number| (Duration::from_millis(WORD_MS), text(&format!("word{number} "))));
-            Answer::Stream { events: words.chain(at_once(end("stop"))).collect(), then: Then::End }
+            Reply::Stream { events: words.chain(at_once(end("stop"))).collect(), then: Then::End }
         }
         ("hold", _) => stream(vec![text("one word ")], Then::Hold),
         ("cut", _) => stream(vec![text("half of it")], Then::Break),
@@ -84,43 +84,43 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
         }
         ("nothing", _) => stream(end("stop"), Then::End),
         ("length", _) => stream([vec![text("as far as")], end("length")].concat(), Then::End),
-        _ => say(&format!("You said: {said}")),
+        _ => text_reply(&format!("You said: {prompt}")),
     }
 }
 
-/// Whether nobody has asked for this command before.
-fn is_first(command: &str, before: &[Seen]) -> bool {
-    !before.iter().any(|earlier| marker::find(&Asked::read(&earlier.body).last(), "once") == Some(command))
+/// Whether no earlier request had this command.
+fn is_first(command: &str, before: &[RecordedRequest]) -> bool {
+    !before.iter().any(|earlier| marker::find(&History::read(&earlier.body).last_prompt(), "once") == Some(command))
 }
 
-/// What a request's history comes to.
-struct Asked<'a> {
+/// The messages of a request.
+struct History<'a> {
     messages: &'a [Value],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> History<'a> {
     fn read(body: &'a Value) -> Self {
         Self { messages: body["messages"].as_array().map_or(&[], Vec::as_slice) }
     }
 
-    /// The last thing a person said.
-    fn last(&self) -> String {
+    /// The last message of the user.
+    fn last_prompt(&self) -> String {
         self.messages.iter().rev().find(|message| message["role"] == "user").map(text_of).unwrap_or_default()
     }
 
-    /// What a tool answered, if that was the last thing to happen.
-    fn tool_answer(&self) -> Option<String> {
+    /// The result of a tool, if that is the last message.
+    fn tool_result(&self) -> Option<String> {
         self.messages.last().filter(|message| message["role"] == "tool").map(text_of)
     }
 
     fn earlier(&self) -> String {
         let (_, earlier) = self.messages.split_last().unwrap_or((&Value::Null, &[]));
-        let told = |message: &Value| format!("{}={}", message["role"].as_str().unwrap_or("?"), text_of(message));
-        earlier.iter().map(told).collect::<Vec<_>>().join(" | ")
+        let line = |message: &Value| format!("{}={}", message["role"].as_str().unwrap_or("?"), text_of(message));
+        earlier.iter().map(line).collect::<Vec<_>>().join(" | ")
     }
 }
 
-/// The text of a message, whether it stands alone or in parts.
+/// The text of a message, as a string or in parts.
 fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -158,18 +158,18 @@ fn end(reason: &str) -> Vec<Value> {
     vec![chunk(json!({}), reason.into()), usage, "[DONE]".into()]
 }
 
-fn say(said: &str) -> Answer {
-    stream(said.split_inclusive(' ').map(text).chain(end("stop")).collect(), Then::End)
+fn text_reply(reply: &str) -> Reply {
+    stream(reply.split_inclusive(' ').map(text).chain(end("stop")).collect(), Then::End)
 }
 
-fn stream(events: Vec<Value>, then: Then) -> Answer {
-    Answer::Stream { events: at_once(events).collect(), then }
+fn stream(events: Vec<Value>, then: Then) -> Reply {
+    Reply::Stream { events: at_once(events).collect(), then }
 }
 
 fn at_once(events: Vec<Value>) -> impl Iterator<Item = (Duration, Value)> {
     events.into_iter().map(|event| (Duration::ZERO, event))
 }
 
-fn refusal(status: u16, message: &str) -> Answer {
-    Answer::Status(status, json!({"error": {"message": message, "type": "stand_in"}}))
+fn refusal(status: u16, message: &str) -> Reply {
+    Reply::Status(status, json!({"error": {"message": message, "type": "stand_in"}}))
 }

@@ -1,5 +1,5 @@
-//! A socket on loopback with one handler behind it, in a thread of its own, so that tests without a runtime can have one.
-//! It remembers what it was asked.
+//! A socket on loopback with one handler, in its own thread, so that tests without a runtime can use it. It records the
+//! requests it receives.
 
 use std::{
     net::SocketAddr,
@@ -19,50 +19,51 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 const BREAK_PAUSE: Duration = Duration::from_millis(50);
-pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A request as it came.
+/// A request that was received.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct RecordedRequest {
     pub path: String,
     pub authorization: Option<String>,
     pub body: Value,
 }
 
-/// What is answered.
-pub enum Answer {
+/// The reply to a request.
+pub(crate) enum Reply {
     Status(u16, Value),
-    /// Server-sent events, each with the pause before it; a string is sent as it is.
+    /// Server-sent events, each with the pause before it. A string is sent unchanged.
     Stream {
         events: Vec<(Duration, Value)>,
         then: Then,
     },
 }
 
-/// What comes after the last event.
-pub enum Then {
+/// What happens after the last event.
+pub(crate) enum Then {
     End,
-    /// Nothing, until the caller goes away.
+    /// Nothing, until the client disconnects.
     Hold,
     /// The connection breaks.
     Break,
 }
 
-pub type Handler = dyn Fn(&Seen, &[Seen]) -> Answer + Send + Sync;
+type Handler = dyn Fn(&RecordedRequest, &[RecordedRequest]) -> Reply + Send + Sync;
 
-struct Desk {
-    seen: Mutex<Vec<Seen>>,
+struct EndpointState {
+    seen: Mutex<Vec<RecordedRequest>>,
     handler: Box<Handler>,
 }
 
-/// Listens until it is dropped.
-pub struct Socket {
-    pub address: SocketAddr,
+/// A socket that listens until it is dropped.
+pub(crate) struct Socket {
+    pub(crate) address: SocketAddr,
     _stop: oneshot::Sender<()>,
 }
 
 impl Socket {
-    pub fn serve(router: Router) -> Self {
+    #[expect(clippy::expect_used, reason = "a test without a socket cannot continue")]
+    pub(crate) fn serve(router: Router) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
         let address = listener.local_addr().expect("it is bound");
         listener.set_nonblocking(true).expect("a socket can be non-blocking");
@@ -81,50 +82,53 @@ impl Socket {
     }
 }
 
-/// Listens until it is dropped.
+/// A provider's endpoint, which listens until it is dropped.
 pub struct Endpoint {
-    desk: Arc<Desk>,
+    state: Arc<EndpointState>,
     socket: Socket,
 }
 
 impl Endpoint {
-    /// `handler` gets the request and those before it.
-    pub fn start(handler: impl Fn(&Seen, &[Seen]) -> Answer + Send + Sync + 'static) -> Self {
-        let desk = Arc::new(Desk { seen: Mutex::default(), handler: Box::new(handler) });
-        let socket = Socket::serve(Router::new().fallback(handle).with_state(desk.clone()));
-        Self { desk, socket }
+    /// Starts an endpoint. `handler` receives the request and all earlier ones.
+    pub(crate) fn start(
+        handler: impl Fn(&RecordedRequest, &[RecordedRequest]) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let state = Arc::new(EndpointState { seen: Mutex::default(), handler: Box::new(handler) });
+        let socket = Socket::serve(Router::new().fallback(handle).with_state(state.clone()));
+        Self { state, socket }
     }
 
-    /// What a provider's `base_url` would be.
+    /// The provider's `base_url`.
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.socket.address)
     }
 
-    /// Every request so far.
-    pub fn seen(&self) -> Vec<Seen> {
-        self.desk.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// All requests so far.
+    pub fn seen(&self) -> Vec<RecordedRequest> {
+        self.state.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn handle(State(desk): State<Arc<Desk>>, request: Request<Body>) -> Response {
+#[expect(clippy::expect_used, reason = "the status and headers are valid")]
+async fn handle(State(state): State<Arc<EndpointState>>, request: Request<Body>) -> Response {
     let path = request.uri().path().to_owned();
     let authorization = header_text(request.headers(), header::AUTHORIZATION.as_str());
     let body = axum::body::to_bytes(request.into_body(), BODY_BYTES_MAX).await.unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let seen = Seen { path, authorization, body };
-    let answer = {
-        let mut before = desk.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = (desk.handler)(&seen, &before);
-        before.push(seen);
-        answer
+    let request = RecordedRequest { path, authorization, body };
+    let reply = {
+        let mut before = state.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let reply = (state.handler)(&request, &before);
+        before.push(request);
+        reply
     };
-    match answer {
-        Answer::Status(status, body) => Response::builder()
+    match reply {
+        Reply::Status(status, body) => Response::builder()
             .status(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(body.to_string()))
             .expect("a plain response"),
-        Answer::Stream { events, then } => Response::builder()
+        Reply::Stream { events, then } => Response::builder()
             .header(header::CONTENT_TYPE, "text/event-stream")
             .body(Body::from_stream(stream(events, then)))
             .expect("a plain response"),
@@ -135,8 +139,8 @@ fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
-/// The events one by one; the sender ends when the caller goes away.
-fn stream(events: Vec<(Duration, Value)>, then: Then) -> Pieces {
+/// The events one by one. Sending ends when the client disconnects.
+fn stream(events: Vec<(Duration, Value)>, then: Then) -> EventBytes {
     let (send, receive) = mpsc::channel(1);
     tokio::spawn(async move {
         for (pause, event) in events {
@@ -151,18 +155,18 @@ fn stream(events: Vec<(Duration, Value)>, then: Then) -> Pieces {
             Then::End => {}
             Then::Hold => send.closed().await,
             Then::Break => {
-                // What was written before must have left, or the break would swallow it.
+                // The earlier events must have been sent, or the break would drop them.
                 tokio::time::sleep(BREAK_PAUSE).await;
                 let _ = send.send(Err(std::io::Error::other("broken on purpose"))).await;
             }
         }
     });
-    Pieces(receive)
+    EventBytes(receive)
 }
 
-struct Pieces(mpsc::Receiver<std::io::Result<Bytes>>);
+struct EventBytes(mpsc::Receiver<std::io::Result<Bytes>>);
 
-impl futures_util::Stream for Pieces {
+impl futures_util::Stream for EventBytes {
     type Item = std::io::Result<Bytes>;
 
     fn poll_next(

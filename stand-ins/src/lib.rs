@@ -1,9 +1,11 @@
-//! Stand-ins for model providers and for a bucket: endpoints on loopback that speak the real wire protocol over a real socket;
-//! a provider does what the prompt says. For tests and measurements only; what passes with them is a self-test with a real agent, not
-//! acceptance with a real provider.
+//! Stand-ins for model providers and for a bucket: endpoints on loopback that speak the real wire protocol over a real
+//! socket. For tests and measurements only: what passes with them is a self-test with a real agent, not acceptance with a
+//! real provider.
 //!
-//! A marker in the last user text chooses what happens: `[[name]]` or `[[name:argument]]`. Without one there is a plain
-//! answer.
+//! A marker in the last user text selects what a provider does: `[[name]]` or `[[name:argument]]`. Without a marker it sends
+//! a plain reply.
+
+#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
 mod bucket;
 mod chat;
@@ -13,5 +15,5 @@ mod responses;
 
 pub use bucket::Bucket;
 pub use chat::{chat, chat_with_key};
-pub use endpoint::{Endpoint, Seen};
+pub use endpoint::{Endpoint, RecordedRequest};
 pub use responses::responses;

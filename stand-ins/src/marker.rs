@@ -1,4 +1,4 @@
-//! Markers: what a prompt asks a stand-in to do.
+//! Markers: they select what a stand-in does.
 
 /// `[[name]]`, or `[[name:argument]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_has_a_name_and_perhaps_an_argument() {
+    fn a_marker_has_a_name_and_an_optional_argument() {
         let text = "please [[tool:echo a:b]] and [[tokens:7]] but [[ not";
         let found: Vec<_> = markers(text).map(|marker| (marker.name, marker.argument)).collect();
         assert_eq!(found, [("tool", "echo a:b"), ("tokens", "7")]);

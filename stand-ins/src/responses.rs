@@ -1,6 +1,6 @@
-//! The Responses API, as far as Codex uses it: `POST …/responses` with the whole history, answered by a stream of events.
+//! The part of the Responses API that Codex uses: `POST …/responses` with the whole history. The reply is a stream of events.
 //!
-//! | marker | what happens |
+//! | marker | reply |
 //! |---|---|
 //! | none | a text in a few pieces, with usage (11 tokens in, 7 out; `[[tokens:N]]`: N in, N out) |
 //! | `minimal` | a whole text at once, no usage |
@@ -8,14 +8,14 @@
 //! | `think` | a reasoning summary, then a text |
 //! | `tool:COMMAND`, `escalate:COMMAND` | a shell command, the second outside the sandbox; afterwards a text |
 //! | `loop:COMMAND` | a shell command, again and again |
-//! | `background:COMMAND` | a shell command that is not waited for; afterwards a text |
-//! | `spawn:PROMPT` | an agent of its own that is asked this, and waited for; afterwards a text |
+//! | `background:COMMAND` | a shell command that is not awaited; afterwards a text |
+//! | `spawn:PROMPT` | a sub-agent with this prompt, which is awaited; afterwards a text |
 //! | `slow:N` | a text of N pieces, one every 50 ms |
 //! | `hold` | one piece, then silence |
 //! | `status:N` | HTTP status N |
-//! | `later:N` | HTTP status 429, for the first N requests whose history holds this marker |
+//! | `later:N` | HTTP status 429, for the first N requests whose history contains this marker |
 //! | `overflow` | the context window is exceeded |
-//! | `storm` | the same, for every request whose history holds this marker |
+//! | `storm` | the same, for every request whose history contains this marker |
 //! | `cut`, `cut-once` | the stream breaks off in mid-sentence, always or at the first request |
 
 use std::time::Duration;
@@ -23,46 +23,46 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    Endpoint, Seen,
-    endpoint::{Answer, Then},
+    Endpoint, RecordedRequest,
+    endpoint::{Reply, Then},
     marker,
 };
 
 const PIECE_MS: u64 = 50;
-/// After this long a command that goes on is left to itself.
+/// A command that runs longer than this is left running in the background.
 const BACKGROUND_MS: u64 = 250;
 const PIECES: usize = 3;
 const USAGE: (u64, u64) = (11, 7);
 
 /// A Responses endpoint on loopback.
 pub fn responses() -> Endpoint {
-    Endpoint::start(answer)
+    Endpoint::start(reply)
 }
 
-fn answer(seen: &Seen, before: &[Seen]) -> Answer {
+fn reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
     if !seen.path.ends_with("/responses") {
-        return Answer::Status(404, json!({"error": {"message": "no such path"}}));
+        return Reply::Status(404, json!({"error": {"message": "no such path"}}));
     }
-    let asked = Asked::read(&seen.body);
-    if asked.texts.iter().any(|text| marker::find(text, "storm").is_some()) {
+    let history = History::read(&seen.body);
+    if history.texts.iter().any(|text| marker::find(text, "storm").is_some()) {
         return overflow();
     }
-    if let Some(times) = asked.find("later")
-        && before.iter().filter(|seen| Asked::read(&seen.body).find("later").is_some()).count() < times
+    if let Some(times) = history.find("later")
+        && before.iter().filter(|seen| History::read(&seen.body).find("later").is_some()).count() < times
     {
-        return Answer::Status(429, json!({"error": {"message": "later, please", "type": "rate_limit_exceeded"}}));
+        return Reply::Status(429, json!({"error": {"message": "later, please", "type": "rate_limit_exceeded"}}));
     }
-    let Some(marker) = marker::markers(asked.last).next() else { return asked.say(PIECES, 0) };
+    let Some(marker) = marker::markers(history.last).next() else { return history.text_reply(PIECES, 0) };
     match marker.name {
         "minimal" => stream(vec![done(&message("the least that works")), completed(None)]),
-        "delta-only" => stream(vec![added(), delta("only a delta"), completed(Some(asked.usage()))]),
+        "delta-only" => stream(vec![added(), delta("only a delta"), completed(Some(history.usage()))]),
         "think" => {
             let thought =
                 json!({"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "a thought"}]});
-            let said = message("after some thought");
-            stream(vec![done(&thought), done(&said), completed(Some(asked.usage()))])
+            let reply = message("after some thought");
+            stream(vec![done(&thought), done(&reply), completed(Some(history.usage()))])
         }
-        "tool" | "escalate" | "background" | "loop" if asked.outputs.is_empty() || marker.name == "loop" => {
+        "tool" | "escalate" | "background" | "loop" if history.outputs.is_empty() || marker.name == "loop" => {
             let mut arguments = json!({"cmd": marker.argument});
             if marker.name == "escalate" {
                 arguments["sandbox_permissions"] = "require_escalated".into();
@@ -71,10 +71,10 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
             if marker.name == "background" {
                 arguments["yield_time_ms"] = BACKGROUND_MS.into();
             }
-            asked.call(before.len(), json!({"name": "exec_command", "arguments": arguments.to_string()}))
+            history.call(before.len(), json!({"name": "exec_command", "arguments": arguments.to_string()}))
         }
-        "spawn" if asked.outputs.len() < 2 => {
-            let (name, arguments) = match asked.outputs[..] {
+        "spawn" if history.outputs.len() < 2 => {
+            let (name, arguments) = match history.outputs[..] {
                 [] => ("spawn_agent", json!({"message": marker.argument})),
                 [spawned, ..] => {
                     let spawned: Value = serde_json::from_str(spawned).unwrap_or_default();
@@ -82,50 +82,50 @@ fn answer(seen: &Seen, before: &[Seen]) -> Answer {
                 }
             };
             let arguments = arguments.to_string();
-            asked.call(before.len(), json!({"namespace": "multi_agent_v1", "name": name, "arguments": arguments}))
+            history.call(before.len(), json!({"namespace": "multi_agent_v1", "name": name, "arguments": arguments}))
         }
-        "slow" => asked.say(marker.argument.parse().unwrap_or(PIECES), PIECE_MS),
-        "hold" => Answer::Stream { events: at_once(vec![added(), delta("one piece, and then")]), then: Then::Hold },
+        "slow" => history.text_reply(marker.argument.parse().unwrap_or(PIECES), PIECE_MS),
+        "hold" => Reply::Stream { events: at_once(vec![added(), delta("one piece, and then")]), then: Then::Hold },
         "status" => {
             let status = marker.argument.parse().unwrap_or(500);
-            Answer::Status(status, json!({"error": {"message": format!("said {status}"), "type": "stand_in"}}))
+            Reply::Status(status, json!({"error": {"message": format!("status {status}"), "type": "stand_in"}}))
         }
         "overflow" => overflow(),
         "cut" => stream(vec![added(), delta("half a sen")]),
-        "cut-once" if !before.iter().any(|seen| Asked::read(&seen.body).last == asked.last) => {
+        "cut-once" if !before.iter().any(|seen| History::read(&seen.body).last == history.last) => {
             stream(vec![added(), delta("half a sen")])
         }
-        _ => asked.say(PIECES, 0),
+        _ => history.text_reply(PIECES, 0),
     }
 }
 
-/// What a request's history comes to.
-struct Asked<'a> {
+/// The messages of a request.
+struct History<'a> {
     texts: Vec<&'a str>,
-    /// The last thing a person said.
+    /// The last message of the user.
     last: &'a str,
-    /// What tools said after it.
+    /// The outputs of tools after it.
     outputs: Vec<&'a str>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> History<'a> {
     fn read(body: &'a Value) -> Self {
-        let mut asked = Self { texts: vec![], last: "", outputs: vec![] };
+        let mut history = Self { texts: vec![], last: "", outputs: vec![] };
         for item in body["input"].as_array().into_iter().flatten() {
             if item["type"] == "function_call_output" {
-                asked.outputs.push(item["output"].as_str().unwrap_or_default());
+                history.outputs.push(item["output"].as_str().unwrap_or_default());
             }
             if item["role"] != "user" {
                 continue;
             }
             let parts = item["content"].as_array().into_iter().flatten();
             for text in parts.filter_map(|part| part["text"].as_str()) {
-                asked.texts.push(text);
-                asked.last = text;
-                asked.outputs.clear();
+                history.texts.push(text);
+                history.last = text;
+                history.outputs.clear();
             }
         }
-        asked
+        history
     }
 
     /// The number in the first marker of this name in the whole history.
@@ -138,8 +138,8 @@ impl<'a> Asked<'a> {
         count.map_or(USAGE, |count| (count, count))
     }
 
-    /// A call of a function, with an id of its own, as a provider's has.
-    fn call(&self, number: usize, function: Value) -> Answer {
+    /// A call of a function. Each has a different id, like a real provider's.
+    fn call(&self, number: usize, function: Value) -> Reply {
         let mut call = json!({"type": "function_call", "call_id": format!("call_{number}")});
         call.as_object_mut()
             .into_iter()
@@ -147,7 +147,7 @@ impl<'a> Asked<'a> {
         stream(vec![done(&call), completed(Some(self.usage()))])
     }
 
-    fn say(&self, pieces: usize, every_ms: u64) -> Answer {
+    fn text_reply(&self, pieces: usize, every_ms: u64) -> Reply {
         let text = format!("You said: {}", self.last);
         let size = text.chars().count().div_ceil(pieces.max(1)).max(1);
         let chars: Vec<_> = text.chars().collect();
@@ -156,12 +156,12 @@ impl<'a> Asked<'a> {
         let mut events = at_once(vec![added()]);
         events.extend(deltas.map(|delta| (pause, delta)));
         events.extend(at_once(vec![done(&message(&text)), completed(Some(self.usage()))]));
-        Answer::Stream { events, then: Then::End }
+        Reply::Stream { events, then: Then::End }
     }
 }
 
-fn stream(events: Vec<Value>) -> Answer {
-    Answer::Stream { events: at_once(events), then: Then::End }
+fn stream(events: Vec<Value>) -> Reply {
+    Reply::Stream { events: at_once(events), then: Then::End }
 }
 
 fn at_once(events: Vec<Value>) -> Vec<(Duration, Value)> {
@@ -193,7 +193,7 @@ fn completed(usage: Option<(u64, u64)>) -> Value {
     json!({"type": "response.completed", "response": {"id": "resp_1", "usage": usage}})
 }
 
-fn overflow() -> Answer {
+fn overflow() -> Reply {
     let error =
         json!({"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."});
     stream(vec![json!({"type": "response.failed", "response": {"id": "resp_1", "error": error}})])
