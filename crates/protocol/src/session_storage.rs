@@ -71,6 +71,12 @@ impl SessionStorage {
         }
     }
 
+    /// Also refuses work if the directory is missing although an agent may have left files in it. A directory that was
+    /// never used can be created again, so it may be missing.
+    pub fn check_found(&self, is_missing: bool) -> Result<(), Failure> {
+        if is_missing && self.is_used() { Err(evicted()) } else { self.check() }
+    }
+
     /// It is kept at least until then.
     pub fn keep_until(&mut self, until: Option<Timestamp>) {
         self.expires_at = self.expires_at.max(until);

@@ -263,6 +263,36 @@ async fn storage_that_vanished_counts_as_evicted(engine: Engine) {
 }
 
 #[both_engines]
+async fn no_turn_and_no_runner_starts_without_the_storage_that_vanished(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let session_id = make(&server, |_| ()).await;
+    let run_id = join(&server, &session_id).await;
+    let turn = server.turn(&run_id, "hi").await;
+    report(&server, &session_id, &run_id, 7).await.with_status(200);
+    std::fs::remove_dir(directory(&server, &session_id)).unwrap();
+
+    // No runner is started for a turn that was submitted before the loss, and no further turn is accepted.
+    let jobs = format!("/api/v1/runs/{run_id}/runner-jobs");
+    let refused = server.post(&jobs, &json!({"commandId": turn})).await;
+    assert_eq!(refused.status, 410);
+    refused.refused_by(SessionStoreEvicted, "storage-evicted");
+    assert_eq!(server.get(&jobs).await.ok()["runnerJobs"], json!([]));
+    let second = json!({"type": "turn", "payload": {"prompt": "again"}});
+    server.submit(&run_id, &second).await.refused_by(SessionStoreEvicted, "storage-evicted");
+    // The turn that waits keeps the session busy: the loss cannot be recorded yet.
+    assert_eq!(show(&server, &session_id).await["storageKind"], "local");
+
+    server.cancel_command(&turn).await;
+    let events = server.events(&run_id).await.len();
+    let refused = server.submit(&run_id, &second).await;
+    assert_eq!(refused.status, 410);
+    refused.refused_by(SessionStoreEvicted, "storage-evicted");
+    assert_eq!(server.events(&run_id).await.len(), events, "no command was stored");
+    assert_eq!(show(&server, &session_id).await["storageKind"], "evicted");
+    assert_eq!(changes(&server, &session_id).await.last().unwrap()["reason"], "missing");
+}
+
+#[both_engines]
 async fn what_a_crash_left_behind_is_cleared_by_the_next_start(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (gone, kept) = (make(&server, |_| ()).await, make(&server, |_| ()).await);

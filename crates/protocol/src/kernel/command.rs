@@ -22,6 +22,10 @@ pub struct CreateCommandOp {
     pub command: Command,
     /// What was asked: a `user_message`, or an audit event where there are no words.
     pub message: NewEvent,
+    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    ///
+    /// [`SessionStorage::check_found`]: crate::session_storage::SessionStorage::check_found
+    pub storage_missing: bool,
 }
 
 pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<Reply, Failure> {
@@ -30,6 +34,10 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
         return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
     }
     check_room(desk, run_id, &op.command, now)?;
+    // A steer or an interrupt concerns a turn that already runs; only a new turn needs what the agent stored.
+    if op.command.command_type == CommandType::Turn {
+        desk.session.storage.check_found(op.storage_missing)?;
+    }
     let target = target(rows, op.command.command_type);
     let aimed = op.command.command_type != CommandType::Turn;
     let command_id = op.command.command_id;

@@ -25,6 +25,10 @@ pub struct CreateJobOp {
     pub job: RunnerJob,
     /// The run's latest command when left out.
     pub command_id: Option<CommandId>,
+    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    ///
+    /// [`SessionStorage::check_found`]: crate::session_storage::SessionStorage::check_found
+    pub storage_missing: bool,
 }
 
 /// The launcher reports how the runner it started has ended, or a sweeper that its launcher is gone.
@@ -51,7 +55,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -
             .detail("runnerJobId", known.runner_job_id.to_string()));
     }
     check_accepting(&rows.run)?;
-    desk.session.storage.check()?;
+    desk.session.storage.check_found(op.storage_missing)?;
     let command = match op.command_id {
         Some(id) => rows.commands.get(&id).map(|c| &**c),
         None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::{
     events, provider_profiles,
     runs::{check_key, check_reason, reason, unexpected},
+    session_storage,
 };
 use crate::{
     app::{App, RunRef, store_failure},
@@ -46,7 +47,8 @@ pub async fn create(
         provider_profiles::check_turn(app, &known).await?;
     }
     let command_id = op.command.command_id;
-    match app.submit(&known, Op::CreateCommand(Box::new(op))).await? {
+    let submitted = app.submit(&known, Op::CreateCommand(Box::new(op))).await;
+    match session_storage::record_loss(app, known.session, submitted).await? {
         Reply::Command(command, created) => {
             if created {
                 app.remember_command(command_id, &known);
@@ -115,7 +117,7 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         created_at: now,
         updated_at: now,
     };
-    Ok(CreateCommandOp { command, message })
+    Ok(CreateCommandOp { command, message, storage_missing: session_storage::is_absent(app, run.session)? })
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {

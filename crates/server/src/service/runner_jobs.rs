@@ -14,6 +14,7 @@ use serde_json::json;
 use super::{
     provider_profiles,
     runs::{check_key, unexpected},
+    session_storage,
 };
 use crate::{
     app::{App, RunRef, store_failure},
@@ -32,7 +33,8 @@ pub async fn create(
     caller.may_control(&known)?;
     provider_profiles::check_ready(app, &known.tenant_id, &known.backend_profile).await?;
     let op = create_op(app, &known, &asked)?;
-    match app.submit(&known, Op::CreateJob(Box::new(op))).await? {
+    let submitted = app.submit(&known, Op::CreateJob(Box::new(op))).await;
+    match session_storage::record_loss(app, known.session, submitted).await? {
         Reply::Job(job, created) => Ok((*job, created)),
         other => Err(unexpected(&other)),
     }
@@ -76,7 +78,7 @@ pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<Cre
         created_at: now,
         updated_at: now,
     };
-    Ok(CreateJobOp { job, command_id })
+    Ok(CreateJobOp { job, command_id, storage_missing: session_storage::is_absent(app, run.session)? })
 }
 
 pub async fn list(

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::SessionId,
-    kernel::{ChangeSessionOp, DismissOp, Op, SessionChange},
+    kernel::{ChangeSessionOp, DismissOp, Op, Reply, SessionChange},
     session_storage::{
         RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
         SweptStorage, evicted,
@@ -124,9 +124,28 @@ pub async fn check_there(app: &App, session: &Session) -> Result<(), Failure> {
     Err(evicted())
 }
 
+/// Records that the storage is gone, if that is why the kernel refused a command or a job. The refusal itself is returned
+/// unchanged. While the session is busy its storage cannot be evicted; a later refusal records it then.
+pub async fn record_loss(app: &App, id: SessionId, submitted: Result<Reply, Failure>) -> Result<Reply, Failure> {
+    if let Err(failure) = &submitted
+        && failure.kind == FailureKind::SessionStoreEvicted
+    {
+        match submit(app, id, SessionChange::EvictStorage { reason: "missing" }, MANAGER).await {
+            Err(failure) if failure.kind != FailureKind::SessionBusy => return Err(failure),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    submitted
+}
+
+/// Whether the session's storage directory does not exist here. That is a loss only if the storage was used.
+pub fn is_absent(app: &App, id: SessionId) -> Result<bool, Failure> {
+    Ok(!directories::session_storage(app, id)?.is_dir())
+}
+
 /// Storage in which nothing was ever reported can be made again; what an agent has left there cannot.
 fn is_missing(app: &App, session: &Session) -> Result<bool, Failure> {
-    Ok(session.storage.is_used() && !directories::session_storage(app, session.session)?.is_dir())
+    Ok(session.storage.is_used() && is_absent(app, session.session)?)
 }
 
 /// How long a use keeps it, as configured.

@@ -118,7 +118,7 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateCommandOp { command, message }
+        CreateCommandOp { command, message, storage_missing: false }
     }
 
     pub fn job(
@@ -156,7 +156,7 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateJobOp { job, command_id }
+        CreateJobOp { job, command_id, storage_missing: false }
     }
 }
 

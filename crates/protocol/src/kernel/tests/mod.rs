@@ -139,7 +139,7 @@ impl Scene {
             updated_at: self.now,
         };
         let message = NewEvent::written(EventType::UserMessage, Some(command_id), &json!({}));
-        Op::CreateCommand(Box::new(CreateCommandOp { command, message }))
+        Op::CreateCommand(Box::new(CreateCommandOp { command, message, storage_missing: false }))
     }
 
     pub fn command_of(&mut self, run_id: RunId, command_type: CommandType) -> CommandId {
@@ -248,7 +248,7 @@ impl Scene {
             created_at: self.now,
             updated_at: self.now,
         };
-        CreateJobOp { job, command_id: None }
+        CreateJobOp { job, command_id: None, storage_missing: false }
     }
 
     /// What `runner_jobs::claim` does in the store.
