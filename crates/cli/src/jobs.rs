@@ -37,7 +37,7 @@ enum Verb {
 
 /// List a run's jobs, newest first
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs list RUN -o jsonl | jq -r .logPath")]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs list RUN -o jsonl | jq -r .phase")]
 struct ListArgs {
     #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = completions::targets(),
         help = "The run, or a session for its latest one")]
@@ -139,7 +139,7 @@ fn render(job: &RunnerJob, times: Times) -> String {
         ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
         ("runner", line(&job.runner_id, 200)),
         ("name", format!("{} in {}", line(&job.job_name, 200), line(&job.namespace, 80))),
-        ("log", line(&job.log_path, 400)),
+        ("log", job.log_path.as_deref().map_or_else(|| "-".to_owned(), |path| line(path, 400))),
         ("made", times.ago(job.created_at, now())),
         ("changed", times.ago(job.updated_at, now())),
         ("ended", ending(job)),
@@ -156,8 +156,8 @@ mod tests {
     fn job(number: u32) -> RunnerJob {
         let id = |prefix: &str| format!("{prefix}{number:032x}");
         let body = json!({"runnerJobId": id("job_"), "runId": id("run_"), "commandId": id("cmd_"), "attemptId": id("att_"),
-            "attempt": 2, "jobName": "n", "namespace": "local", "launcher": "resident", "runnerId": "r", "podName": "-",
-            "logPath": "/log", "standing": true, "phase": "failed",
+            "attempt": 2, "jobName": "n", "namespace": "local", "launcher": "resident", "runnerId": "r", "podName": null,
+            "logPath": null, "standing": true, "phase": "failed",
             "terminalSummary": {"status": "failed", "failureKind": "infra-failed", "message": "it died"},
             "poll": {"job": "", "events": "", "result": ""},
             "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:00:00Z"});

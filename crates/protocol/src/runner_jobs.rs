@@ -93,7 +93,7 @@ pub struct CreateRunnerJob {
     pub standing: bool,
 }
 
-/// A runner job as stored and as sent. Its identity fields are never null, whatever launches it.
+/// A runner job as stored and as sent.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerJob {
@@ -110,8 +110,11 @@ pub struct RunnerJob {
     /// What starts its runner; the one that takes the job has the last word.
     pub launcher: Launcher,
     pub runner_id: String,
-    pub pod_name: String,
-    pub log_path: String,
+    /// The Kubernetes pod of the runner; null for a launcher that starts none.
+    pub pod_name: Option<String>,
+    /// The file that the runner's log is written to; null where there is none. The end of a process's log is in
+    /// `terminalSummary`.
+    pub log_path: Option<String>,
     pub standing: bool,
     pub phase: JobPhase,
     /// How the last runner ended: `status`, `failureKind`, `message`, and of a process `exitCode` or `signal` and

@@ -14,6 +14,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/sqlite/0001_kernel.sql") },
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/sqlite/0002_profile_owners.sql") },
     Migration { id: "0003_store_health", sql: include_str!("../migrations/sqlite/0003_store_health.sql") },
+    Migration { id: "0004_real_pods", sql: include_str!("../migrations/sqlite/0004_real_pods.sql") },
 ];
 
 /// What is made anew by every process.
@@ -23,6 +24,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0001_kernel", sql: include_str!("../migrations/postgres/0001_kernel.sql") },
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/postgres/0002_profile_owners.sql") },
     Migration { id: "0003_store_health", sql: include_str!("../migrations/postgres/0003_store_health.sql") },
+    Migration { id: "0004_real_pods", sql: include_str!("../migrations/postgres/0004_real_pods.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

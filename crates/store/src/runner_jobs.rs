@@ -12,6 +12,11 @@ use crate::{
     record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
 };
 
+/// Both columns are `NOT NULL`: an empty text stands for no value.
+fn non_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
 impl Record for RunnerJob {
     const TABLE: &'static str = "runner_jobs";
     const KEY: usize = 1;
@@ -56,8 +61,8 @@ impl Record for RunnerJob {
             self.namespace.as_str().into(),
             self.launcher.as_str().into(),
             self.runner_id.as_str().into(),
-            self.pod_name.as_str().into(),
-            self.log_path.as_str().into(),
+            self.pod_name.as_deref().unwrap_or_default().into(),
+            self.log_path.as_deref().unwrap_or_default().into(),
             self.standing.into(),
             self.idempotency_key.clone().into(),
             self.request_hash.as_str().into(),
@@ -90,8 +95,8 @@ impl Record for RunnerJob {
             namespace: row.text()?,
             launcher: row.named(Launcher::parse)?,
             runner_id: row.text()?,
-            pod_name: row.text()?,
-            log_path: row.text()?,
+            pod_name: non_empty(row.text()?),
+            log_path: non_empty(row.text()?),
             standing: row.flag()?,
             idempotency_key: row.opt_text()?,
             request_hash: row.text()?,

@@ -64,8 +64,9 @@ pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<Cre
         namespace: app.config.runner.namespace.clone(),
         launcher: app.config.runner.launcher,
         runner_id: format!("runner-{short}"),
-        pod_name: format!("ostler-runner-{short}"),
-        log_path: format!("/api/v1/runs/{}/events", run.run_id),
+        // Neither launcher starts a pod or writes a log file.
+        pod_name: None,
+        log_path: None,
         standing: asked.standing,
         phase: JobPhase::Pending,
         terminal_summary: RawJson::of(&json!({})),

@@ -72,3 +72,16 @@ async fn jobs_of_an_unanswered_claim_are_found_by_its_time(place: Place) {
     assert!(list_claimed(&workshop.db, "others", &[at]).await.unwrap().is_empty());
     assert!(list_claimed(&workshop.db, "us", &[]).await.unwrap().is_empty());
 }
+
+#[both_engines]
+async fn a_pod_name_is_read_back_and_a_missing_one_stays_missing(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    let command = workshop.turn(&run).await;
+    let mut op = workshop.mint.job(&run, Some(command), false, None, workshop.now());
+    (op.job.pod_name, op.job.log_path) = (Some("pod-1".into()), None);
+    let id = op.job.runner_job_id;
+    workshop.ask(run.request(Op::CreateJob(Box::new(op)))).await;
+    let stored = get(&workshop.db, id).await.unwrap().unwrap();
+    assert_eq!((stored.pod_name.as_deref(), stored.log_path), (Some("pod-1"), None));
+}
