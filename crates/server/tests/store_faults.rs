@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ostler_protocol::FailureKind::InfraFailed;
+use ostler_testkit::postgres::{Cluster, find_binaries};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
@@ -129,4 +130,48 @@ async fn a_database_that_is_gone_is_said_to_be_unreachable() {
     assert_eq!(refused.details["retryAfterMs"], 2_000);
     let unready = readiness(&server, 503).await;
     assert!(!unready.to_string().contains(&name), "{unready}");
+    assert_eq!((&unready["status"], &unready["store"]["reachable"]), (&json!("not-ready"), &json!(false)));
+}
+
+/// The whole cluster is stopped, as when its machine is off.
+#[test]
+fn readiness_without_postgres_is_not_ready_and_shows_no_dsn() {
+    const PASSWORD: &str = "correct-horse-battery";
+    let binaries = find_binaries().expect("Postgres is installed");
+    // On this thread, which outlives it.
+    let mut cluster = Cluster::start(&binaries).unwrap();
+    // The cluster trusts everybody; the password is only there to be looked for.
+    let url = cluster.url().replacen("@", &format!(":{PASSWORD}@"), 1);
+    assert!(url.contains(PASSWORD), "{url}");
+    let port = format!(":{}", cluster.port());
+    crate::harness::run(async {
+        let server = TestServer::with(Engine::Sqlite, |setup| {
+            setup.config.store.database_url = Some(url.into());
+        })
+        .await;
+        assert_eq!(readiness(&server, 200).await["status"], "ready");
+        cluster.stop().unwrap();
+        let gone = eventually("readiness says so", async || {
+            let answer = server.with_token(None).get("/health/readiness").await;
+            (answer.status == 503).then_some(())?;
+            Some(readiness(&server, 503).await)
+        })
+        .await;
+        assert_eq!(gone["status"], "not-ready");
+        assert_eq!((&gone["store"]["engine"], &gone["store"]["reachable"]), (&json!("postgres"), &json!(false)));
+        assert_eq!((&gone["store"]["writable"], &gone["migrations"]["ready"]), (&json!(false), &json!(false)));
+        assert!(gone["store"]["reason"].is_string(), "{gone}");
+        assert_eq!(gone["secretRefs"]["databaseUrl"], "configured");
+        let text = gone.to_string();
+        for secret in [PASSWORD, port.as_str(), "postgres://", "postgresql://"] {
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+        // The process is alive all the same.
+        server.get("/health/live").await.with_status(200);
+        cluster.start_again().unwrap();
+        eventually("the server is ready again", async || {
+            (server.get("/health/readiness").await.status == 200).then_some(())
+        })
+        .await;
+    });
 }
