@@ -148,6 +148,39 @@ async fn without_authority_the_last_text_is_shown_as_a_fallback(engine: Engine) 
 }
 
 #[both_engines]
+async fn one_flag_alone_makes_no_authoritative_reply(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    for (is_final, authority) in [(true, false), (false, true), (true, true)] {
+        let command_id = server.turn(&run_id, "hi").await;
+        runner.tell(&command_id, "assistant_message", message("flagged", is_final, authority)).await;
+        runner.tell(&command_id, "assistant_message", message("later", false, false)).await;
+        runner.end(&command_id, "completed").await;
+        let result = server.result(&run_id, &command_id).await;
+        let (reply, source) = match is_final && authority {
+            true => ("flagged", "authoritative-final"),
+            false => ("later", "fallback-last-text"),
+        };
+        assert_eq!((&result["reply"], &result["finalAssistantSource"]), (&json!(reply), &json!(source)));
+        // Whichever message was chosen, its own flags are shown.
+        let shown = (&result["finalResponse"]["final"], &result["finalResponse"]["replyAuthority"]);
+        let both = is_final && authority;
+        assert_eq!(shown, (&json!(both), &json!(both)), "final {is_final}, replyAuthority {authority}");
+    }
+    // With one flag and no later message it is still only the fallback, and says which flag it had.
+    for (is_final, authority) in [(true, false), (false, true)] {
+        let command_id = server.turn(&run_id, "hi").await;
+        runner.tell(&command_id, "assistant_message", message("only", is_final, authority)).await;
+        runner.end(&command_id, "completed").await;
+        let result = server.result(&run_id, &command_id).await;
+        assert_eq!(result["finalAssistantSource"], "fallback-last-text");
+        let shown = (&result["finalResponse"]["final"], &result["finalResponse"]["replyAuthority"]);
+        assert_eq!(shown, (&json!(is_final), &json!(authority)));
+    }
+}
+
+#[both_engines]
 async fn only_a_completed_command_has_a_reply(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
