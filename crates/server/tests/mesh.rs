@@ -10,5 +10,6 @@ mod messages;
 mod own_client;
 mod published_client;
 mod published_messages;
+mod recipients;
 mod registering;
 mod soak;

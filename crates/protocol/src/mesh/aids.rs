@@ -5,16 +5,19 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-const NAME_BYTES_MIN: usize = 4;
+/// A name that is registered here. Other domains may allow shorter ones.
+const OWN_NAME_BYTES_MIN: usize = 4;
+const NAME_BYTES_MIN: usize = 3;
 const NAME_BYTES_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 63;
 const AID_BYTES_MAX: usize = 253;
 
-/// Names that services bear, or that a person could take for one.
-const RESERVED: [&str; 16] = [
-    "admin", "auth", "gateway", "group", "mail", "message", "meta", "operator", "ostler", "registry", "relay", "root",
-    "search", "storage", "stream", "trust",
-];
+/// Services that a server offers as methods. They read no messages.
+const BUILT_IN_SERVICES: [&str; 5] = ["auth", "gateway", "group", "message", "meta"];
+/// Services that are agents like any other: they receive messages. Only the operator registers their names.
+const AGENT_SERVICES: [&str; 5] = ["mail", "relay", "search", "storage", "stream"];
+/// Names that a person could take for a service or for the operator.
+const MISLEADING: [&str; 6] = ["admin", "operator", "ostler", "registry", "root", "trust"];
 
 /// The text is no name of the mesh; why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +68,25 @@ impl Aid {
         self.domain() == domain.as_str()
     }
 
-    /// Whether somebody may register it. Names of services are nobody's.
+    /// Whether any agent may register it. Names of services are reserved.
     pub fn is_free_to_take(&self) -> bool {
-        !RESERVED.contains(&self.name())
+        let name = self.name();
+        !self.is_built_in_service() && !self.is_agent_service() && !MISLEADING.contains(&name)
+    }
+
+    /// Whether it is the name of a service that has methods instead of a mailbox.
+    pub fn is_built_in_service(&self) -> bool {
+        BUILT_IN_SERVICES.contains(&self.name())
+    }
+
+    /// Whether it is the name of a service that receives messages, if the operator has registered it.
+    pub fn is_agent_service(&self) -> bool {
+        AGENT_SERVICES.contains(&self.name())
+    }
+
+    /// Whether the name is long enough to be registered. A peer's name may be shorter.
+    pub fn is_long_enough_to_register(&self) -> bool {
+        self.name().len() >= OWN_NAME_BYTES_MIN
     }
 
     fn parts(&self) -> (&str, &str) {
@@ -98,7 +117,7 @@ impl FromStr for Aid {
         domain.parse::<Domain>()?;
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
         if text.len() > AID_BYTES_MAX || !(NAME_BYTES_MIN..=NAME_BYTES_MAX).contains(&name.len()) {
-            return Err(NotAName("the name of an AID has 4 to 64 characters, the whole at most 253"));
+            return Err(NotAName("the name of an AID has 3 to 64 characters, the whole at most 253"));
         }
         if !name.bytes().all(plain) || name.starts_with('-') {
             return Err(NotAName("the name of an AID is made of a-z, 0-9, _ and -, and does not begin with -"));
@@ -149,14 +168,14 @@ mod tests {
     #[test]
     fn names_keep_to_their_letters_and_lengths() {
         let long = |length| format!("{}.probe.test", "a".repeat(length));
-        for text in ["abcd.test", "_bcd.probe.test", "1234.x-y.test", &long(64)] {
+        for text in ["abc.test", "abcd.test", "_bcd.probe.test", "1234.x-y.test", &long(64)] {
             assert!(text.parse::<Aid>().is_ok(), "{text}");
         }
         for text in [
             "",
             "alice",
             ".probe.test",
-            "abc.probe.test",
+            "ab.probe.test",
             &long(65),
             "alice.",
             "alice..test",
@@ -183,5 +202,13 @@ mod tests {
     fn nobody_takes_the_name_of_a_service() {
         let free = |name: &str| name.parse::<Aid>().unwrap().is_free_to_take();
         assert!(free("alice.probe.test") && !free("group.probe.test") && !free("auth.probe.test"));
+        assert!(!free("mail.probe.test") && !free("operator.probe.test"));
+    }
+
+    #[test]
+    fn a_peers_name_has_three_letters_and_a_registered_one_four() {
+        let aid = |text: &str| text.parse::<Aid>().unwrap();
+        assert!(!aid("bob.probe.test").is_long_enough_to_register());
+        assert!(aid("bobb.probe.test").is_long_enough_to_register());
     }
 }

@@ -171,7 +171,9 @@ async fn what_does_not_fit_is_refused_and_changes_nothing(engine: Engine) {
         (json!({"to": "nobody.localhost.test", "payload": {}}), -32008),
         (json!({"to": "group.localhost.test", "payload": {}}), -32602),
         (json!({"to": "auth.localhost.test", "payload": {}}), -32602),
-        (json!({"to": BOBBY, "payload": {"type": "text"}, "encrypted": true}), -32602),
+        (json!({"to": "mail.localhost.test", "payload": {}}), -32008),
+        (json!({"to": "bob.localhost.test", "payload": {}}), -32008),
+        (json!({"to": BOBBY, "payload": {"type": "e2ee.encrypted"}, "type": "text", "encrypted": true}), -32602),
         (json!({"to": BOBBY, "payload": {"type": "e2ee.multi_device"}}), -32602),
         (json!({"to": BOBBY, "payload": {}, "message_id": ""}), -32602),
     ] {

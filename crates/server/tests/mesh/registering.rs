@@ -45,6 +45,9 @@ async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
     assert_eq!(with("aid", json!("Alice.localhost.test")).await, -32602);
     assert_eq!(with("aid", json!("group.localhost.test")).await, -32004);
     assert_eq!(with("aid", json!("auth.localhost.test")).await, -32004);
+    assert_eq!(with("aid", json!("mail.localhost.test")).await, -32004, "the operator gives it");
+    assert_eq!(with("aid", json!("bob.localhost.test")).await, -32602, "three letters are a peer's name only");
+    assert_eq!(with("aid", json!(format!("{}.localhost.test", "b".repeat(65)))).await, -32602);
     assert_eq!(with("curve", json!("P-384")).await, -32602);
     assert_eq!(with("public_key", json!("AAAA")).await, -32602);
     assert_eq!(with("public_key", Value::Null).await, -32602);

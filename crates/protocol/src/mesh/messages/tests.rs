@@ -39,6 +39,9 @@ fn messages_in_the_clear_and_sealed_ones_are_passed_on_whole() {
         json!({"to": to, "payload": {"type": 7}, "type": "x", "message_id": "m"}),
         json!({"to": to, "payload": sealed, "type": "e2ee.encrypted", "encrypted": true, "message_id": "m"}),
         json!({"to": to, "payload": sealed, "encrypted": true}),
+        json!({"to": to, "payload": {"type": "e2ee.of-tomorrow", "c": "…"}, "type": "x", "encrypted": true}),
+        json!({"to": to, "payload": {"ciphertext": "…"}, "encrypted": true}),
+        json!({"to": "mail.probe.test", "payload": {}}),
         json!({"to": to, "payload": {"type": "peer.offer", "session_id": "s"}}),
     ] {
         assert_eq!(check(params.clone()).unwrap(), Parcel::Whole, "{params}");
@@ -88,7 +91,8 @@ fn what_cannot_be_sent_is_refused_with_its_rule() {
     for service in ["group", "auth", "gateway"] {
         assert_eq!(rule(json!({"to": format!("{service}.probe.test"), "payload": {}})), "to-a-service");
     }
-    assert_eq!(rule(json!({"to": to, "payload": {"type": "text"}, "encrypted": true})), "envelope");
+    let misnamed = json!({"to": to, "payload": {"type": "e2ee.encrypted"}, "type": "text", "encrypted": true});
+    assert_eq!(rule(misnamed), "envelope");
     let sized = |length: usize| json!({"to": to, "payload": {"t": "x".repeat(length - 8)}});
     assert!(check(sized(PAYLOAD_BYTES_MAX)).is_ok());
     assert_eq!(rule(sized(PAYLOAD_BYTES_MAX + 1)), "payload-size");

@@ -65,16 +65,31 @@ pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
     })
 }
 
-/// Whether a name of this domain may be given to somebody at all.
+/// Checks that any agent may be given this name.
 pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
+    if aid.is_agent_service() {
+        return Err(reserved(aid));
+    }
+    check_operators_name(pki, aid)
+}
+
+/// Checks that the operator may give this name to an agent, or take it away.
+fn check_operators_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     if !aid.is_of(pki.domain()) {
         let message = format!("{aid} is not a name of {}", pki.domain());
         return Err(Failure::invalid("aid-domain", message).detail("field", "aid"));
     }
-    if !aid.is_free_to_take() {
-        return Err(Failure::rule(FailureKind::Forbidden, "aid-reserved", format!("{aid} is the name of a service")));
+    if !aid.is_long_enough_to_register() {
+        return Err(Failure::invalid("aid-length", "the name of an AID has 4 to 64 characters").detail("field", "aid"));
+    }
+    if !aid.is_free_to_take() && !aid.is_agent_service() {
+        return Err(reserved(aid));
     }
     Ok(())
+}
+
+fn reserved(aid: &Aid) -> Failure {
+    Failure::rule(FailureKind::Forbidden, "aid-reserved", format!("{aid} is the name of a service"))
 }
 
 /// Makes a certificate and writes it down. `None`: the name is taken, the invitation used, or the certificate that the asker
@@ -155,7 +170,7 @@ pub async fn renew_auth(app: &App) -> Result<(), Failure> {
 pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Result<(Identity, bool), Failure> {
     Access::Operate.admit(caller)?;
     let IssueCertificate { aid, public_key } = asked;
-    check_name(app.mesh.pki()?, &aid)?;
+    check_operators_name(app.mesh.pki()?, &aid)?;
     let key = agents_key(&public_key)?;
     let known = find(app, &aid).await?;
     if let Some(known) = known.as_ref().filter(|known| known.revoked_at.is_none() && has_key(known, &key)) {
@@ -194,7 +209,7 @@ pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
 pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdentity) -> Result<Identity, Failure> {
     Access::Operate.admit(caller)?;
     // A service's certificate is replaced, not revoked: nobody could log in any more.
-    check_name(app.mesh.pki()?, aid)?;
+    check_operators_name(app.mesh.pki()?, aid)?;
     let (aid, by) = (aid.clone(), caller.name().to_owned());
     app.to_the_end(|app| async move {
         let revoked = revoke_newest(&app, &by, &aid, asked.reason).await?;
