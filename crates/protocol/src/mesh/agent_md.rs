@@ -19,8 +19,8 @@ pub const DESCRIPTION_CHARS_MAX: usize = 100;
 pub const VERSION_BYTES_MAX: usize = 32;
 pub const TAGS_MAX: usize = 16;
 pub const TAG_CHARS_MAX: usize = 32;
+pub const TYPE_CHARS_MAX: usize = 32;
 const DEPTH_MAX: usize = 6;
-const KINDS: [&str; 5] = ["human", "assistant", "avatar", "openclaw", "codeagent"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
@@ -51,6 +51,7 @@ impl Visibility {
 pub struct AgentMd {
     pub aid: Aid,
     pub name: String,
+    /// Such as `human`, `assistant`, `avatar` or `codeagent`. Any other word is accepted too.
     pub kind: String,
     pub version: String,
     pub description: String,
@@ -73,10 +74,6 @@ impl AgentMd {
         if aid != *owner {
             return Err(wrong("aid", "it is another agent's".to_owned()));
         }
-        let kind = fields.text("type", 32)?;
-        if !KINDS.contains(&kind.as_str()) {
-            return Err(wrong("type", format!("one of {}", KINDS.join(", "))));
-        }
         let version = fields.text("version", VERSION_BYTES_MAX)?;
         if semver::Version::parse(&version).is_err() {
             return Err(wrong("version", "three numbers with dots between them, as in 1.0.0".to_owned()));
@@ -85,7 +82,7 @@ impl AgentMd {
         let described = Self {
             aid,
             name: fields.text("name", NAME_CHARS_MAX)?,
-            kind,
+            kind: fields.text("type", TYPE_CHARS_MAX)?,
             version,
             description,
             visibility: fields.visibility()?,
@@ -305,7 +302,9 @@ mod tests {
         let field = Some("agent-md-field".to_owned());
         assert_eq!(changed("alice.probe.test", "bobby.probe.test"), field);
         assert_eq!(changed("alice.probe.test", "alice"), field);
-        assert_eq!(changed("type: assistant", "type: robot"), field);
+        assert_eq!(changed("type: assistant", "type: robot"), None);
+        assert_eq!(changed("type: assistant", &format!("type: {}", "r".repeat(TYPE_CHARS_MAX))), None);
+        assert_eq!(changed("type: assistant", &format!("type: {}", "r".repeat(TYPE_CHARS_MAX + 1))), field);
         assert_eq!(changed("type: assistant", "type: [assistant]"), field);
         for version in ["1.0", "1.0.0.0", "v1.0.0", "01.0.0", "1..0", "1.0.x", "1.0.0-ü"] {
             assert_eq!(changed("1.0.0", version), field, "{version}");

@@ -41,6 +41,36 @@ async fn an_agent_says_what_it_is(engine: Engine) {
     get(&server, None, "127.0.0.1").await.refused(FailureKind::NotFound);
 }
 
+/// Every field that the protocol names, and one that it does not.
+#[both_engines]
+async fn a_description_of_any_type_keeps_its_optional_fields(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let agent = Agent::register(&server, "alice").await;
+    let access = agent.login(&server).await.access;
+    let optional = "updated_at: 2026-03-20T12:00:00Z
+skills:
+  - name: review
+    description: reads pull requests
+    examples: [\"review this\", \"look at #7\"]
+input_modes: [text, image]
+output_modes: [text]
+service_endpoints:
+  - url: https://reviewer.example.org/v1
+    protocol: a2a
+provider:
+  organization: Example
+  url: https://example.org
+contact: ops@example.org
+license: MIT
+signature: MEUCIQDx7Vn2sQ0pZ1m3bq9cHkq6Jb1c2fK0b4dE5gH6iJ7kLgIgA1B2C3D4E5F6G7H8I9J0KLMNOPQRSTUVWXYZ0123456=
+colour: green
+";
+    let body = text(&agent.aid, "public").replace("type: \"assistant\"\n", &format!("type: gardener\n{optional}"));
+    put(&server, Some(&access), &body).await.with_status(200);
+    let read = get(&server, None, &agent.aid).await;
+    assert_eq!((read.status, &read.text), (200, &body));
+}
+
 #[both_engines]
 async fn what_is_no_description_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
