@@ -176,6 +176,7 @@ impl Verb {
             Self::Backends(_) => &["ostler_backends"],
             Self::Profiles(_) => &["ostler_provider_profiles"],
             Self::Token(_) => &["ostler_service_tokens"],
+            Self::Users(args) if args.is_change() => &["ostler_users", "ostler_user_changes"],
             Self::Users(_) => &["ostler_users"],
             Self::Consent(args) if args.is_offline() => return None,
             Self::Consent(_) => &["ostler_agents", "ostler_consent"],

@@ -5,7 +5,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     limits::PAGE_ITEMS_MAX,
-    users::{CreateUser, CreateUserToken, ListUsers, User, local},
+    users::{CreateUser, CreateUserToken, ListUsers, UpdateUser, User, local},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     times::{Times, now, parse_ms},
 };
 
-/// Add, list and remove users, and make their tokens
+/// Add, list, change and remove users, and make their tokens
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler users add ada --timezone Europe/Berlin\n  ostler users list\n  \
     OSTLER_TOKEN=$(ostler users token ada) ostler ps")]
@@ -28,10 +28,18 @@ pub struct Args {
     verb: Verb,
 }
 
+impl Args {
+    /// Whether it changes a user, which older servers cannot do.
+    pub fn is_change(&self) -> bool {
+        matches!(self.verb, Verb::Set(_))
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum Verb {
     Add(AddArgs),
     List(ListArgs),
+    Set(SetArgs),
     Token(TokenArgs),
     Remove(RemoveArgs),
 }
@@ -71,6 +79,19 @@ struct ListArgs {
     output: Output,
 }
 
+/// Change a user's time zone
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler users set ada --timezone America/New_York")]
+struct SetArgs {
+    #[arg(add = completions::users())]
+    name: String,
+    /// Where they live, as the time zone database names it: Europe/Berlin
+    #[arg(long, value_name = "ZONE")]
+    timezone: String,
+    #[command(flatten)]
+    output: Output,
+}
+
 /// Make a token that speaks for a user; it is printed once, on stdout
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler users token ada\n  ostler users token ada --expires-in 7d -o json")]
@@ -100,6 +121,7 @@ pub async fn users(connection: &Connection, args: &Args) -> Result<u8, Failure> 
     match &args.verb {
         Verb::Add(args) => add(connection, args).await,
         Verb::List(args) => list(connection, args).await,
+        Verb::Set(args) => set(connection, args).await,
         Verb::Token(args) => token(connection, args).await,
         Verb::Remove(args) => remove(connection, args).await,
     }
@@ -126,6 +148,13 @@ async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
     let (users, has_more) = (&page.users, page.next_cursor.is_some());
     let nothing = "no users; add one: ostler users add NAME --timezone ZONE\n";
     args.output.page(users, has_more, nothing, || render(users, args.times, now(), output::width()));
+    Ok(exit_codes::OK)
+}
+
+async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
+    let changes = UpdateUser { timezone: args.timezone.clone() };
+    let user = connection.client()?.update_user(&args.name, &changes).await.map_err(missing)?;
+    args.output.one(&user, || format!("{} is in {}\n", line(&user.name, 200), user.timezone));
     Ok(exit_codes::OK)
 }
 
@@ -169,7 +198,7 @@ fn missing(failure: Failure) -> Failure {
 }
 
 fn taken(failure: Failure) -> Failure {
-    let hint = "take another name, or remove the user first; `ostler users list` shows who is there";
+    let hint = "take another name, change the time zone with `ostler users set`, or remove the user first; `ostler users list` shows who is there";
     if failure.kind == FailureKind::StateConflict { errors::with_hint(failure, hint) } else { failure }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     session_storage::{RefreshStorage, SweepStorage},
     sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
     tokens::CreateToken,
-    users::{CreateUser, CreateUserToken},
+    users::{CreateUser, CreateUserToken, UpdateUser},
     webhooks::PutWebhook,
 };
 
@@ -71,6 +71,7 @@ bodies! {
     ValidateProfile: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateUser: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    UpdateUser: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateUserToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateAgent: MANIFEST_BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;
     UpdateAgent: MANIFEST_BODY_BYTES_MAX, 10 * JSON_VALUES_MAX;

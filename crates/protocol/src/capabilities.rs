@@ -268,6 +268,11 @@ pub const REGISTRY: &[Capability] = &[
         "People, for the operator: add with tenants and a time zone, list, remove, make tokens; the keys of those tokens.",
     ),
     tag(
+        "ostler_user_changes",
+        &["PATCH /api/v1/users/{userName}"],
+        "The operator can change a user's time zone.",
+    ),
+    tag(
         "ostler_consent",
         &[
             "POST /h2a/relations",

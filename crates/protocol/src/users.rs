@@ -65,6 +65,21 @@ impl CreateUser {
     }
 }
 
+/// What can be changed about a user.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateUser {
+    /// A name of the time zone database, such as `Europe/Berlin`.
+    pub timezone: String,
+}
+
+impl UpdateUser {
+    /// Returns the time zone as the database writes its name.
+    pub fn check(&self) -> Result<String, Failure> {
+        timezone(&self.timezone)
+    }
+}
+
 fn timezone(text: &str) -> Result<String, Failure> {
     let found = jiff::tz::TimeZoneDatabase::bundled().get(text).ok();
     found.and_then(|zone| zone.iana_name().map(str::to_owned)).ok_or_else(|| {

@@ -338,6 +338,24 @@ async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
 }
 
 #[both_engines]
+async fn an_agent_is_told_the_new_time_zone_and_utc_where_none_is_known(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let kei = zoned(&server, "kei", "Asia/Tokyo").await;
+    let moved = server.call("PATCH", "/api/v1/users/kei", &json!({"timezone": "America/New_York"})).await;
+    moved.with_status(200);
+    let accepted = kei.say("run-1", "when is tomorrow?").await.with_status(202);
+    let command = server.command(&kei.run_of_thread().await, &id(&accepted, "taskId")).await;
+    let clock = json!({"now": "2025-12-31T19:00:00-05:00", "timezone": "America/New_York"});
+    assert_eq!(command["payload"]["context"], json!({"clock": clock}));
+    // The operator is no user, so nobody knows their zone.
+    let other = TestServer::start(engine).await;
+    let accepted = other.say("run-1", "when is tomorrow?").await.with_status(202);
+    let command = other.command(&other.run_of_thread().await, &id(&accepted, "taskId")).await;
+    let clock = json!({"now": "2026-01-01T00:00:00+00:00", "timezone": "UTC"});
+    assert_eq!(command["payload"]["context"], json!({"clock": clock}));
+}
+
+#[both_engines]
 async fn of_a_thread_too_long_to_compare_the_newest_is_compared(engine: Engine) {
     let server = TestServer::start(engine).await;
     let first = id(&server.say("run-1", "one").await.with_status(202), "taskId");

@@ -39,6 +39,7 @@ fn every_write_of_the_document_is_tried_here() {
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",
         "PATCH /api/v1/sessions/{sessionId}",
+        "PATCH /api/v1/users/{userName}",
         "PATCH /h2a/relations/{relationId}",
         "POST /api/v1/agent/runs",
         "POST /api/v1/commands/{commandId}/ack",

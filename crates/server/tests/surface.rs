@@ -184,6 +184,7 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/users", |_| json!({"name": "bob", "timezone": "Europe/Berlin"})),
     ("GET", "/api/v1/users", none),
     ("POST", "/api/v1/users/{userName}/token", |_| json!({})),
+    ("PATCH", "/api/v1/users/{userName}", |_| json!({"timezone": "Europe/Berlin"})),
     ("DELETE", "/api/v1/users/{userName}", none),
     ("GET", "/.well-known/jwks.json", none),
     ("POST", "/api/v1/agent/runs/{threadId}/cancel", none),

@@ -66,6 +66,34 @@ async fn nothing_stays_granted_by_a_removed_user_or_to_their_agents(engine: Engi
 }
 
 #[both_engines]
+async fn a_users_time_zone_can_be_changed(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let ada = user(&server, "ada", &["hwlab"]).await;
+    let bob = user(&server, "bob", &["hwlab"]).await;
+    let change = async |caller: &Caller, name: &str, zone: &str| {
+        caller.call("PATCH", &format!("/api/v1/users/{name}"), &json!({"timezone": zone})).await
+    };
+    let changed = change(&server, "ada", "asia/tokyo").await.with_status(200);
+    assert_eq!((&changed["name"], &changed["timezone"]), (&json!("ada"), &json!("Asia/Tokyo")));
+    assert_eq!(change(&server, "ada", "Asia/Tokyo").await.with_status(200), changed, "again");
+    let zones = async || {
+        let listed = server.get("/api/v1/users").await.ok();
+        let zone = |user: &Value| (id(user, "name"), id(user, "timezone"));
+        listed["users"].as_array().unwrap().iter().map(zone).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let expected = [("ada", "Asia/Tokyo"), ("bob", "Europe/Berlin")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+    assert_eq!(zones().await, expected.clone().into());
+    change(&server, "ada", "Mars/Olympus").await.refused_by(SchemaInvalid, "timezone");
+    change(&server, "nobody", "UTC").await.refused(NotFound);
+    for caller in [&ada, &bob] {
+        change(caller, "ada", "UTC").await.refused_by(Forbidden, "role");
+    }
+    assert_eq!(zones().await, expected.into());
+    // A token that was made before still works.
+    ada.get("/api/v1/runs").await.with_status(200);
+}
+
+#[both_engines]
 async fn users_that_make_no_sense_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let with = async |field: &str, value: Value| {

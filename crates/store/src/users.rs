@@ -72,6 +72,12 @@ pub async fn update_removed(db: &Db, name: &str, now: Timestamp) -> Result<Optio
     Ok(db.write(sql, vec![now.into(), name.into()], decode).await?.pop())
 }
 
+/// `None` if there is no such user.
+pub async fn update_timezone(db: &Db, name: &str, timezone: &str) -> Result<Option<User>, StoreError> {
+    let sql = format!("UPDATE users SET timezone = $1 WHERE name = $2 AND removed_at IS NULL RETURNING {COLUMNS}");
+    Ok(db.write(sql, vec![timezone.into(), name.into()], decode).await?.pop())
+}
+
 pub async fn get(db: &Db, user_id: UserId) -> Result<Option<User>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM users WHERE user_id = $1");
     db.read_one(sql, vec![text(user_id)], decode).await

@@ -1,10 +1,10 @@
-//! Users: add, list, remove, create tokens. For operators.
+//! Users: add, list, change, remove, create tokens. For operators.
 
 use bytes::Bytes;
 use http::Method;
 use ostler_protocol::{
     Failure,
-    users::{CreateUser, CreateUserToken, ListUsers, User, UserPage, UserToken},
+    users::{CreateUser, CreateUserToken, ListUsers, UpdateUser, User, UserPage, UserToken},
 };
 
 use crate::{client::Client, path::Path, response};
@@ -16,6 +16,10 @@ impl Client {
 
     pub async fn list_users(&self, query: &ListUsers) -> Result<UserPage, Failure> {
         self.get(Path::api(&["users"]).query(query)?).await
+    }
+
+    pub async fn update_user(&self, name: &str, changes: &UpdateUser) -> Result<User, Failure> {
+        self.patch(Path::api(&["users", name]), changes).await
     }
 
     pub async fn remove_user(&self, name: &str) -> Result<User, Failure> {

@@ -100,7 +100,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(users::create, users::list))
-        .routes(routes!(users::remove))
+        .routes(routes!(users::update, users::remove))
         .routes(routes!(users::create_token))
         .routes(routes!(users::key_set))
         .routes(routes!(identities::issue, identities::list))

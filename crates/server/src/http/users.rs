@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 use http::StatusCode;
 use ostler_protocol::{
     failures::Problem,
-    users::{CreateUser, CreateUserToken, KeySet, ListUsers, User, UserPage, UserToken},
+    users::{CreateUser, CreateUserToken, KeySet, ListUsers, UpdateUser, User, UserPage, UserToken},
 };
 
 use super::{
@@ -36,6 +36,19 @@ pub async fn list(
     Params(asked): Params<ListUsers>,
 ) -> Result<Json<UserPage>, Refusal> {
     Ok(Json(service::users::list(&app, &caller, asked).await?))
+}
+
+/// Change a user's time zone.
+#[utoipa::path(patch, path = "/api/v1/users/{userName}", tag = "callers", security(("token" = ["operate"])),
+    params(("userName" = String, Path)), request_body = UpdateUser,
+    responses((status = 200, body = User), (status = "4XX", body = Problem)))]
+pub async fn update(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(name): At<String>,
+    Body(asked): Body<UpdateUser>,
+) -> Result<Json<User>, Refusal> {
+    Ok(Json(service::users::update(&app, &caller, &name, asked).await?))
 }
 
 /// Remove a user. Their tokens stop working: here at once, on other servers of the same store within five seconds.

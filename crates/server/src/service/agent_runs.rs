@@ -5,7 +5,6 @@ mod earlier;
 mod stream;
 mod transcript;
 
-use jiff::tz::TimeZone;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     agent_runs::{AgentRun, CancelAccepted, TaskAccepted},
@@ -186,21 +185,18 @@ async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Cont
     Ok(Context {
         messages: input.others.iter().map(remark).collect(),
         notes: input.context.iter().map(note).collect(),
-        clock: clock(app, caller, input.client_time.as_ref()).await?,
+        clock: Some(clock(app, caller, input.client_time.as_ref()).await?),
     })
 }
 
-/// As the device tells it; else our own time where the user is at home. The operator is nowhere.
-async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Result<Option<UsersClock>, Failure> {
+/// The time and zone of the client's device, if it sent them; else the server's time in the user's zone, or in UTC.
+async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Result<UsersClock, Failure> {
     if let Some(told) = told {
-        let (now, timezone) = (told.client_now_iso.clone(), told.device_timezone.clone());
-        return Ok(Some(UsersClock { now, timezone }));
+        return Ok(UsersClock { now: told.client_now_iso.clone(), timezone: told.device_timezone.clone() });
     }
-    let here = |zone: TimeZone| {
-        let timezone = zone.iana_name().unwrap_or_default().to_owned();
-        UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone }
-    };
-    Ok(users::time_zone(app, caller).await?.map(here))
+    let zone = users::time_zone(app, caller).await?;
+    let timezone = zone.iana_name().unwrap_or("UTC").to_owned();
+    Ok(UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone })
 }
 
 /// The run behind a thread: of the configured agent, in an empty workspace.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use jiff::tz::TimeZone;
 use ostler_protocol::{
     Failure, Timestamp,
     agui::input::read_thread_id,
@@ -32,7 +31,7 @@ const BEGUN_MAX: usize = 50;
 
 /// One day of the caller's thread. A thread that nobody has is an empty one.
 pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<HistorySnapshot, Failure> {
-    let zone = users::time_zone(app, caller).await?.unwrap_or(TimeZone::UTC);
+    let zone = users::time_zone(app, caller).await?;
     let before = asked.before.as_deref().map(read_day).transpose()?;
     let Some(session) = thread(app, caller, asked.thread_id.as_deref()).await? else {
         return Ok(HistorySnapshot::default());

@@ -5,7 +5,7 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     cursors::{self, Cursor},
     ids::UserId,
-    users::{CreateUser, CreateUserToken, KeySet, ListUsers, OWN_ISSUER, User, UserPage, UserToken},
+    users::{CreateUser, CreateUserToken, KeySet, ListUsers, OWN_ISSUER, UpdateUser, User, UserPage, UserToken},
 };
 use ostler_store::{self as store, Db, StoreError};
 use secrecy::ExposeSecret;
@@ -71,6 +71,16 @@ pub async fn list(app: &App, caller: &Principal, asked: ListUsers) -> Result<Use
     Ok(UserPage { users, next_cursor })
 }
 
+/// Changes a user's time zone. The next message of theirs is answered with it.
+pub async fn update(app: &App, caller: &Principal, name: &str, asked: UpdateUser) -> Result<User, Failure> {
+    Access::Operate.admit(caller)?;
+    let timezone = asked.check()?;
+    let updated = store::users::update_timezone(&app.db, name, &timezone).await.map_err(store_failure)?;
+    let updated = updated.ok_or_else(|| Failure::not_found("user"))?;
+    tracing::info!(user_id = %updated.user_id, timezone, by = caller.name(), "a user was changed");
+    Ok(updated)
+}
+
 /// Removes a user, and with the user every token that speaks for them, what they granted, and the agents that they own.
 pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
@@ -127,10 +137,10 @@ pub async fn record_key(db: &Db, issuers: &Issuers, now: Timestamp) -> Result<()
     store::signing_keys::insert(db, kid, &jwk, now).await
 }
 
-/// Where a user is at home. `None`: it is nobody's call in particular.
-pub async fn time_zone(app: &App, caller: &Principal) -> Result<Option<TimeZone>, Failure> {
-    let Principal::User { user_id, .. } = caller else { return Ok(None) };
+/// The user's time zone. UTC if the caller is not a user, such as the operator.
+pub async fn time_zone(app: &App, caller: &Principal) -> Result<TimeZone, Failure> {
+    let Principal::User { user_id, .. } = caller else { return Ok(TimeZone::UTC) };
     let user = store::users::get(&app.db, *user_id).await.map_err(store_failure)?;
     let zone = user.and_then(|user| TimeZoneDatabase::bundled().get(&user.timezone).ok());
-    Ok(Some(zone.unwrap_or(TimeZone::UTC)))
+    Ok(zone.unwrap_or(TimeZone::UTC))
 }

@@ -169,6 +169,7 @@ impl Scene {
                 json!({"scope": "notes:read", "call_id": "call_1"}),
             ),
             (Open, "POST", "/api/v1/users".into(), json!({"name": "bob", "timezone": "UTC", "tenants": ["hwlab"]})),
+            (Open, "PATCH", format!("/api/v1/users/{USER}"), json!({"timezone": "UTC"})),
             (Closed, "POST", format!("/api/v1/users/{USER}/token"), json!({"expiresInMs": 1_000})),
             (Closed, "POST", "/agents".into(), whole_agent.clone()),
             (Closed, "PATCH", format!("/agents/{agent}"), whole_agent.clone()),

@@ -83,6 +83,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
+        "ostler_user_changes" => user_changes(server).await,
         "ostler_consent" => consent(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
         "ostler_agent_runs" => agent_runs(server).await,
@@ -434,6 +435,13 @@ async fn users(server: &TestServer) {
     assert!(!server.get("/.well-known/jwks.json").await.with_status(200)["keys"].as_array().unwrap().is_empty());
     server.send(server.request("DELETE", "/api/v1/users/proof")).await.with_status(200);
     user.get("/api/v1/runs").await.refused(Forbidden);
+}
+
+async fn user_changes(server: &TestServer) {
+    server.post("/api/v1/users", &json!({"name": "mover", "timezone": "UTC"})).await.with_status(201);
+    let moved = server.call("PATCH", "/api/v1/users/mover", &json!({"timezone": "Asia/Tokyo"})).await.with_status(200);
+    assert_eq!(moved["timezone"], "Asia/Tokyo");
+    assert!(lists(server, "/api/v1/users", "users", "timezone", "Asia/Tokyo").await);
 }
 
 /// An event as anybody reads it, its payload as it was sent.

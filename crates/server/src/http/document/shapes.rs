@@ -191,6 +191,7 @@ fn of_callers() -> Shapes {
         ("CreateUser.subject", name()),
         ("CreateUser.tenants", tenants()),
         ("CreateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
+        ("UpdateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
         ("CreateUserToken.expiresInMs", whole(1, USER_TOKEN_LIFE_MS_MAX)),
         ("IssueCertificate.aid", json!({"maxLength": AID_BYTES_MAX, "format": "aid"})),
         ("IssueCertificate.publicKey", json!({"maxLength": 1_024, "format": "p256-spki-base64"})),
