@@ -7,10 +7,10 @@ use ostler_protocol::{
     Timestamp,
     events::{
         EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN,
-        PHASE_WAITING_PROVIDER,
+        PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER,
     },
     ids::{CommandId, RunId},
-    liveness::Phase,
+    liveness::{Phase, Recovery},
     permissions::{AskPermission, Asked},
     results::RunResult,
     runs::TerminalStatus,
@@ -156,12 +156,18 @@ impl Live {
                 [Some(told), hints].into_iter().flatten().collect()
             }
             PHASE_COST_UNKNOWN => vec![self.note(&line(&field(payload, "message"), 400))],
-            PHASE_WAITING_PROVIDER => {
+            phase @ (PHASE_WAITING_PROVIDER | PHASE_TRANSPORT_DISCONNECTED) => {
                 let until = field(payload, "resumeAt");
                 let until = until.split('.').next().unwrap_or_default().trim_end_matches('Z');
                 let why = line(&field(payload, "message"), 300);
-                let why = if why.is_empty() { "the provider says later" } else { why.as_str() };
-                vec![self.note(&format!("{why}; it is asked again at {until}Z"))]
+                let why = match (why.as_str(), phase) {
+                    ("", PHASE_WAITING_PROVIDER) => "the provider says later",
+                    ("", _) => "the connection was lost",
+                    (why, _) => why,
+                };
+                let again =
+                    if until.is_empty() { "trying again".to_owned() } else { format!("it is asked again at {until}Z") };
+                vec![self.note(&format!("{why}; {again}"))]
             }
             _ => vec![],
         }
@@ -212,6 +218,14 @@ pub fn phase_words(phase: Phase) -> &'static str {
         Phase::RunnerHeartbeatStale => "not heard of its runner",
         Phase::Terminal => "ended",
     }
+}
+
+/// The command that sends a suggested request.
+pub fn recovery_command(recovery: &Recovery) -> String {
+    let Recovery { method, path, body } = recovery;
+    // Escaped for a shell: the server could have put anything there.
+    let body = body.to_string().replace('\'', "'\\''");
+    line(&format!("ostler api {method} {path} -d '{body}'"), 400)
 }
 
 fn message_id(payload: &Value) -> String {
@@ -292,6 +306,8 @@ mod tests {
         let unreachable = note(live, EventType::BackendStatus, phase("the provider cannot be reached"));
         assert!(unreachable.contains("the provider cannot be reached; it is asked again at 2030-01-01T00:00:20Z"));
         assert!(note(live, EventType::BackendStatus, phase("")).contains("the provider says later; "));
+        let lost = note(live, EventType::BackendStatus, json!({"phase": "transport-disconnected"}));
+        assert!(lost.contains("the connection was lost; trying again"), "{lost}");
     }
 
     #[test]

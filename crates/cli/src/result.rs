@@ -158,6 +158,9 @@ fn liveness(out: &mut String, result: &RunResult) {
     }
     if liveness.active {
         field(out, "next", &line(&liveness.suggested_action, 200));
+        if let Some(recovery) = &liveness.recovery {
+            field(out, "recover", &live::recovery_command(recovery));
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     confirm::Confirm,
     connect::Connection,
     exit_codes,
-    live::phase_words,
+    live::{phase_words, recovery_command},
     output::{self, Format, Output, harmless, line},
     targets::{SessionKey, Target, Within},
     times::{Times, iso, now},
@@ -334,6 +334,7 @@ fn render(session: &SessionView, times: Times) -> String {
     if let Some(liveness) = &session.liveness {
         fields.push(("phase", phase_words(liveness.phase).to_owned()));
         fields.push(("next", line(&liveness.suggested_action, 200)));
+        fields.extend(liveness.recovery.as_ref().map(|recovery| ("recover", recovery_command(recovery))));
     }
     fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
 }

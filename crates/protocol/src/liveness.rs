@@ -2,6 +2,7 @@
 //! never a source of truth about how it ended.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
@@ -30,6 +31,18 @@ pub enum Phase {
     Terminal,
 }
 
+impl Phase {
+    /// Its name on the wire.
+    fn name(self) -> String {
+        serde_json::to_value(self).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    /// Whether the runner waits to try again, at a time that it may have stated.
+    fn is_retry(self) -> bool {
+        matches!(self, Self::WaitingProvider | Self::TransportDisconnected)
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Liveness {
@@ -44,6 +57,43 @@ pub struct Liveness {
     pub resume_at: Option<Timestamp>,
     /// What somebody could do now.
     pub suggested_action: String,
+    /// The suggested action as a request; null where it needs a person's decision, or nothing has to be recovered.
+    pub recovery: Option<Recovery>,
+}
+
+/// A request that can be sent as it is. Sending it twice does no more than sending it once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    pub method: String,
+    pub path: String,
+    #[schema(value_type = Object)]
+    pub body: Value,
+}
+
+impl Recovery {
+    fn post(path: String, body: Value) -> Self {
+        Self { method: "POST".into(), path, body }
+    }
+
+    /// `None` if nothing is wrong, if a person has to decide, or if the server starts the next runner by itself.
+    fn of(phase: Phase, run: &Run, command: &Command) -> Option<Self> {
+        match phase {
+            Phase::Idle | Phase::WaitingModel | Phase::WaitingTool | Phase::WaitingPermission | Phase::Terminal => None,
+            Phase::WaitingRunner | Phase::RunnerHeartbeatStale => {
+                let starts_itself = run.standing_job_id.is_some() || command.cancel_requested_at.is_some();
+                let command_id = command.target_command_id.unwrap_or(command.command_id);
+                // One job for each lease that was lost.
+                let key = format!("recovery-{command_id}-{}", run.lease_epoch);
+                let body = json!({"commandId": command_id, "idempotencyKey": key});
+                (!starts_itself).then(|| Self::post(format!("/api/v1/runs/{}/runner-jobs", run.run_id), body))
+            }
+            Phase::WaitingProvider | Phase::IdleAfterTool | Phase::TransportDisconnected => {
+                let body = json!({"reason": format!("cancelled while {}", phase.name())});
+                Some(Self::post(format!("/api/v1/commands/{}/cancel", command.command_id), body))
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -106,8 +156,9 @@ impl Liveness {
                 heartbeat_age_ms: age_ms(lease.heartbeat_at, now),
             }),
             open_tool_calls: command.map(|c| c.fold.tools.open.clone()).unwrap_or_default(),
-            resume_at: command.and_then(|c| c.fold.resume_at).filter(|_| phase == Phase::WaitingProvider),
+            resume_at: command.and_then(|c| c.fold.resume_at).filter(|_| phase.is_retry()),
             suggested_action: suggestion(phase).to_owned(),
+            recovery: command.and_then(|command| Recovery::of(phase, run, command)),
         }
     }
 
@@ -120,8 +171,7 @@ impl Liveness {
         };
         let age =
             self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
-        let name =
-            serde_json::to_value(self.phase).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        let name = self.phase.name();
         Supervisor {
             state: state.into(),
             summary: format!("{name}; {age}"),

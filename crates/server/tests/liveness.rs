@@ -3,7 +3,7 @@
 use ostler_protocol::{Timestamp, limits::IDLE_AFTER_TOOL_MS};
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, TestServer, both_engines};
+use crate::harness::{Answer, Engine, TestServer, both_engines};
 
 /// Phase and suggestion; the rest is checked where it belongs.
 async fn liveness(server: &TestServer, run_id: &str, command_id: &str) -> Value {
@@ -153,4 +153,49 @@ async fn an_ended_command_is_terminal(engine: Engine) {
     assert_eq!((&ended["phase"], &ended["active"]), (&json!("terminal"), &json!(false)));
     assert_eq!(ended["suggestedAction"], "read the result");
     assert_eq!(server.result(&run_id, &command_id).await["supervisor"]["state"], "done");
+}
+
+/// Sends the request that a result suggests.
+async fn recover(server: &TestServer, liveness: &Value) -> Answer {
+    let recovery = &liveness["recovery"];
+    let (method, path) = (recovery["method"].as_str().unwrap(), recovery["path"].as_str().unwrap());
+    server.call(method, path, &recovery["body"]).await
+}
+
+#[both_engines]
+async fn the_suggested_recovery_can_be_sent_as_it_is(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.runner.sweep_interval_ms = 3_600_000).await;
+    let run_id = server.create_run().await;
+    let command_id = server.turn(&run_id, "hi").await;
+    let jobs = async || {
+        let listed = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+        listed["runnerJobs"].as_array().unwrap().len()
+    };
+    // Nobody has started a runner: the suggestion does, once.
+    let waiting = liveness(&server, &run_id, &command_id).await;
+    assert_eq!(recover(&server, &waiting).await.with_status(201)["commandId"], command_id.as_str());
+    recover(&server, &waiting).await.with_status(200);
+    assert_eq!(jobs().await, 1);
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    assert_eq!(liveness(&server, &run_id, &command_id).await["recovery"], Value::Null, "nothing is wrong");
+    // The runner has gone silent: another one is started, and waits for the lease to expire.
+    server.clock.advance_ms(60_000);
+    let stale = liveness(&server, &run_id, &command_id).await;
+    assert_eq!(stale["phase"], "runner-heartbeat-stale");
+    recover(&server, &stale).await.with_status(201);
+    assert_eq!(jobs().await, 2);
+    // The runner has lost its agent and tries again: whoever does not want to wait can cancel.
+    let runner = server.claim(&run_id, "runner-b").await;
+    runner.ack(&command_id).await;
+    let resume_at = json!("2026-01-01T01:00:00Z");
+    let lost = json!({"phase": "transport-disconnected", "resumeAt": resume_at});
+    runner.tell(&command_id, "backend_status", lost).await;
+    let lost = liveness(&server, &run_id, &command_id).await;
+    assert_eq!((&lost["phase"], &lost["resumeAt"]), (&json!("transport-disconnected"), &resume_at));
+    let cancelled = recover(&server, &lost).await.with_status(200);
+    assert!(cancelled["cancelRequestedAt"].is_string(), "{cancelled}");
+    runner.end(&command_id, "cancelled").await;
+    let ended = liveness(&server, &run_id, &command_id).await;
+    assert_eq!((&ended["phase"], &ended["recovery"]), (&json!("terminal"), &Value::Null));
 }

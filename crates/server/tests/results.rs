@@ -66,7 +66,7 @@ async fn every_field_is_there_from_the_beginning(engine: Engine) {
     let empty = json!({"count": 0, "statusCounts": {}, "exitCodeCounts": {}, "items": []});
     assert_eq!(fresh["toolCallSummary"], empty);
     let liveness = ["active", "lastCommandActivity", "lastEventAgeMs", "lastSeq", "lease", "openToolCalls", "phase"];
-    assert_eq!(keys(&fresh["liveness"]), [&liveness[..], &["resumeAt", "suggestedAction"]].concat());
+    assert_eq!(keys(&fresh["liveness"]), [&liveness[..], &["recovery", "resumeAt", "suggestedAction"]].concat());
     assert_eq!(keys(&fresh["supervisor"]), ["state", "suggestedAction", "summary"]);
     let runner = server.claim(&run_id, "runner-a").await;
     runner.ack(&command_id).await;

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     FailureKind,
-    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_WAITING_PROVIDER, clip},
+    events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, clip},
     facts::Facts,
     json::hex,
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
@@ -292,6 +292,9 @@ impl Translator {
     fn phase(&mut self, payload: &Value, out: &mut Out) {
         match payload["phase"].as_str() {
             Some(PHASE_WAITING_PROVIDER) => out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"])),
+            Some(PHASE_TRANSPORT_DISCONNECTED) if payload["resumeAt"].is_string() => {
+                out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"]));
+            }
             // What a dead attempt said does not count. A client cannot unsay it, but it can be told.
             Some(PHASE_ATTEMPT_RESTARTED) => {
                 let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);

@@ -39,6 +39,7 @@ struct Fixture {
     workspace: TempDir,
     storage: TempDir,
     retry_policy: RetryPolicy,
+    idle_timeout_ms: u64,
 }
 
 impl Fixture {
@@ -57,6 +58,7 @@ impl Fixture {
             workspace,
             storage,
             retry_policy: RetryPolicy::default(),
+            idle_timeout_ms: 0,
         }
     }
 
@@ -77,7 +79,7 @@ impl Fixture {
             ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec!["kept".into()] })
         };
         let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
-        tokio::spawn(run(RunnerOrder { idle_timeout_ms: 0, ..order }, self.kernel.client()))
+        tokio::spawn(run(RunnerOrder { idle_timeout_ms: self.idle_timeout_ms, ..order }, self.kernel.client()))
     }
 
     /// Runs one turn to its end.
@@ -421,6 +423,24 @@ async fn a_second_runner_resumes_the_session_and_does_not_report_its_history() {
     let requests: Vec<Value> = requests.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&requests[0]["method"], &requests[2]["method"]), (&json!("session/new"), &json!("session/load")));
     assert_eq!(requests[2]["params"]["sessionId"], "s1");
+}
+
+#[tokio::test]
+async fn a_process_that_ended_between_two_turns_is_reported_and_replaced() {
+    let mut fixture = Fixture::new(
+        r#"if [ -e gone ]; then hello; read -r l; reply 2 '{}'; read -r l; text Two.; reply 3 '{"stopReason":"end_turn"}'; listen
+        else begin; read -r l; text One.; : >gone; reply 3 '{"stopReason":"end_turn"}'; fi"#,
+    );
+    fixture.idle_timeout_ms = 3_000;
+    let first = fixture.submit("one");
+    let runner = fixture.start();
+    fixture.kernel.until(|kernel| kernel.command(first).terminal.is_some()).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let second = fixture.submit("two");
+    runner.await.unwrap();
+    assert_eq!(end(&fixture.kernel.command(second)), (TerminalStatus::Completed, None));
+    assert_eq!(phases(&fixture.kernel, "transport-disconnected").len(), 1);
+    assert_eq!(phases(&fixture.kernel, "session/load:completed").len(), 1);
 }
 
 #[tokio::test]

@@ -171,8 +171,12 @@ async fn provider_failures_map_to_their_kinds() {
     for ((prompt, status, kind), (_, command)) in cases.into_iter().zip(ended) {
         assert_eq!(end(&command), (status, Some(kind)), "{prompt}: {:?}", command.terminal);
     }
-    let (_, refused) = turn("hello", environment("http://127.0.0.1:1/v1".into()), json!({})).await;
+    let (kernel, refused) = turn("hello", environment("http://127.0.0.1:1/v1".into()), json!({})).await;
     assert_eq!(end(&refused), (Failed, Some(ProviderUnavailable)));
+    let phases = of_type(&kernel, EventType::BackendStatus);
+    let lost: Vec<_> = phases.iter().filter(|phase| phase["phase"] == "transport-disconnected").collect();
+    assert_eq!(lost.len(), 4, "once before each retry: {phases:?}");
+    assert!(lost.iter().all(|phase| phase["resumeAt"].is_string() && phase["failureKind"] == "provider-unavailable"));
     let (_, invalid) = turn("hello", environment("ftp://127.0.0.1".into()), json!({})).await;
     assert_eq!(end(&invalid), (Failed, Some(BackendFailed)));
 }

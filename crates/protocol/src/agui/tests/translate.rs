@@ -310,6 +310,8 @@ fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() 
     let told = between(&[
         (Error, json!({"failureKind": "provider-unavailable", "message": "again", "secretive": 1})),
         (BackendStatus, json!({"phase": "waiting-provider", "resumeAt": "2026-01-01T00:00:00Z"})),
+        (BackendStatus, json!({"phase": "transport-disconnected", "resumeAt": "2026-01-01T00:00:01Z"})),
+        (BackendStatus, json!({"phase": "transport-disconnected"})),
         (BackendStatus, json!({"phase": "session/prompt"})),
         (Custom, json!({"name": "mine", "value": [1]})),
         (Custom, json!({"name": "ui_schema", "value": {"version": "2.0"}})),
@@ -323,6 +325,7 @@ fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() 
         [
             ("ostler.error", &json!({"failureKind": "provider-unavailable", "message": "again"})),
             ("ostler.waiting_provider", &json!({"resumeAt": "2026-01-01T00:00:00Z"})),
+            ("ostler.waiting_provider", &json!({"resumeAt": "2026-01-01T00:00:01Z"})),
             ("mine", &json!([1])),
             ("error", &json!(1)),
             ("ostler.custom", &json!({"no": "name"})),

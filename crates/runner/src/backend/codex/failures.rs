@@ -20,6 +20,15 @@ pub(super) fn is_throttled(error: &TurnError) -> bool {
     matches!(name, "usageLimitExceeded" | "rateLimitExceeded" | "flexUnavailable") || status == Some(429)
 }
 
+/// Whether Codex lost the connection to its provider. An HTTP status is an answer, whatever it says.
+pub(super) fn is_disconnected(error: &TurnError) -> bool {
+    let (name, status) = error_info(error);
+    let is_named =
+        matches!(name, "httpConnectionFailed" | "responseStreamConnectionFailed" | "responseStreamDisconnected");
+    let is_worded = ["stream disconnected", "Reconnecting"].iter().any(|words| error.message.starts_with(words));
+    status.is_none() && (is_named || is_worded)
+}
+
 /// The kind of failure of a turn that Codex ended as failed.
 pub(super) fn failure_kind(error: &TurnError) -> FailureKind {
     let (name, status) = error_info(error);
@@ -122,6 +131,20 @@ mod tests {
                 TurnError { message: message.into(), codex_error_info: Some(info.clone()), additional_details: None };
             assert_eq!(failure_kind(&error).as_str(), expected, "{info}");
         }
+    }
+
+    #[test]
+    fn a_status_is_an_answer_and_no_lost_connection() {
+        let error = |info, message: &str| TurnError {
+            message: message.into(),
+            codex_error_info: Some(info),
+            ..TurnError::default()
+        };
+        assert!(is_disconnected(&error(json!({"responseStreamDisconnected": {"httpStatusCode": null}}), "")));
+        assert!(is_disconnected(&error(json!({"httpConnectionFailed": {}}), "")));
+        assert!(is_disconnected(&error(json!("other"), "Reconnecting... waiting for network")));
+        assert!(!is_disconnected(&error(json!({"httpConnectionFailed": {"httpStatusCode": 401}}), "Reconnecting...")));
+        assert!(!is_disconnected(&error(json!("usageLimitExceeded"), "later")));
     }
 
     #[test]
