@@ -2,7 +2,7 @@
 
 use regex::{Captures, Regex};
 
-use super::MASK;
+use super::{MASK, TOKEN_BYTES_MIN, is_place_token};
 
 /// Cheap hints; a text without any of them holds nothing the patterns could match.
 pub const HINTS: &[&str] = &[
@@ -30,8 +30,13 @@ pub const HINTS: &[&str] = &[
     "passw",
     "_pass",
     "-pass",
-    // The end of a field's name.
+    // The end of a name without separators, such as `DBPASS`.
     "pass\"",
+    "pass'",
+    "pass=",
+    "pass =",
+    "pass:",
+    "pass :",
     "_pwd",
     "cookie",
     "npm_",
@@ -52,11 +57,59 @@ pub const HINTS: &[&str] = &[
 ];
 
 /// Names of fields and variables that hold a secret, as a pattern.
-const NAMES: &str = "password|passwd|passphrase|secret|api[_-]?key|secret[_-]?access[_-]?key|access[_-]?token|\
-    refresh[_-]?token|auth[_-]?token|id[_-]?token|private[_-]?key";
+const NAMES: &str = "password|passwd|passphrase|secret(?:[_-]?key(?:[_-]?base)?)?|api[_-]?key|\
+    secret[_-]?access[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|private[_-]?key|PASS";
 
-/// A value behind a name that prose uses as well is judged by itself.
-type Judge = fn(&str) -> bool;
+/// Names that end with `pass` or `pwd`, as a pattern: `DB_PASS` and `DBPASS`, but neither `COMPASS` nor a test's `pass`.
+const PASS_NAMES: &str = "[a-z0-9][_-](?:pass|pwd)|(?:\\b|_)(?:OWNERS)pass";
+
+/// What a password belongs to in a name without separators, such as `DBPASS` and `smtppass`.
+pub const PASS_OWNERS: &[&str] = &[
+    "admin",
+    "amqp",
+    "api",
+    "app",
+    "auth",
+    "basic",
+    "client",
+    "db",
+    "email",
+    "ftp",
+    "http",
+    "imap",
+    "keystore",
+    "ldap",
+    "login",
+    "mail",
+    "mongo",
+    "my",
+    "mysql",
+    "pg",
+    "postgres",
+    "proxy",
+    "rabbitmq",
+    "redis",
+    "root",
+    "service",
+    "sftp",
+    "smtp",
+    "ssh",
+    "ssl",
+    "sudo",
+    "truststore",
+    "user",
+    "vault",
+    "wifi",
+];
+
+/// Headers whose value is a secret, as a pattern. Cookies have one of their own.
+const HEADERS: &str = "x-api-key|x-auth-token|private-token|(?:proxy-)?authorization";
+
+/// What stands between a name and its value in configuration files and source code.
+const ASSIGNS: &str = r"(?::=|=>|[:=])";
+
+/// Decides whether a match holds a secret, by its groups `name` and `value`.
+type Judge = fn(&Captures<'_>) -> bool;
 
 pub struct Pattern {
     regex: Regex,
@@ -67,7 +120,9 @@ pub struct Pattern {
 
 impl Pattern {
     fn new(pattern: &str, mask: &'static str) -> Self {
-        let pattern = pattern.replace("NAMES", NAMES);
+        let owners = PASS_OWNERS.join("|");
+        let pattern = pattern.replace("NAMES", NAMES).replace("HEADERS", HEADERS).replace("ASSIGNS", ASSIGNS);
+        let pattern = pattern.replace("PASS", PASS_NAMES).replace("OWNERS", &owners);
         Self { regex: Regex::new(&pattern).expect("the patterns are constants"), mask, judge: None }
     }
 
@@ -82,15 +137,14 @@ impl Pattern {
             let replaced = self.regex.replace_all(text, self.mask);
             return matches!(replaced, std::borrow::Cow::Owned(_)).then(|| replaced.into_owned());
         };
-        let is_secret = |found: &Captures<'_>| judge(&found["value"]);
-        if !self.regex.captures_iter(text).any(|found| is_secret(&found)) {
+        if !self.regex.captures_iter(text).any(|found| judge(&found)) {
             return None;
         }
         let replaced = self.regex.replace_all(text, |found: &Captures<'_>| {
             let value = found.name("value").map_or(0..0, |value| value.range());
             let start = found.get(0).map_or(0, |whole| whole.start());
             let before = &text[start..value.start];
-            if is_secret(found) { format!("{before}{MASK}") } else { found[0].to_owned() }
+            if judge(found) { format!("{before}{MASK}") } else { found[0].to_owned() }
         });
         Some(replaced.into_owned())
     }
@@ -111,10 +165,97 @@ fn is_password(word: &str) -> bool {
             && !word.bytes().all(|byte| byte == b'*')
 }
 
-/// Whether what follows `npm_` is a token: the variables that npm sets are words in lower case, joined by underscores.
+/// First words behind `password:` that a description begins with. A passphrase of several words cannot be told from prose
+/// otherwise.
+const DESCRIPTIONS: &[&str] = &[
+    "must",
+    "should",
+    "may",
+    "can",
+    "cannot",
+    "not",
+    "is",
+    "was",
+    "are",
+    "required",
+    "optional",
+    "invalid",
+    "incorrect",
+    "wrong",
+    "missing",
+    "expired",
+    "try",
+    "at",
+    "between",
+    "minimum",
+    "maximum",
+    "impl",
+    "dyn",
+];
+
+/// Whether what follows `password:` on its line is one: a word that looks like one, or several words that are no description.
+fn is_password_line(found: &Captures<'_>) -> bool {
+    let mut words = found["value"].split_whitespace();
+    let first = words.next().unwrap_or_default();
+    let is_phrase = found.name("phrase").is_some_and(|phrase| !phrase.as_str().trim().is_empty());
+    let word = first.trim_end_matches(|c: char| !c.is_alphanumeric()).to_ascii_lowercase();
+    is_password(first) || is_phrase && !DESCRIPTIONS.contains(&word.as_str())
+}
+
+/// Whether the value assigned to a name such as `password` is one: it is neither an expression nor a word for "none".
+fn is_assigned(found: &Captures<'_>) -> bool {
+    let value = &found["value"];
+    let is_call = value.split_once('(').is_some_and(|(callee, _)| {
+        !callee.is_empty() && callee.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | ':'))
+    });
+    let word = value.trim_end_matches([';', ',']);
+    !is_call && !["none", "null", "nil", "true", "false", "undefined", MASK].contains(&&*word.to_ascii_lowercase())
+}
+
+/// Whether a variable or field named like a token holds one. The name of an environment variable suffices; other names are
+/// used for the words of a language and for places in a list as well.
+fn is_assigned_token(found: &Captures<'_>) -> bool {
+    let (name, value) = (&found["name"], &found["value"]);
+    if value.starts_with(MASK) || is_place_token(&name.to_ascii_lowercase()) {
+        return false;
+    }
+    let is_variable = !name.contains(|c: char| c.is_ascii_lowercase()) && found["assign"].contains('=');
+    is_variable || value.len() >= TOKEN_BYTES_MIN && is_password(value)
+}
+
+/// What npm's own names go on with: it sets variables such as `npm_config_registry` and `npm_execpath`.
+const NPM_NAMES: &[&str] = &[
+    "audit",
+    "bin",
+    "cache",
+    "ci",
+    "command",
+    "config",
+    "debug",
+    "execpath",
+    "install",
+    "lifecycle",
+    "modules",
+    "node",
+    "package",
+    "path",
+    "prefix",
+    "registry",
+    "root",
+    "run",
+    "script",
+    "scripts",
+    "token",
+    "user",
+    "version",
+];
+
+/// Whether what follows `npm_` is a token, whatever its length, and no name: names are words in lower case, joined by
+/// underscores.
 fn is_npm_token(rest: &str) -> bool {
-    let is_word = rest.contains('_') || rest.bytes().all(|byte| byte.is_ascii_lowercase());
-    !is_word || rest.len() >= 20 && !rest.contains('_')
+    let is_lower = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_name = rest.contains('_') || NPM_NAMES.contains(&rest);
+    !rest.starts_with("config_") && !rest.starts_with("package_") && !(is_lower && is_name)
 }
 
 pub fn patterns() -> Vec<Pattern> {
@@ -131,20 +272,31 @@ pub fn patterns() -> Vec<Pattern> {
         ),
         (r#"(?i)([a-z][a-z0-9+.\-]*://)[^\s/@:"'\\]*:[^\s/"'\\]+@"#, "$1[redacted]@"),
         (r#"(?i)(https?://)[^\s/@:"'\\]{16,}@"#, "$1[redacted]@"),
+        (r"(?i)\b((?:HEADERS): *)(?:(?:bearer|basic|token|digest) +)?[^\s\x22',]{8,}", "$1[redacted]"),
+        // A header's name and value as two strings of a list.
+        (r#"(?i)\b((?:HEADERS)\\*["']\s*,\s*\\*["'])[^"'\\]{8,}"#, "$1[redacted]"),
+        (r#"(?i)\b((?:set-)?cookie2?\\*["']\s*[,:]\s*\\*["'])[^"'=\\]+=[^"'\\]*"#, "$1[redacted]"),
         (
-            r"(?i)\b(x-api-key|x-auth-token|private-token|authorization)(: *)(?:(?:bearer|basic|token|digest) +)?[^\s\x22',]{8,}",
-            "$1$2[redacted]",
-        ),
-        (
-            r#"(?i)((?:NAMES|authorization)(?:\\?["'])?\s*[:=]\s*)(?:\\?"(?:[^"\\]|\\[^"])*(?:\\?"|\z)|'[^']*(?:'|\z))"#,
+            // A quoted value ends at the next quote that is escaped as the first one is.
+            r#"(?i)((?:NAMES|authorization)(?:\\*["'])?\s*ASSIGNS\s*)(?:"(?:[^"\\]|\\.)*(?:"|\z)|\\+"(?:[^"\\]|\\[^"\\])*(?:\\*"|\z)|'[^']*(?:'|\z))"#,
             r#"$1"[redacted]""#,
         ),
-        (r#"(?i)((?:NAMES|[a-z0-9][_-](?:pass|pwd)))=([^\s"'\\&]+)"#, "$1=[redacted]"),
+        (r#"(?i)(NAMES)=((?:[^\s"'\\&]|\\[^nrt"'\\])+)"#, "$1=[redacted]"),
         (r#"(?i)\b((?:set-)?cookie2?\s*:\s*)[^\s=;,"']+=[^\r\n"']*"#, "$1[redacted]"),
     ];
-    let judged: [(_, Judge); 2] = [
-        (r#"(?i)(?:NAMES|[a-z0-9][_-](?:pass|pwd))\s*:\s*(?<value>[^\s"',;{}()\[\]<>]{6,})"#, is_password),
-        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |token| is_npm_token(&token["npm_".len()..])),
+    let judged: [(_, Judge); 5] = [
+        // A password of several words goes on to the end of its line.
+        (
+            r#"(?i)(?:password|passwd|passphrase|PASS)[ \t]*(?::|:?=[ \t]|[ \t]:?=)[ \t]*(?<value>[^\s"',;=~>{}()\[\]<][^\s"',;{}()\[\]<>]*(?<phrase>[ \t]+[^\r\n"]*))"#,
+            is_password_line,
+        ),
+        (r#"(?i)(?:NAMES)\s*:\s*(?<value>[^\s"',;{}()\[\]<>]{6,})"#, is_password_line),
+        (r#"(?i)(?:NAMES)(?:[ \t]+:?=[ \t]*|:?=[ \t]+)(?<value>[^\s"'\\&=~>][^\s"'\\&]*)"#, is_assigned),
+        (
+            r#"(?i)\b(?<name>[a-z0-9_.\-]*token)(?:\\*["'])?\s*(?<assign>ASSIGNS)\s*\\*["']?(?<value>[^\s"'\\&,;(){}<>]{6,})"#,
+            is_assigned_token,
+        ),
+        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |found| is_npm_token(&found["value"]["npm_".len()..])),
     ];
     let plain = plain.into_iter().map(|(pattern, mask)| Pattern::new(pattern, mask));
     plain.chain(judged.into_iter().map(|(pattern, judge)| Pattern::judged(pattern, judge))).collect()
