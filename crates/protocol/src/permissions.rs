@@ -11,7 +11,7 @@ use crate::{
         NAME_BYTES_MAX, PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX, PERMISSION_TITLE_BYTES_MAX,
         PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX,
     },
-    text::turns,
+    text::{is_plain, is_plain_lines},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -125,10 +125,13 @@ impl AskPermission {
             && ask.options.iter().all(|o| !o.option_id.is_empty() && o.option_id.len() <= NAME_BYTES_MAX);
         let words_fit = (1..=PERMISSION_TITLE_BYTES_MAX).contains(&ask.title.len())
             && ask.tool_call_id.as_ref().is_none_or(|id| id.len() <= NAME_BYTES_MAX);
-        // A title that reads in another order than it is written could show a person something else than what will run.
-        let reads_as_written = |text: &str| !text.chars().any(turns);
-        let words_fit =
-            words_fit && reads_as_written(&ask.title) && ask.options.iter().all(|o| reads_as_written(&o.name));
+        // A text that reads in another order than it is written, or that hides a part of itself, could show a person something
+        // else than what will run. An option may be without a name; a command may have several lines.
+        let is_name = |text: &str| text.is_empty() || is_plain(text);
+        let words_fit = words_fit
+            && is_plain(&ask.title)
+            && ask.command.as_deref().is_none_or(is_plain_lines)
+            && ask.options.iter().all(|o| is_name(&o.name));
         (digest_fits && options_fit && words_fit).then_some(ask)
     }
 
@@ -203,19 +206,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_or_option_that_turns_the_reading_direction_counts_as_denied() {
-        let ask = |title: &str, option: &str| {
+    fn a_text_that_turns_the_reading_direction_or_hides_something_counts_as_denied() {
+        let ask_for = |title: &str, command: &str, option: &str| {
             let payload = json!({"permissionId": "prm_00000000000000000000000000000001", "title": title,
-                "command": "rm -rf /", "digest": "0".repeat(64),
+                "command": command, "digest": "0".repeat(64),
                 "options": [{"optionId": "a", "name": option, "kind": "allow_once"}]});
             AskPermission::read(&RawJson::of(&payload))
         };
+        let ask = |title: &str, option: &str| ask_for(title, "rm -rf /", option);
         assert!(matches!(ask("Remove everything", "Allow"), Asked::Well(_)), "{:?}", ask("Remove everything", "Allow"));
         assert!(matches!(ask("حذف كل شيء", "اسمح"), Asked::Well(_)), "text that is read from the right is no trick");
-        for trick in ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'] {
+        let script = "cat <<EOF >a\r\n\tone\n\nEOF\n";
+        assert!(matches!(ask_for("Write a", script, ""), Asked::Well(_)), "a command has lines");
+        assert!(matches!(ask("Read\nall", "Allow"), Asked::Badly(Some(_))), "a title has none");
+        let turns = ['\u{202e}', '\u{202a}', '\u{2066}', '\u{2069}', '\u{200f}', '\u{061c}'];
+        let hides = ['\u{1b}', '\u{85}', '\u{200b}', '\u{2028}', '\u{2029}', '\u{8}', '\r', '\u{feff}', '\u{e0041}'];
+        for trick in turns.into_iter().chain(hides) {
             let text = format!("Read {trick}evil");
             assert!(matches!(ask(&text, "Allow"), Asked::Badly(Some(_))), "{trick:?} in a title");
             assert!(matches!(ask("Read", &text), Asked::Badly(Some(_))), "{trick:?} in an option");
+            assert!(matches!(ask_for("Read", &text, "Allow"), Asked::Badly(Some(_))), "{trick:?} in a command");
         }
     }
 }

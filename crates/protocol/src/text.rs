@@ -12,9 +12,23 @@ pub fn turns(c: char) -> bool {
 /// that turns the direction, joins or has no width, and no character that only some readers know. Joiners and the
 /// sign that makes a picture of a letter may stand where they change what is seen ([`shapes`]).
 pub fn is_plain(text: &str) -> bool {
+    text.chars().any(is_visible) && has_nothing_hidden(text)
+}
+
+/// As [`is_plain`], for text of several lines, such as a script: it may hold line ends and tabs, and may be empty.
+pub fn is_plain_lines(text: &str) -> bool {
+    text.split(['\n', '\t']).map(|part| part.strip_suffix('\r').unwrap_or(part)).all(has_nothing_hidden)
+}
+
+/// The text in one line: line ends and tabs become spaces.
+pub fn one_line(text: &str) -> String {
+    text.split(['\n', '\r', '\t']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn has_nothing_hidden(text: &str) -> bool {
     let shown: Vec<char> = text.chars().collect();
     let is_seen = |at: usize| !is_hidden(shown[at]) || shapes(&shown[..at], shown[at], &shown[at + 1..]);
-    shown.iter().copied().any(is_visible) && (0..shown.len()).all(is_seen)
+    (0..shown.len()).all(is_seen)
 }
 
 /// Whether text is empty or has only spaces, line ends, control characters and characters without a width.

@@ -10,6 +10,7 @@ use ostler_protocol::{
     permissions::{AskPermission, OptionKind, PermissionOption},
     policy::{Approval, ExecutionPolicy, Sandbox},
     rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcId},
+    text::one_line,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -227,7 +228,7 @@ fn permission_request(
     let title = call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or("The agent asks for permission");
     AskPermission {
         permission_id: sink.new_permission_id(),
-        title: clip(title, TITLE_CHARS_MAX),
+        title: clip(&one_line(title), TITLE_CHARS_MAX),
         command: Some(updates::call_action(call, &requested.tool_call.content)).filter(|action| !action.is_empty()),
         tool_call_id,
         options: permission_options(&requested.options),

@@ -9,6 +9,7 @@ use ostler_protocol::{
     permissions::{AskPermission, OptionKind, PermissionOption},
     policy,
     rpc::{RpcError, RpcId},
+    text::one_line,
 };
 use serde_json::{Value, json};
 
@@ -138,7 +139,7 @@ fn permission_request(
     let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
     AskPermission {
         permission_id: sink.new_permission_id(),
-        title: clip(&format!("Codex asks to {verb}{directory}{reason}"), TITLE_CHARS_MAX),
+        title: clip(&one_line(&format!("Codex asks to {verb}{directory}{reason}")), TITLE_CHARS_MAX),
         command: requested_action(method, request, changes),
         tool_call_id,
         options: vec![
