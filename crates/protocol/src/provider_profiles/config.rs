@@ -76,11 +76,17 @@ fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
             check_paths("ostler.keep", keep.iter().map(String::as_str))?;
             Ok(AgentConfig::Acp { command: checked_command(command)?, keep })
         }
+        ("acp", _, _, Some(_)) => {
+            Err(refused("for acp the table [ostler] takes no base_url or model: those are model's"))
+        }
         ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files and keep")),
         ("model", Some(base_url), Some(model), None) if files.is_empty() && keep.is_empty() => {
             check_url(&base_url)?;
             crate::ids::name("ostler.model", &model)?;
             Ok(AgentConfig::Model { base_url, model })
+        }
+        ("model", Some(_), Some(_), _) => {
+            Err(refused("for model the table [ostler] takes no command, files or keep: those are acp's"))
         }
         ("model", ..) => Err(refused("for model the table [ostler] needs base_url and model")),
         _ => Err(refused("ostler.agent must be codex, acp or model")),
@@ -97,6 +103,9 @@ fn checked_command(command: Vec<String>) -> Result<Vec<String>, Failure> {
 }
 
 fn check_url(text: &str) -> Result<(), Failure> {
+    if text.contains('#') {
+        return Err(refused("ostler.base_url must not have a fragment (what begins with #): it is never sent"));
+    }
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let authority = host.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default()).unwrap_or_default();
     let graphic = text.bytes().all(|b| b.is_ascii_graphic());
@@ -170,6 +179,17 @@ mod tests {
         let acp = ProfileConfig::read(acp).unwrap();
         assert_eq!(acp.agent, AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()], keep: vec![] });
         assert_eq!(acp.files[".q/s.json"], r#"{"k":"${K}"}"#);
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_that_does_not_fit() {
+        let model = "[ostler]\nagent = \"model\"\nmodel = \"m\"\nbase_url = \"https://api.example.com";
+        let message = |text: &str| ProfileConfig::read(text).expect_err(text).message;
+        assert!(message(&format!("{model}#@evil\"")).contains("fragment"));
+        let stray = message(&format!("{model}\"\ncommand = [\"sh\"]"));
+        assert!(stray.contains("takes no command"), "{stray}");
+        let stray = message("[ostler]\nagent = \"acp\"\ncommand = [\"sh\"]\nmodel = \"m\"");
+        assert!(stray.contains("takes no base_url or model"), "{stray}");
     }
 
     #[test]

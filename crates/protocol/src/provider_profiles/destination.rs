@@ -28,6 +28,45 @@ const HARMLESS: [&str; 14] = [
     "hide_agent_reasoning",
     "show_raw_agent_reasoning",
 ];
+/// Other settings of Codex, so that a refusal can name them.
+const CODEX_SETTINGS: [&str; 36] = [
+    "agents",
+    "approval_policy",
+    "apps",
+    "chatgpt_base_url",
+    "cli_auth_credentials_store",
+    "compact_prompt",
+    "default_permissions",
+    "developer_instructions",
+    "experimental_compact_prompt_file",
+    "experimental_instructions_file",
+    "features",
+    "file_opener",
+    "history",
+    "hooks",
+    "instructions",
+    "log_dir",
+    "mcp_oauth_credentials_store",
+    "mcp_servers",
+    "model_catalog_json",
+    "model_instructions_file",
+    "model_provider",
+    "notify",
+    "openai_base_url",
+    "otel",
+    "permissions",
+    "plugins",
+    "profile",
+    "profiles",
+    "project_doc_fallback_filenames",
+    "projects",
+    "sandbox_mode",
+    "sandbox_workspace_write",
+    "shell_environment_policy",
+    "skills",
+    "tools",
+    "web_search",
+];
 const PROVIDERS: &str = "model_providers";
 /// Settings of one of Codex's model providers that only say how patiently it is called.
 const PROVIDER_HARMLESS: [&str; 4] =
@@ -137,9 +176,8 @@ fn check_provider(provider: &Value) -> Result<(), Failure> {
 
 /// A key of the config may be a mistyped secret, so only names of Codex's own are repeated.
 fn known_name(key: &str) -> &str {
-    let known =
-        ["notify", "mcp_servers", "shell_environment_policy", "profiles", "profile", "features", "hooks", "otel"];
-    known.into_iter().find(|name| *name == key).unwrap_or("a setting of config.toml")
+    let known = CODEX_SETTINGS.iter().chain(&HARMLESS);
+    known.into_iter().find(|name| **name == key).unwrap_or(&"a setting of config.toml")
 }
 
 fn commands_denied(what: &str) -> Failure {
@@ -241,6 +279,10 @@ mod tests {
         ] {
             let failure = read(bad).check_no_command().expect_err(bad);
             assert_eq!(failure.rule_name(), Some("profile-command"), "{bad}");
+        }
+        for named in ["model_instructions_file", "sandbox_mode", "chatgpt_base_url", "approval_policy"] {
+            let failure = read(&format!("{named} = \"x\"")).check_no_command().unwrap_err();
+            assert!(failure.message.starts_with(&format!("{named} could run")), "{failure:?}");
         }
         let mistyped = read("sk-pl4nted = 1").check_no_command().unwrap_err();
         assert!(!format!("{mistyped:?}").contains("pl4nted"));
