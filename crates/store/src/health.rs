@@ -213,6 +213,40 @@ impl WriteHealth {
     }
 }
 
+/// A fault that lasts is logged at its first failed flush, and then once in this time.
+const FAULT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Logs the failures of a lane's flushes. A full disk fails each of them, and must not fill the log's disk as well.
+#[derive(Default)]
+pub(crate) struct FlushLog {
+    logged_at: Option<Instant>,
+    unlogged: u64,
+}
+
+impl FlushLog {
+    /// Logs why a flush of so many requests failed, unless that is a fault of the whole store and one was logged just before.
+    pub fn failed(&mut self, error: &StoreError, requests: usize) {
+        let is_fault = StoreFault::of(error).is_some();
+        if is_fault && self.logged_at.is_some_and(|at| at.elapsed() < FAULT_LOG_INTERVAL) {
+            self.unlogged += 1;
+            return;
+        }
+        let unlogged = std::mem::take(&mut self.unlogged);
+        tracing::error!(%error, requests, unlogged, "a flush failed; its requests were refused");
+        if is_fault {
+            self.logged_at = Some(Instant::now());
+        }
+    }
+
+    /// Notes that a flush succeeded.
+    pub fn succeeded(&mut self) {
+        if self.unlogged > 0 {
+            let unlogged = std::mem::take(&mut self.unlogged);
+            tracing::info!(unlogged, "flushes succeed again");
+        }
+    }
+}
+
 /// Writes a row that no client reads, to find out whether the store takes writes.
 pub async fn probe(db: &Db, now: Timestamp) -> Result<(), StoreError> {
     let health = db.write_health();
@@ -260,6 +294,25 @@ mod tests {
         assert!(health.lacks_room() && health.fault() == Some(StoreFault::Starting));
         health.wrote();
         assert!(!health.lacks_room() && health.fault().is_none());
+    }
+
+    #[test]
+    fn a_fault_that_lasts_is_logged_once_in_a_while() {
+        let mut log = FlushLog::default();
+        let full = StoreError::Fault(StoreFault::DiskFull);
+        for _ in 0..1_000 {
+            log.failed(&full, 1);
+        }
+        assert_eq!(log.unlogged, 999);
+        log.logged_at = Instant::now().checked_sub(FAULT_LOG_INTERVAL);
+        log.failed(&full, 1);
+        assert_eq!(log.unlogged, 0, "it was logged with their number");
+        log.failed(&full, 1);
+        log.failed(&StoreError::corrupt("one row"), 1);
+        assert_eq!(log.unlogged, 0, "what is no fault of the store is always logged");
+        log.failed(&full, 1);
+        log.succeeded();
+        assert_eq!(log.unlogged, 0);
     }
 
     #[test]

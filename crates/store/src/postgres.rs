@@ -25,7 +25,7 @@ pub use posts::{PostLane, trim_queue};
 
 use crate::{
     db::{Durability, StoreError},
-    health::{StoreFault, WriteHealth},
+    health::{FlushLog, StoreFault, WriteHealth},
     lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, Warm},
     migrate,
 };
@@ -74,6 +74,7 @@ pub struct Lane {
     /// Write statements by the set of tables they touch.
     statements: HashMap<u32, String>,
     warm: Warm,
+    flush_log: FlushLog,
 }
 
 /// How a flush makes sure that what it decided on still holds when it writes.
@@ -98,7 +99,14 @@ impl Lane {
         let options = lane_options(connections);
         let connection = Some(Kept::new(connect(&options).await?));
         let health = connections.health.clone();
-        Ok(Self { options, health, connection, statements: HashMap::new(), warm: Warm::default() })
+        Ok(Self {
+            options,
+            health,
+            connection,
+            statements: HashMap::new(),
+            warm: Warm::default(),
+            flush_log: FlushLog::default(),
+        })
     }
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
@@ -121,6 +129,7 @@ impl Lane {
         let now = host.now();
         let error = match self.flush_once(&requests, now).await {
             Ok((replies, desks)) => {
+                self.flush_log.succeeded();
                 host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
                 return;
@@ -142,7 +151,7 @@ impl Lane {
             }
             return;
         }
-        tracing::error!(%error, requests = requests.len(), "a flush failed; nothing of it was answered");
+        self.flush_log.failed(&error, requests.len());
         let taken = error.is_unique_violation();
         for answer in answers {
             let error = if taken { LaneError::Taken } else { LaneError::Store(error.shared()) };

@@ -28,7 +28,7 @@ use writes::{Plain, Write, answer_all, is_lost, run_writes};
 
 use crate::{
     db::{Durability, Sql, Statement, StoreError, Synchronous},
-    health::WriteHealth,
+    health::{FlushLog, WriteHealth},
     lane::{
         self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
         Warm,
@@ -73,8 +73,14 @@ impl Sqlite {
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let health = Arc::<WriteHealth>::default();
-        let lane =
-            Lane { connection: writer, host: host.clone(), health: health.clone(), warm: Warm::default(), _lock: lock };
+        let lane = Lane {
+            connection: writer,
+            host: host.clone(),
+            health: health.clone(),
+            warm: Warm::default(),
+            flush_log: FlushLog::default(),
+            _lock: lock,
+        };
         let writer = thread::Builder::new().name("sqlite-lane".into()).spawn(move || lane.run(inbox))?;
         let (reads, inbox) = mpsc::channel(READS_WAITING_MAX);
         let inbox = Arc::new(Mutex::new(inbox));
@@ -182,7 +188,10 @@ fn each(connection: &Connection, statements: &[Statement]) -> Result<bool, Store
 /// One process by contract: SQLite's own locks would let a second server in and then fail at random.
 fn lock(file: &Path) -> Result<File, StoreError> {
     let path = file.with_extension("lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&path)?;
+    let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| {
+        let what = "the lock that keeps a second process out of the store";
+        std::io::Error::new(error.kind(), format!("cannot write {}, {what}: {error}", path.display()))
+    })?;
     lock.try_lock().map_err(|_| {
         StoreError::Locked(format!(
             "another process has {} open; SQLite serves one process, use Postgres for several",
@@ -302,6 +311,7 @@ struct Lane {
     health: Arc<WriteHealth>,
     /// This thread is the only writer of these rows.
     warm: Warm,
+    flush_log: FlushLog,
     /// Held for as long as anything can be written.
     _lock: File,
 }
@@ -342,6 +352,7 @@ impl Lane {
         self.health.record_flush(&outcome);
         match outcome {
             Ok((replies, desks)) => {
+                self.flush_log.succeeded();
                 host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
@@ -351,7 +362,7 @@ impl Lane {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, requests = requests.len(), "a flush failed; nothing of it was written");
+                self.flush_log.failed(&error, requests.len());
                 let taken = error.is_unique_violation();
                 for answer in answers {
                     let error = if taken { LaneError::Taken } else { LaneError::Store(error.shared()) };

@@ -78,3 +78,10 @@ fn nobody_else_can_read_the_store() {
         assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
     }
 }
+
+#[test]
+fn a_lock_that_cannot_be_written_is_named() {
+    // Nothing can be created there, not even by root.
+    let error = lock(Path::new("/proc/ostler.db")).unwrap_err().to_string();
+    assert!(error.contains("cannot write /proc/ostler.lock") && error.contains("second process"), "{error}");
+}
