@@ -63,6 +63,13 @@ fn general(failure: &Failure) -> &'static str {
         Some("store") if failure.kind == FailureKind::StateConflict => {
             return "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`";
         }
+        Some("store-absent") => {
+            return "name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`";
+        }
+        Some("store-disk-full") => return "free space on the disk of the store, then try again",
+        Some("store") => {
+            return "look at the file or the database that is named above; `verify` and `serve` must be able to write beside it";
+        }
         Some("listen") if failure.kind == FailureKind::SchemaInvalid => {
             return "give an address and a port, such as `--listen 127.0.0.1:4747`";
         }
@@ -212,6 +219,19 @@ mod tests {
     fn a_hint_of_its_own_wins() {
         let text = render(&usage("no prompt was given", "say what the agent should do"), Paint::PLAIN);
         assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: say what the agent should do\n");
+    }
+
+    #[test]
+    fn hints_about_a_store_that_cannot_be_opened_fit_without_a_server() {
+        for (kind, rule, named) in [
+            (FailureKind::NotFound, "store-absent", "--data-dir"),
+            (FailureKind::InfraFailed, "store-disk-full", "free space"),
+            (FailureKind::InfraFailed, "store", "write beside it"),
+            (FailureKind::StateConflict, "store", "stop the other process"),
+        ] {
+            let hint = hint_of(&Failure::rule(kind, rule, "it went wrong"));
+            assert!(hint.contains(named) && !hint.contains("doctor"), "{rule}: {hint}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use axum::Router;
 use ostler_protocol::{Failure, FailureKind, Timestamp, redaction::Redactor};
-use ostler_store::{Db, StoreError, lane::Lanes};
+use ostler_store::{Db, StoreConfig, StoreError, StoreFault, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
@@ -57,7 +57,8 @@ impl Server {
         directories::make(&data_dir).map_err(|failure| not_started("data-dir", failure.cause.unwrap_or_default()))?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
-        let db = Db::open(&config.store()?, clock.now()).await.map_err(not_opened)?;
+        let store = config.store()?;
+        let db = Db::open(&store, clock.now()).await.map_err(|error| not_opened(error, &store))?;
         worker::clock::anchor(&db, &*clock).await?;
         check_durability(&db, &config).await?;
         let secrets = SecretStore::open(&config)?;
@@ -249,13 +250,34 @@ pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure
     Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
 }
 
-/// A store that another process holds is no failure of ours: it is in use.
-pub fn not_opened(error: StoreError) -> Failure {
+/// With less room than this, SQLite cannot even open its files.
+const OPEN_BYTES_MIN: u64 = 256 * 1024;
+
+/// A store that another process holds is no failure of ours: it is in use. A full disk is named, because SQLite only reports
+/// that some operation failed.
+pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
+    if let StoreConfig::Sqlite { file, .. } = store {
+        let is_full = match StoreFault::of(&error) {
+            Some(StoreFault::DiskFull) => true,
+            Some(StoreFault::DiskFailed) => free_bytes(file).is_some_and(|free| free < OPEN_BYTES_MIN),
+            _ => false,
+        };
+        if is_full {
+            let message = format!("cannot open the store at {}: the disk is full ({error})", file.display());
+            return not_started("store-disk-full", message);
+        }
+    }
     let kind = match error {
         StoreError::Locked(_) => FailureKind::StateConflict,
         _ => FailureKind::InfraFailed,
     };
     Failure { kind, ..not_started("store", error) }
+}
+
+/// The room on the disk that the file is on.
+fn free_bytes(file: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(file.parent()?).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 /// So is a port; and an address may make no sense at all.
@@ -271,6 +293,20 @@ fn not_bound(listen: &str, error: &std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_named_when_the_store_cannot_be_opened() {
+        let store = StoreConfig::Sqlite { file: "/nowhere/ostler.db".into(), synchronous: Default::default() };
+        let full = || StoreError::Io(ErrorKind::StorageFull.into());
+        let failure = not_opened(full(), &store);
+        assert_eq!(failure.rule_name(), Some("store-disk-full"));
+        assert!(failure.message.contains("/nowhere/ostler.db: the disk is full"), "{failure:?}");
+        // Postgres says itself what it lacks.
+        let postgres = StoreConfig::Postgres { url: String::new() };
+        assert_eq!(not_opened(full(), &postgres).rule_name(), Some("store"));
+        let broken = StoreError::Io(ErrorKind::PermissionDenied.into());
+        assert_eq!(not_opened(broken, &store).rule_name(), Some("store"));
+    }
 
     #[test]
     fn a_password_is_known_as_it_is_written_and_as_it_reads() {

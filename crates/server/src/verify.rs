@@ -50,7 +50,7 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
         let message = format!("there is no store at {}", file.display());
         return Err(Failure::rule(FailureKind::NotFound, "store-absent", message));
     }
-    let db = Db::open(&store, SystemClock.now()).await.map_err(not_opened)?;
+    let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_opened(error, &store))?;
     let report = walk(&db, session).await;
     db.close().await;
     report
