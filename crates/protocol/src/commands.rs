@@ -7,6 +7,7 @@ use crate::{
     Failure, RawJson, Timestamp, budgets,
     fold::CommandFold,
     ids::{AttemptId, CommandId, RunId, SessionId},
+    json::canonical_hash,
     limits::{COMMAND_PAYLOAD_BYTES_MAX, PROMPT_BYTES_MAX},
     permissions::PermissionRequest,
     runs::{Run, RunStatus, Terminal, TerminalStatus},
@@ -141,6 +142,16 @@ pub struct Command {
 }
 
 impl Command {
+    /// The digest of what never changes about a command, recorded in its first event. Its number, run and target follow from
+    /// the events before it.
+    pub fn record_digest(&self) -> String {
+        canonical_hash(&serde_json::json!({
+            "commandId": self.command_id, "type": self.command_type, "payload": self.payload.as_str(),
+            "payloadHash": self.payload_hash, "idempotencyKey": self.idempotency_key,
+            "createdAtUs": self.created_at.as_microsecond(),
+        }))
+    }
+
     pub fn is_unfinished(&self) -> bool {
         !self.state.is_terminal()
     }

@@ -7,7 +7,7 @@ use crate::{
     Failure, Timestamp,
     chain::Hash,
     ids::{CommandId, RunId, SessionId},
-    json::hex,
+    json::{canonical_hash, hex},
     limits::SESSION_TITLE_BYTES_MAX,
     liveness::{Liveness, Supervisor},
     results::ChainHead,
@@ -79,6 +79,15 @@ pub struct Session {
 }
 
 impl Session {
+    /// The digest of what never changes about a session, recorded in its first event.
+    pub fn record_digest(&self) -> String {
+        canonical_hash(&serde_json::json!({
+            "session": self.session.to_string(), "tenantId": self.tenant_id, "externalId": self.external_id,
+            "owner": self.owner, "idempotencyKey": self.idempotency_key, "requestHash": self.request_hash,
+            "createdAtUs": self.created_at.as_microsecond(),
+        }))
+    }
+
     pub fn new(
         session: SessionId,
         tenant_id: String,

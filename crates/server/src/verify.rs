@@ -1,7 +1,7 @@
 //! Verifying the store offline: every session's chain is walked from its beginning, and its end compared with the head
 //! that is stored apart. The first event that does not fit is named, and so is every event that belongs to no session. Then
-//! the rows that are served beside the events (the session, its runs, commands and leases) are compared with what the events
-//! say, and every column that differs is named. Payloads may be missing only where the log itself ends with the erasure of
+//! the rows that are served beside the events (the session, its runs, commands, leases and permission
+//! requests) are compared with what the events say, and every column that differs is named. Payloads may be missing only where the log itself ends with the erasure of
 //! its session.
 
 use ostler_protocol::{
@@ -9,7 +9,7 @@ use ostler_protocol::{
     chain::{self, Hash},
     events::Event,
     ids::SessionId,
-    kernel::{Replay, Rows},
+    kernel::{Replay, Rows, RowsBeside},
     runs::Run,
     sessions::Session,
 };
@@ -168,17 +168,24 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
 async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<String>, Failure> {
     let read = async {
         let (mut runs, mut commands, mut leases) = (vec![], vec![], vec![]);
+        let (mut permissions, mut jobs, mut reply_seqs) = (vec![], vec![], vec![]);
         for run_id in replay.run_ids() {
             runs.extend(store::runs::get(db, run_id).await?);
             commands.extend(store::commands::list_by_run(db, run_id).await?);
             leases.extend(store::leases::get(db, run_id).await?);
+            permissions.extend(store::permissions::list_by_run(db, run_id).await?);
+            jobs.extend(store::runner_jobs::list_by_run(db, run_id).await?);
+            reply_seqs.extend(store::commands::list_reply_seqs(db, run_id).await?);
         }
-        Ok::<_, store::StoreError>((runs, commands, leases))
+        let rows = Rows { session, runs: &runs, commands: &commands, leases: &leases };
+        let mut differences = replay.differences(&rows);
+        let (runs, commands, permissions) = (&runs, &commands, &permissions);
+        let beside = RowsBeside { session, runs, commands, permissions, jobs: &jobs, reply_seqs: &reply_seqs };
+        differences.extend(replay.differences_beside(&beside));
+        Ok::<_, store::StoreError>(differences)
     };
     match read.await {
-        Ok((runs, commands, leases)) => {
-            Ok(replay.differences(&Rows { session, runs: &runs, commands: &commands, leases: &leases }))
-        }
+        Ok(differences) => Ok(differences),
         Err(error) if error.is_corrupt() => Ok(vec![format!("a row does not read back: {error}")]),
         Err(error) => Err(store_failure(error)),
     }

@@ -33,7 +33,7 @@ struct Left {
 }
 
 /// The rows that are served beside the events.
-const SERVED: [&str; 4] = ["sessions", "runs", "commands", "leases"];
+const SERVED: [&str; 6] = ["sessions", "runs", "commands", "leases", "permissions", "runner_jobs"];
 
 enum Connected {
     Sqlite(rusqlite::Connection),
@@ -158,6 +158,17 @@ async fn play(caller: &Caller, clock: &TestClock) {
             json!({"type": "custom", "payload": {"name": "n", "value": number}}),
         ]);
         runner.try_append(None, says).await.with_status(200);
+    }
+    for (number, option) in [(1, "yes"), (2, "no")] {
+        let permission_id = format!("prm_{number:032}");
+        let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
+            {"optionId": "no", "name": "No", "kind": "reject_once"}]);
+        let asks = json!({"permissionId": permission_id, "title": "Remove it?", "command": "rm it",
+            "options": options, "digest": "ab".repeat(32)});
+        let asks = json!([{"type": "permission_request", "commandId": command_id, "payload": asks}]);
+        runner.try_append(None, asks).await.with_status(200);
+        let path = format!("/api/v1/runs/{run_id}/permissions/{permission_id}/answer");
+        caller.post(&path, &json!({"optionId": option, "digest": "ab".repeat(32)})).await.with_status(200);
     }
     runner.end(&command_id, "completed").await;
     runner.release().await;
@@ -341,7 +352,7 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
     let (id, time) = ("00000000000000000000000000000007", "1000000");
     let end = r#"'{"status":"failed","failureKind":"infra-failed","message":null,"source":"runner","seq":5,"at":"2026-01-01T00:00:00Z"}'"#;
     let (other_run, other_command) = (format!("'run_{id}'"), format!("'cmd_{id}'"));
-    let attempt = format!("'att_{id}'");
+    let (attempt, job) = (format!("'att_{id}'"), format!("'job_{id}'"));
     let fold = "REPLACE(fold, '\"events\":', '\"events\":9')";
     let created = "what it was created with";
     let changes = [
@@ -370,6 +381,29 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
         ("commands", "type", "'steer'", "type"),
         ("commands", "cancel_requested_at", time, "cancel_requested_at"),
         ("commands", "cancel_reason", "'because'", "cancel_reason"),
+        ("commands", "payload", r#"'{"prompt":"mallory"}'"#, created),
+        ("commands", "payload_hash", "'mallory'", created),
+        ("commands", "idempotency_key", "'mallory'", created),
+        ("commands", "created_at", "created_at + 1", created),
+        ("commands", "rolled_back_at", time, "rolled_back_at"),
+        ("commands", "target_command_id", &other_command, "target_command_id"),
+        ("commands", "attempt_id", &attempt, "attempt_id"),
+        ("commands", "reply_session_seq", "1", "reply_session_seq"),
+        ("commands", "reply_session_seq", "NULL", "reply_session_seq"),
+        ("permissions", "title", "'mallory'", "title"),
+        ("permissions", "command", "'mallory'", "command"),
+        ("permissions", "tool_call_id", "'mallory'", "tool_call_id"),
+        ("permissions", "options", "'[]'", "options"),
+        ("permissions", "digest", "'mallory'", "digest"),
+        ("permissions", "deadline", "deadline + 1", "deadline"),
+        ("permissions", "status", "'cancelled'", "status"),
+        ("permissions", "status", "'pending'", "status"),
+        ("permissions", "option_id", "'mallory'", "option_id"),
+        ("permissions", "resolved_by", "'mallory'", "resolved_by"),
+        ("permissions", "resolved_at", "resolved_at + 1", "resolved_at"),
+        ("permissions", "created_at", "created_at + 1", "created_at"),
+        ("runs", "open_permissions", "1", "open_permissions"),
+        ("runs", "standing_job_id", &job, "its absence"),
         ("leases", "runner_id", "'mallory'", "runner_id"),
         ("leases", "epoch", "9", "epoch"),
         ("leases", "attempt_id", &attempt, "attempt_id"),
@@ -377,6 +411,8 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
         ("leases", "ended", "0", "ended"),
         ("leases", "expired", "1", "expired"),
         ("leases", "waiters", "'[\"mallory\"]'", "waiters"),
+        ("sessions", "tenant_id", "'mallory'", created),
+        ("sessions", "owner", "'mallory'", created),
         ("sessions", "title", "'mallory'", "title"),
         ("sessions", "closed_at", time, "closed_at"),
         ("sessions", "thread_id", "'mallory'", "thread_id"),
@@ -401,7 +437,7 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
 #[both_engines]
 async fn a_row_that_was_added_or_removed_is_found_and_named(engine: Engine) {
     let mut left = Left::behind(engine).await;
-    for table in ["runs", "commands", "leases"] {
+    for table in ["runs", "commands", "leases", "permissions"] {
         left.named(&format!("DELETE FROM {table}"), "its absence").await;
     }
     let columns = |table: &str| match table {

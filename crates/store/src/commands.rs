@@ -115,6 +115,12 @@ pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreEr
     db.select::<Command>("WHERE t.run_id = $1 ORDER BY t.seq", vec![text(run_id)]).await
 }
 
+/// The column of every command of a run that only searches read: the session's number of its reply.
+pub async fn list_reply_seqs(db: &Db, run_id: RunId) -> Result<Vec<(CommandId, Option<i64>)>, StoreError> {
+    let sql = "SELECT command_id, reply_session_seq FROM commands WHERE run_id = $1";
+    db.read(sql, vec![text(run_id)], |row| Ok((row.id()?, row.opt_int()?))).await
+}
+
 /// The run's first command.
 pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreError> {
     Ok(db.select::<Command>("WHERE t.run_id = $1 AND t.seq = 1", vec![text(run_id)]).await?.pop())

@@ -98,6 +98,11 @@ pub async fn list(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, Stor
     db.select(rest, vec![text(run_id), limit]).await
 }
 
+/// Every request of the run.
+pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
+    db.select("WHERE t.run_id = $1 ORDER BY t.permission_id", vec![text(run_id)]).await
+}
+
 /// The run's open requests, oldest first; never more than may be open at once.
 pub async fn list_open(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
     db.select("WHERE t.run_id = $1 AND t.status = 'pending' ORDER BY t.created_at", vec![text(run_id)]).await

@@ -117,6 +117,11 @@ pub async fn get(db: &Db, job_id: RunnerJobId) -> Result<Option<RunnerJob>, Stor
     Ok(db.select::<RunnerJob>("WHERE t.runner_job_id = $1", vec![text(job_id)]).await?.pop())
 }
 
+/// Every job of the run.
+pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<RunnerJob>, StoreError> {
+    db.select("WHERE t.run_id = $1 ORDER BY t.runner_job_id", vec![text(run_id)]).await
+}
+
 pub async fn find_by_token_hash(db: &Db, token_hash: &str) -> Result<Option<RunnerJob>, StoreError> {
     Ok(db.select::<RunnerJob>("WHERE t.token_hash = $1", vec![token_hash.into()]).await?.pop())
 }

@@ -25,7 +25,7 @@ pub use command::CreateCommandOp;
 pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use permission::AnswerPermissionOp;
-pub use replay::{Replay, Rows};
+pub use replay::{Replay, Rows, RowsBeside};
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
 pub use sweep::SweepOp;

@@ -2,8 +2,10 @@
 //! so this is how a changed row is found. Columns that no event determines (heartbeats, deadlines) are checked against each
 //! other where a rule binds them, and left alone otherwise.
 
+mod beside;
 mod compare;
 
+pub use beside::RowsBeside;
 pub use compare::Rows;
 
 use std::collections::BTreeMap;
@@ -37,6 +39,7 @@ pub struct Replay {
     ended_at: Option<Timestamp>,
     last_run: Option<RunId>,
     last_command: Option<CommandId>,
+    beside: beside::Beside,
     /// When the session was erased, by the event that says so. Its digest is enough to know it.
     erased_at: Option<Timestamp>,
     /// A payload is missing, so whatever payloads determine is unknown.
@@ -111,6 +114,7 @@ struct Fields {
 impl Replay {
     /// Takes the session's next event.
     pub fn apply(&mut self, event: &Event) {
+        self.beside.apply(event);
         let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
         let fields = raw.and_then(|raw| raw.view::<Fields>()).unwrap_or_default();
         match event.payload {

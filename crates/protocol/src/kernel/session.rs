@@ -47,9 +47,10 @@ pub enum SessionChange {
 
 /// Its row is on the desk already: the operation brought it.
 pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
+    let digest = desk.session.record_digest();
     let Session { title, backend_profile, storage, .. } = &*desk.session;
     let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile,
-        "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by});
+        "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
     state(desk, &fact, now)
 }
 

@@ -84,16 +84,6 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
         Some(Said { message_id: format!("msg_{}", app.ids.body().simple()), content })
     };
-    let message = match said.or_else(prompted) {
-        Some(Said { message_id, content }) => {
-            let content = json!({"messageId": message_id, "commandType": asked.command_type, "content": content});
-            NewEvent::written(EventType::UserMessage, Some(command_id), &content)
-        }
-        None => {
-            let fact = json!({"action": format!("command.{}", asked.command_type.as_str())});
-            NewEvent::written(EventType::Audit, Some(command_id), &fact)
-        }
-    };
     let now = app.now();
     let command = Command {
         command_id,
@@ -101,7 +91,7 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         session: run.session,
         seq: 0,
         command_type: asked.command_type,
-        payload,
+        payload: payload.clone(),
         payload_hash,
         idempotency_key: asked.idempotency_key,
         state: CommandState::Pending,
@@ -116,6 +106,19 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         fold: CommandFold::default(),
         created_at: now,
         updated_at: now,
+    };
+    let record_digest = command.record_digest();
+    let message = match said.or_else(prompted) {
+        Some(Said { message_id, content }) => {
+            let content = json!({"messageId": message_id, "commandType": asked.command_type, "content": content,
+                "recordDigest": record_digest});
+            NewEvent::written(EventType::UserMessage, Some(command_id), &content)
+        }
+        None => {
+            let fact =
+                json!({"action": format!("command.{}", asked.command_type.as_str()), "recordDigest": record_digest});
+            NewEvent::written(EventType::Audit, Some(command_id), &fact)
+        }
     };
     Ok(CreateCommandOp { command, message, storage_missing: session_storage::is_absent(app, run.session)? })
 }

@@ -180,7 +180,7 @@ pub fn create_op(
     let audit = json!({
         "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
         "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
-        "recordDigest": run.record_digest(),
+        "recordDigest": run.record_digest(), "sessionDigest": is_new.then(|| session.record_digest()),
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
     if audit.size() > EVENT_BYTES_MAX {

@@ -14,7 +14,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db, StoreError, commands,
     lane::{Host, LaneError, Lanes},
-    leases, runner_jobs, runs, sessions,
+    leases, permissions, runner_jobs, runs, sessions,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -107,7 +107,21 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
         }
         let row = sessions::get(db, *session).await.unwrap().expect("it has events");
         let rows = kernel::Rows { session: &row, runs: &of_runs, commands: &of_commands, leases: &of_leases };
-        let differences = replay.differences(&rows);
+        let mut differences = replay.differences(&rows);
+        let (mut of_permissions, mut of_jobs, mut reply_seqs) = (vec![], vec![], vec![]);
+        for run_id in replay.run_ids() {
+            of_permissions.extend(permissions::list_by_run(db, run_id).await.unwrap());
+            of_jobs.extend(runner_jobs::list_by_run(db, run_id).await.unwrap());
+            reply_seqs.extend(commands::list_reply_seqs(db, run_id).await.unwrap());
+        }
+        differences.extend(replay.differences_beside(&kernel::RowsBeside {
+            session: &row,
+            runs: &of_runs,
+            commands: &of_commands,
+            permissions: &of_permissions,
+            jobs: &of_jobs,
+            reply_seqs: &reply_seqs,
+        }));
         invariants::ensure(differences.is_empty(), || format!("{session}: {differences:?}"))?;
     }
     Ok(())
