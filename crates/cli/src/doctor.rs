@@ -1,6 +1,9 @@
 //! `ostler doctor`: what is well and what is not between here and an answer, each with what to do about it. It only looks.
 
-use std::path::Path;
+#[cfg(test)]
+mod tests;
+
+use std::{future::Future, path::Path};
 
 use jiff::fmt::rfc2822;
 use ostler_client::Client;
@@ -12,7 +15,7 @@ use ostler_protocol::{
     runs::ListRuns,
 };
 use serde::Serialize;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use crate::{
     connect::{self, Connection, Origin, Settings},
@@ -26,6 +29,8 @@ use crate::{
 /// A clock that is off by this much makes ages and leases hard to read; by that much, tokens end at the wrong time.
 const SKEW_S_WARN: i64 = 5;
 const SKEW_S_FAIL: i64 = 60;
+/// How long a response is waited for. Readiness takes 2 s at most, whatever the store does.
+const RESPONSE_WAIT: Duration = Duration::from_secs(4);
 const DISK_BYTES_WARN: u64 = 1 << 30;
 const DISK_BYTES_FAIL: u64 = 100 << 20;
 
@@ -72,72 +77,117 @@ impl Check {
 }
 
 pub async fn doctor(connection: &Connection, args: &Args) -> Result<u8, Failure> {
-    let checks = examine(connection).await;
-    args.output.many(&checks, || render(&checks, Paint::stdout()));
+    let mut checks = Checks { found: vec![], is_text: args.output.is_text() };
+    examine(connection, &mut checks).await;
+    let checks = checks.found;
+    args.output.many(&checks, || verdict(&checks));
     let failed = checks.iter().any(|check| check.state == State::Fail);
     Ok(if failed { exit_codes::BROKEN } else { exit_codes::OK })
 }
 
-async fn examine(connection: &Connection) -> Vec<Check> {
+/// The checks that are done. For people each one is printed as soon as it is known.
+struct Checks {
+    found: Vec<Check>,
+    is_text: bool,
+}
+
+impl Checks {
+    fn extend(&mut self, checks: impl IntoIterator<Item = Check>) {
+        for check in checks {
+            if self.is_text {
+                output::data(&render(&check, Paint::stdout()));
+            }
+            self.found.push(check);
+        }
+    }
+}
+
+/// Waits a limited time for a response, because a server whose store hangs keeps its callers waiting.
+async fn within<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    match tokio::time::timeout(RESPONSE_WAIT, call).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!("the server did not respond within {} s", RESPONSE_WAIT.as_secs());
+            Err(Failure::new(FailureKind::Overloaded, message))
+        }
+    }
+}
+
+async fn examine(connection: &Connection, checks: &mut Checks) {
     let settings = match connection.settings() {
         Ok(settings) => settings,
-        Err(failure) => return vec![of_failure("settings", &failure)],
+        Err(failure) => return checks.extend([of_failure("settings", &failure)]),
     };
     let from = format!("{} (from {})", line(&settings.server.value, 200), settings.server.origin);
-    let mut checks = vec![Check::ok("settings", from)];
+    checks.extend([Check::ok("settings", from)]);
     let client = match connection.client() {
         Ok(client) => client,
-        Err(failure) => {
-            checks.push(of_failure("token", &failure));
-            return checks;
-        }
+        Err(failure) => return checks.extend([of_failure("token", &failure)]),
     };
-    checks.extend(server(&client, &settings).await);
+    let is_answered = server(&client, &settings, checks).await;
     if connect::is_loopback(&settings.server.value) {
         checks.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
     } else {
         let elsewhere = "the server is on another machine; run `ostler doctor` there";
-        checks.push(Check::of("machine", State::Skip, elsewhere, ""));
+        checks.extend([Check::of("machine", State::Skip, elsewhere, "")]);
     }
-    if let Ok(known) = client.list_backends().await {
-        let profiles = client.list_provider_profiles(&Default::default()).await;
+    if !is_answered {
+        return;
+    }
+    if let Ok(known) = within(client.list_backends()).await {
+        let profiles = within(client.list_provider_profiles(&Default::default())).await;
         let profiles = profiles.map(|all| all.provider_profiles).unwrap_or_default();
         checks.extend(agents(&known.backends, &profiles));
-        checks.push(codex(&known.codex));
+        checks.extend([codex(&known.codex)]);
         checks.extend(profiles.iter().filter_map(program));
     }
-    checks
 }
 
 /// The server itself, and whether it lets us in. What is open to everybody is asked without a token, so that a bad one is
 /// not taken for a missing server.
-async fn server(client: &Client, settings: &Settings) -> Vec<Check> {
+/// Whether it is of use to ask it for more.
+async fn server(client: &Client, settings: &Settings, checks: &mut Checks) -> bool {
     let began = Instant::now();
     let mut open = client.with_token(None);
-    let mut answer = open.health_and_clock().await;
+    let mut answer = within(open.health_and_clock()).await;
     if answer.as_ref().is_err_and(|failure| failure.kind == FailureKind::Unauthenticated) {
         // It asks for a token everywhere.
         open = client.clone();
-        answer = open.health_and_clock().await;
+        answer = within(open.health_and_clock()).await;
     }
     let (health, date) = match answer {
         Ok((health, date)) if health.service_id == SERVICE_ID => (health, date),
-        Ok((health, _)) => return vec![foreign(&format!("it says it is {:?}", line(&health.service_id, 80)))],
-        Err(failure) if failure.kind == FailureKind::Unauthenticated => {
-            let answers = Check::ok("server", "answers, and asks for a token everywhere");
-            return vec![answers, token(client, settings).await];
+        Ok((health, _)) => {
+            checks.extend([foreign(&format!("it says it is {:?}", line(&health.service_id, 80)))]);
+            return false;
         }
-        Err(failure) => return vec![unwell(&failure)],
+        Err(failure) if failure.kind == FailureKind::Unauthenticated => {
+            checks.extend([Check::ok("server", "answers, and asks for a token everywhere")]);
+            checks.extend([token(client, settings).await]);
+            return true;
+        }
+        Err(failure) => {
+            checks.extend([unwell(&failure)]);
+            return false;
+        }
     };
-    let mut checks = vec![Check::ok("server", format!("answers in {} ms", began.elapsed().as_millis()))];
-    checks.push(version(&health, env!("CARGO_PKG_VERSION")));
-    if let Err(failure) = judge(open.capabilities().await, &[]) {
-        checks.push(of_failure("protocol", &failure));
+    checks.extend([Check::ok("server", format!("answers in {} ms", began.elapsed().as_millis()))]);
+    checks.extend([version(&health, env!("CARGO_PKG_VERSION"))]);
+    if let Err(failure) = judge(within(open.capabilities()).await, &[]) {
+        checks.extend([of_failure("protocol", &failure)]);
     }
-    checks.push(clock(date.as_deref(), now()));
-    checks.push(token(client, settings).await);
-    checks.extend(store(open.readiness().await));
-    checks
+    checks.extend([clock(date.as_deref(), now())]);
+    let readiness = within(open.readiness()).await;
+    // Without its store the server can tell no token from another, and would be asked in vain.
+    let is_reachable = readiness.as_ref().is_ok_and(|readiness| readiness.store.reachable);
+    checks.extend([if is_reachable { token(client, settings).await } else { unknown("token") }]);
+    checks.extend(store(readiness));
+    is_reachable
+}
+
+/// What only the store could tell.
+fn unknown(name: &'static str) -> Check {
+    Check::of(name, State::Skip, "unknown: the server's store does not answer", "")
 }
 
 fn unwell(failure: &Failure) -> Check {
@@ -194,7 +244,7 @@ fn clock(date: Option<&str>, now: Timestamp) -> Check {
 
 async fn token(client: &Client, settings: &Settings) -> Check {
     let from = settings.token.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
-    match client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() }).await {
+    match within(client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() })).await {
         Ok(_) => Check::ok("token", format!("accepted ({from})")),
         Err(failure) if failure.kind == FailureKind::Forbidden => {
             Check::of("token", State::Warn, format!("may not list runs ({from})"), errors::hint(failure.kind))
@@ -241,15 +291,19 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
     let durable = if readiness.durability.durable { State::Ok } else { State::Fail };
     let weak = line(&readiness.durability.weak_settings.join(", "), 300);
     let durability = if readiness.durability.durable { "an answer survives a power cut".into() } else { weak };
+    let migrations = Check::of(
+        "migrations",
+        migrated,
+        format!("{} applied{latest}", applied.len()),
+        "start the server's newest version once; it migrates",
+    );
+    let durability =
+        Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost");
+    let is_known = readiness.store.reachable;
     vec![
         Check::of("store", if works { State::Ok } else { State::Fail }, format!("{engine}, {replicas}{trouble}"), fix),
-        Check::of(
-            "migrations",
-            migrated,
-            format!("{} applied{latest}", applied.len()),
-            "start the server's newest version once; it migrates",
-        ),
-        Check::of("durability", durable, durability, "switch these settings on, or answered writes can be lost"),
+        if is_known { migrations } else { unknown("migrations") },
+        if is_known { durability } else { unknown("durability") },
         confinement(&readiness.confinement),
         user(&readiness.confinement),
         git(&readiness.workspaces),
@@ -379,21 +433,19 @@ fn codex(found: &CodexProgram) -> Check {
     }
 }
 
-fn render(checks: &[Check], paint: Paint) -> String {
-    let mut out = String::new();
-    for check in checks {
-        let (word, painted) = match check.state {
-            State::Ok => ("ok", paint.green("ok")),
-            State::Warn => ("warn", paint.yellow("warn")),
-            State::Fail => ("fail", paint.red("fail")),
-            State::Skip => ("skip", paint.dim("skip")),
-        };
-        let gap = " ".repeat(6 - word.len());
-        out.push_str(&format!("{painted}{gap}{:<12}{}\n", check.name, check.found));
-        if let Some(fix) = &check.fix {
-            out.push_str(&format!("{:18}fix: {fix}\n", ""));
-        }
-    }
+fn render(check: &Check, paint: Paint) -> String {
+    let (word, painted) = match check.state {
+        State::Ok => ("ok", paint.green("ok")),
+        State::Warn => ("warn", paint.yellow("warn")),
+        State::Fail => ("fail", paint.red("fail")),
+        State::Skip => ("skip", paint.dim("skip")),
+    };
+    let gap = " ".repeat(6 - word.len());
+    let fix = check.fix.as_ref().map(|fix| format!("{:18}fix: {fix}\n", "")).unwrap_or_default();
+    format!("{painted}{gap}{:<12}{}\n{fix}", check.name, check.found)
+}
+
+fn verdict(checks: &[Check]) -> String {
     let number = |state| checks.iter().filter(|check| check.state == state).count() as i64;
     let (failed, warned) = (number(State::Fail), number(State::Warn));
     let verdict = match (failed, warned) {
@@ -401,73 +453,5 @@ fn render(checks: &[Check], paint: Paint) -> String {
         (0, _) => format!("well, with {}", output::count(warned, "warning")),
         _ => format!("{} failed, {}", output::count(failed, "check"), output::count(warned, "warning")),
     };
-    out.push_str(&format!("\n{verdict}\n"));
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_is_judged_by_the_second() {
-        let now: Timestamp = "2026-11-15T05:09:02.9Z".parse().unwrap();
-        let state = |date| clock(Some(date), now).state;
-        assert_eq!(state("Sun, 15 Nov 2026 05:09:02 GMT"), State::Ok);
-        assert_eq!(state("Sun, 15 Nov 2026 05:09:07 GMT"), State::Warn);
-        assert_eq!(state("Sun, 15 Nov 2026 05:08:02 GMT"), State::Fail);
-        assert_eq!(clock(None, now).state, State::Skip);
-    }
-
-    #[test]
-    fn a_closed_mesh_is_said() {
-        let found = |reason: Option<&str>| {
-            mesh(&MeshReadiness { open: reason.is_none(), domain: "probe.test".into(), reason: reason.map(Into::into) })
-        };
-        assert_eq!(found(None), Check::ok("mesh", "open for names of probe.test"));
-        let closed = found(Some("the keys are damaged"));
-        assert_eq!((closed.state, closed.found.as_str()), (State::Warn, "closed: the keys are damaged"));
-    }
-
-    #[test]
-    fn root_and_a_missing_git_are_warnings() {
-        let confined = |root| ConfinementReadiness::of(true, 6, true, root);
-        assert_eq!((user(&confined(false)).state, user(&confined(true)).state), (State::Ok, State::Warn));
-        let missing = WorkspaceReadiness { git: false, reason: Some("git is not on the server's PATH".into()) };
-        assert!(git(&missing).found.starts_with("git is not on the server's PATH; checkouts fail"));
-        assert_eq!(git(&missing).state, State::Warn);
-        assert_eq!(git(&WorkspaceReadiness { git: true, reason: None }).state, State::Ok);
-    }
-
-    #[test]
-    fn what_can_run_is_listed() {
-        let built_in = ostler_protocol::backends::built_in();
-        let profile = |name: &str, configured: bool| -> ProviderProfile {
-            let secret = serde_json::json!({"name": "s", "keys": []});
-            serde_json::from_value(serde_json::json!({"profile": name, "configured": configured, "secretRef": secret,
-                "builtIn": true, "agent": "model"}))
-            .unwrap()
-        };
-        let check = agents(&built_in, &[profile("model", false), profile("qwen", true)]).unwrap();
-        let found = "2 profiles can run: scripted, qwen; not configured: model";
-        assert_eq!((check.state, check.found.as_str()), (State::Ok, found));
-        assert_eq!(agents(&[], &[]), None);
-    }
-
-    #[test]
-    fn other_versions_are_said_and_do_not_fail() {
-        let health: Health = serde_json::from_value(serde_json::json!({"serviceId": "ostler", "status": "ok",
-            "version": "9.0.0", "sourceCommit": "x"}))
-        .unwrap();
-        let check = version(&health, "0.1.0");
-        assert_eq!((check.state, check.found.as_str()), (State::Warn, "here 0.1.0, the server 9.0.0"));
-        assert_eq!(version(&health, "9.0.0").state, State::Ok);
-    }
-
-    #[test]
-    fn each_line_says_how_it_stands_and_what_to_do() {
-        let checks = [Check::ok("server", "answers"), Check::of("token", State::Fail, "refused", "set OSTLER_TOKEN")];
-        let text = "ok    server      answers\nfail  token       refused\n                  fix: set OSTLER_TOKEN\n\n1 check failed, 0 warnings\n";
-        assert_eq!(render(&checks, Paint::PLAIN), text);
-    }
+    format!("\n{verdict}\n")
 }

@@ -66,6 +66,7 @@ fn assumed() -> bool {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationReadiness {
+    /// Whether the schema is that of this server. While the store does not respond, both fields are what it last told.
     pub ready: bool,
     pub applied: Vec<String>,
 }
@@ -73,7 +74,7 @@ pub struct MigrationReadiness {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DurabilityReadiness {
-    /// Whether an answer means that it survives power loss.
+    /// Whether an answer means that it survives power loss. While the store does not respond, what it last told.
     pub durable: bool,
     /// The weak settings found, by name and value.
     pub weak_settings: Vec<String>,

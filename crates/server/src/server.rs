@@ -112,6 +112,7 @@ impl Server {
         };
         let app = App::new(parts);
         isolation::start(&app);
+        service::health::read_settings(&app).await.map_err(|error| not_started("store", error))?;
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());

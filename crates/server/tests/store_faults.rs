@@ -64,6 +64,8 @@ async fn a_database_that_hangs_is_noticed_at_once() {
     assert_eq!(hanging["status"], "not-ready");
     assert_eq!(hanging["store"]["reason"], "silent");
     assert_eq!((&hanging["store"]["reachable"], &hanging["store"]["writable"]), (&json!(false), &json!(false)));
+    assert_eq!(hanging["migrations"], ready["migrations"], "a database that hangs has lost no migration");
+    assert_eq!(hanging["durability"], json!({"durable": true, "weakSettings": []}));
     assert_eq!(timeout(PROMPT, value(&server, "ostler_store_reachable")).await.expect("metrics answer"), 0.0);
     assert_eq!(timeout(PROMPT, value(&server, "ostler_store_writable")).await.expect("metrics answer"), 0.0);
     cable.plug_in();

@@ -22,7 +22,11 @@ const WRITES_QUIET: Duration = Duration::from_secs(10);
 
 /// What was last found out about the store.
 #[derive(Default)]
-pub struct StoreCheck(Mutex<Option<(Instant, StoreState)>>);
+pub struct StoreCheck {
+    last: Mutex<Option<(Instant, StoreState)>>,
+    /// The migrations and weak settings that it last told. A store that does not respond has the same ones.
+    known: std::sync::Mutex<(Vec<String>, Vec<String>)>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct StoreState {
@@ -35,9 +39,18 @@ pub struct StoreState {
 }
 
 impl StoreState {
-    fn failed(reason: &'static str) -> Self {
-        Self { reason: Some(reason), ..Self::default() }
+    /// A store that does not respond: its migrations and settings are those that it last told.
+    fn failed(app: &App, reason: &'static str) -> Self {
+        let (migrations, weak_settings) = app.store_check.known.lock().expect("never poisoned").clone();
+        Self { reachable: false, writable: false, reason: Some(reason), migrations, weak_settings }
     }
+}
+
+/// Reads the store's migrations and settings when the server starts, so that readiness never has to guess them.
+pub async fn read_settings(app: &App) -> Result<(), StoreError> {
+    let settings = (app.db.migrations().await?, app.db.durability().await?.weak_settings);
+    *app.store_check.known.lock().expect("never poisoned") = settings;
+    Ok(())
 }
 
 fn reason_of(error: &StoreError) -> &'static str {
@@ -47,8 +60,8 @@ fn reason_of(error: &StoreError) -> &'static str {
 /// Whether the store reads and writes, found out once for all who want to know at the same time.
 pub async fn store_state(app: &App) -> StoreState {
     let until = Instant::now() + CHECK_WITHIN;
-    let Ok(mut last) = timeout_at(until, app.store_check.0.lock()).await else {
-        return StoreState::failed(StoreFault::Silent.as_str());
+    let Ok(mut last) = timeout_at(until, app.store_check.last.lock()).await else {
+        return StoreState::failed(app, StoreFault::Silent.as_str());
     };
     if let Some((at, state)) = last.as_ref()
         && at.elapsed() < CHECK_FRESH
@@ -57,7 +70,7 @@ pub async fn store_state(app: &App) -> StoreState {
         return state.clone();
     }
     let looked = timeout_at(until, look(app)).await;
-    let state = looked.unwrap_or_else(|_| StoreState::failed(StoreFault::Silent.as_str()));
+    let state = looked.unwrap_or_else(|_| StoreState::failed(app, StoreFault::Silent.as_str()));
     *last = Some((Instant::now(), state.clone()));
     state
 }
@@ -78,8 +91,9 @@ async fn look(app: &App) -> StoreState {
     let (migrations, durability, probed) = tokio::join!(app.db.migrations(), app.db.durability(), probe);
     let (migrations, Durability { weak_settings }) = match (migrations, durability) {
         (Ok(migrations), Ok(durability)) => (migrations, durability),
-        (Err(error), _) | (_, Err(error)) => return StoreState::failed(reason_of(&error)),
+        (Err(error), _) | (_, Err(error)) => return StoreState::failed(app, reason_of(&error)),
     };
+    *app.store_check.known.lock().expect("never poisoned") = (migrations.clone(), weak_settings.clone());
     let reason = probed.err().map(|error| reason_of(&error)).or_else(|| health.fault().map(StoreFault::as_str));
     StoreState { reachable: true, writable: reason.is_none(), reason, migrations, weak_settings }
 }
@@ -100,7 +114,7 @@ pub fn health() -> Health {
 /// Looks at the store itself. A store that does not write is not ready; nor is weak durability, unless it was allowed.
 pub async fn readiness(app: &App) -> Readiness {
     let StoreState { reachable, writable, reason, migrations, weak_settings } = store_state(app).await;
-    let durable = reachable && weak_settings.is_empty();
+    let durable = weak_settings.is_empty();
     let ready = writable && (durable || app.config.store.unsafe_durability);
     let status = match (app.is_draining(), ready) {
         (true, _) => "draining",
@@ -119,7 +133,7 @@ pub async fn readiness(app: &App) -> Readiness {
             reason: reason.map(str::to_owned),
             multi_replica: app.db.multi_replica(),
         },
-        migrations: MigrationReadiness { ready: reachable, applied: migrations },
+        migrations: MigrationReadiness { ready: !migrations.is_empty(), applied: migrations },
         durability: DurabilityReadiness { durable, weak_settings },
         secret_refs: SecretRefReadiness {
             redacted: true,
