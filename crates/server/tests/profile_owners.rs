@@ -218,7 +218,12 @@ async fn a_name_that_becomes_the_operators_means_the_operators_profile(engine: E
     server.call("PUT", &path("mine", "/config"), &json!({"config": "model_provider = \"x\""})).await.with_status(200);
     let refused = server.caller("hwlab").post("/api/v1/runs", &run_of("hwlab", "mine")).await;
     refused.refused_by(SecretUnavailable, "credential-dropped");
-    delete(tenant, "mine").await.with_status(200);
+    for again in [false, true] {
+        let deleted = delete(tenant, "mine").await.with_status(200);
+        let kind = &deleted["failureKind"];
+        assert!(deleted["configured"] == false && *kind != "state-conflict", "again: {again}: {deleted}");
+    }
+    delete(tenant, "codex").await.refused_by(Forbidden, "profile-name");
     assert_eq!(names(&server).await, [("mine".to_owned(), Value::Null)]);
 }
 

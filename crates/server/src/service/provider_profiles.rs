@@ -169,7 +169,7 @@ pub async fn delete(
         Ok(known) => known.map(|secret| secret.credential),
         Err(_) => Some(Credential::default()),
     };
-    if before.is_none() && owner != ProfileOwner::Operator {
+    if before.is_none() && owner != ProfileOwner::Operator && !is_deleted(app, &owner, profile).await? {
         check_name(app, &owner, profile).await?;
     }
     if let Some(before) = before {
@@ -177,7 +177,17 @@ pub async fn delete(
     }
     app.secrets.delete(&name).await?;
     recall(app, &owner, profile).await;
-    described(app, &owner, profile, Ok(None)).await
+    // A profile that is gone is in nobody's way, whatever the operator has by its name.
+    let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
+    Ok(describe(app, &owner, profile, Ok(None), latest_trials(app).await?.remove(&key), false))
+}
+
+/// Whether the tenant had a profile of this name, which has been deleted: then deleting it again changes nothing.
+async fn is_deleted(app: &App, owner: &ProfileOwner, profile: &str) -> Result<bool, Failure> {
+    let Some(tenant_id) = owner.tenant_id() else { return Ok(false) };
+    let owners = store::provider_profiles::Owners::Tenants(vec![tenant_id.to_owned()]);
+    let changes = store::provider_profiles::list_changes(&app.db, &owners, Some(profile), None, 1).await;
+    Ok(!changes.map_err(store_failure)?.is_empty())
 }
 
 pub async fn put_credential(
