@@ -46,8 +46,9 @@ impl Changes {
             return Some(changes);
         }
         if let Err(error) = changes.record().await {
-            tracing::warn!(%error, "git could not record the workspace; this turn's changes are unknown");
-            changes.problem = Some(unknown_reason(&error));
+            let problem = unknown_reason(&error);
+            tracing::warn!(problem, "the workspace could not be recorded; this turn's changes are unknown");
+            changes.problem = Some(problem);
         }
         Some(changes)
     }
@@ -72,8 +73,9 @@ impl Changes {
         match self.compare().await {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::warn!(%error, "git could not compare the workspace; this turn's changes are unknown");
-                Some(WorkspaceChanges::unknown(unknown_reason(&error)))
+                let problem = unknown_reason(&error);
+                tracing::warn!(problem, "the workspace could not be compared; this turn's changes are unknown");
+                Some(WorkspaceChanges::unknown(problem))
             }
         }
     }
@@ -132,7 +134,7 @@ impl Changes {
 
 /// Why the changes are unknown, for people: git is missing, or git failed.
 fn unknown_reason(error: &std::io::Error) -> String {
-    git_missing().unwrap_or_else(|| error.to_string())
+    git_missing().unwrap_or_else(|| format!("git: {error}"))
 }
 
 fn is_empty(directory: &Path) -> bool {
