@@ -243,7 +243,7 @@ async fn set(connection: &Connection, args: &SetArgs) -> Result<u8, Failure> {
     args.output.one(&set, || format!("{} set\n", set.profile));
     let next = match &set.message {
         Some(message) if !set.configured => format!("{}\n", line(message, 300)),
-        _ => format!("try it: {} profiles validate {}\n", connection.invocation(), set.profile),
+        _ => format!("try it: {} profiles validate {}{}\n", connection.invocation(), set.profile, of_tenant(&set)),
     };
     output::words(&next);
     Ok(exit_codes::OK)
@@ -259,13 +259,13 @@ async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failur
     let text = read(path, PROFILE_FILE_BYTES_MAX)?.expose_secret().to_owned();
     let asked = PutConfig { config: text, resource_version: None };
     let set = client.put_profile_config(&args.profile, &args.owner.scope(), &asked).await?;
-    args.output.one(&set, || format!("{} configured\n", set.profile));
+    args.output.one(&set, || changed_config(&set));
     if set.credential_dropped {
         output::words(&format!(
-            "the credential was removed: the config names another server or command\nset it again: {} profiles set {}{}\n",
+            "the config names another server or command than the credential was set for\nset it again: {} profiles set {}{}\n",
             connection.invocation(),
             set.profile,
-            set.tenant_id.as_ref().map(|tenant| format!(" --tenant {}", line(tenant, 200))).unwrap_or_default(),
+            of_tenant(&set),
         ));
         return Ok(exit_codes::OK);
     }
@@ -273,6 +273,20 @@ async fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, Failur
         output::words(&format!("{}\n", line(message, 300)));
     }
     Ok(exit_codes::OK)
+}
+
+/// What the profile is after its config was changed.
+fn changed_config(set: &ProviderProfile) -> String {
+    match (set.credential_dropped, set.configured) {
+        (true, _) => format!("{}: credential removed, set it again\n", set.profile),
+        (false, true) => format!("{} configured\n", set.profile),
+        (false, false) => format!("{}: config changed, not ready yet\n", set.profile),
+    }
+}
+
+/// The flag that names the tenant whose profile it is.
+fn of_tenant(set: &ProviderProfile) -> String {
+    set.tenant_id.as_ref().map(|tenant| format!(" --tenant {}", line(tenant, 200))).unwrap_or_default()
 }
 
 async fn history(connection: &Connection, args: &HistoryArgs) -> Result<u8, Failure> {
@@ -437,5 +451,21 @@ mod tests {
         let text = render(&[profile("2")], times, now, None);
         assert!(text.contains("codex") && text.contains("passed") && text.contains("1h"), "{text}");
         assert!(render_one(&profile("2"), times, now).contains("…01234567"));
+    }
+
+    #[test]
+    fn a_changed_config_says_what_the_profile_is_now() {
+        let profile = |configured: bool, dropped: bool, tenant: Option<&str>| -> ProviderProfile {
+            serde_json::from_value(
+                json!({"profile": "mine", "builtIn": false, "agent": "model", "configured": configured,
+                "credentialDropped": dropped, "tenantId": tenant, "secretRef": {"name": "s", "keys": []}}),
+            )
+            .unwrap()
+        };
+        assert_eq!(changed_config(&profile(true, false, None)), "mine configured\n");
+        assert_eq!(changed_config(&profile(false, true, None)), "mine: credential removed, set it again\n");
+        assert_eq!(changed_config(&profile(false, false, None)), "mine: config changed, not ready yet\n");
+        assert_eq!(of_tenant(&profile(true, false, Some("hwlab"))), " --tenant hwlab");
+        assert_eq!(of_tenant(&profile(true, false, None)), "");
     }
 }

@@ -1,6 +1,6 @@
 //! `ostler token`: service tokens, for the operator. A new token goes to stdout and nowhere else; nobody can show it again.
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgGroup, Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
@@ -42,15 +42,16 @@ enum Verb {
     ostler token create pool --role runner --tenant hwlab --tenant unidesk --expires-in 90d\n  \
     ostler token create keys --role provide --tenant hwlab\n  \
     OSTLER_TOKEN=$(ostler token create nightly --tenant local) ostler ps")]
+#[command(group(ArgGroup::new("owner").args(["tenants", "operator_profiles"]).required(true)))]
 struct CreateArgs {
     /// What people will know it by
     name: String,
     /// A tenant it is for; can be given several times
-    #[arg(long = "tenant", value_name = "TENANT", required_unless_present = "operator_profiles")]
+    #[arg(long = "tenant", value_name = "TENANT")]
     tenants: Vec<String>,
     /// With the role `provide`: for the operator's profiles instead of a tenant's. Such a token decides which programs run
     /// on the server
-    #[arg(long, conflicts_with = "tenants", requires = "role")]
+    #[arg(long)]
     operator_profiles: bool,
     /// Clients ask for work, runners carry it out, `provide` manages provider profiles
     #[arg(long, value_enum, default_value = "client")]
@@ -104,6 +105,7 @@ pub async fn token(connection: &Connection, args: &Args) -> Result<u8, Failure> 
 }
 
 async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failure> {
+    check_role(args)?;
     let asked = CreateToken {
         name: args.name.clone(),
         role: match args.role {
@@ -123,6 +125,15 @@ async fn create(connection: &Connection, args: &CreateArgs) -> Result<u8, Failur
         connection.invocation()
     ));
     Ok(exit_codes::OK)
+}
+
+/// Only profiles can be the operator's.
+fn check_role(args: &CreateArgs) -> Result<(), Failure> {
+    if args.operator_profiles && !matches!(args.role, Role::Provide) {
+        let message = "--operator-profiles is for tokens of the role provide";
+        return Err(errors::usage(message, "add `--role provide`, or name a tenant with `--tenant`"));
+    }
+    Ok(())
 }
 
 async fn list(connection: &Connection, args: &ListArgs) -> Result<u8, Failure> {
@@ -219,5 +230,28 @@ mod tests {
         let states: Vec<_> = text.lines().skip(1).map(|line| line.split_whitespace().nth(4).unwrap()).collect();
         assert_eq!(states, ["good", "expired", "revoked"], "{text}");
         assert_eq!(state(&token("expiresAt", "2030-01-02T06:00:00Z"), now), "good for 6h");
+    }
+
+    #[test]
+    fn a_token_is_for_a_tenant_or_for_the_operators_profiles() {
+        use clap::Parser;
+        let parse = |more: &[&str]| crate::Cli::try_parse_from([&["ostler", "token", "create", "x"], more].concat());
+        for role in ["provide", "client"] {
+            let message = parse(&["--role", role]).unwrap_err().to_string();
+            assert!(message.contains("--tenant") && message.contains("--operator-profiles"), "{message}");
+        }
+        assert!(parse(&["--tenant", "a", "--operator-profiles"]).is_err());
+        assert!(parse(&["--tenant", "a", "--tenant", "b"]).is_ok());
+        assert!(parse(&["--role", "provide", "--operator-profiles"]).is_ok());
+        let args = |role| CreateArgs {
+            name: "x".into(),
+            tenants: vec![],
+            operator_profiles: true,
+            role,
+            expires_in: None,
+            output: Output { format: Default::default() },
+        };
+        assert!(check_role(&args(Role::Provide)).is_ok());
+        assert!(check_role(&args(Role::Client)).unwrap_err().message.contains("role provide"));
     }
 }
