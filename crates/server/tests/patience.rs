@@ -29,6 +29,29 @@ async fn a_head_that_does_not_come_is_given_up(engine: Engine) {
 }
 
 #[one_engine]
+async fn empty_lines_do_not_stand_in_for_a_head(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.head_ms = 500).await;
+    for before in ["", "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"] {
+        let started = Instant::now();
+        let (mut reader, mut writer) = TcpStream::connect(server.address()).await.unwrap().into_split();
+        writer.write_all(before.as_bytes()).await.unwrap();
+        let dripping = tokio::spawn(async move {
+            while writer.write_all(b"\r\n").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        // The server closes it; an error says so as well as an end.
+        let _ = timeout(PATIENCE, reader.read_to_end(&mut vec![])).await.expect("the server hangs up");
+        dripping.abort();
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+    let mut bare = TcpStream::connect(server.address()).await.unwrap();
+    bare.write_all(b"\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let said = until_closed(&mut bare).await;
+    assert!(said.starts_with("HTTP/1.1 400"), "{said}");
+}
+
+#[one_engine]
 async fn a_body_that_does_not_come_is_refused(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.body_ms = 100).await;
     let mut slow = TcpStream::connect(server.address()).await.unwrap();

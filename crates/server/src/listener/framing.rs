@@ -15,6 +15,9 @@ pub struct Framing {
     has_bare_feed: bool,
     /// The current line is longer than what is kept of it.
     is_cut: bool,
+    /// Bytes of empty lines since the last request.
+    blanks: usize,
+    has_request: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,9 +47,11 @@ enum Body {
 }
 
 impl Framing {
-    /// Whether a head has begun and not ended.
+    /// Whether a head has begun and not ended. Empty lines before a request begin its head, too: otherwise a peer that sends
+    /// nothing else would count as idle. One empty line after a request is ignored, because old clients send it with a body.
     pub fn is_in_head(&self) -> bool {
-        self.state == State::Head
+        let blanks_ignored = if self.has_request { "\r\n".len() } else { 0 };
+        self.state == State::Head || self.blanks > blanks_ignored
     }
 
     /// Whether a line of a head, or of a chunked body's frame, ended without a carriage return.
@@ -84,9 +89,13 @@ impl Framing {
         if self.state == State::Idle {
             // Empty lines before a request are ignored, as hyper does.
             if matches!(bytes[0], b'\r' | b'\n') {
+                self.has_bare_feed |= bytes[0] == b'\n' && self.last != b'\r';
+                self.last = if bytes[0] == b'\r' { b'\r' } else { 0 };
+                self.blanks = self.blanks.saturating_add(1);
                 return 1;
             }
             (self.state, self.body) = (State::Head, Body::None);
+            (self.last, self.blanks, self.has_request) = (0, 0, true);
         }
         let end = memchr::memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
@@ -187,6 +196,9 @@ mod tests {
     fn a_bare_feed_is_found_in_every_line_of_a_head() {
         for bad in [
             "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\r\n\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n\nGET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\n\n",
             "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\n",
@@ -201,7 +213,11 @@ mod tests {
     fn a_head_is_open_from_its_first_byte_to_its_empty_line() {
         for (text, open) in [
             ("", false),
-            ("\r\n", false),
+            ("\r\n", true),
+            ("\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\n\r\n\r\n", false),
+            ("GET / HTTP/1.1\r\n\r\n\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx\r\n", false),
             ("G", true),
             ("GET / HTTP/1.1\r\n", true),
             ("GET / HTTP/1.1\r\n\r\n", false),
