@@ -7,10 +7,12 @@ use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    agents::{Agent, CreateAgent, DiffManifest, ListAgents, SavedAgent, TriedManifest, UpdateAgent},
     ids::{AgentId, prefix_range},
     limits::PAGE_ITEMS_MAX,
-    manifest::Warning,
+    trust::{
+        agents::{Agent, CreateAgent, DiffManifest, ListAgents, SavedAgent, TriedManifest, UpdateAgent},
+        manifest::Warning,
+    },
 };
 
 use crate::{

@@ -1,7 +1,7 @@
 //! `ostler backends`: which agent profiles the server can run.
 
 use clap::Subcommand;
-use ostler_protocol::{Failure, backends::Backend};
+use ostler_protocol::{Failure, kernel::backends::Backend};
 
 use crate::{
     connect::Connection,
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_backend_says_whether_it_can_run_now_and_what_it_needs() {
-        let text = render(&ostler_protocol::backends::built_in(), None);
+        let text = render(&ostler_protocol::kernel::backends::built_in(), None);
         assert!(text.contains("\nscripted    yes"), "{text}");
         assert!(text.contains("auth.json, config.toml"), "{text}");
     }

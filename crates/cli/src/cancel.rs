@@ -5,8 +5,10 @@ use clap::builder::NonEmptyStringValueParser;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    runs::{Cancel, Terminal},
-    sessions::ControlSession,
+    kernel::{
+        runs::{Cancel, Terminal},
+        sessions::ControlSession,
+    },
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -151,7 +153,7 @@ fn render(id: &str, terminal: Option<&Terminal>, asked_at: Option<Timestamp>) ->
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::runs::TerminalStatus;
+    use ostler_protocol::kernel::runs::TerminalStatus;
 
     use super::*;
 

@@ -11,9 +11,11 @@ use clap_complete::{
 use ostler_client::Client;
 use ostler_protocol::{
     Failure,
-    backends::Backend,
-    runs::ListRuns,
-    sessions::{ListSessions, SessionView},
+    kernel::{
+        backends::Backend,
+        runs::ListRuns,
+        sessions::{ListSessions, SessionView},
+    },
     tokens::{ListTokens, ServiceToken},
     users::{ListUsers, User},
 };
@@ -141,7 +143,7 @@ async fn known_targets(client: &Client) -> Result<Vec<CompletionCandidate>, Fail
         let help = format!("session, {}, {} ago", session.execution_state.as_str(), age(session.updated_at, now()));
         CompletionCandidate::new(session.session_id).help(Some(help.into()))
     };
-    let run = |run: ostler_protocol::runs::Run| {
+    let run = |run: ostler_protocol::kernel::runs::Run| {
         let help = format!("run, {}, {} ago", runs::status(&run), age(run.updated_at, now()));
         CompletionCandidate::new(run.run_id.to_string()).help(Some(help.into()))
     };

@@ -14,13 +14,15 @@ use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    agents::Agent,
-    i18n::Language,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
-    manifest::Manifest,
-    receipts::{Broken, RECEIPT_BYTES_MAX, Verifier},
-    relations::{CreateRelation, GRANT_LIFE_MS_MAX, ListRelations, RelationView, ScopeStanding, ScopeState, Terms},
+    trust::{
+        agents::Agent,
+        i18n::Language,
+        manifest::Manifest,
+        receipts::{Broken, RECEIPT_BYTES_MAX, Verifier},
+        relations::{CreateRelation, GRANT_LIFE_MS_MAX, ListRelations, RelationView, ScopeStanding, ScopeState, Terms},
+    },
 };
 use serde_json::json;
 

@@ -4,8 +4,10 @@ use clap::builder::NonEmptyStringValueParser;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind,
-    runs::ListRuns,
-    workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
+    kernel::{
+        runs::ListRuns,
+        workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
+    },
 };
 
 use crate::{

@@ -9,10 +9,12 @@ use jiff::fmt::rfc2822;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    backends::{Backend, CodexProgram},
     health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID, WorkspaceReadiness},
-    provider_profiles::{AgentKind, ProviderProfile},
-    runs::ListRuns,
+    kernel::{
+        backends::{Backend, CodexProgram},
+        provider_profiles::{AgentKind, ProviderProfile},
+        runs::ListRuns,
+    },
 };
 use serde::Serialize;
 use tokio::time::{Duration, Instant};

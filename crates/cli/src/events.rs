@@ -1,7 +1,7 @@
 //! Events as one short line each. Payloads may hold anything, so every field is read leniently, and nothing of it can
 //! drive the terminal.
 
-use ostler_protocol::events::{EventType, EventView, PHASE_APPROVAL_DECLINED};
+use ostler_protocol::kernel::events::{EventType, EventView, PHASE_APPROVAL_DECLINED};
 use serde_json::Value;
 
 use crate::output::line;

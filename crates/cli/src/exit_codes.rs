@@ -1,7 +1,7 @@
 //! What the exit code of `ostler` means. A failed call takes its code from the one table of failure kinds; the codes
 //! here are those of outcomes and of the program itself. `docs/exit-codes.md` says the same, and a test compares them.
 
-use ostler_protocol::{Failure, runs::TerminalStatus};
+use ostler_protocol::{Failure, kernel::runs::TerminalStatus};
 
 pub const OK: u8 = 0;
 /// `ostler verify` found an event that does not fit, `ostler doctor` a check that failed.

@@ -8,9 +8,11 @@ use ostler_client::{Client, EventStream, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
-    events::{EventPage, EventView},
+    kernel::{
+        events::{EventPage, EventView},
+        sessions::SessionEventsQuery,
+    },
     limits::PAGE_ITEMS_MAX,
-    sessions::SessionEventsQuery,
 };
 use tokio::{sync::mpsc, time::timeout};
 

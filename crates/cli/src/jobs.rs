@@ -5,8 +5,8 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure,
     ids::{RunnerJobId, prefix_range},
+    kernel::runner_jobs::{ListRunnerJobs, RunnerJob},
     limits::PAGE_ITEMS_MAX,
-    runner_jobs::{ListRunnerJobs, RunnerJob},
 };
 
 use crate::{

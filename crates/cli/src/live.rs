@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     Timestamp,
-    events::{
-        EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN,
-        PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER,
-    },
     ids::{CommandId, RunId},
-    liveness::{Phase, Recovery},
-    permissions::{AskPermission, Asked},
-    results::RunResult,
-    runs::TerminalStatus,
+    kernel::{
+        events::{
+            EventType, EventView, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN,
+            PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER,
+        },
+        liveness::{Phase, Recovery},
+        permissions::{AskPermission, Asked},
+        results::RunResult,
+        runs::TerminalStatus,
+    },
 };
 use serde_json::Value;
 

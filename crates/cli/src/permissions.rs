@@ -5,7 +5,7 @@ use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::{PermissionId, RunId, prefix_range},
-    permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
+    kernel::permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
 };
 
 use crate::{

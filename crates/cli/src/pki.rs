@@ -7,8 +7,11 @@ use clap::{Subcommand, ValueEnum};
 use ostler_client::mesh::PublishedCertificate;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    identities::{CreateInvite, Identity, IssueCertificate, ListIdentities, RevocationReason, RevokeIdentity},
-    mesh::{Aid, auth::not_registered},
+    mesh::{
+        Aid,
+        auth::not_registered,
+        identities::{CreateInvite, Identity, IssueCertificate, ListIdentities, RevocationReason, RevokeIdentity},
+    },
 };
 use ostler_server::{
     Config,

@@ -12,11 +12,11 @@ use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
-    provider_profiles::{
+    kernel::provider_profiles::{
         AUTH, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile, PutConfig,
         PutCredential, ValidateProfile, Validation, ValidationStatus,
     },
+    limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
 };
 use secrecy::{ExposeSecret, SecretString};
 

@@ -8,9 +8,11 @@ use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, Timestamp,
     ids::RunId,
+    kernel::{
+        runs::TerminalStatus,
+        sessions::{ExecutionState, ListSessions, SessionQuery, SessionView},
+    },
     limits::PAGE_ITEMS_MAX,
-    runs::TerminalStatus,
-    sessions::{ExecutionState, ListSessions, SessionQuery, SessionView},
 };
 use tokio::signal::unix::{SignalKind, signal};
 

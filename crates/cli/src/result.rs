@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::builder::NonEmptyStringValueParser;
-use ostler_protocol::{Failure, fold::ToolItem, results::RunResult};
+use ostler_protocol::{
+    Failure,
+    kernel::{fold::ToolItem, results::RunResult},
+};
 
 use crate::{
     completions,
@@ -97,7 +100,7 @@ fn text_of(result: &RunResult) -> String {
 }
 
 fn open_permissions(result: &RunResult, invocation: &str) -> String {
-    let one = |request: &ostler_protocol::permissions::PermissionRequest| {
+    let one = |request: &ostler_protocol::kernel::permissions::PermissionRequest| {
         let head = format!("\npermission needed: {}", line(&request.title, 400));
         let asked = asked(&head, request.command.as_deref(), &request.digest, &request.options);
         format!("{asked}{}", answers(invocation, request.run_id, request.permission_id))

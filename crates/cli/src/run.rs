@@ -14,13 +14,15 @@ use futures_util::{FutureExt, future::BoxFuture};
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    commands::{CommandType, CreateCommand},
     ids::{CommandId, RunId},
+    kernel::{
+        commands::{CommandType, CreateCommand},
+        liveness::Phase,
+        provider_profiles::secret_ref,
+        results::RunResult,
+        runs::{Cancel, CreateRun, CreatedRun, SessionRef},
+    },
     limits::PROMPT_BYTES_MAX,
-    liveness::Phase,
-    provider_profiles::secret_ref,
-    results::RunResult,
-    runs::{Cancel, CreateRun, CreatedRun, SessionRef},
 };
 use serde_json::json;
 use tokio::{

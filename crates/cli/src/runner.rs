@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, sink, stdin};
 
 use ostler_client::Client;
-use ostler_protocol::{Failure, provider_profiles::AgentConfig};
+use ostler_protocol::{Failure, kernel::provider_profiles::AgentConfig};
 use ostler_runner::{BackendEnvironment, LAUNCH_BYTES_MAX, Launch, RunnerOrder};
 use ostler_server::config::LogFormat;
 use rustix::process::{Signal, getpgrp, getpid, kill_process_group};

@@ -7,7 +7,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
     ids::RunId,
-    runs::{ListRuns, Run, RunStatus, TerminalStatus},
+    kernel::runs::{ListRuns, Run, RunStatus, TerminalStatus},
 };
 
 use crate::{

@@ -4,12 +4,14 @@
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use ostler_protocol::{
     Failure,
-    events::{EventType, EventView},
-    limits::PAGE_ITEMS_MAX,
-    session_storage::{SessionStorage, StorageKind, StorageQuery},
-    sessions::{
-        ControlSession, CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView, UpdateSession,
+    kernel::{
+        events::{EventType, EventView},
+        session_storage::{SessionStorage, StorageKind, StorageQuery},
+        sessions::{
+            ControlSession, CreateSession, ReadSession, SessionEventsQuery, SessionQuery, SessionView, UpdateSession,
+        },
     },
+    limits::PAGE_ITEMS_MAX,
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure, RawJson,
-    commands::{Command, CommandState, CommandType, CreateCommand},
+    kernel::commands::{Command, CommandState, CommandType, CreateCommand},
 };
 use serde_json::json;
 

@@ -7,9 +7,11 @@ use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
     ids::{CommandId, RunId, SessionId, prefix_range},
+    kernel::{
+        runs::{ListRuns, Run},
+        sessions::{ListSessions, SessionQuery, SessionView},
+    },
     limits::PAGE_ITEMS_MAX,
-    runs::{ListRuns, Run},
-    sessions::{ListSessions, SessionQuery, SessionView},
 };
 
 use crate::{

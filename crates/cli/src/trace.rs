@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    events::{EventType, EventView},
+    kernel::events::{EventType, EventView},
 };
 use regex::Regex;
 use tokio::signal::unix::{SignalKind, signal};

@@ -7,7 +7,7 @@ use ostler_protocol::{
     Failure, Timestamp,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
-    webhooks::{Delivery, DeliveryId, DeliveryStatus, ListDeliveries, PutWebhook},
+    trust::webhooks::{Delivery, DeliveryId, DeliveryStatus, ListDeliveries, PutWebhook},
 };
 
 use crate::{

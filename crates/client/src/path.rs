@@ -76,7 +76,7 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::{cursors::EventsQuery, runs::ListRuns};
+    use ostler_protocol::{cursors::EventsQuery, kernel::runs::ListRuns};
 
     use super::*;
 

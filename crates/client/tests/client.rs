@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use ostler_client::{Body, Client, is_transient, is_unreachable, mesh::Gateway};
-use ostler_protocol::{FailureKind, cursors::EventsQuery, runs::CreateRun};
+use ostler_protocol::{FailureKind, cursors::EventsQuery, kernel::runs::CreateRun};
 use secrecy::SecretString;
 
 type Requests = Arc<Mutex<Vec<Request<Bytes>>>>;

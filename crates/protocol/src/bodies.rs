@@ -5,23 +5,27 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Failure, FailureKind,
-    agents::{CreateAgent, CreateAgentToken, DiffManifest, UpdateAgent},
-    commands::{AckCommand, CreateCommand, PatchStatus},
-    events::AppendEvents,
-    identities::{CreateInvite, IssueCertificate, RevokeIdentity},
-    leases::{ClaimRun, PatchLease},
+    kernel::{
+        commands::{AckCommand, CreateCommand, PatchStatus},
+        events::AppendEvents,
+        leases::{ClaimRun, PatchLease},
+        permissions::AnswerPermission,
+        provider_profiles::{PutConfig, PutCredential, ValidateProfile},
+        runner_jobs::CreateRunnerJob,
+        runners::RegisterRunner,
+        runs::{Cancel, CreateRun},
+        session_storage::{RefreshStorage, SweepStorage},
+        sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
+    },
     limits::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX, WORK_BODY_BYTES_MAX},
-    permissions::AnswerPermission,
-    provider_profiles::{PutConfig, PutCredential, ValidateProfile},
-    relations::{Answers, CreateRelation, UseScope},
-    runner_jobs::CreateRunnerJob,
-    runners::RegisterRunner,
-    runs::{Cancel, CreateRun},
-    session_storage::{RefreshStorage, SweepStorage},
-    sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
+    mesh::identities::{CreateInvite, IssueCertificate, RevokeIdentity},
     tokens::CreateToken,
+    trust::{
+        agents::{CreateAgent, CreateAgentToken, DiffManifest, UpdateAgent},
+        relations::{Answers, CreateRelation, UseScope},
+        webhooks::PutWebhook,
+    },
     users::{CreateUser, CreateUserToken, UpdateUser},
-    webhooks::PutWebhook,
 };
 
 /// A JSON body of a request, with the bounds that hold before it is parsed.

@@ -267,7 +267,7 @@ mod tests {
             count: i64,
             #[serde(default)]
             age: u32,
-            kind: crate::commands::CommandType,
+            kind: crate::kernel::commands::CommandType,
         }
         let said = |text: &str| read_shape::<Asked>("shape", BODY, text).unwrap_err().message;
         for (text, message) in [

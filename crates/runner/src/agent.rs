@@ -12,16 +12,7 @@ pub mod scripted;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::{
-    FailureKind,
-    commands::Command,
-    context::Context,
-    conversation::Message,
-    events::{EventType, PHASE_TRANSPORT_DISCONNECTED},
-    ids::AttemptId,
-    provider_profiles::AgentConfig,
-    runs::{Run, TerminalStatus},
-};
+use ostler_protocol::{FailureKind, ids::AttemptId, kernel::{commands::Command, context::Context, conversation::Message, events::{EventType, PHASE_TRANSPORT_DISCONNECTED}, provider_profiles::AgentConfig, runs::{Run, TerminalStatus}}};
 use serde_json::json;
 
 use crate::{Lack, Outfit, link::Link};

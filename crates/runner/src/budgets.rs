@@ -5,11 +5,13 @@
 
 use ostler_protocol::{
     RawJson,
-    budgets::{Spent, UsedUp},
-    events::EventType,
-    policy::Budgets,
-    provider_profiles::{Prices, TokensUsed},
-    results::RunResult,
+    kernel::{
+        budgets::{Spent, UsedUp},
+        events::EventType,
+        policy::Budgets,
+        provider_profiles::{Prices, TokensUsed},
+        results::RunResult,
+    },
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};

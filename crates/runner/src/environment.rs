@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ostler_protocol::{
     FailureKind,
+    kernel::{
+        policy::Sandbox,
+        provider_profiles::{AgentConfig, Prices},
+    },
     outgoing::OutgoingRules,
-    policy::Sandbox,
-    provider_profiles::{AgentConfig, Prices},
 };
 use serde::{Deserialize, Serialize};
 

@@ -8,15 +8,17 @@ use futures_util::future::BoxFuture;
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
-    commands::{AckCommand, Command, CommandPage, PollCommands},
-    conversation::Conversation,
-    events::{AppendEvent, AppendEvents, Appended, EventType},
-    history::HistoryAttachment,
     ids::{AttemptId, CommandId},
-    leases::{Claimed, LeaseState, PatchLease},
-    results::RunResult,
-    runs::Run,
-    session_storage::RefreshStorage,
+    kernel::{
+        commands::{AckCommand, Command, CommandPage, PollCommands},
+        conversation::Conversation,
+        events::{AppendEvent, AppendEvents, Appended, EventType},
+        leases::{Claimed, LeaseState, PatchLease},
+        results::RunResult,
+        runs::Run,
+        session_storage::RefreshStorage,
+    },
+    run_input::history::HistoryAttachment,
 };
 use tokio::time::{Duration, Instant, sleep};
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ostler_protocol::{
     FailureKind, RawJson,
-    events::{AppendEvent, EventType},
+    kernel::events::{AppendEvent, EventType},
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, EVENT_BYTES_MAX},
 };
 use serde::{Deserialize, Serialize};

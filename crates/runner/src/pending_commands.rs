@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ostler_protocol::{
-    commands::{Command, CommandType},
     ids::CommandId,
+    kernel::commands::{Command, CommandType},
 };
 
 #[derive(Default)]

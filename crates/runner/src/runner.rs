@@ -5,9 +5,11 @@ use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     ids::RunId,
-    leases::{ClaimRun, Claimed},
+    kernel::{
+        leases::{ClaimRun, Claimed},
+        runners::RegisterRunner,
+    },
     limits::LEASE_MS_DEFAULT,
-    runners::RegisterRunner,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;

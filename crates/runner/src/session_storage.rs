@@ -4,7 +4,7 @@
 
 use std::{io, io::Read, os::fd::OwnedFd, path::Path};
 
-use ostler_protocol::{json::hex, session_storage::RefreshStorage};
+use ostler_protocol::{json::hex, kernel::session_storage::RefreshStorage};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, openat};
 use sha2::{Digest, Sha256};
 

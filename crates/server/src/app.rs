@@ -4,14 +4,16 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    backends::CodexProgram,
-    events::{Event, EventType},
     ids::{CommandId, RunId, SessionId, name},
-    kernel::{Op, Reply, Request},
-    launching::STORE_CORRUPT,
+    kernel::{
+        backends::CodexProgram,
+        events::{Event, EventType},
+        launching::STORE_CORRUPT,
+        operations::{Op, Reply, Request},
+        runs::{Run, TerminalStatus},
+        sessions::Session,
+    },
     redaction::Redactor,
-    runs::{Run, TerminalStatus},
-    sessions::Session,
 };
 use ostler_runner::guard::Isolation;
 use ostler_store::{

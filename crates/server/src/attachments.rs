@@ -8,8 +8,8 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, local::LocalFileSystem, p
 use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    attachments::{ObjectPath, Proof},
     json::{hex, unhex},
+    run_input::attachments::{ObjectPath, Proof},
 };
 use secrecy::ExposeSecret;
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{AgentId, RunId, RunnerJobId, TokenId, UserId},
-    provider_profiles::ProfileOwner,
-    sessions::Session,
+    kernel::{provider_profiles::ProfileOwner, sessions::Session},
     tokens::TokenRole,
 };
 

@@ -17,10 +17,9 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind,
     capabilities::Toggles,
+    kernel::{policy::TenantPolicy, runner_jobs::Launcher},
     limits::{LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_MS_MIN},
-    policy::TenantPolicy,
     redaction::Redactor,
-    runner_jobs::Launcher,
 };
 use ostler_runner::RetryPolicy;
 use ostler_store::{StoreConfig, Synchronous};

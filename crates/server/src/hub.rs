@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use ostler_protocol::{events::Event, ids::SessionId};
+use ostler_protocol::{ids::SessionId, kernel::events::Event};
 use tokio::sync::{Notify, broadcast};
 
 /// Flushes a follower may be behind before it has to go back to the store.

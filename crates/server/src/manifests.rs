@@ -13,8 +13,10 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind,
     ids::AgentId,
-    manifest::{Canonical, Checked, ManifestDiff, diff::diff},
-    relations::standing::{Declared, DeclaredSince, Question},
+    trust::{
+        manifest::{Canonical, Checked, ManifestDiff, diff::diff},
+        relations::standing::{Declared, DeclaredSince, Question},
+    },
 };
 use ostler_store::{self as store, Db};
 use quick_cache::{Weighter, sync::Cache};
@@ -214,9 +216,11 @@ mod tests {
     use futures_util::{FutureExt, future::join_all};
     use ostler_protocol::{
         Timestamp,
-        agents::Agent,
-        manifest::{Change, Rule},
-        relations::standing::declared_since,
+        trust::{
+            agents::Agent,
+            manifest::{Change, Rule},
+            relations::standing::declared_since,
+        },
     };
     use ostler_store::{StoreConfig, Synchronous, manifests::KeptManifest};
     use serde_json::{Value, json};

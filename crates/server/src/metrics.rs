@@ -10,7 +10,12 @@ use std::{
 };
 
 use http::{Method, StatusCode};
-use ostler_protocol::{Failure, mesh::messages::SendStatus, runner_jobs::JobEnd, runs::TerminalStatus, webhooks::Next};
+use ostler_protocol::{
+    Failure,
+    kernel::{runner_jobs::JobEnd, runs::TerminalStatus},
+    mesh::messages::SendStatus,
+    trust::webhooks::Next,
+};
 
 use crate::live::connection::Close;
 

@@ -6,12 +6,14 @@
 
 use ostler_protocol::{
     Failure, FailureKind,
-    chain::{self, Hash},
-    events::Event,
     ids::SessionId,
-    kernel::{Replay, Rows, RowsBeside},
-    runs::Run,
-    sessions::Session,
+    kernel::{
+        chain::{self, Hash},
+        events::Event,
+        operations::{Replay, Rows, RowsBeside},
+        runs::Run,
+        sessions::Session,
+    },
 };
 use ostler_store::{self as store, Db, StoreConfig};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ostler_protocol::{
     FailureKind::*,
-    agents::{AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX},
+    trust::agents::{AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX},
 };
 use serde_json::{Value, json};
 

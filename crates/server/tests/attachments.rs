@@ -1,7 +1,7 @@
 //! Attachments: pictures are taken in by what they are, shown to whoever has their URL while it lasts, used by their owners
 //! in their own threads, and let go of when nobody uses them.
 
-use ostler_protocol::{FailureKind::*, attachments::ATTACHMENT_BYTES_MAX};
+use ostler_protocol::{FailureKind::*, run_input::attachments::ATTACHMENT_BYTES_MAX};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 

@@ -1,6 +1,6 @@
 //! History: what was said in a thread, one day at a time by the user's own clock, as people would expect to read it.
 
-use ostler_protocol::{FailureKind::*, agent_runs::Busy};
+use ostler_protocol::{FailureKind::*, run_input::runs::Busy};
 use serde_json::{Value, json};
 
 use crate::{

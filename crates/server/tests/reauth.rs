@@ -1,6 +1,6 @@
 //! An agent changes so that people must be asked again: who is told, at once and later, over WebSockets and by webhook.
 
-use ostler_protocol::relations::REAUTH_REQUIRED;
+use ostler_protocol::trust::relations::REAUTH_REQUIRED;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::{io::AsyncWriteExt, net::TcpStream};

@@ -5,8 +5,10 @@ mod taking_back;
 
 use ostler_protocol::{
     FailureKind::*,
-    receipts::Verifier,
-    relations::{GRANT_LIFE_MS_MAX, RELATIONS_PER_USER_MAX},
+    trust::{
+        receipts::Verifier,
+        relations::{GRANT_LIFE_MS_MAX, RELATIONS_PER_USER_MAX},
+    },
 };
 use serde_json::{Value, json};
 

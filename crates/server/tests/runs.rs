@@ -116,8 +116,8 @@ async fn a_profile_without_its_credential_is_refused(engine: Engine) {
 #[both_engines]
 async fn nothing_widens_the_execution_policy(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.policy.ceiling.network = ostler_protocol::policy::Network::Disabled;
-        setup.config.policy.ceiling.approval = ostler_protocol::policy::Approval::OnRequest;
+        setup.config.policy.ceiling.network = ostler_protocol::kernel::policy::Network::Disabled;
+        setup.config.policy.ceiling.approval = ostler_protocol::kernel::policy::Approval::OnRequest;
         setup.config.policy.ceiling.max_tokens = Some(1_000);
     })
     .await;

@@ -11,9 +11,15 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, commands, conversation, events, history, i18n, identities, liveness, manifest, permissions, policy,
-    provider_profiles, receipts, relations, runner_jobs, runners, runs, session_storage, sessions, tokens, ui,
-    webhooks,
+    FailureKind,
+    kernel::{
+        commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs, runners, runs,
+        session_storage, sessions,
+    },
+    mesh::identities,
+    run_input::{history, ui},
+    tokens,
+    trust::{i18n, manifest, receipts, relations, webhooks},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    chain::{self, Link},
-    events::Event,
     ids::SessionId,
     json::hex,
+    kernel::{
+        chain::{self, Link},
+        events::Event,
+    },
 };
 use ostler_server::{
     Config, Server,

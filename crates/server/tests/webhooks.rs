@@ -4,7 +4,7 @@
 use ostler_client::trust::receiver::{DeliveryError, Receiver};
 use ostler_protocol::{
     FailureKind::*,
-    webhooks::{
+    trust::webhooks::{
         ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, ENDED_DELIVERIES_MAX, JITTER_PERCENT, RELATION_DELIVERIES_WAITING_MAX,
     },
 };

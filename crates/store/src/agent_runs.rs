@@ -1,8 +1,8 @@
 //! Runs as AG-UI clients name them.
 
 use ostler_protocol::{
-    agent_runs::AgentRun,
     ids::{CommandId, SessionId},
+    run_input::runs::AgentRun,
 };
 
 use crate::{

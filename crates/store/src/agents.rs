@@ -2,9 +2,9 @@
 
 use ostler_protocol::{
     Timestamp,
-    agents::{Agent, AgentToken},
     cursors::Cursor,
     ids::{AgentId, TokenId},
+    trust::agents::{Agent, AgentToken},
 };
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Timestamp,
-    attachments::{NoPath, ObjectPath},
+    run_input::attachments::{NoPath, ObjectPath},
 };
 
 use crate::{

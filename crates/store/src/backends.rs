@@ -1,6 +1,6 @@
 //! Backends: the profiles this server offers.
 
-use ostler_protocol::backends::Backend;
+use ostler_protocol::kernel::backends::Backend;
 
 use crate::{
     db::{Db, StoreError},

@@ -2,8 +2,8 @@
 
 use ostler_protocol::{
     Timestamp,
-    commands::{Command, CommandState, CommandType},
     ids::{CommandId, RunId, SessionId},
+    kernel::commands::{Command, CommandState, CommandType},
 };
 
 use crate::{

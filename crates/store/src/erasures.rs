@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     ids::{RunId, SessionId},
-    sessions::Session,
+    kernel::sessions::Session,
 };
 
 use crate::{

@@ -1,8 +1,8 @@
 //! Events: read by run or by session, appended by the lanes only.
 
 use ostler_protocol::{
-    events::{Event, EventType},
     ids::{RunId, SessionId},
+    kernel::events::{Event, EventType},
     limits::PAGE_BYTES_MAX,
 };
 
@@ -238,7 +238,7 @@ async fn page(
     }
 }
 
-impl crate::record::Record for ostler_protocol::kernel::Batch {
+impl crate::record::Record for ostler_protocol::kernel::operations::Batch {
     const TABLE: &'static str = "append_batches";
     const KEY: usize = 3;
     const FIXED: usize = 7;

@@ -3,10 +3,12 @@
 
 use ostler_protocol::{
     Timestamp,
-    commands::{CommandState, CommandType},
-    events::Event,
     ids::{CommandId, RunId, SessionId},
-    runs::Terminal,
+    kernel::{
+        commands::{CommandState, CommandType},
+        events::Event,
+        runs::Terminal,
+    },
 };
 
 use crate::{

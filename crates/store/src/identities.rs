@@ -4,8 +4,10 @@
 use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
-    identities::{Identity, Operation, RevocationReason},
-    mesh::Aid,
+    mesh::{
+        Aid,
+        identities::{Identity, Operation, RevocationReason},
+    },
 };
 
 use crate::{

@@ -15,17 +15,19 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    agent_runs::AgentRun,
-    commands::Command,
-    events::Event,
     ids::{RunId, SessionId},
-    kernel::{Batch, Change, Desk, Reply, Request, Tracked},
-    leases::Lease,
+    kernel::{
+        commands::Command,
+        events::Event,
+        leases::Lease,
+        operations::{Batch, Change, Desk, Reply, Request, Tracked},
+        permissions::PermissionRequest,
+        runner_jobs::RunnerJob,
+        runs::Run,
+        sessions::Session,
+    },
     mesh::messages::Direction,
-    permissions::PermissionRequest,
-    runner_jobs::RunnerJob,
-    runs::Run,
-    sessions::Session,
+    run_input::runs::AgentRun,
 };
 use tokio::sync::{mpsc, oneshot};
 

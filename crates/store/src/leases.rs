@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Timestamp,
     ids::{RunId, SessionId},
-    leases::Lease,
+    kernel::leases::Lease,
 };
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Manifests of agents, each version as it was submitted. None is ever changed.
 
-use ostler_protocol::{Timestamp, ids::AgentId, relations::standing::DeclaredSince};
+use ostler_protocol::{Timestamp, ids::AgentId, trust::relations::standing::DeclaredSince};
 
 use crate::{
     db::{Db, Statement, StoreError},

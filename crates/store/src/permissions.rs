@@ -3,8 +3,8 @@
 use ostler_protocol::{
     Timestamp,
     ids::{RunId, SessionId},
+    kernel::permissions::{PermissionRequest, PermissionStatus},
     limits::PAGE_ITEMS_MAX,
-    permissions::{PermissionRequest, PermissionStatus},
 };
 
 use crate::{

@@ -14,7 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::{self, Desk, Request},
+    operations::operations::{self, Desk, Request},
 };
 use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
@@ -223,7 +223,7 @@ impl Lane {
         let replies = requests
             .iter()
             .map(|request| match desks.get_mut(&request.session) {
-                Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
+                Some(desk) => operations::apply(desk, request.clone(), now).map_err(LaneError::Refused),
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             })
             .collect();

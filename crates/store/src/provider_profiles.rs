@@ -4,7 +4,7 @@
 use ostler_protocol::{
     cursors::Cursor,
     ids::ValidationId,
-    provider_profiles::{ProfileAction, ProfileChange, Validation, ValidationRecord},
+    kernel::provider_profiles::{ProfileAction, ProfileChange, Validation, ValidationRecord},
 };
 
 use crate::{

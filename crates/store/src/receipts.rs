@@ -3,7 +3,7 @@
 use ostler_protocol::{
     ids::RelationId,
     limits::PAGE_BYTES_MAX,
-    receipts::{Head, Receipt},
+    trust::receipts::{Head, Receipt},
 };
 
 use crate::{

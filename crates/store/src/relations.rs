@@ -4,8 +4,10 @@
 use ostler_protocol::{
     cursors::Cursor,
     ids::{AgentId, RelationId},
-    receipts::Receipt,
-    relations::{Consented, Relation},
+    trust::{
+        receipts::Receipt,
+        relations::{Consented, Relation},
+    },
 };
 
 use crate::{

@@ -1,11 +1,8 @@
 //! Everything a result is made of, in one read.
 
 use ostler_protocol::{
-    chain::Hash,
-    commands::Command,
     ids::{CommandId, RunId},
-    leases::Lease,
-    runs::Run,
+    kernel::{chain::Hash, commands::Command, leases::Lease, runs::Run},
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
     ids::{CommandId, RunId, RunnerJobId},
-    runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
+    kernel::runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
 };
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Runners.
 
-use ostler_protocol::runners::Runner;
+use ostler_protocol::kernel::runners::Runner;
 
 use crate::{
     db::{Db, StoreError},

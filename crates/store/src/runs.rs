@@ -3,7 +3,7 @@
 use ostler_protocol::{
     cursors::Cursor,
     ids::RunId,
-    runs::{Run, RunStatus},
+    kernel::runs::{Run, RunStatus},
 };
 
 use crate::{

@@ -4,8 +4,10 @@ use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
     ids::SessionId,
-    session_storage::{SessionStorage, StorageKind},
-    sessions::{ExecutionState, Session},
+    kernel::{
+        session_storage::{SessionStorage, StorageKind},
+        sessions::{ExecutionState, Session},
+    },
 };
 
 use crate::{

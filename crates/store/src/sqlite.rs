@@ -18,7 +18,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::{self, Desk, Request},
+    operations::operations::{self, Desk, Request},
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};
@@ -419,7 +419,7 @@ impl Lane {
         let mut replies = Vec::with_capacity(requests.len());
         for request in requests {
             replies.push(match desks::load(tx, warm, &mut desks, request)? {
-                Some(desk) => kernel::apply(desk, request.clone(), now).map_err(LaneError::Refused),
+                Some(desk) => operations::apply(desk, request.clone(), now).map_err(LaneError::Refused),
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             });
         }

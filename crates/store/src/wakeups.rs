@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::{Timestamp, events::Event, ids::SessionId};
+use ostler_protocol::{Timestamp, ids::SessionId, kernel::events::Event};
 use sqlx::{
     Executor, PgConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},

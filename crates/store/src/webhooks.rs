@@ -5,9 +5,11 @@ use ostler_protocol::{
     RawJson, Timestamp,
     cursors::Cursor,
     ids::AgentId,
-    relations::REAUTH_REQUIRED,
-    webhooks::{
-        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, RELATION_DELIVERIES_WAITING_MAX, Webhook,
+    trust::{
+        relations::REAUTH_REQUIRED,
+        webhooks::{
+            DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, RELATION_DELIVERIES_WAITING_MAX, Webhook,
+        },
     },
 };
 

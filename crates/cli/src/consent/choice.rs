@@ -8,10 +8,12 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
-    agents::Agent,
-    i18n::{Language, scope_text},
-    manifest::{Manifest, Scope, Sensitivity},
-    relations::{Answers, GRANT_LIFE_MS_MAX, RelationView, ScopeStanding, ScopeState, Terms},
+    trust::{
+        agents::Agent,
+        i18n::{Language, scope_text},
+        manifest::{Manifest, Scope, Sensitivity},
+        relations::{Answers, GRANT_LIFE_MS_MAX, RelationView, ScopeStanding, ScopeState, Terms},
+    },
 };
 
 use super::words::{Words, words};

@@ -1,7 +1,7 @@
 //! What has changed about an agent since somebody consented, in words. What breaks comes first; where it stands in the
 //! manifest is told as well, for whoever wants to look.
 
-use ostler_protocol::{
+use ostler_protocol::trust::{
     i18n::{Language, scope_text},
     manifest::{Change, Manifest},
     relations::RelationChanges,

@@ -1,7 +1,7 @@
 //! What the consent screens say, in every language they speak. Everything a person is asked stands here, so that no
 //! language can be asked less than another.
 
-use ostler_protocol::{
+use ostler_protocol::trust::{
     i18n::Language,
     manifest::{Rule, Sensitivity},
     relations::ScopeState,

@@ -32,7 +32,7 @@ fn root_and_a_missing_git_are_warnings() {
 
 #[test]
 fn what_can_run_is_listed() {
-    let built_in = ostler_protocol::backends::built_in();
+    let built_in = ostler_protocol::kernel::backends::built_in();
     let profile = |name: &str, configured: bool| -> ProviderProfile {
         let secret = serde_json::json!({"name": "s", "keys": []});
         serde_json::from_value(serde_json::json!({"profile": name, "configured": configured, "secretRef": secret,

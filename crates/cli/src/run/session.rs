@@ -4,8 +4,10 @@
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    commands::CreateCommand,
-    runs::{CreateRun, CreatedRun, Run},
+    kernel::{
+        commands::CreateCommand,
+        runs::{CreateRun, CreatedRun, Run},
+    },
 };
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Backends: the profiles that the server can run.
 
-use ostler_protocol::{Failure, backends::BackendList};
+use ostler_protocol::{Failure, kernel::backends::BackendList};
 
 use crate::{client::Client, path::Path};
 

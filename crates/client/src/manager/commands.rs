@@ -2,10 +2,12 @@
 
 use ostler_protocol::{
     Failure,
-    commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
-    results::RunResult,
-    runs::Cancel,
-    workspaces::CommandDiff,
+    kernel::{
+        commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
+        results::RunResult,
+        runs::Cancel,
+        workspaces::CommandDiff,
+    },
 };
 
 use crate::{client::Client, path::Path};

@@ -1,6 +1,6 @@
 //! Conversations: the messages before a command.
 
-use ostler_protocol::{Failure, conversation::Conversation};
+use ostler_protocol::{Failure, kernel::conversation::Conversation};
 
 use crate::{client::Client, path::Path};
 

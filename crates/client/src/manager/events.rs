@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
-    events::{AppendEvents, Appended, EventPage, EventView},
+    kernel::events::{AppendEvents, Appended, EventPage, EventView},
 };
 use tokio::time::{Duration, timeout};
 

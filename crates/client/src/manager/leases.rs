@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+    kernel::leases::{ClaimRun, Claimed, LeaseState, PatchLease},
 };
 
 use crate::{client::Client, path::Path};

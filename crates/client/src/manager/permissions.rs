@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    permissions::{AnswerPermission, PermissionList, PermissionRequest},
+    kernel::permissions::{AnswerPermission, PermissionList, PermissionRequest},
 };
 
 use crate::{client::Client, path::Path};

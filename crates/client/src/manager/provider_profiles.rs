@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use ostler_protocol::{
     Failure,
-    provider_profiles::{
+    kernel::provider_profiles::{
         ListProfileChanges, ProfileChangePage, ProfileConfigText, ProfileScope, ProviderProfile, ProviderProfileList,
         PutConfig, PutCredential, ValidateProfile, Validation,
     },

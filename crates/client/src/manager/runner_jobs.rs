@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    kernel::runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
 };
 
 use crate::{client::Client, path::Path};

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    runners::{RegisterRunner, Runner},
+    kernel::runners::{RegisterRunner, Runner},
 };
 
 use crate::{client::Client, path::Path};

@@ -2,10 +2,12 @@
 
 use ostler_protocol::{
     Failure,
-    commands::{Command, PatchStatus},
-    results::RunResult,
-    runner_jobs::RunnerJob,
-    runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+    kernel::{
+        commands::{Command, PatchStatus},
+        results::RunResult,
+        runner_jobs::RunnerJob,
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+    },
 };
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use http::Method;
 use ostler_protocol::{
     Failure,
-    session_storage::{RefreshStorage, SessionStorageView, StorageQuery, SweepStorage, SweptStorage},
+    kernel::session_storage::{RefreshStorage, SessionStorageView, StorageQuery, SweepStorage, SweptStorage},
 };
 
 use crate::{client::Client, path::Path, response};

@@ -2,10 +2,12 @@
 
 use ostler_protocol::{
     Failure,
-    events::EventPage,
-    sessions::{
-        ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
-        SessionView, UpdateSession,
+    kernel::{
+        events::EventPage,
+        sessions::{
+            ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
+            SessionView, UpdateSession,
+        },
     },
 };
 

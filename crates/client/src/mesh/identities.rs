@@ -5,8 +5,10 @@ use http::{Method, StatusCode};
 use ostler_crypto::{certificates::Certificate, keys::PublicKey};
 use ostler_protocol::{
     Failure, Timestamp,
-    identities::{CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, RevokeIdentity},
-    mesh::pki::CertificateStatus,
+    mesh::{
+        identities::{CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, RevokeIdentity},
+        pki::CertificateStatus,
+    },
 };
 
 use crate::{client::Client, path::Path, response};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use ostler_protocol::{
     Failure,
-    agents::{
+    trust::agents::{
         Agent, AgentPage, CreateAgent, CreateAgentToken, CreatedAgentToken, DiffManifest, ListAgents, SavedAgent,
         TriedManifest, UpdateAgent,
     },

@@ -14,7 +14,7 @@ use ostler_protocol::{
     Timestamp,
     ids::AgentId,
     json::{hex, unhex},
-    webhooks::{
+    trust::webhooks::{
         self, AGENT_HEADER, DELIVERY_HEADER, DeliveryId, SIGNATURE_HEADER, TIMESTAMP_HEADER, TRIED_S_MAX, WINDOW_S,
     },
 };

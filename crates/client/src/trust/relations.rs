@@ -6,9 +6,12 @@ use http_body_util::BodyExt;
 use ostler_protocol::{
     Failure,
     ids::RelationId,
-    receipts::{ListReceipts, ReceiptPage},
-    relations::{
-        Answers, CreateRelation, ListRelations, PendingConsents, RelationChanges, RelationPage, RelationView, UseScope,
+    trust::{
+        receipts::{ListReceipts, ReceiptPage},
+        relations::{
+            Answers, CreateRelation, ListRelations, PendingConsents, RelationChanges, RelationPage, RelationView,
+            UseScope,
+        },
     },
 };
 

@@ -5,7 +5,7 @@ use http::Method;
 use ostler_protocol::{
     Failure,
     ids::AgentId,
-    webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook},
+    trust::webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook},
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use ostler_protocol::{
     FailureKind,
-    events::EventType,
+    kernel::events::EventType,
     redaction::Redactor,
     rpc::{NotAFrame, RpcError},
 };

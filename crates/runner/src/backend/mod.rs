@@ -13,7 +13,7 @@ mod scripted;
 pub(crate) mod turn;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::provider_profiles::AgentConfig;
+use ostler_protocol::kernel::provider_profiles::AgentConfig;
 
 pub use interface::{AfterCrash, Backend};
 pub use turn::{Turn, TurnAbort, TurnEnd, TurnResult};

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     FailureKind,
-    commands::Command,
-    context::Context,
-    conversation::Message,
     ids::AttemptId,
-    runs::{Run, TerminalStatus},
+    kernel::{
+        commands::Command,
+        context::Context,
+        conversation::Message,
+        runs::{Run, TerminalStatus},
+    },
 };
 
 /// One turn to work on.

@@ -9,7 +9,7 @@ use std::{
     process::Stdio,
 };
 
-use ostler_protocol::workspaces::WorkspaceChanges;
+use ostler_protocol::kernel::workspaces::WorkspaceChanges;
 use tokio::{
     io::AsyncReadExt,
     process::Command,
@@ -143,7 +143,7 @@ fn is_empty(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::provider_profiles::AgentConfig;
+    use ostler_protocol::kernel::provider_profiles::AgentConfig;
 
     use super::*;
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn files(changes: &WorkspaceChanges) -> Vec<(&str, &str, i64, i64)> {
-        let of = |file: &'_ ostler_protocol::workspaces::ChangedFile| (file.bytes_added, file.bytes_removed);
+        let of = |file: &'_ ostler_protocol::kernel::workspaces::ChangedFile| (file.bytes_added, file.bytes_removed);
         let each = changes.files.iter().map(|file| (file.path.as_str(), file.change.as_str(), of(file)));
         each.map(|(path, change, (added, removed))| (path, change, added, removed)).collect()
     }

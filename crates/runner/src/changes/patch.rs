@@ -1,6 +1,6 @@
 //! Parses a patch as git writes it: the files, their sizes, and as much of the text as an event can hold.
 
-use ostler_protocol::{
+use ostler_protocol::kernel::{
     events::clip,
     workspaces::{ChangedFile, WorkspaceChanges},
 };

@@ -10,12 +10,14 @@ mod prepare;
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, FailureKind,
-    budgets::Allowance,
-    commands::{Command, CommandPage, CommandType, PollCommands},
-    events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
     ids::CommandId,
-    leases::LeaseState,
-    workspaces::WorkspaceChanges,
+    kernel::{
+        budgets::Allowance,
+        commands::{Command, CommandPage, CommandType, PollCommands},
+        events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
+        leases::LeaseState,
+        workspaces::WorkspaceChanges,
+    },
 };
 use serde::Serialize;
 use tokio::time::{Duration, Instant, sleep_until};

@@ -3,12 +3,14 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    budgets::Allowance,
-    commands::{Command, CommandState},
-    conversation::Conversation,
-    events::{AppendEvent, EventType},
-    history,
     ids::CommandId,
+    kernel::{
+        budgets::Allowance,
+        commands::{Command, CommandState},
+        conversation::Conversation,
+        events::{AppendEvent, EventType},
+    },
+    run_input::history,
 };
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     ids::PermissionId,
-    permissions::{PermissionRequest, PermissionStatus},
+    kernel::permissions::{PermissionRequest, PermissionStatus},
 };
 use tokio::{
     sync::oneshot,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     RawJson,
-    commands::Command,
-    events::{AppendEvent, EventType},
-    permissions::{PermissionRequest, PermissionStatus},
+    kernel::{
+        commands::Command,
+        events::{AppendEvent, EventType},
+        permissions::{PermissionRequest, PermissionStatus},
+    },
 };
 use serde::Serialize;
 use tokio::{

@@ -7,10 +7,8 @@ use std::{
 
 use ostler_protocol::{
     FailureKind, RawJson,
-    events::EventType,
     ids::{CommandId, PermissionId},
-    permissions::PermissionRequest,
-    runs::TerminalStatus,
+    kernel::{events::EventType, permissions::PermissionRequest, runs::TerminalStatus},
 };
 use serde::Serialize;
 use serde_json::Value;

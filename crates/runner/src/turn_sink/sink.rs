@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     RawJson,
-    events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_COST_UNKNOWN},
     ids::{CommandId, PermissionId},
     json::canonical_hash,
-    permissions::{self, AskPermission},
+    kernel::{
+        events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_COST_UNKNOWN},
+        permissions::{self, AskPermission},
+    },
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};

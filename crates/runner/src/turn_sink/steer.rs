@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     RawJson,
-    events::{EventType, PHASE_STEER_ACCEPTED},
     ids::CommandId,
+    kernel::events::{EventType, PHASE_STEER_ACCEPTED},
 };
 use serde_json::json;
 

@@ -5,11 +5,13 @@ use std::{path::Path, sync::Arc};
 
 use ostler_protocol::{
     FailureKind,
-    commands::{Command, CommandState, CommandType},
-    events::EventType,
     ids::CommandId,
-    provider_profiles::AgentConfig,
-    runs::TerminalStatus,
+    kernel::{
+        commands::{Command, CommandState, CommandType},
+        events::EventType,
+        provider_profiles::AgentConfig,
+        runs::TerminalStatus,
+    },
 };
 use ostler_runner::{BackendEnvironment, RetryPolicy, RunnerOrder, RunnerOutcome, run};
 use serde_json::{Value, json};

@@ -16,18 +16,20 @@ use http_body_util::{BodyExt, Full};
 use ostler_client::{Body, Client};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
-    conversation::Conversation,
-    events::{AppendEvents, Event, EventType, NewEvent},
-    history::{HistoryAttachment, Picture, pictures},
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
-    kernel::{self, *},
-    leases::{ClaimRun, PatchLease},
-    permissions::{PermissionRequest, PermissionStatus},
+    operations::{
+        commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
+        conversation::Conversation,
+        events::{AppendEvents, Event, EventType, NewEvent},
+        leases::{ClaimRun, PatchLease},
+        operations::{self, *},
+        permissions::{PermissionRequest, PermissionStatus},
+        results::{ResultParts, RunResult},
+        runs::Run,
+        sessions::Session,
+    },
     redaction::Redactor,
-    results::{ResultParts, RunResult},
-    runs::Run,
-    sessions::Session,
+    run_input::history::{HistoryAttachment, Picture, pictures},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -91,8 +93,9 @@ impl Kernel {
 
     pub fn apply(&self, op: Op) -> Result<Reply, Failure> {
         let now = self.now();
-        let request = kernel::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: Some(self.run_id()), op };
-        let reply = kernel::apply(&mut self.desk(), request, now);
+        let request =
+            operations::Request { session: SessionId::new(Uuid::from_u128(9)), run_id: Some(self.run_id()), op };
+        let reply = operations::apply(&mut self.desk(), request, now);
         self.changed.notify_waiters();
         reply
     }

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use kernel::{Kernel, is_running, of_type, payload};
 use ostler_protocol::{
     FailureKind,
-    commands::{CommandState, CommandType},
-    events::EventType,
-    kernel::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
-    provider_profiles::AgentConfig,
+    kernel::{
+        commands::{CommandState, CommandType},
+        events::EventType,
+        operations::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
+        provider_profiles::AgentConfig,
+    },
 };
 use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, run};
 use serde_json::json;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     FailureKind,
-    commands::{Command, CommandType},
-    events::EventType,
     ids::CommandId,
-    provider_profiles::AgentConfig,
-    runs::TerminalStatus,
+    kernel::{
+        commands::{Command, CommandType},
+        events::EventType,
+        provider_profiles::AgentConfig,
+        runs::TerminalStatus,
+    },
 };
 use ostler_runner::{BackendEnvironment, RetryPolicy, RunnerOrder, RunnerOutcome, run};
 use ostler_stand_ins::{Endpoint, chat, chat_with_key};

@@ -5,12 +5,14 @@ use std::{path::PathBuf, sync::Arc};
 
 use ostler_protocol::{
     FailureKind,
-    commands::CommandType,
-    events::EventType,
     ids::CommandId,
-    permissions::OptionKind,
-    provider_profiles::AgentConfig,
-    runs::{Terminal, TerminalStatus},
+    kernel::{
+        commands::CommandType,
+        events::EventType,
+        permissions::OptionKind,
+        provider_profiles::AgentConfig,
+        runs::{Terminal, TerminalStatus},
+    },
 };
 use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, run};
 use ostler_stand_ins::{Endpoint, chat_with_key};

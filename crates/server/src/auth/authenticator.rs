@@ -13,8 +13,8 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Timestamp,
     ids::{RunId, RunnerJobId},
+    kernel::runner_jobs::JobPhase,
     limits::USER_TOKEN_BYTES_MAX,
-    runner_jobs::JobPhase,
 };
 use ostler_store::{self as store, Db};
 use quick_cache::sync::Cache;

@@ -1,6 +1,6 @@
 //! The front door for chats.
 
-use ostler_protocol::{agent_runs::Busy, policy::Approval};
+use ostler_protocol::{kernel::policy::Approval, run_input::runs::Busy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

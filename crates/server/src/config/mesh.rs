@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use ostler_protocol::{Failure, mesh::Domain, runner_jobs::Launcher};
+use ostler_protocol::{Failure, kernel::runner_jobs::Launcher, mesh::Domain};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -1,7 +1,7 @@
 //! `/api/v1/backends`.
 
 use axum::{Json, extract::State};
-use ostler_protocol::{backends::BackendList, failures::Problem};
+use ostler_protocol::{failures::Problem, kernel::backends::BackendList};
 
 use super::{extract::Caller, problem::Refusal};
 use crate::{app::App, service};

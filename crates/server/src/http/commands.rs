@@ -3,12 +3,14 @@
 use axum::{Json, extract::State};
 use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
-    commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
     failures::Problem,
     ids::{CommandId, RunId},
-    results::RunResult,
-    runs::Cancel,
-    workspaces::CommandDiff,
+    kernel::{
+        commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
+        results::RunResult,
+        runs::Cancel,
+        workspaces::CommandDiff,
+    },
 };
 
 use super::{

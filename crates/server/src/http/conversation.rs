@@ -2,9 +2,9 @@
 
 use axum::{Json, extract::State};
 use ostler_protocol::{
-    conversation::Conversation,
     failures::Problem,
     ids::{CommandId, RunId},
+    kernel::conversation::Conversation,
 };
 
 use super::{

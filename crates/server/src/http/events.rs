@@ -13,9 +13,9 @@ use http::{HeaderMap, HeaderValue, header};
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
-    events::{AppendEvents, Appended, Event, EventPage},
     failures::Problem,
     ids::RunId,
+    kernel::events::{AppendEvents, Appended, Event, EventPage},
 };
 use secrecy::{ExposeSecret, SecretString};
 

@@ -4,8 +4,10 @@ use axum::{Json, extract::State};
 use http::StatusCode;
 use ostler_protocol::{
     failures::Problem,
-    identities::{CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, RevokeIdentity},
-    mesh::Aid,
+    mesh::{
+        Aid,
+        identities::{CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, RevokeIdentity},
+    },
 };
 
 use super::{

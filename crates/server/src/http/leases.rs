@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 use ostler_protocol::{
     failures::Problem,
     ids::RunId,
-    leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+    kernel::leases::{ClaimRun, Claimed, LeaseState, PatchLease},
 };
 
 use super::{

@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 use ostler_protocol::{
     failures::Problem,
     ids::{PermissionId, RunId},
-    permissions::{AnswerPermission, PermissionList, PermissionRequest},
+    kernel::permissions::{AnswerPermission, PermissionList, PermissionRequest},
 };
 
 use super::{

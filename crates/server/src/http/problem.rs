@@ -9,7 +9,7 @@ use axum::{
 };
 use http::{HeaderValue, StatusCode, header};
 use ostler_protocol::{
-    Failure, FailureKind, agent_runs, events::clip, failures::Problem, ids::TraceId, redaction::Redactor,
+    Failure, FailureKind, failures::Problem, ids::TraceId, kernel::events::clip, redaction::Redactor, run_input::runs,
 };
 
 use super::trust;
@@ -71,8 +71,8 @@ fn close_with(app: &App, failure: Failure, path: &str, peer: IpAddr) -> Response
 pub fn encode(app: &App, mut response: Response, trace_id: TraceId, path: &str, peer: Option<IpAddr>) -> Response {
     let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
     let is_agent_run = path.starts_with(AGENT_ROUTES);
-    let failure = if is_agent_run { agent_runs::in_dialect(failure) } else { failure };
-    let code = is_agent_run.then(|| agent_runs::code(&failure).into_owned());
+    let failure = if is_agent_run { runs::in_dialect(failure) } else { failure };
+    let code = is_agent_run.then(|| runs::code(&failure).into_owned());
     let redactor = &app.redactor;
     app.metrics.refused(&failure);
     if app.refusals.should_log(&failure, peer) {

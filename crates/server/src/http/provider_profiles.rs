@@ -7,7 +7,7 @@ use ostler_protocol::{
     Failure,
     failures::Problem,
     ids::ValidationId,
-    provider_profiles::{
+    kernel::provider_profiles::{
         ListProfileChanges, ProfileChangePage, ProfileConfigText, ProfileScope, ProviderProfile, ProviderProfileList,
         PutConfig, PutCredential, ValidateProfile, Validation,
     },

@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
     failures::Problem,
     ids::{RunId, RunnerJobId},
-    runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    kernel::runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
 };
 
 use super::{

@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use ostler_protocol::{
     failures::Problem,
-    runners::{RegisterRunner, Runner},
+    kernel::runners::{RegisterRunner, Runner},
 };
 
 use super::{

@@ -3,11 +3,13 @@
 use axum::{Json, extract::State};
 use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
-    commands::PatchStatus,
     failures::Problem,
     ids::RunId,
-    results::RunResult,
-    runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+    kernel::{
+        commands::PatchStatus,
+        results::RunResult,
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+    },
 };
 use serde::Deserialize;
 use utoipa::IntoParams;

@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use ostler_protocol::{
     failures::Problem,
-    session_storage::{RefreshStorage, SessionStorageView, StorageQuery, SweepStorage, SweptStorage},
+    kernel::session_storage::{RefreshStorage, SessionStorageView, StorageQuery, SweepStorage, SweptStorage},
 };
 
 use super::{

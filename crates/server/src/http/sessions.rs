@@ -7,11 +7,13 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ostler_protocol::{
-    events::EventPage,
     failures::Problem,
-    sessions::{
-        ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
-        SessionView, UpdateSession,
+    kernel::{
+        events::EventPage,
+        sessions::{
+            ControlSession, CreateSession, ListSessions, ReadSession, SessionEventsQuery, SessionPage, SessionQuery,
+            SessionView, UpdateSession,
+        },
     },
 };
 

@@ -12,9 +12,9 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind,
+    kernel::workspaces::{GitRef, GitWant},
     outgoing::OutgoingRules,
     redaction::Redactor,
-    workspaces::{GitRef, GitWant},
 };
 use ostler_runner::LogTail;
 use tokio::{process::Command, sync::OnceCell, time::timeout};
@@ -277,8 +277,8 @@ mod tests {
 
     fn wanted(url: String) -> GitRef {
         let raw = ostler_protocol::RawJson::of(&serde_json::json!({"kind": "git", "repoUrl": url, "ref": "main"}));
-        match ostler_protocol::workspaces::WorkspaceRef::read(&raw).unwrap() {
-            ostler_protocol::workspaces::WorkspaceRef::Git(wanted) => wanted,
+        match ostler_protocol::kernel::workspaces::WorkspaceRef::read(&raw).unwrap() {
+            ostler_protocol::kernel::workspaces::WorkspaceRef::Git(wanted) => wanted,
             other => panic!("{other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ostler_protocol::{Timestamp, ids::RunnerJobId, launching::Hand};
+use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
 
 #[derive(Clone, Default)]
 pub struct InHand(Arc<Mutex<Hand>>);

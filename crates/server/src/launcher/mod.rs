@@ -3,7 +3,7 @@
 //!
 //! The store may fail at any moment, and it may carry out a write whose answer is lost. So a launcher vouches only for
 //! jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that were not
-//! answered. The rules are in `ostler_protocol::launching`.
+//! answered. The rules are in `ostler_protocol::kernel::launching`.
 
 mod git;
 mod hand;
@@ -19,9 +19,11 @@ use jiff::SignedDuration;
 use ostler_client::InProcess;
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    kernel::{DismissOp, FinishJobOp, Op},
-    launching::{AfterFinish, Owned, after_finish},
-    runner_jobs::{JobEnd, Launcher, RunnerJob},
+    kernel::{
+        launching::{AfterFinish, Owned, after_finish},
+        operations::{DismissOp, FinishJobOp, Op},
+        runner_jobs::{JobEnd, Launcher, RunnerJob},
+    },
 };
 use ostler_store as store;
 use serde_json::json;
@@ -301,7 +303,7 @@ async fn stopped_for(app: &App, time: Duration) {
 }
 
 fn failed(status: &str, message: &str) -> (JobEnd, RawJson) {
-    let message = ostler_protocol::events::clip(message, MESSAGE_CHARS_MAX);
+    let message = ostler_protocol::kernel::events::clip(message, MESSAGE_CHARS_MAX);
     (JobEnd::Failed, RawJson::of(&json!({"status": status, "failureKind": "infra-failed", "message": message})))
 }
 

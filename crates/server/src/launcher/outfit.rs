@@ -12,8 +12,10 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind,
     ids::RunnerJobId,
-    provider_profiles::{AgentConfig, ProfileOwner},
-    runner_jobs::{JobPhase, RunnerJob},
+    kernel::{
+        provider_profiles::{AgentConfig, ProfileOwner},
+        runner_jobs::{JobPhase, RunnerJob},
+    },
 };
 use ostler_runner::{
     BackendEnvironment,

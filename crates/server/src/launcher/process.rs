@@ -11,7 +11,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    runner_jobs::{JobEnd, RunnerJob},
+    kernel::runner_jobs::{JobEnd, RunnerJob},
 };
 use ostler_runner::{ENVIRONMENT, Launch, LogTail, RunnerOrder};
 use ostler_store as store;

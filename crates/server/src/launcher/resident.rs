@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use ostler_client::{Client, InProcess};
 use ostler_protocol::{
     Failure, RawJson,
-    runner_jobs::{JobEnd, RunnerJob},
+    kernel::runner_jobs::{JobEnd, RunnerJob},
 };
 use ostler_runner::RunnerOrder;
 use tokio::task::JoinSet;

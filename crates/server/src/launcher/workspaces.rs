@@ -12,9 +12,11 @@ use ostler_protocol::{
     Failure, FailureKind,
     ids::{RunId, SessionId},
     json::canonical_hash,
-    runs::Run,
-    session_storage::StorageKind,
-    workspaces::{GitRef, WorkspaceRef},
+    kernel::{
+        runs::Run,
+        session_storage::StorageKind,
+        workspaces::{GitRef, WorkspaceRef},
+    },
 };
 use ostler_store as store;
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use ostler_crypto::{Zeroizing, seal::SealingKey};
-use ostler_protocol::{Failure, Timestamp, provider_profiles::Credential};
+use ostler_protocol::{Failure, Timestamp, kernel::provider_profiles::Credential};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +116,7 @@ mod tests {
 
     use ostler_protocol::{
         FailureKind,
-        provider_profiles::{AUTH, CONFIG},
+        kernel::provider_profiles::{AUTH, CONFIG},
     };
 
     use super::*;

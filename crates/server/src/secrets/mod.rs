@@ -5,7 +5,7 @@ mod local;
 pub mod sealed;
 
 use ostler_crypto::{Zeroizing, seal::SealingKey};
-use ostler_protocol::{Failure, FailureKind, Timestamp, json::unhex, provider_profiles::Credential};
+use ostler_protocol::{Failure, FailureKind, Timestamp, json::unhex, kernel::provider_profiles::Credential};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{auth, config::Config};

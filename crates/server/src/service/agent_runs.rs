@@ -7,18 +7,22 @@ mod transcript;
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    agent_runs::{AgentRun, CancelAccepted, TaskAccepted},
-    agui::{
-        input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
-        messages::{Context as Told, Message, ResumeEntry},
-    },
-    commands::{CommandType, CreateCommand},
-    context::{Context, Note, Remark, UsersClock},
     ids::SessionId,
-    kernel::{ACTIVE_COMMAND, AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
-    provider_profiles::secret_ref,
-    runs::CreateRun,
-    sessions::Session,
+    kernel::{
+        commands::{CommandType, CreateCommand},
+        context::{Context, Note, Remark, UsersClock},
+        operations::{ACTIVE_COMMAND, AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
+        provider_profiles::secret_ref,
+        runs::CreateRun,
+        sessions::Session,
+    },
+    run_input::{
+        agui::{
+            input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
+            messages::{Context as Told, Message, ResumeEntry},
+        },
+        runs::{AgentRun, CancelAccepted, TaskAccepted},
+    },
     text::is_blank_text,
 };
 use ostler_store as store;

@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    agents::{
-        AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
-        CreateAgentToken, CreatedAgentToken, DiffManifest, ListAgents, Published, SavedAgent, TriedManifest,
-        UpdateAgent,
-    },
     cursors::{self, Cursor},
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
-    manifest::{Canonical, Checked, ManifestDiff, diff::diff},
-    relations::{
-        REAUTH_REQUIRED, ReauthAnnounced,
-        standing::{DeclaredSince, Question, declared_since},
+    trust::{
+        agents::{
+            AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
+            CreateAgentToken, CreatedAgentToken, DiffManifest, ListAgents, Published, SavedAgent, TriedManifest,
+            UpdateAgent,
+        },
+        manifest::{Canonical, Checked, ManifestDiff, diff::diff},
+        relations::{
+            REAUTH_REQUIRED, ReauthAnnounced,
+            standing::{DeclaredSince, Question, declared_since},
+        },
     },
 };
 use ostler_store::{self as store, manifests::KeptManifest, webhooks::NewDelivery};

@@ -4,11 +4,14 @@ use bytes::Bytes;
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    attachments::{
-        ATTACHMENT_BYTES_MAX, ATTACHMENTS_PER_USER_MAX, Attachment, ImageType, ObjectPath, Proof, SignUrl, SignedUrl,
+    kernel::sessions::Session,
+    run_input::{
+        attachments::{
+            ATTACHMENT_BYTES_MAX, ATTACHMENTS_PER_USER_MAX, Attachment, ImageType, ObjectPath, Proof, SignUrl,
+            SignedUrl,
+        },
+        history::Picture,
     },
-    history::Picture,
-    sessions::Session,
 };
 use ostler_store::{self as store, attachments::Quota};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    backends::{Backend, BackendList, CodexProgram},
+    kernel::backends::{Backend, BackendList, CodexProgram},
 };
 use ostler_runner::backend::codex;
 use ostler_store as store;
@@ -26,7 +26,7 @@ pub async fn list(app: &App) -> Result<BackendList, Failure> {
 
 /// Writes down what this build offers. Run once at start.
 pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
-    for (position, backend) in ostler_protocol::backends::built_in().iter().enumerate() {
+    for (position, backend) in ostler_protocol::kernel::backends::built_in().iter().enumerate() {
         store::backends::insert(db, position as i64, backend).await?;
     }
     Ok(())

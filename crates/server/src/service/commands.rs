@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
-    commands::{
-        AckCommand, Command, CommandPage, CommandState, CommandType, CreateCommand, PatchStatus, PollCommands,
-        check_payload, news_mark, prompt,
-    },
-    cursors,
-    events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
-    facts::TerminalFacts,
-    fold::CommandFold,
+    Failure, FailureKind, RawJson, cursors,
     ids::{AttemptId, CommandId, RunId},
     json::canonical_hash,
-    kernel::{AckOp, CancelCommandOp, CreateCommandOp, Op, Reply},
-    runs::Cancel,
+    kernel::{
+        commands::{
+            AckCommand, Command, CommandPage, CommandState, CommandType, CreateCommand, PatchStatus, PollCommands,
+            check_payload, news_mark, prompt,
+        },
+        events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
+        facts::TerminalFacts,
+        fold::CommandFold,
+        operations::{AckOp, CancelCommandOp, CreateCommandOp, Op, Reply},
+        runs::Cancel,
+    },
 };
 use ostler_store as store;
 use serde_json::{Value, json};
@@ -237,7 +238,7 @@ pub async fn patch_run_status(
     caller: &Principal,
     run_id: RunId,
     asked: PatchStatus,
-) -> Result<ostler_protocol::runs::Run, Failure> {
+) -> Result<ostler_protocol::kernel::runs::Run, Failure> {
     let known = app.visible_run(caller, run_id).await?;
     state(app, caller, &known, None, asked).await?;
     super::runs::get(app, caller, run_id).await

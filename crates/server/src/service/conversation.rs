@@ -2,11 +2,13 @@
 
 use ostler_protocol::{
     Failure,
-    commands::Command,
-    conversation::{Conversation, SAID},
-    history::{HistoryAttachment, Picture, pictures},
     ids::{CommandId, RunId},
+    kernel::{
+        commands::Command,
+        conversation::{Conversation, SAID},
+    },
     limits::{CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX},
+    run_input::history::{HistoryAttachment, Picture, pictures},
 };
 use ostler_store as store;
 

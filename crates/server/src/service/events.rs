@@ -5,9 +5,11 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, EventsQuery},
-    events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
     ids::RunId,
-    kernel::{AppendOp, Op, Reply},
+    kernel::{
+        events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
+        operations::{AppendOp, Op, Reply},
+    },
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
 };
 use ostler_store::{self as store, events::Page};

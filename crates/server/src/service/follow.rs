@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 
 use ostler_protocol::{
     Failure,
-    events::{Event, EventType},
     ids::{RunId, SessionId},
-    sessions::Session,
+    kernel::{
+        events::{Event, EventType},
+        sessions::Session,
+    },
 };
 use ostler_store::{self as store, events::Bounds};
 use tokio::time::{Duration, Instant};

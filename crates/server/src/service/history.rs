@@ -4,16 +4,20 @@ use std::collections::HashMap;
 
 use ostler_protocol::{
     Failure, Timestamp,
-    agui::input::read_thread_id,
-    commands::{CommandState, CommandType},
-    events::{Event, EventType},
-    history::{
-        self, HISTORY_DAYS_MAX, HISTORY_MESSAGES_MAX, HistoryMessage, HistoryQuery, HistorySnapshot, Picture, day_of,
-        read_day, span_of, start_of,
-    },
     ids::{CommandId, SessionId},
+    kernel::{
+        commands::{CommandState, CommandType},
+        events::{Event, EventType},
+        sessions::Session,
+    },
     limits::PAGE_BYTES_MAX,
-    sessions::Session,
+    run_input::{
+        agui::input::read_thread_id,
+        history::{
+            self, HISTORY_DAYS_MAX, HISTORY_MESSAGES_MAX, HistoryMessage, HistoryQuery, HistorySnapshot, Picture,
+            day_of, read_day, span_of, start_of,
+        },
+    },
 };
 use ostler_store::{
     self as store,

@@ -4,9 +4,11 @@ use futures_util::future::join_all;
 use ostler_protocol::{
     Failure,
     ids::{AttemptId, RunId, SessionId},
-    kernel::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
-    launching::is_worth_repeating,
-    leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+    kernel::{
+        launching::is_worth_repeating,
+        leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+        operations::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
+    },
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
 

@@ -6,8 +6,10 @@ use std::{ops::ControlFlow, time::Duration};
 use ostler_protocol::{
     Failure,
     ids::AgentId,
-    relations::{REAUTH_REQUIRED, ReauthRequired},
-    webhooks::Webhook,
+    trust::{
+        relations::{REAUTH_REQUIRED, ReauthRequired},
+        webhooks::Webhook,
+    },
 };
 use ostler_store as store;
 use serde::Serialize;

@@ -3,8 +3,10 @@
 use ostler_protocol::{
     Failure,
     ids::{PermissionId, RunId},
-    kernel::{AnswerPermissionOp, Op, Reply},
-    permissions::{AnswerPermission, PermissionList, PermissionRequest},
+    kernel::{
+        operations::{AnswerPermissionOp, Op, Reply},
+        permissions::{AnswerPermission, PermissionList, PermissionRequest},
+    },
 };
 use ostler_store as store;
 

@@ -10,15 +10,17 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind,
-    kernel::DismissOp,
-    launching::is_worth_repeating,
-    limits::{PROFILES_MAX, PROFILES_PER_TENANT_MAX},
-    policy::SecretRef,
-    provider_profiles::{
-        AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileAction, ProfileConfigText, ProfileOwner,
-        ProfileScope, ProviderProfile, ProviderProfileList, PutConfig, PutCredential, Validation, secret_name,
-        secret_ref,
+    kernel::{
+        launching::is_worth_repeating,
+        operations::DismissOp,
+        policy::SecretRef,
+        provider_profiles::{
+            AUTH, AgentConfig, AgentKind, BUILT_IN, CONFIG, Credential, ProfileAction, ProfileConfigText, ProfileOwner,
+            ProfileScope, ProviderProfile, ProviderProfileList, PutConfig, PutCredential, Validation, secret_name,
+            secret_ref,
+        },
     },
+    limits::{PROFILES_MAX, PROFILES_PER_TENANT_MAX},
     redaction::Redactor,
 };
 use ostler_runner::backend::acp;

@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Failure, cursors,
     ids::RelationId,
-    receipts::{ListReceipts, ReceiptPage},
+    trust::receipts::{ListReceipts, ReceiptPage},
 };
 use ostler_store::{
     self as store,

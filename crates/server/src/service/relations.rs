@@ -6,15 +6,17 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     cursors::{self, Cursor},
-    i18n::Language,
     ids::{AgentId, ReceiptId, RelationId, name},
-    manifest::ManifestDiff,
-    receipts::{Act, Note, Receipt, Words},
-    relations::{
-        Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
-        RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
-        answering::{self, Between, establish},
-        standing::{DeclaredSince, Question, Standing},
+    trust::{
+        i18n::Language,
+        manifest::ManifestDiff,
+        receipts::{Act, Note, Receipt, Words},
+        relations::{
+            Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
+            RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
+            answering::{self, Between, establish},
+            standing::{DeclaredSince, Question, Standing},
+        },
     },
 };
 use ostler_store::{self as store, webhooks::NewDelivery};

@@ -2,11 +2,13 @@
 
 use ostler_protocol::{
     Failure,
-    commands::CommandType,
-    fold::CommandFold,
     ids::{CommandId, RunId},
-    results::{ResultParts, RunResult},
-    workspaces::{CommandDiff, WorkspaceChanges},
+    kernel::{
+        commands::CommandType,
+        fold::CommandFold,
+        results::{ResultParts, RunResult},
+        workspaces::{CommandDiff, WorkspaceChanges},
+    },
 };
 use ostler_store::{self as store, results::ResultRow};
 use serde::Deserialize;
@@ -61,7 +63,10 @@ struct Text {
     text: Option<String>,
 }
 
-fn parts(row: ResultRow, open_permissions: Vec<ostler_protocol::permissions::PermissionRequest>) -> ResultParts {
+fn parts(
+    row: ResultRow,
+    open_permissions: Vec<ostler_protocol::kernel::permissions::PermissionRequest>,
+) -> ResultParts {
     let steer = row.command.as_ref().is_some_and(|c| c.command_type == CommandType::Steer);
     let target: Option<CommandFold> =
         row.target_fold.filter(|_| steer).and_then(|text| serde_json::from_str(&text).ok());

@@ -5,8 +5,10 @@ use ostler_protocol::{
     cursors::{self, Cursor},
     ids::{AttemptId, CommandId, RunId, RunnerJobId},
     json::canonical_hash,
-    kernel::{CreateJobOp, Op, Reply},
-    runner_jobs::{CreateRunnerJob, JobPhase, JobPoll, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    kernel::{
+        operations::{CreateJobOp, Op, Reply},
+        runner_jobs::{CreateRunnerJob, JobPhase, JobPoll, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    },
 };
 use ostler_store as store;
 use serde_json::json;

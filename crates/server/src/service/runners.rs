@@ -3,8 +3,8 @@
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{RunId, slug},
+    kernel::runners::{RegisterRunner, Runner, check_placement},
     limits::RUNNER_BYTES_MAX,
-    runners::{RegisterRunner, Runner, check_placement},
 };
 use ostler_store as store;
 

@@ -2,18 +2,20 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    commands::{CommandType, CreateCommand},
     cursors::{self, Cursor},
-    events::{EventType, NewEvent, clip},
     ids::{RunId, SessionId, prefix_range},
     json::canonical_hash,
-    kernel::{CancelRunOp, CreateRunOp, Op, Reply},
+    kernel::{
+        commands::{CommandType, CreateCommand},
+        events::{EventType, NewEvent, clip},
+        operations::{CancelRunOp, CreateRunOp, Op, Reply},
+        policy::AdmittedRun,
+        runner_jobs::CreateRunnerJob,
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
+        sessions::Session,
+        workspaces::WorkspaceRef,
+    },
     limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
-    policy::AdmittedRun,
-    runner_jobs::CreateRunnerJob,
-    runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
-    sessions::Session,
-    workspaces::WorkspaceRef,
 };
 use ostler_store as store;
 use serde_json::json;
@@ -120,7 +122,7 @@ fn check_first(first: &CreateCommand) -> Result<(), Failure> {
     if first.command_type != CommandType::Turn {
         return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
     }
-    ostler_protocol::commands::check_payload(first.command_type, &first.payload)
+    ostler_protocol::kernel::commands::check_payload(first.command_type, &first.payload)
 }
 
 async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) -> Result<Option<CreatedRun>, Failure> {

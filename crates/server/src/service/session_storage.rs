@@ -7,12 +7,14 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::SessionId,
-    kernel::{ChangeSessionOp, DismissOp, Op, Reply, SessionChange},
-    session_storage::{
-        RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
-        SweptStorage, evicted,
+    kernel::{
+        operations::{ChangeSessionOp, DismissOp, Op, Reply, SessionChange},
+        session_storage::{
+            RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
+            SweptStorage, evicted,
+        },
+        sessions::Session,
     },
-    sessions::Session,
 };
 use ostler_store as store;
 

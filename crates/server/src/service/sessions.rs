@@ -3,17 +3,19 @@
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::{self, Cursor},
-    events::page_json,
     ids::{RunId, SessionId, UserId, name},
     json::canonical_hash,
-    kernel::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
-    liveness::Liveness,
-    provider_profiles::AgentConfig,
-    runs::Cancel,
-    session_storage::{SessionStorage, StorageKind},
-    sessions::{
-        ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
-        SessionPage, SessionQuery, SessionView, UpdateSession, title,
+    kernel::{
+        events::page_json,
+        liveness::Liveness,
+        operations::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
+        provider_profiles::AgentConfig,
+        runs::Cancel,
+        session_storage::{SessionStorage, StorageKind},
+        sessions::{
+            ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
+            SessionPage, SessionQuery, SessionView, UpdateSession, title,
+        },
     },
 };
 use ostler_store as store;
@@ -323,7 +325,7 @@ async fn run_within(app: &App, session: &Session, asked: Option<&str>) -> Result
 
 fn written(page: store::events::Page, run_id: Option<RunId>, after: i64) -> String {
     let number =
-        |event: &ostler_protocol::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
+        |event: &ostler_protocol::kernel::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
     let next = page.events.last().map_or(after, number);
     page_json(&page.events, next, page.has_more)
 }

@@ -3,9 +3,11 @@
 
 use ostler_protocol::{
     Failure, FailureKind,
-    agui::input::read_thread_id,
-    kernel::{ChangeSessionOp, MOVED_ON, Op, SessionChange},
-    sessions::Session,
+    kernel::{
+        operations::{ChangeSessionOp, MOVED_ON, Op, SessionChange},
+        sessions::Session,
+    },
+    run_input::agui::input::read_thread_id,
 };
 use ostler_store as store;
 

@@ -7,7 +7,7 @@ use ostler_protocol::{
     cursors::{self, Cursor},
     ids::AgentId,
     json::{hex, unhex},
-    webhooks::{
+    trust::webhooks::{
         DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ENDED_DELIVERIES_MAX,
         ListDeliveries, NewWebhook, PutWebhook, Webhook, body,
     },

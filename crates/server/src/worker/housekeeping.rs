@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ostler_protocol::{Failure, session_storage::SWEEP_DEFAULT};
+use ostler_protocol::{Failure, kernel::session_storage::SWEEP_DEFAULT};
 
 use crate::{
     app::App,

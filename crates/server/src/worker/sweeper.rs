@@ -8,9 +8,11 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, RawJson, Timestamp,
     ids::{RunId, SessionId},
-    kernel::{FinishJobOp, Op, SweepOp},
-    launching::is_abandoned,
-    runner_jobs::{JobEnd, RunnerJob},
+    kernel::{
+        launching::is_abandoned,
+        operations::{FinishJobOp, Op, SweepOp},
+        runner_jobs::{JobEnd, RunnerJob},
+    },
 };
 use ostler_store as store;
 use serde_json::json;

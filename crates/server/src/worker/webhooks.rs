@@ -11,7 +11,7 @@ use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
     Failure, Timestamp,
     json::hex,
-    webhooks::{
+    trust::webhooks::{
         self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryStatus, Next, Outcome, SIGNATURE_HEADER,
         TIMESTAMP_HEADER, Webhook, next, retry_after_s,
     },

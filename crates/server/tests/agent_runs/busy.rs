@@ -1,6 +1,6 @@
 //! A message for a thread that is busy: refused, queued, or the earlier one gives way to it.
 
-use ostler_protocol::{FailureKind::*, agent_runs::Busy};
+use ostler_protocol::{FailureKind::*, run_input::runs::Busy};
 use serde_json::json;
 
 use super::{told, words};

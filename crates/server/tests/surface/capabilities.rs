@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use ostler_protocol::{
     FailureKind::*,
     capabilities::{REGISTRY, Toggle},
-    chain::{self, Link},
     json::hex,
+    kernel::chain::{self, Link},
 };
 use ostler_server::rates::Rates;
 use serde_json::{Value, json, value::RawValue};
@@ -504,7 +504,7 @@ async fn hash_chain(server: &TestServer) {
             session_seq: event.session_seq,
             run: event.run_id.as_ref().map(|run_id| (run_id.parse().unwrap(), event.seq.unwrap())),
             command_id: event.command_id.as_ref().map(|command_id| command_id.parse().unwrap()),
-            event_type: ostler_protocol::events::EventType::parse(&event.event_type).unwrap(),
+            event_type: ostler_protocol::kernel::events::EventType::parse(&event.event_type).unwrap(),
             created_at: event.created_at.parse().unwrap(),
             payload_digest: &chain::payload_digest(event.payload.get()),
         };

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use ostler_protocol::{capabilities::REGISTRY, chain, json::hex};
+use ostler_protocol::{capabilities::REGISTRY, json::hex, kernel::chain};
 use serde_json::{Value, json};
 
 use super::documented;

@@ -2,15 +2,17 @@
 //! revision, or the session has another one by the time the flush is saved.
 
 use ostler_protocol::{
-    agent_runs::AgentRun,
-    commands::Command,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Request, RunDesk, Tracked},
-    leases::Lease,
-    permissions::PermissionRequest,
-    runner_jobs::RunnerJob,
-    runs::Run,
-    sessions::Session,
+    kernel::{
+        commands::Command,
+        leases::Lease,
+        operations::{Batch, Desk, Request, RunDesk, Tracked},
+        permissions::PermissionRequest,
+        runner_jobs::RunnerJob,
+        runs::Run,
+        sessions::Session,
+    },
+    run_input::runs::AgentRun,
 };
 use sqlx::PgConnection;
 

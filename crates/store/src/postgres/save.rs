@@ -4,8 +4,11 @@
 use std::fmt::Write as _;
 
 use ostler_protocol::{
-    agent_runs::AgentRun, commands::Command, kernel::Batch, leases::Lease, permissions::PermissionRequest,
-    runner_jobs::RunnerJob, runs::Run, sessions::Session,
+    kernel::{
+        commands::Command, leases::Lease, operations::Batch, permissions::PermissionRequest, runner_jobs::RunnerJob,
+        runs::Run, sessions::Session,
+    },
+    run_input::runs::AgentRun,
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 

@@ -3,15 +3,17 @@
 use std::collections::hash_map::Entry;
 
 use ostler_protocol::{
-    agent_runs::AgentRun,
-    commands::Command,
     ids::{RunId, SessionId},
-    kernel::{Batch, Desk, Request, RunDesk, Tracked},
-    leases::Lease,
-    permissions::PermissionRequest,
-    runner_jobs::RunnerJob,
-    runs::Run,
-    sessions::Session,
+    kernel::{
+        commands::Command,
+        leases::Lease,
+        operations::{Batch, Desk, Request, RunDesk, Tracked},
+        permissions::PermissionRequest,
+        runner_jobs::RunnerJob,
+        runs::Run,
+        sessions::Session,
+    },
+    run_input::runs::AgentRun,
 };
 use rusqlite::Connection;
 

@@ -2,9 +2,11 @@
 
 use ostler_protocol::{
     Timestamp,
-    agents::{Agent, AgentToken},
     ids::{AgentId, TokenId},
-    webhooks::Webhook,
+    trust::{
+        agents::{Agent, AgentToken},
+        webhooks::Webhook,
+    },
 };
 use ostler_store::{Db, agents, webhooks};
 use uuid::Uuid;

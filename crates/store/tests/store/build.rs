@@ -2,19 +2,21 @@
 
 use ostler_protocol::{
     RawJson, Timestamp,
-    commands::{Command, CommandState, CommandType},
-    events::{EventType, NewEvent},
-    fold::CommandFold,
     ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     json::canonical_hash,
     kernel::{
-        AppendOp, ChangeSessionOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, CreateSessionOp, Op, Request,
-        SessionChange,
+        commands::{Command, CommandState, CommandType},
+        events::{EventType, NewEvent},
+        fold::CommandFold,
+        operations::{
+            AppendOp, ChangeSessionOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, CreateSessionOp, Op,
+            Request, SessionChange,
+        },
+        policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
+        runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
+        runs::{Run, RunStatus},
+        sessions::Session,
     },
-    policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
-    runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
-    runs::{Run, RunStatus},
-    sessions::Session,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;

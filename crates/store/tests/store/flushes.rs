@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ostler_protocol::{
+use ostler_protocol::kernel::{
     events::EventType,
-    kernel::{AnswerPermissionOp, Op, Reply, Request},
+    operations::{AnswerPermissionOp, Op, Reply, Request},
     permissions::PermissionStatus,
     runner_jobs::RunnerJob,
 };

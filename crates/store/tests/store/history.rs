@@ -1,7 +1,7 @@
 //! History finds what was said at a time by its index, however long the session is and whatever else it holds.
 
 use jiff::SignedDuration;
-use ostler_protocol::events::EventType;
+use ostler_protocol::kernel::events::EventType;
 use ostler_store::history::{self, Extent, Span};
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use ostler_protocol::{Timestamp, events::Event, ids::SessionId};
+use ostler_protocol::{Timestamp, ids::SessionId, kernel::events::Event};
 use ostler_store::{
     lane::{Committed, Host},
     mesh_messages::Letter,

@@ -4,8 +4,10 @@
 use futures_util::future::join_all;
 use ostler_protocol::{
     Timestamp,
-    identities::{Operation, RevocationReason},
-    mesh::Aid,
+    mesh::{
+        Aid,
+        identities::{Operation, RevocationReason},
+    },
 };
 use ostler_store::{
     Db,

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use ostler_protocol::{
-    Timestamp, chain,
-    events::{Event, EventType},
-    fold::CommandFold,
+    Timestamp,
     ids::SessionId,
+    kernel::{
+        chain,
+        events::{Event, EventType},
+        fold::CommandFold,
+    },
 };
 use serde_json::Value;
 

@@ -5,15 +5,17 @@ use std::collections::{HashMap, HashSet};
 
 use ostler_protocol::{
     Timestamp,
-    commands::CommandType,
-    events::{Appended, EventType, NewEvent},
     ids::{CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     json::canonical_hash,
     kernel::{
-        AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, DismissOp,
-        FinishJobOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
+        commands::CommandType,
+        events::{Appended, EventType, NewEvent},
+        operations::{
+            AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, DismissOp,
+            FinishJobOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
+        },
+        sessions::Session,
     },
-    sessions::Session,
 };
 use serde_json::{Value, json};
 

@@ -5,11 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use ostler_protocol::{
     Failure,
-    commands::CommandState,
-    events::Event,
     ids::SessionId,
-    kernel::{self, Replay, Reply},
-    runner_jobs::RunnerJob,
+    operations::{
+        commands::CommandState,
+        events::Event,
+        operations::{self, Replay, Reply},
+        runner_jobs::RunnerJob,
+    },
 };
 use ostler_store::{
     Db, StoreError, commands,
@@ -106,7 +108,7 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
             of_leases.extend(leases::get(db, run_id).await.unwrap());
         }
         let row = sessions::get(db, *session).await.unwrap().expect("it has events");
-        let rows = kernel::Rows { session: &row, runs: &of_runs, commands: &of_commands, leases: &of_leases };
+        let rows = operations::Rows { session: &row, runs: &of_runs, commands: &of_commands, leases: &of_leases };
         let mut differences = replay.differences(&rows);
         let (mut of_permissions, mut of_jobs, mut reply_seqs) = (vec![], vec![], vec![]);
         for run_id in replay.run_ids() {
@@ -114,7 +116,7 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
             of_jobs.extend(runner_jobs::list_by_run(db, run_id).await.unwrap());
             reply_seqs.extend(commands::list_reply_seqs(db, run_id).await.unwrap());
         }
-        differences.extend(replay.differences_beside(&kernel::RowsBeside {
+        differences.extend(replay.differences_beside(&operations::RowsBeside {
             session: &row,
             runs: &of_runs,
             commands: &of_commands,

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use futures_util::future::{join, join_all};
 use ostler_protocol::{
-    events::{Event, EventType},
     ids::SessionId,
-    kernel::{Op, Reply},
+    kernel::{
+        events::{Event, EventType},
+        operations::{Op, Reply},
+    },
 };
 use ostler_store::{
     Db, StoreError,

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
-    sessions::{ExecutionState, Session},
+    kernel::sessions::{ExecutionState, Session},
 };
 use ostler_store::{
     Db,

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     Timestamp,
-    i18n::Language,
     ids::{AgentId, ReceiptId, RelationId},
     limits::PAGE_BYTES_MAX,
-    manifest::{Checked, Sensitivity},
-    receipts::{Act, Head, Note, Receipt, Verifier, Words},
-    relations::{Answer, Consented, Relation},
+    trust::{
+        i18n::Language,
+        manifest::{Checked, Sensitivity},
+        receipts::{Act, Head, Note, Receipt, Verifier, Words},
+        relations::{Answer, Consented, Relation},
+    },
 };
 use ostler_store::{Db, receipts, receipts::Of, relations};
 use uuid::Uuid;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ostler_protocol::{
     Timestamp,
-    events::{Event, EventType},
     ids::SessionId,
+    kernel::events::{Event, EventType},
 };
 use serde_json::{Map, Value};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};

@@ -1,6 +1,9 @@
 //! What a launcher asks of the store about its jobs.
 
-use ostler_protocol::{ids::RunnerJobId, kernel::Op, runner_jobs::RunnerJob};
+use ostler_protocol::{
+    ids::RunnerJobId,
+    kernel::{operations::Op, runner_jobs::RunnerJob},
+};
 use ostler_store::runner_jobs::{claim, get, list_abandoned, list_claimed, update_heartbeat};
 
 use crate::{

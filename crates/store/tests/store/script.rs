@@ -1,7 +1,7 @@
 //! What may happen to a store, as a list that proptest can shrink: every reference is a small number that picks from what
 //! exists when its turn comes, so that any part of a script is a script.
 
-use ostler_protocol::runner_jobs::JobEnd;
+use ostler_protocol::kernel::runner_jobs::JobEnd;
 use proptest::{collection::vec, prelude::*};
 
 /// A reference: counted back from the newest, around and around.

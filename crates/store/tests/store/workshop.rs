@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Timestamp,
-    commands::CommandType,
     ids::CommandId,
-    kernel::{CreateRunOp, Op, Reply, Request},
+    kernel::{
+        commands::CommandType,
+        operations::{CreateRunOp, Op, Reply, Request},
+    },
 };
 use ostler_store::{
     Db,

@@ -6,9 +6,11 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnord
 use ostler_protocol::{
     RawJson,
     json::canonical_hash,
+    kernel::{
+        permissions::{AskPermission, OptionKind, PermissionOption},
+        policy::{Approval, ExecutionPolicy, Sandbox},
+    },
     limits::PERMISSION_OPTIONS_MAX,
-    permissions::{AskPermission, OptionKind, PermissionOption},
-    policy::{Approval, ExecutionPolicy, Sandbox},
     rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcId},
     text::one_line,
 };

@@ -17,7 +17,7 @@ mod wire;
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind,
-    policy::{Network, Sandbox},
+    kernel::policy::{Network, Sandbox},
     rpc::Version,
 };
 

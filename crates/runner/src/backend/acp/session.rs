@@ -2,9 +2,11 @@
 
 use ostler_protocol::{
     FailureKind,
-    events::{EventType, clip},
+    kernel::{
+        events::{EventType, clip},
+        policy::{Approval, Sandbox},
+    },
     limits::NAME_BYTES_MAX,
-    policy::{Approval, Sandbox},
     rpc::Frame,
 };
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use futures_util::FutureExt;
 use ostler_protocol::{
     FailureKind, RawJson,
-    events::EventType,
+    kernel::events::EventType,
     rpc::{Frame, RpcError, RpcId},
 };
 use serde_json::json;

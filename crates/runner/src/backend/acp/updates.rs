@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use ostler_protocol::{events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
+use ostler_protocol::{kernel::events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Value, json};
 
 use super::wire::{AcpUsage, ToolCall, Update};

@@ -1,7 +1,7 @@
 //! The part of the Agent Client Protocol, version 1, that we use. What a backend sends is read leniently: a missing or
 //! unknown member never makes a whole message unreadable.
 
-use ostler_protocol::permissions::OptionKind;
+use ostler_protocol::kernel::permissions::OptionKind;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -4,10 +4,12 @@
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use ostler_protocol::{
     RawJson,
-    events::EventType,
     json::canonical_hash,
-    permissions::{AskPermission, OptionKind, PermissionOption},
-    policy,
+    kernel::{
+        events::EventType,
+        permissions::{AskPermission, OptionKind, PermissionOption},
+        policy,
+    },
     rpc::{RpcError, RpcId},
     text::one_line,
 };

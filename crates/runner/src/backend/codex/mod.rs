@@ -20,7 +20,7 @@ mod wire;
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::{FailureKind, policy::Sandbox, rpc::Version};
+use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
 
 use super::{
     child::{report_process_end, start_process, unless_stopped},

@@ -1,6 +1,6 @@
 //! Notifications of Codex during a turn, as events.
 
-use ostler_protocol::{RawJson, events::EventType};
+use ostler_protocol::{RawJson, kernel::events::EventType};
 use serde_json::json;
 use tokio::time::Instant;
 

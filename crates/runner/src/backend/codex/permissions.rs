@@ -10,7 +10,7 @@ use std::{
 
 use ostler_protocol::{
     FailureKind,
-    policy::{ExecutionPolicy, Network, Sandbox},
+    kernel::policy::{ExecutionPolicy, Network, Sandbox},
 };
 use serde_json::{Map, Value, json};
 

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     FailureKind, Timestamp,
-    events::{EventType, PHASE_WAITING_PROVIDER},
+    kernel::events::{EventType, PHASE_WAITING_PROVIDER},
 };
 use serde_json::json;
 use tokio::time::{Duration, sleep};

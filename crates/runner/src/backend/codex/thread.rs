@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use ostler_protocol::{
     FailureKind,
-    events::EventType,
-    policy::{Approval, ExecutionPolicy},
+    kernel::{
+        events::EventType,
+        policy::{Approval, ExecutionPolicy},
+    },
     rpc::Frame,
 };
 use serde_json::{Value, json};

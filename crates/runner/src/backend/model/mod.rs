@@ -14,8 +14,10 @@ use std::{collections::VecDeque, future::Future, pin::pin};
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     FailureKind, Timestamp,
-    conversation::{self, Role},
-    events::{EventType, PHASE_WAITING_PROVIDER},
+    kernel::{
+        conversation::{self, Role},
+        events::{EventType, PHASE_WAITING_PROVIDER},
+    },
     limits::TOOL_COMMAND_CHARS_MAX,
 };
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! The part of the chat completions API that we use: the request, and the chunks of a streamed reply. Unknown fields are
 //! ignored, and fields that providers fill differently are read leniently.
 
-use ostler_protocol::conversation::Role;
+use ostler_protocol::kernel::conversation::Role;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

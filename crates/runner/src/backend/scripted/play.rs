@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 
 use ostler_protocol::{
     FailureKind,
-    events::{EventType, clip},
     json::canonical_hash,
+    kernel::{
+        events::{EventType, clip},
+        permissions::{AskPermission, OptionKind, PermissionOption},
+    },
     limits::TOOL_COMMAND_CHARS_MAX,
-    permissions::{AskPermission, OptionKind, PermissionOption},
 };
 use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};

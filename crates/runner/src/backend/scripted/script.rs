@@ -3,8 +3,8 @@
 
 use ostler_protocol::{
     FailureKind,
+    kernel::runs::TerminalStatus,
     limits::{EVENT_BYTES_MAX, PERMISSION_WAIT_MS_MAX},
-    runs::TerminalStatus,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -4,11 +4,13 @@ use std::{sync::Arc, task::Poll};
 
 use ostler_protocol::{
     RawJson, Timestamp,
-    budgets::UsedUp,
-    events::AppendEvent,
-    permissions::{AskPermission, Asked, PermissionRequest, PermissionStatus},
-    policy::Budgets,
-    runs::TerminalStatus,
+    kernel::{
+        budgets::UsedUp,
+        events::AppendEvent,
+        permissions::{AskPermission, Asked, PermissionRequest, PermissionStatus},
+        policy::Budgets,
+        runs::TerminalStatus,
+    },
 };
 use serde_json::{Value, json};
 use tokio::time::{Duration, advance};
@@ -39,7 +41,7 @@ fn turn(prompt: &str) -> Turn {
     }
 }
 
-fn command(id: &str, kind: &str, prompt: &str) -> ostler_protocol::commands::Command {
+fn command(id: &str, kind: &str, prompt: &str) -> ostler_protocol::kernel::commands::Command {
     let command = json!({"commandId": id, "runId": "run_00000000000000000000000000000001", "seq": 1, "type": kind,
         "payload": {"prompt": prompt}, "payloadHash": "", "idempotencyKey": null, "state": "acked", "targetCommandId": null,
         "cancelRequestedAt": null, "ackedAt": null, "attemptId": null, "terminal": null,

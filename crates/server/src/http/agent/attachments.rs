@@ -11,13 +11,15 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ostler_protocol::{
     Failure, FailureKind,
-    agui::input::{read_run_id, read_thread_id},
-    attachments::{
-        ATTACHMENT_BYTES_MAX, ATTACHMENT_FORM_BYTES_MAX, Attachment, AttachmentForm, ImageType, Proof, ROOT, SignUrl,
-        SignedUrl,
-    },
     failures::Problem,
     limits::BODY_BYTES_MAX,
+    run_input::{
+        agui::input::{read_run_id, read_thread_id},
+        attachments::{
+            ATTACHMENT_BYTES_MAX, ATTACHMENT_FORM_BYTES_MAX, Attachment, AttachmentForm, ImageType, Proof, ROOT,
+            SignUrl, SignedUrl,
+        },
+    },
 };
 
 use super::super::{

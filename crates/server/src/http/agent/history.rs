@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use ostler_protocol::{
     failures::Problem,
-    history::{HistoryQuery, HistorySnapshot},
+    run_input::history::{HistoryQuery, HistorySnapshot},
 };
 
 use super::super::{

@@ -12,16 +12,18 @@ use futures_util::stream;
 use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
     Failure, FailureKind,
-    agent_runs::{
-        CancelAccepted, CancelRunQuery, INVALID_LAST_EVENT_ID, RunAgentInput, RunEventsQuery, TaskAccepted, code,
-        is_of_interrupts,
-    },
-    agui::{
-        events::{AgUiEvent, Body as Told},
-        input::{Form, PAYLOAD_INVALID, RunInput},
-        translate::Sent,
-    },
     failures::Problem,
+    run_input::{
+        agui::{
+            events::{AgUiEvent, Body as Told},
+            input::{Form, PAYLOAD_INVALID, RunInput},
+            translate::Sent,
+        },
+        runs::{
+            CancelAccepted, CancelRunQuery, INVALID_LAST_EVENT_ID, RunAgentInput, RunEventsQuery, TaskAccepted, code,
+            is_of_interrupts,
+        },
+    },
 };
 use serde_json::Map;
 use tokio::time::Instant;

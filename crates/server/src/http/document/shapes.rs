@@ -4,16 +4,18 @@
 
 use ostler_protocol::{
     FailureKind,
-    agent_runs::IDLE_LIMIT_S_MAX,
-    agui::input::{MESSAGES_MAX, RUN_ID_CHARS_MAX},
-    events::EventType,
-    identities::INVITE_MS_MAX,
+    kernel::{events::EventType, session_storage::SWEEP_MAX},
     limits::*,
-    manifest::{MANIFEST_BYTES_MAX, SCOPE_ID_BYTES_MAX},
-    mesh::agent_md::AGENT_MD_BYTES_MAX,
-    relations::GRANT_LIFE_MS_MAX,
-    session_storage::SWEEP_MAX,
-    webhooks::WEBHOOK_URL_BYTES_MAX,
+    mesh::{agent_md::AGENT_MD_BYTES_MAX, identities::INVITE_MS_MAX},
+    run_input::{
+        agui::input::{MESSAGES_MAX, RUN_ID_CHARS_MAX},
+        runs::IDLE_LIMIT_S_MAX,
+    },
+    trust::{
+        manifest::{MANIFEST_BYTES_MAX, SCOPE_ID_BYTES_MAX},
+        relations::GRANT_LIFE_MS_MAX,
+        webhooks::WEBHOOK_URL_BYTES_MAX,
+    },
 };
 use serde_json::{Value, json};
 

@@ -7,12 +7,12 @@ use axum::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ostler_protocol::{
-    agents::{
+    failures::Problem,
+    ids::{AgentId, TokenId},
+    trust::agents::{
         Agent, AgentPage, AgentToken, AgentTokens, CreateAgent, CreateAgentToken, CreatedAgentToken, DiffManifest,
         ListAgents, SavedAgent, TriedManifest, UpdateAgent,
     },
-    failures::Problem,
-    ids::{AgentId, TokenId},
 };
 
 use crate::{

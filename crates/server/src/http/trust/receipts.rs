@@ -11,7 +11,7 @@ use http::header;
 use ostler_protocol::{
     failures::Problem,
     ids::RelationId,
-    receipts::{ListReceipts, ReceiptPage},
+    trust::receipts::{ListReceipts, ReceiptPage},
 };
 
 use crate::{

@@ -5,7 +5,7 @@ use http::StatusCode;
 use ostler_protocol::{
     failures::Problem,
     ids::RelationId,
-    relations::{
+    trust::relations::{
         Answers, CreateRelation, ListRelations, PendingConsents, RelationChanges, RelationPage, RelationView, UseScope,
     },
 };

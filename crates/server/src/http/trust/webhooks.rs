@@ -5,7 +5,7 @@ use http::StatusCode;
 use ostler_protocol::{
     failures::Problem,
     ids::AgentId,
-    webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook},
+    trust::webhooks::{Delivery, DeliveryId, DeliveryPage, ListDeliveries, NewWebhook, PutWebhook, Webhook},
 };
 
 use crate::{

@@ -8,8 +8,8 @@ use std::{
 
 use ostler_client::outgoing;
 use ostler_protocol::{
+    kernel::workspaces::{GitRef, GitServer},
     outgoing::OutgoingRules,
-    workspaces::{GitRef, GitServer},
 };
 
 #[derive(Debug, Default, PartialEq)]
@@ -72,7 +72,7 @@ fn shown(address: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::{RawJson, workspaces::WorkspaceRef};
+    use ostler_protocol::{RawJson, kernel::workspaces::WorkspaceRef};
     use serde_json::json;
 
     use super::*;

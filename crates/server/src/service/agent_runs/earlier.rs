@@ -3,11 +3,13 @@
 
 use ostler_protocol::{
     Failure,
-    agui::{events::SnapshotMessage, replay::Replay, translate::State},
-    events::{Event, EventType},
-    history::Picture,
     ids::SessionId,
+    kernel::events::{Event, EventType},
     limits::CONVERSATION_EVENTS_MAX,
+    run_input::{
+        agui::{events::SnapshotMessage, replay::Replay, translate::State},
+        history::Picture,
+    },
 };
 use ostler_store::{self as store, events::Bounds};
 use serde_json::Value;

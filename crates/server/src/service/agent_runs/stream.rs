@@ -3,10 +3,12 @@
 
 use ostler_protocol::{
     Failure,
-    agent_runs::AgentRun,
-    agui::translate::{Place as Id, Sent, Translator},
-    events::Event,
     ids::{CommandId, SessionId},
+    kernel::events::Event,
+    run_input::{
+        agui::translate::{Place as Id, Sent, Translator},
+        runs::AgentRun,
+    },
 };
 use ostler_store as store;
 

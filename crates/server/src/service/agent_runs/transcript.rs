@@ -9,10 +9,12 @@ use std::{
 
 use ostler_protocol::{
     Failure,
-    agui::{input::RUN_MESSAGES_INVALID, messages::Message},
-    events::{Event, EventType},
+    kernel::{
+        events::{Event, EventType},
+        sessions::Session,
+    },
     limits::CONVERSATION_EVENTS_MAX,
-    sessions::Session,
+    run_input::agui::{input::RUN_MESSAGES_INVALID, messages::Message},
 };
 use ostler_store::{self as store, events::Newest};
 use serde::Deserialize;

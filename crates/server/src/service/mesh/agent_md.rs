@@ -2,11 +2,11 @@
 
 use ostler_protocol::{
     Failure,
-    identities::Identity,
     json::hex,
     mesh::{
         Aid,
         agent_md::{AgentMd, Visibility},
+        identities::Identity,
         pki::AgentMdKept,
     },
 };

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use ostler_crypto::{certificates::Certificate, proofs};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    identities::{Identity, Operation, RevocationReason},
     json::hex,
     mesh::{
         Aid,
@@ -15,6 +14,7 @@ use ostler_protocol::{
             Login2Params, Login2Result, NONCE_BYTES_MAX, RefreshTokenParams, RefreshTokenResult, RekeyParams,
             RenewCertParams, RequestCertParams, already_exists, not_registered,
         },
+        identities::{Identity, Operation, RevocationReason},
     },
 };
 use ostler_store::{self as store, identities::Revoked};

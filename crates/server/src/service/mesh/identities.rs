@@ -8,11 +8,14 @@ use ostler_crypto::{
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     cursors::{self, Cursor},
-    identities::{
-        CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, Operation, RevocationReason,
-        RevokeIdentity,
+    mesh::{
+        Aid,
+        auth::not_registered,
+        identities::{
+            CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, Operation,
+            RevocationReason, RevokeIdentity,
+        },
     },
-    mesh::{Aid, auth::not_registered},
 };
 use ostler_store::{
     self as store, Db,

@@ -12,8 +12,10 @@ use ostler_crypto::{
 };
 use ostler_protocol::{
     Failure, Timestamp,
-    identities::RevocationReason,
-    mesh::pki::{CertificateStatus, Discovery, GATEWAY_PATH, Gateway},
+    mesh::{
+        identities::RevocationReason,
+        pki::{CertificateStatus, Discovery, GATEWAY_PATH, Gateway},
+    },
 };
 use ostler_store as store;
 

@@ -4,13 +4,13 @@
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Timestamp,
-    identities::Identity,
     mesh::{
         Aid,
         auth::{
             ACCESS_TOKEN_LIFE_MS, LOGINS_PER_AID_MAX, Login2Result, REFRESH_CHAIN_MS_MAX, REFRESH_CHAIN_USES_MAX,
             RefreshTokenResult,
         },
+        identities::Identity,
     },
 };
 use ostler_store::{self as store, mesh_logins::Pair};

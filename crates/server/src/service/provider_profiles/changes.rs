@@ -5,7 +5,7 @@ use ostler_protocol::{
     Failure,
     cursors::{self, Cursor},
     ids::{ProfileChangeId, slug},
-    provider_profiles::{
+    kernel::provider_profiles::{
         Credential, ListProfileChanges, ProfileAction, ProfileChange, ProfileChangePage, ProfileOwner, changed_fields,
     },
 };

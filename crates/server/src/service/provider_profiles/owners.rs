@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind,
-    provider_profiles::{BUILT_IN, ProfileOwner, ProfileScope},
+    kernel::provider_profiles::{BUILT_IN, ProfileOwner, ProfileScope},
 };
 
 use crate::{

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use ostler_client::outgoing;
 use ostler_protocol::{
     Failure, FailureKind,
-    policy::ProviderCredential,
-    provider_profiles::{AUTH, AgentConfig, ProfileConfig, ProfileOwner},
+    kernel::{
+        policy::ProviderCredential,
+        provider_profiles::{AUTH, AgentConfig, ProfileConfig, ProfileOwner},
+    },
 };
 use secrecy::SecretString;
 

@@ -2,11 +2,13 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
-    commands::{CommandType, CreateCommand},
     ids::ValidationId,
-    policy::Sandbox,
-    provider_profiles::{ProfileOwner, ProfileScope, ValidateProfile, Validation, ValidationRecord, secret_ref},
-    runs::CreateRun,
+    kernel::{
+        commands::{CommandType, CreateCommand},
+        policy::Sandbox,
+        provider_profiles::{ProfileOwner, ProfileScope, ValidateProfile, Validation, ValidationRecord, secret_ref},
+        runs::CreateRun,
+    },
 };
 use ostler_store as store;
 use serde_json::json;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ostler_client::outgoing::{self, OutgoingError};
-use ostler_protocol::{Failure, outgoing::OutgoingRules, webhooks::WEBHOOK_URL_BYTES_MAX};
+use ostler_protocol::{Failure, outgoing::OutgoingRules, trust::webhooks::WEBHOOK_URL_BYTES_MAX};
 use reqwest::{
     Client, Url,
     header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},

@@ -1,6 +1,6 @@
 //! Approvals: Codex asks to leave its sandbox, and the request is decided.
 
-use ostler_protocol::permissions::{PermissionRequest, PermissionStatus};
+use ostler_protocol::kernel::permissions::{PermissionRequest, PermissionStatus};
 use serde_json::Value;
 
 use super::{

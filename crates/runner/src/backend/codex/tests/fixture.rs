@@ -7,7 +7,8 @@ use std::{
 };
 
 use ostler_protocol::{
-    commands::Command, events::AppendEvent, ids::AttemptId, policy::Budgets, provider_profiles::AgentConfig,
+    ids::AttemptId,
+    kernel::{commands::Command, events::AppendEvent, policy::Budgets, provider_profiles::AgentConfig},
 };
 use ostler_stand_ins::{Endpoint, responses};
 use serde_json::{Value, json};

@@ -1,0 +1,161 @@
+//! Budgets: what a command may use up. A command can lower what its run's policy grants, never raise it.
+//!
+//! The runner stops its agent when a budget is reached. The server stands behind it: a command whose agent goes on all the
+//! same, or runs past its time, is ended here.
+
+use serde::Deserialize;
+
+use crate::{
+    Failure, RawJson,
+    json::read_shape,
+    kernel::{
+        fold::CommandFold,
+        policy::{Budgets, ExecutionPolicy},
+    },
+};
+
+/// What a command may use up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allowance {
+    pub timeout_ms: i64,
+    pub budgets: Budgets,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Payload {
+    budgets: Option<RawJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Lowered {
+    timeout_ms: Option<i64>,
+    max_turns: Option<i64>,
+    max_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    max_cost_usd: Option<f64>,
+}
+
+impl Allowance {
+    /// The policy's budgets, lowered by `payload.budgets`.
+    pub fn of(policy: &ExecutionPolicy, payload: &RawJson) -> Result<Self, Failure> {
+        let asked = asked(payload)?;
+        let timeout_ms = lower("timeoutMs", Some(policy.timeout_ms), asked.timeout_ms)?;
+        Ok(Self { timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms), budgets: lower_all(&policy.budgets, &asked)? })
+    }
+
+    pub fn timed_out(&self) -> UsedUp {
+        UsedUp { name: "timeoutMs", value: self.timeout_ms.to_string() }
+    }
+}
+
+/// Checks the budgets a command may carry in its payload, before anybody works on it.
+pub fn check(payload: &RawJson) -> Result<(), Failure> {
+    let asked = asked(payload)?;
+    lower("timeoutMs", None, asked.timeout_ms)?;
+    lower_all(&Budgets::default(), &asked).map(drop)
+}
+
+/// In two steps, so that a misfit is named by its own place.
+fn asked(payload: &RawJson) -> Result<Lowered, Failure> {
+    let payload: Payload = read_shape("budgets-shape", "payload", payload.as_str())?;
+    let Some(budgets) = payload.budgets else { return Ok(Lowered::default()) };
+    read_shape("budgets-shape", "payload.budgets", budgets.as_str())
+}
+
+fn lower_all(granted: &Budgets, asked: &Lowered) -> Result<Budgets, Failure> {
+    Ok(Budgets {
+        max_turns: lower("maxTurns", granted.max_turns, asked.max_turns)?,
+        max_tokens: lower("maxTokens", granted.max_tokens, asked.max_tokens)?,
+        max_tool_calls: lower("maxToolCalls", granted.max_tool_calls, asked.max_tool_calls)?,
+        max_cost_usd: lower("maxCostUsd", granted.max_cost_usd, asked.max_cost_usd)?,
+    })
+}
+
+fn lower<T: PartialOrd + Copy + Default>(
+    field: &str,
+    granted: Option<T>,
+    asked: Option<T>,
+) -> Result<Option<T>, Failure> {
+    match (granted, asked) {
+        (_, Some(asked)) if asked <= T::default() => {
+            Err(Failure::invalid("budget-positive", format!("payload.budgets.{field} must be positive")))
+        }
+        (Some(granted), Some(asked)) if asked > granted => Ok(Some(granted)),
+        (granted, asked) => Ok(asked.or(granted)),
+    }
+}
+
+/// A budget that is used up, and how large it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UsedUp {
+    pub name: &'static str,
+    pub value: String,
+}
+
+impl std::fmt::Display for UsedUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the budget {} of {} is used up", self.name, self.value)
+    }
+}
+
+/// What a command has used so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spent {
+    pub turns: i64,
+    pub tokens: i64,
+    pub tool_calls: i64,
+    pub cost_usd: f64,
+}
+
+impl Spent {
+    pub fn of(fold: &CommandFold) -> Self {
+        Self { turns: fold.turns, tokens: fold.tokens, tool_calls: fold.tools.count, cost_usd: fold.cost_usd }
+    }
+
+    /// Tokens and cost are used up when they are reached; turns when one more than granted has begun.
+    pub fn usage_used_up(&self, budgets: &Budgets) -> Option<UsedUp> {
+        if let Some(max) = budgets.max_tokens.filter(|max| self.tokens >= *max) {
+            return Some(UsedUp { name: "maxTokens", value: max.to_string() });
+        }
+        if let Some(max) = budgets.max_cost_usd.filter(|max| self.cost_usd >= *max) {
+            return Some(UsedUp { name: "maxCostUsd", value: max.to_string() });
+        }
+        let max = budgets.max_turns.filter(|max| self.turns > *max)?;
+        Some(UsedUp { name: "maxTurns", value: max.to_string() })
+    }
+
+    /// Whether `more` tool calls would be too many.
+    pub fn tools_used_up(&self, budgets: &Budgets, more: i64) -> Option<UsedUp> {
+        let max = budgets.max_tool_calls.filter(|max| self.tool_calls + more > *max)?;
+        Some(UsedUp { name: "maxToolCalls", value: max.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(budgets: serde_json::Value) -> ExecutionPolicy {
+        let mut policy = json!({"sandbox": "read-only", "approval": "never", "timeoutMs": 1000, "network": "disabled", "secretScope": {}});
+        policy.as_object_mut().unwrap().extend(budgets.as_object().unwrap().clone());
+        serde_json::from_value(policy).unwrap()
+    }
+
+    #[test]
+    fn a_command_lowers_its_budgets_and_never_raises_them() {
+        let policy = policy(json!({"maxTokens": 100}));
+        let payload =
+            RawJson::of(&json!({"prompt": "x", "budgets": {"maxTokens": 500, "timeoutMs": 20, "maxTurns": 2}}));
+        let allowance = Allowance::of(&policy, &payload).unwrap();
+        assert_eq!(
+            (allowance.timeout_ms, allowance.budgets.max_tokens, allowance.budgets.max_turns),
+            (20, Some(100), Some(2))
+        );
+        let senseless = RawJson::of(&json!({"budgets": {"maxTurns": 0}}));
+        assert_eq!(Allowance::of(&policy, &senseless).unwrap_err().rule_name(), Some("budget-positive"));
+    }
+}

@@ -1,0 +1,244 @@
+//! A conversation: what was said in a session before one of its commands, folded from events for agents that keep no
+//! account of their own. It holds what people asked and what agents answered, never tools, thoughts or failures.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    RawJson,
+    ids::CommandId,
+    kernel::{
+        commands::CommandType,
+        events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_ROLLED_BACK, PHASE_STEER_ACCEPTED},
+    },
+    limits::CONVERSATION_BYTES_MAX,
+    run_input::history::HistoryAttachment,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Message {
+    pub role: Role,
+    pub text: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Conversation {
+    /// In the order in which they were said to the agent and by it. The first is a user's.
+    pub messages: Vec<Message>,
+    /// Earlier turns were left out.
+    pub truncated: bool,
+    /// What the command's own message shows, each by a URL that ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<HistoryAttachment>,
+}
+
+/// What the conversation is folded from.
+pub const SAID: [EventType; 3] = [EventType::UserMessage, EventType::AssistantMessage, EventType::BackendStatus];
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct View {
+    command_type: Option<CommandType>,
+    content: Vec<Part>,
+    text: Option<String>,
+    phase: Option<String>,
+    target_command_id: Option<CommandId>,
+}
+
+#[derive(Deserialize)]
+struct Part {
+    text: Option<String>,
+}
+
+impl View {
+    fn of(event: &Event) -> Option<Self> {
+        RawJson::parse(event.payload.as_ref()?.to_string()).ok()?.view()
+    }
+
+    fn words(self) -> String {
+        let parts: Vec<String> = self.content.into_iter().filter_map(|part| part.text).chain(self.text).collect();
+        parts.join("\n")
+    }
+}
+
+impl Conversation {
+    /// Folds a session's events, in their order, up to the command's own message. A message counts where it was heard: a
+    /// turn that waited comes after the one it waited for, and a steer at the point where the agent took it.
+    pub fn before(command_id: CommandId, events: &[Event]) -> Self {
+        let mut turns: Vec<(CommandId, Vec<Message>)> = vec![];
+        let mut steers: HashMap<CommandId, String> = HashMap::new();
+        let mut asked = false;
+        for event in events {
+            let Some((id, view)) = event.command_id.zip(View::of(event)) else { continue };
+            asked |= id == command_id;
+            let turn = |turns: &mut Vec<(CommandId, Vec<Message>)>, id| turns.iter_mut().position(|turn| turn.0 == id);
+            match event.event_type {
+                EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
+                    steers.insert(id, view.words());
+                }
+                // What was asked later is none of this command's business.
+                EventType::UserMessage if asked => {}
+                EventType::UserMessage => turns.push((id, vec![Message { role: Role::User, text: view.words() }])),
+                EventType::AssistantMessage => {
+                    if let Some(at) = turn(&mut turns, id) {
+                        turns[at].1.push(Message { role: Role::Assistant, text: view.words() });
+                    }
+                }
+                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ATTEMPT_RESTARTED) => {
+                    if let Some(at) = turn(&mut turns, id) {
+                        turns[at].1.truncate(1);
+                    }
+                }
+                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ROLLED_BACK) => {
+                    turns.retain(|turn| turn.0 != id);
+                }
+                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
+                    let heard = steers.remove(&id).zip(view.target_command_id);
+                    if let Some((text, at)) = heard.and_then(|(text, of)| Some((text, turn(&mut turns, of)?))) {
+                        turns[at].1.push(Message { role: Role::User, text });
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self::newest(turns.into_iter().map(|(_, messages)| messages))
+    }
+
+    /// Whole turns, as many of the newest as fit.
+    fn newest(turns: impl DoubleEndedIterator<Item = Vec<Message>>) -> Self {
+        let (mut kept, mut bytes, mut truncated) = (VecDeque::new(), 0, false);
+        for messages in turns.rev() {
+            bytes += messages.iter().map(|message| message.text.len()).sum::<usize>();
+            if bytes > CONVERSATION_BYTES_MAX {
+                truncated = true;
+                break;
+            }
+            kept.push_front(messages);
+        }
+        let said = kept.into_iter().flatten().filter(|message| !message.text.is_empty());
+        Self { messages: said.collect(), truncated, images: vec![] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{Timestamp, ids::SessionId};
+
+    fn id(number: u128) -> CommandId {
+        CommandId::new(Uuid::from_u128(number))
+    }
+
+    fn event(command: u128, event_type: EventType, payload: Value) -> Event {
+        Event {
+            session: SessionId::new(Uuid::nil()),
+            session_seq: 0,
+            run: None,
+            command_id: Some(id(command)),
+            event_type,
+            payload: Some(payload.to_string().into()),
+            digest: [0; 32],
+            hash: [0; 32],
+            created_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn asked(command: u128, text: &str) -> Event {
+        let payload = json!({"commandType": "turn", "content": [{"type": "text", "text": text}]});
+        event(command, EventType::UserMessage, payload)
+    }
+
+    fn steered(command: u128, text: &str) -> Event {
+        let payload = json!({"commandType": "steer", "content": [{"type": "text", "text": text}]});
+        event(command, EventType::UserMessage, payload)
+    }
+
+    fn answered(command: u128, text: &str) -> Event {
+        event(command, EventType::AssistantMessage, json!({"messageId": "m", "text": text}))
+    }
+
+    fn phase(command: u128, phase: &str, target: u128) -> Event {
+        event(command, EventType::BackendStatus, json!({"phase": phase, "targetCommandId": id(target)}))
+    }
+
+    fn words(conversation: &Conversation) -> Vec<&str> {
+        conversation.messages.iter().map(|message| message.text.as_str()).collect()
+    }
+
+    #[test]
+    fn a_turn_that_waited_comes_after_the_one_it_waited_for_and_later_ones_are_not_told() {
+        let events = [
+            asked(1, "one"),
+            asked(2, "two"),
+            asked(3, "three"),
+            asked(4, "four"),
+            answered(1, "eins"),
+            answered(2, "zwei"),
+        ];
+        let before = Conversation::before(id(3), &events);
+        assert_eq!(words(&before), ["one", "eins", "two", "zwei"]);
+        assert_eq!(before.messages[1].role, Role::Assistant);
+        assert!(Conversation::before(id(1), &events).messages.is_empty());
+    }
+
+    #[test]
+    fn a_steer_counts_where_it_was_taken_and_not_at_all_where_it_was_not() {
+        let events = [
+            asked(1, "one"),
+            steered(2, "left"),
+            steered(3, "never heard"),
+            answered(1, "half"),
+            phase(2, PHASE_STEER_ACCEPTED, 1),
+            answered(1, "whole"),
+            asked(4, "four"),
+        ];
+        assert_eq!(words(&Conversation::before(id(4), &events)), ["one", "half", "left", "whole"]);
+    }
+
+    #[test]
+    fn what_a_dead_attempt_said_is_forgotten() {
+        let events = [
+            asked(1, "one"),
+            answered(1, "half"),
+            phase(1, PHASE_ATTEMPT_RESTARTED, 1),
+            answered(1, "whole"),
+            asked(2, "two"),
+        ];
+        assert_eq!(words(&Conversation::before(id(2), &events)), ["one", "whole"]);
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_back_was_never_said() {
+        let events = [
+            asked(1, "one"),
+            answered(1, "eins"),
+            asked(2, "two"),
+            answered(2, "half of zwei"),
+            phase(2, PHASE_ROLLED_BACK, 2),
+            asked(3, "three"),
+            answered(2, "the rest, said before it stopped"),
+        ];
+        assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins"]);
+    }
+
+    #[test]
+    fn the_newest_whole_turns_that_fit_are_kept() {
+        let long = "x".repeat(CONVERSATION_BYTES_MAX / 2);
+        let events = [asked(1, &long), answered(1, "a"), asked(2, &long), asked(3, "three")];
+        let before = Conversation::before(id(3), &events);
+        assert_eq!((before.messages.len(), before.truncated), (1, true));
+        assert_eq!(before.messages[0].role, Role::User);
+    }
+}

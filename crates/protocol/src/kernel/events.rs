@@ -1,0 +1,306 @@
+//! Events: durable facts of a session, numbered without gap. The list of types is closed; a payload is any JSON object,
+//! and fields we do not know are kept.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    Failure, RawJson, Timestamp,
+    ids::{CommandId, PermissionId, RunId, SessionId},
+    kernel::{
+        chain::{self, Hash, Link},
+        facts::Facts,
+    },
+    limits::EVENT_BYTES_MAX,
+    redaction::Redactor,
+};
+
+// A name is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
+macro_rules! event_types {
+    ($($variant:ident $name:tt;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        pub enum EventType { $(#[serde(rename = $name)] $variant,)* }
+
+        impl EventType {
+            pub const ALL: &'static [EventType] = &[$(Self::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+event_types! {
+    UserMessage "user_message";
+    AssistantDelta "assistant_delta";
+    AssistantMessage "assistant_message";
+    ReasoningDelta "reasoning_delta";
+    Reasoning "reasoning";
+    ToolCall "tool_call";
+    CommandOutput "command_output";
+    Step "step";
+    State "state";
+    Activity "activity";
+    Usage "usage";
+    BackendStatus "backend_status";
+    Lease "lease";
+    PermissionRequest "permission_request";
+    PermissionResolved "permission_resolved";
+    Error "error";
+    TerminalStatus "terminal_status";
+    Session "session";
+    Audit "audit";
+    Custom "custom";
+}
+
+impl EventType {
+    /// Facts only the server may state. A runner that could write them could forge an answer or a lease.
+    pub fn is_reserved(self) -> bool {
+        matches!(self, Self::Lease | Self::PermissionResolved | Self::UserMessage | Self::Audit)
+    }
+}
+
+/// The phase the server writes when a later attempt takes a command over; the fold starts its reply anew there.
+pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
+/// The phase a runner writes when the backend accepted a steer.
+pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
+pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
+/// A runner is gone and was not done; the event says how.
+pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
+/// The phase a runner writes when a turn has changed the workspace; the event says what.
+pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
+/// The phase the server writes when a turn was taken back: nobody is told of it any more.
+pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
+/// What an agent asked for was refused without asking anybody: `command`, `reason`, `toolCallId`.
+pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
+/// A budget of cost is set, and nobody knows what the model costs.
+pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
+pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
+
+/// At most `max` characters of a text.
+pub fn clip(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An event on its way into the log: redacted, digested, its facts read; not numbered yet.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub event_type: EventType,
+    pub command_id: Option<CommandId>,
+    pub payload: Arc<str>,
+    pub digest: Hash,
+    pub facts: Facts,
+}
+
+impl NewEvent {
+    /// Takes an event from outside. `command_id` is checked against the run later.
+    pub fn receive(input: AppendEvent, redactor: &Redactor) -> Result<Self, Failure> {
+        let event_type = EventType::parse(&input.event_type).ok_or_else(|| {
+            Failure::invalid("event-type-unknown", "the event type is not on the list")
+                .detail("type", clip(&input.event_type, 80))
+        })?;
+        if event_type.is_reserved() {
+            let message = format!("{} events are written by the server only", event_type.as_str());
+            return Err(Failure::invalid("event-type-reserved", message));
+        }
+        let command_id = match input.command_id.as_deref() {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| unknown_command(text))?),
+        };
+        if !input.payload.is_object() {
+            return Err(Failure::invalid("payload-object", "an event's payload must be a JSON object"));
+        }
+        input.check_size()?;
+        let payload = match redactor.redact_json(input.payload.as_str()) {
+            Cow::Borrowed(_) => input.payload,
+            Cow::Owned(text) => RawJson::parse(text).map_err(Failure::internal)?,
+        };
+        let facts = Facts::receive(event_type, &payload)?;
+        Ok(Self::of(event_type, command_id, payload, facts))
+    }
+
+    /// What tells it from another in the same place of a batch.
+    pub fn named(&self) -> (EventType, Option<CommandId>, &Hash) {
+        (self.event_type, self.command_id, &self.digest)
+    }
+
+    /// The permission request this event makes.
+    pub fn asks(&self) -> Option<PermissionId> {
+        match &self.facts {
+            Facts::Permission(asked) => asked.permission_id(),
+            _ => None,
+        }
+    }
+
+    /// An event the server itself writes.
+    pub fn written<T: Serialize>(event_type: EventType, command_id: Option<CommandId>, payload: &T) -> Self {
+        let payload = RawJson::of(payload);
+        let facts = Facts::read(event_type, &payload).expect("our own events are well-formed");
+        Self::of(event_type, command_id, payload, facts)
+    }
+
+    fn of(event_type: EventType, command_id: Option<CommandId>, payload: RawJson, facts: Facts) -> Self {
+        let digest = chain::payload_digest(payload.as_str());
+        Self { event_type, command_id, payload: payload.as_str().into(), digest, facts }
+    }
+}
+
+pub fn unknown_command(text: &str) -> Failure {
+    Failure::invalid("command-unknown", "no such command in this run").detail("commandId", clip(text, 80))
+}
+
+/// An event in the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub session: SessionId,
+    pub session_seq: i64,
+    pub run: Option<(RunId, i64)>,
+    pub command_id: Option<CommandId>,
+    pub event_type: EventType,
+    /// `None`: erased; the digest stays.
+    pub payload: Option<Arc<str>>,
+    pub digest: Hash,
+    pub hash: Hash,
+    pub created_at: Timestamp,
+}
+
+impl Event {
+    pub fn link(&self) -> Link<'_> {
+        Link {
+            session_seq: self.session_seq,
+            run: self.run,
+            command_id: self.command_id,
+            event_type: self.event_type,
+            created_at: self.created_at,
+            payload_digest: &self.digest,
+        }
+    }
+
+    pub fn seq(&self) -> i64 {
+        self.run.map_or(0, |(_, seq)| seq)
+    }
+
+    /// Reads the facts again from the stored payload, for a full scan.
+    pub fn facts(&self) -> Facts {
+        let raw = self.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
+        raw.and_then(|raw| Facts::read(self.event_type, &raw).ok()).unwrap_or(Facts::None)
+    }
+
+    /// Appends the wire form, with the payload's text as it was stored.
+    pub fn write_json(&self, out: &mut String) {
+        use std::fmt::Write;
+        match self.run {
+            Some((run_id, seq)) => write!(out, r#"{{"seq":{seq},"runId":"{run_id}""#),
+            None => write!(out, r#"{{"seq":null,"runId":null"#),
+        }
+        .expect("writing to a string");
+        write!(out, r#","sessionSeq":{},"type":"{}""#, self.session_seq, self.event_type.as_str())
+            .expect("writing to a string");
+        match self.command_id {
+            Some(command_id) => write!(out, r#","commandId":"{command_id}""#).expect("writing to a string"),
+            None => out.push_str(r#","commandId":null"#),
+        }
+        write!(out, r#","createdAt":"{}","payload":"#, self.created_at).expect("writing to a string");
+        out.push_str(self.payload.as_deref().unwrap_or("null"));
+        out.push('}');
+    }
+}
+
+/// An event as clients read it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventView {
+    pub seq: Option<i64>,
+    pub run_id: Option<RunId>,
+    pub session_seq: i64,
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    pub command_id: Option<CommandId>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Null once erased.
+    #[schema(value_type = Option<Object>)]
+    pub payload: RawJson,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventPage {
+    pub events: Vec<EventView>,
+    pub next_after_seq: i64,
+    pub has_more: bool,
+}
+
+/// A page, written without parsing or re-serialising a payload.
+pub fn page_json(events: &[Event], next_after_seq: i64, has_more: bool) -> String {
+    let size: usize = events.iter().map(|e| e.payload.as_deref().map_or(4, str::len) + 260).sum();
+    let mut out = String::with_capacity(size + 64);
+    out.push_str(r#"{"events":["#);
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        event.write_json(&mut out);
+    }
+    out.push_str(&format!(r#"],"nextAfterSeq":{next_after_seq},"hasMore":{has_more}}}"#));
+    out
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppendEvents {
+    pub runner_id: String,
+    pub lease_epoch: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_id: Option<String>,
+    /// Names the batch within the epoch: the same one again answers as the first time and appends nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_no: Option<i64>,
+    /// Give the lease back in the same breath, if this batch leaves no command unfinished.
+    #[serde(default)]
+    pub release_if_idle: bool,
+    pub events: Vec<AppendEvent>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppendEvent {
+    #[serde(rename = "type")]
+    pub event_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_id: Option<String>,
+    #[schema(value_type = Object)]
+    pub payload: RawJson,
+}
+
+impl AppendEvent {
+    pub fn check_size(&self) -> Result<(), Failure> {
+        let bytes = self.payload.size();
+        if bytes > EVENT_BYTES_MAX {
+            let what = format!("the payload of a {} event", clip(&self.event_type, 80));
+            return Err(Failure::too_large("event-size", &what, bytes, EVENT_BYTES_MAX));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Appended {
+    pub first_seq: i64,
+    pub last_seq: i64,
+    /// The lease was given back, as was asked.
+    #[serde(default)]
+    #[schema(required)]
+    pub released: bool,
+}

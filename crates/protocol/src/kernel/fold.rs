@@ -1,0 +1,348 @@
+//! The fold of a command's events: everything a result needs, advanced in the same transaction as the append, so that
+//! reading a result costs the same for ten events and for a hundred thousand.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    FailureKind, Timestamp,
+    kernel::{
+        events::{
+            Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED, PHASE_TRANSPORT_DISCONNECTED,
+            PHASE_WAITING_PROVIDER,
+        },
+        facts::{AssistantFacts, ChangeFacts, Facts, ToolFacts},
+    },
+    limits::TOOL_ITEMS_KEPT,
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandFold {
+    pub events: i64,
+    pub last_seq: i64,
+    pub last_event_at: Option<Timestamp>,
+    pub last_event_type: Option<EventType>,
+    /// The last message with both authority and the final flag.
+    pub authoritative: Option<AssistantPick>,
+    /// The last message with any text.
+    pub latest: Option<AssistantPick>,
+    pub tools: ToolFold,
+    pub output: OutputFold,
+    pub tokens: i64,
+    pub cost_usd: f64,
+    pub turns: i64,
+    pub standing: Standing,
+    pub resume_at: Option<Timestamp>,
+    pub steer_accepted_seq: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<ChangeFold>,
+    pub last_error: Option<(Option<FailureKind>, String)>,
+}
+
+/// What the agent was last seen doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    #[default]
+    Model,
+    AfterTool,
+    Disconnected,
+    WaitingProvider,
+}
+
+/// Which event holds the reply. The text itself stays in the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AssistantPick {
+    pub seq: i64,
+    pub session_seq: i64,
+    pub is_final: bool,
+    pub reply_authority: bool,
+    pub text_truncated: bool,
+    pub output_truncated: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ToolFold {
+    pub count: i64,
+    pub statuses: BTreeMap<String, i64>,
+    pub exit_codes: BTreeMap<String, i64>,
+    /// Calls that started and have not ended.
+    pub open: Vec<String>,
+    pub items: Vec<ToolItem>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolItem {
+    pub tool_call_id: Option<String>,
+    pub method: Option<String>,
+    pub tool_name: Option<String>,
+    #[serde(rename = "type")]
+    pub tool_type: Option<String>,
+    pub status: Option<String>,
+    pub exit_code: Option<i64>,
+    pub command: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutputFold {
+    pub events: i64,
+    pub bytes: i64,
+    pub truncated: bool,
+}
+
+/// What the last attempt changed in its workspace, and which event says it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChangeFold {
+    pub session_seq: i64,
+    pub told: ChangeFacts,
+}
+
+/// Distinct statuses and exit codes kept apart; the rest is counted together.
+const DISTINCT_MAX: usize = 16;
+const OPEN_TOOLS_MAX: usize = 64;
+
+impl CommandFold {
+    /// Advances the fold by one event of the command.
+    pub fn apply(&mut self, event: &Event, facts: &Facts) {
+        self.events += 1;
+        self.last_seq = event.seq();
+        self.last_event_at = Some(event.created_at);
+        self.last_event_type = Some(event.event_type);
+        match facts {
+            Facts::Assistant(message) => self.assistant(event, message),
+            Facts::Tool(tool) => self.tool(tool),
+            Facts::Output { bytes, truncated } => {
+                self.output.events += 1;
+                self.output.bytes = self.output.bytes.saturating_add(*bytes);
+                self.output.truncated |= truncated;
+            }
+            Facts::Usage { tokens, cost_usd } => {
+                // An infinite sum would not read back from JSON.
+                self.tokens = self.tokens.saturating_add(*tokens);
+                self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
+                self.turns += 1;
+            }
+            Facts::Phase { phase, resume_at } => self.phase(event, phase, *resume_at),
+            Facts::Changes(told) => {
+                self.changes = Some(ChangeFold { session_seq: event.session_seq, told: told.clone() });
+            }
+            Facts::Error { failure_kind, message } => self.last_error = Some((*failure_kind, message.clone())),
+            Facts::Terminal(_) => self.tools.open.clear(),
+            Facts::Permission(_) | Facts::Thread { .. } | Facts::None => {}
+        }
+        if matches!(event.event_type, EventType::AssistantDelta | EventType::ReasoningDelta | EventType::Reasoning) {
+            self.standing = Standing::Model;
+        }
+    }
+
+    /// The message a result shows: the authoritative one, else the last with text.
+    pub fn pick(&self) -> Option<&AssistantPick> {
+        self.authoritative.as_ref().or(self.latest.as_ref())
+    }
+
+    fn assistant(&mut self, event: &Event, message: &AssistantFacts) {
+        self.standing = Standing::Model;
+        let pick = AssistantPick {
+            seq: event.seq(),
+            session_seq: event.session_seq,
+            is_final: message.is_final,
+            reply_authority: message.reply_authority,
+            text_truncated: message.text_truncated,
+            output_truncated: message.output_truncated,
+        };
+        if message.is_final && message.reply_authority {
+            self.authoritative = Some(pick.clone());
+        }
+        if message.text {
+            self.latest = Some(pick);
+        }
+    }
+
+    fn phase(&mut self, event: &Event, phase: &str, resume_at: Option<Timestamp>) {
+        match phase {
+            PHASE_ATTEMPT_RESTARTED => {
+                self.authoritative = None;
+                self.latest = None;
+                self.tools.open.clear();
+                self.standing = Standing::Model;
+            }
+            PHASE_STEER_ACCEPTED => self.steer_accepted_seq = Some(event.seq()),
+            PHASE_TRANSPORT_DISCONNECTED => self.standing = Standing::Disconnected,
+            PHASE_WAITING_PROVIDER => self.standing = Standing::WaitingProvider,
+            _ => self.standing = Standing::Model,
+        }
+        self.resume_at = resume_at;
+    }
+
+    fn tool(&mut self, tool: &ToolFacts) {
+        let status = tool.status.clone().unwrap_or_else(|| "unknown".into());
+        let tools = &mut self.tools;
+        let id = tool.tool_call_id.clone().unwrap_or_default();
+        let was_open = tools.open.iter().position(|open| *open == id);
+        if let Some(index) = was_open {
+            tools.open.remove(index);
+            bump(&mut tools.statuses, "started", -1);
+        } else {
+            tools.count += 1;
+        }
+        bump(&mut tools.statuses, &status, 1);
+        if status == "started" {
+            if tools.open.len() < OPEN_TOOLS_MAX {
+                tools.open.push(id.clone());
+            }
+        } else {
+            self.standing = Standing::AfterTool;
+        }
+        if let Some(code) = tool.exit_code {
+            bump(&mut tools.exit_codes, &code.to_string(), 1);
+        }
+        let item = ToolItem {
+            tool_call_id: tool.tool_call_id.clone(),
+            method: tool.method.clone(),
+            tool_name: tool.name.clone(),
+            tool_type: tool.tool_type.clone(),
+            status: Some(status),
+            exit_code: tool.exit_code,
+            command: tool.command.clone(),
+        };
+        match tools.items.iter_mut().find(|known| was_open.is_some() && known.tool_call_id == item.tool_call_id) {
+            Some(known) => {
+                // What only the start said still holds.
+                let started = std::mem::take(known);
+                *known = ToolItem {
+                    method: item.method.or(started.method),
+                    tool_name: item.tool_name.or(started.tool_name),
+                    tool_type: item.tool_type.or(started.tool_type),
+                    command: item.command.or(started.command),
+                    ..item
+                };
+            }
+            None => tools.items.push(item),
+        }
+        if tools.items.len() > TOOL_ITEMS_KEPT {
+            tools.items.remove(0);
+        }
+    }
+}
+
+fn bump(counts: &mut BTreeMap<String, i64>, key: &str, by: i64) {
+    let key = if counts.contains_key(key) || counts.len() < DISTINCT_MAX { key } else { "other" };
+    let count = counts.entry(key.to_owned()).or_insert(0);
+    *count += by;
+    if *count == 0 {
+        counts.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        ids::{CommandId, RunId, SessionId},
+        kernel::chain,
+    };
+
+    fn event(seq: i64, event_type: EventType, payload: &Value) -> Event {
+        Event {
+            session: SessionId::new(Uuid::nil()),
+            session_seq: seq + 10,
+            run: Some((RunId::new(Uuid::nil()), seq)),
+            command_id: Some(CommandId::new(Uuid::nil())),
+            event_type,
+            payload: Some(payload.to_string().into()),
+            digest: chain::GENESIS,
+            hash: chain::GENESIS,
+            created_at: Timestamp::from_microsecond(1_767_225_600_000_000 + seq).unwrap(),
+        }
+    }
+
+    fn fold(events: &[(EventType, Value)]) -> CommandFold {
+        let mut fold = CommandFold::default();
+        for (index, (event_type, payload)) in events.iter().enumerate() {
+            let event = event(index as i64 + 1, *event_type, payload);
+            fold.apply(&event, &event.facts());
+        }
+        fold
+    }
+
+    fn tool(call: &str, status: &str) -> (EventType, Value) {
+        (EventType::ToolCall, json!({"toolCallId": call, "name": "shell", "status": status, "exitCode": 0}))
+    }
+
+    #[test]
+    fn a_fold_that_was_stored_between_any_two_events_is_the_fold_of_them_all() {
+        let mut events = vec![(EventType::AssistantMessage, json!({"text": "hello", "final": true}))];
+        for number in 0..2_000 {
+            let cost = f64::from(number) / 7.0 + 0.1;
+            events.push((EventType::Usage, json!({"totalTokens": number, "costUsd": cost})));
+            events.push(tool(&format!("call-{}", number % 5), if number % 2 == 0 { "started" } else { "completed" }));
+        }
+        let mut stored = CommandFold::default();
+        for (index, (event_type, payload)) in events.iter().enumerate() {
+            let event = event(index as i64 + 1, *event_type, payload);
+            stored.apply(&event, &event.facts());
+            stored = serde_json::from_str(&serde_json::to_string(&stored).unwrap()).unwrap();
+        }
+        assert_eq!(stored, fold(&events));
+    }
+
+    #[test]
+    fn the_reply_is_the_last_final_message_with_authority_else_the_last_with_text() {
+        let says = |text: &str, authority: bool| {
+            (EventType::AssistantMessage, json!({"text": text, "final": authority, "replyAuthority": authority}))
+        };
+        assert_eq!(fold(&[says("a", true), says("b", true), says("c", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[says("a", false), says("b", false), says("  ", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[(EventType::AssistantDelta, json!({"delta": "a"}))]).pick(), None);
+    }
+
+    #[test]
+    fn a_later_attempt_starts_its_reply_anew_and_keeps_the_counts() {
+        let restarted = (EventType::BackendStatus, json!({"phase": PHASE_ATTEMPT_RESTARTED}));
+        let said = (EventType::AssistantMessage, json!({"text": "a", "final": true, "replyAuthority": true}));
+        let fold = fold(&[said, tool("call", "started"), restarted]);
+        assert_eq!(fold.pick(), None);
+        assert!(fold.tools.open.is_empty());
+        assert_eq!((fold.events, fold.tools.count), (3, 1));
+    }
+
+    #[test]
+    fn a_tool_call_counts_once_however_many_facts_it_has() {
+        let fold = fold(&[tool("a", "started"), tool("b", "started"), tool("a", "completed"), tool("c", "failed")]);
+        assert_eq!(fold.tools.count, 3);
+        assert_eq!(fold.tools.open, ["b"]);
+        assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
+        assert_eq!(fold.tools.statuses["started"], 1);
+        assert_eq!(fold.standing, Standing::AfterTool);
+    }
+
+    #[test]
+    fn what_only_a_call_s_start_said_still_holds_at_its_end() {
+        let start = json!({"toolCallId": "a", "type": "command", "method": "exec", "name": "shell", "command": "ls",
+            "status": "started"});
+        let end = json!({"toolCallId": "a", "status": "completed", "exitCode": 0});
+        let fold = fold(&[(EventType::ToolCall, start), (EventType::ToolCall, end)]);
+        let [item] = &fold.tools.items[..] else { panic!("one call") };
+        assert_eq!(item.status.as_deref(), Some("completed"));
+        let said = [&item.tool_type, &item.method, &item.tool_name, &item.command].map(|field| field.as_deref());
+        assert_eq!(said, [Some("command"), Some("exec"), Some("shell"), Some("ls")]);
+    }
+
+    #[test]
+    fn whatever_a_runner_sends_the_fold_stays_small() {
+        let events: Vec<_> = (0..5_000).map(|n| tool(&format!("call-{n}"), &format!("status-{n}"))).collect();
+        let fold = fold(&events);
+        assert_eq!(fold.tools.count, 5_000);
+        assert_eq!(fold.tools.statuses.values().sum::<i64>(), 5_000);
+        assert!(fold.tools.statuses.values().all(|count| *count > 0));
+        assert!(serde_json::to_string(&fold).unwrap().len() < 10_000);
+    }
+}

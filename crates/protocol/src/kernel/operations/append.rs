@@ -1,0 +1,216 @@
+//! Appending a runner's events: fenced, de-duplicated, checked whole before anything is written.
+
+use super::{
+    Reply, budget,
+    claim::{fence, give_back},
+    desk::{Batch, Desk, RunDesk, Tracked},
+    ending::{End, end_command, end_run},
+    permission,
+    run::check_open,
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{AttemptId, CommandId, PermissionId, RunId},
+    kernel::{
+        chain,
+        commands::CommandState,
+        events::{Appended, EventType, NewEvent, unknown_command},
+        facts::Facts,
+        runs::{Terminal, TerminalStatus},
+    },
+    limits::PERMISSIONS_OPEN_MAX,
+};
+
+#[derive(Clone, Debug)]
+pub struct AppendOp {
+    pub runner_id: String,
+    pub lease_epoch: i64,
+    pub attempt_id: Option<AttemptId>,
+    pub batch_no: Option<i64>,
+    /// Give the lease back if nothing is left to do.
+    pub release_if_idle: bool,
+    pub events: Vec<NewEvent>,
+}
+
+pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let named = op.batch_no.map(|no| (no, chain::batch_digest(op.events.iter().map(NewEvent::named))));
+    if let Some((no, digest)) = named
+        && let Some(batch) = find_batch(rows, op.lease_epoch, no)
+    {
+        let same_owner =
+            rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
+        if same_owner && batch.digest != digest {
+            let message = "this batch number was used for other events";
+            return Err(Failure::rule(FailureKind::IdempotencyConflict, "batch-payload", message)
+                .detail("firstSeq", batch.first_seq)
+                .detail("lastSeq", batch.last_seq));
+        }
+        if same_owner {
+            let Batch { first_seq, last_seq, released, .. } = *batch;
+            return Ok(Reply::Appended(Appended { first_seq, last_seq, released }));
+        }
+    }
+    if let Some(seq) = stated_before(rows, &op.events) {
+        let released = op.release_if_idle && has_left(rows);
+        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq, released }));
+    }
+    check_open(&rows.run)?;
+    fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
+    check(rows, &op.events)?;
+    let first_seq = rows.run.last_seq + 1;
+    let overspent = budget::overspent(rows, &op.events);
+    for event in op.events {
+        take(desk, run_id, event, now);
+    }
+    budget::limit_overspent(desk, run_id, &overspent, now);
+    let last_seq = desk.run(run_id)?.run.last_seq;
+    let rows = desk.run(run_id)?;
+    let leaves = op.release_if_idle || rows.lease.as_deref().is_some_and(|lease| lease.dismissed);
+    if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
+        give_back(desk, run_id, now);
+    }
+    desk.settle(run_id, now);
+    let released = leaves && has_left(desk.run(run_id)?);
+    if let Some((batch_no, digest)) = named {
+        let batch = Batch { run_id, lease_epoch: op.lease_epoch, batch_no, first_seq, last_seq, released, digest };
+        let rows = desk.run_mut(run_id);
+        rows.batches.push(Tracked::new(batch));
+        if let Some((of, high)) = &mut rows.batch_high
+            && *of == op.lease_epoch
+        {
+            *high = batch_no.max(*high);
+        }
+    }
+    Ok(Reply::Appended(Appended { first_seq, last_seq, released }))
+}
+
+/// Whether the lease has ended.
+fn has_left(rows: &RunDesk) -> bool {
+    rows.lease.as_deref().is_none_or(|lease| lease.ended)
+}
+
+fn find_batch(rows: &RunDesk, epoch: i64, no: i64) -> Option<&Batch> {
+    rows.batches.iter().map(|b| &**b).find(|b| b.lease_epoch == epoch && b.batch_no == no)
+}
+
+/// A single end that was stated before, with the same status: the number of the fact that stands.
+fn stated_before(rows: &RunDesk, events: &[NewEvent]) -> Option<i64> {
+    let [event] = events else { return None };
+    let Facts::Terminal(facts) = &event.facts else { return None };
+    terminal_of(rows, event.command_id).filter(|t| t.status == facts.status).map(|t| t.seq)
+}
+
+fn terminal_of(rows: &RunDesk, command_id: Option<CommandId>) -> Option<&Terminal> {
+    match command_id {
+        Some(id) => rows.commands.get(&id)?.terminal.as_ref(),
+        None => rows.run.terminal.as_ref(),
+    }
+}
+
+/// Nothing is written unless every event can be.
+fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
+    let mut ended: Vec<CommandId> = vec![];
+    let mut run_ended = false;
+    let mut asked: Vec<PermissionId> = vec![];
+    for event in events {
+        if run_ended {
+            return Err(Failure::invalid("after-run-end", "no event may follow the run's terminal_status"));
+        }
+        if let Some(id) = event.command_id {
+            let command = rows.commands.get(&id).ok_or_else(|| unknown_command(&id.to_string()))?;
+            // A command that was aimed at one ended in this batch ends with it; only its own end may still follow.
+            let ends_along = command.target_command_id.is_some_and(|target| ended.contains(&target));
+            let is_end = matches!(event.facts, Facts::Terminal(_));
+            if command.state.is_terminal() || ended.contains(&id) || ends_along && !is_end {
+                return Err(command_ended(command.terminal.as_ref()));
+            }
+        }
+        match &event.facts {
+            Facts::Terminal(_) => match event.command_id {
+                Some(id) => ended.push(id),
+                None => run_ended = true,
+            },
+            Facts::Permission(ask) => {
+                if event.command_id.is_none() {
+                    return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
+                }
+                if let Some(id) = ask.permission_id() {
+                    check_ask(rows, id, &asked)?;
+                    asked.push(id);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A request's id is used once in its run, and only so many are open at a time.
+fn check_ask(rows: &RunDesk, id: PermissionId, asked: &[PermissionId]) -> Result<(), Failure> {
+    if rows.permissions.contains_key(&id) || asked.contains(&id) {
+        return Err(Failure::invalid("permission-id-used", "this permissionId was used before"));
+    }
+    if rows.run.open_permissions as usize + asked.len() >= PERMISSIONS_OPEN_MAX {
+        let message = format!("run {} has {PERMISSIONS_OPEN_MAX} open permission requests", rows.run.run_id);
+        return Err(Failure::rule(FailureKind::Overloaded, "permissions-open", message));
+    }
+    Ok(())
+}
+
+fn command_ended(terminal: Option<&Terminal>) -> Failure {
+    let status = terminal.map_or("ended", |t| t.status.as_str());
+    let kind = match terminal.map(|t| t.status) {
+        Some(TerminalStatus::Cancelled) => FailureKind::Cancelled,
+        _ => FailureKind::StateConflict,
+    };
+    Failure::rule(kind, "command-terminal", format!("the command has ended: {status}")).detail("status", status)
+}
+
+/// Writes one checked event and what follows from it.
+fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, now: Timestamp) {
+    match (&event.facts, event.command_id) {
+        (Facts::Terminal(_), Some(command_id)) => {
+            // A command that depended on one ended earlier in this batch may have been ended with it.
+            if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
+                end_command(desk, run_id, command_id, End::runner(event), now);
+            }
+        }
+        (Facts::Terminal(_), None) => {
+            end_run(desk, run_id, End::runner(event), now);
+        }
+        (Facts::Permission(_), Some(command_id)) => {
+            start(desk, run_id, command_id, now);
+            permission::ask(desk, run_id, command_id, event, now);
+        }
+        (Facts::Thread { thread_id }, _) => {
+            if let Some(thread_id) = thread_id {
+                desk.session.thread_id = Some(thread_id.clone());
+            }
+            desk.append(run_id, event, now);
+        }
+        (_, Some(command_id)) => {
+            if event.event_type != EventType::Audit {
+                start(desk, run_id, command_id, now);
+            }
+            desk.append(run_id, event, now);
+        }
+        (_, None) => {
+            desk.append(run_id, event, now);
+        }
+    }
+}
+
+/// The first event of a command shows that it runs.
+fn start(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    let attempt_id = rows.run.attempt_id;
+    let rows = &mut *rows;
+    let command = rows.commands.get_mut(&command_id).expect("checked before");
+    if matches!(command.state, CommandState::Pending | CommandState::Acked) {
+        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
+        command.state = CommandState::Running;
+        command.acked_at.get_or_insert(now);
+        command.attempt_id = attempt_id;
+    }
+}

@@ -1,0 +1,75 @@
+//! Budgets that a runner did not keep: the server ends what went on beyond them.
+
+use super::{
+    desk::{Desk, RunDesk},
+    ending::{End, end_command},
+};
+use crate::{
+    FailureKind, Timestamp,
+    ids::{CommandId, RunId},
+    kernel::{
+        budgets::{Allowance, Spent, UsedUp},
+        commands::Command,
+        events::NewEvent,
+        facts::Facts,
+        operations::claim::after,
+        runs::{Run, TerminalStatus},
+    },
+    limits::BUDGET_GRACE_MS,
+};
+
+/// Commands that had used up a budget before this batch, and whose agent has gone on since: it called another model or
+/// another tool. An agent is allowed to be that late, for it is not heard in the moment it is told to stop.
+pub fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<CommandId> {
+    let goes_on = |event: &&NewEvent| match &event.facts {
+        Facts::Usage { .. } => true,
+        Facts::Tool(tool) => tool.status.as_deref() == Some("started"),
+        _ => false,
+    };
+    let of_events = events.iter().filter(goes_on).filter_map(|event| rows.commands.get(&event.command_id?));
+    of_events.filter(|command| used_up(&rows.run, command).is_some()).map(|command| command.command_id).collect()
+}
+
+fn used_up(run: &Run, command: &Command) -> Option<UsedUp> {
+    let budgets = Allowance::of(&run.execution_policy, &command.payload).ok()?.budgets;
+    let spent = Spent::of(&command.fold);
+    spent.usage_used_up(&budgets).or_else(|| spent.tools_used_up(&budgets, 0))
+}
+
+/// Leaves their runner a while to end them; then the server does.
+pub fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[CommandId], now: Timestamp) {
+    let latest = after(now, BUDGET_GRACE_MS);
+    for command_id in overspent {
+        if let Some(command) = desk.run_mut(run_id).commands.get_mut(command_id) {
+            command.deadline_at = Some(command.deadline_at.map_or(latest, |deadline| deadline.min(latest)));
+        }
+    }
+}
+
+/// When the server ends a command that begins now, unless its runner does so before. Work that is taken up again keeps the
+/// time it was given first.
+pub fn deadline(run: &Run, command: &Command, now: Timestamp) -> Option<Timestamp> {
+    let allowance = Allowance::of(&run.execution_policy, &command.payload).ok()?;
+    Some(after(now, allowance.timeout_ms.saturating_add(BUDGET_GRACE_MS)))
+}
+
+/// Ends what has run past its time, or past the time its runner had to stop it.
+pub fn end_overdue(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let Ok(rows) = desk.run(run_id) else { return };
+    let late = rows.unfinished().filter(|c| c.deadline_at.is_some_and(|deadline| deadline <= now));
+    let timed_out =
+        |c: &Command| Allowance::of(&rows.run.execution_policy, &c.payload).ok().map(|allowance| allowance.timed_out());
+    let late: Vec<_> =
+        late.filter_map(|c| Some((c.command_id, used_up(&rows.run, c).or_else(|| timed_out(c))?))).collect();
+    for (command_id, used_up) in late {
+        end(desk, run_id, command_id, &used_up, now);
+    }
+}
+
+fn end(desk: &mut Desk, run_id: RunId, command_id: CommandId, used_up: &UsedUp, now: Timestamp) {
+    if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
+        let message = format!("{used_up}, and its runner did not stop");
+        let end = End::manager(TerminalStatus::Blocked, FailureKind::BudgetExceeded, &message);
+        end_command(desk, run_id, command_id, end, now);
+    }
+}

@@ -1,0 +1,107 @@
+//! Cancelling: idempotent in every state. What no runner has touched ends at once; what a live runner works on is
+//! flagged, and ends when the runner has stopped it or its lease has run out.
+
+use serde_json::json;
+
+use super::{
+    Reply,
+    desk::Desk,
+    ending::{End, end_command},
+    permission,
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, RunId},
+    kernel::{
+        commands::CommandState,
+        events::{EventType, NewEvent},
+        permissions::PermissionStatus,
+        runs::TerminalStatus,
+    },
+};
+
+#[derive(Clone, Debug)]
+pub struct CancelRunOp {
+    pub by: String,
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CancelCommandOp {
+    pub command_id: CommandId,
+    pub by: String,
+    pub reason: Option<String>,
+}
+
+pub fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if !rows.run.status.is_terminal() && rows.run.cancel_requested_at.is_none() {
+        let run = &mut desk.run_mut(run_id).run;
+        run.cancel_requested_at = Some(now);
+        run.cancel_reason = op.reason.clone();
+        desk.append(run_id, audit("run.cancel", None, &op.by, op.reason.as_deref()), now);
+        for command_id in desk.run(run_id)?.unfinished_ids() {
+            stop(desk, run_id, command_id, op.reason.as_deref(), now);
+        }
+        desk.settle(run_id, now);
+    }
+    Ok(Reply::CancelledRun(Box::new((*desk.run(run_id)?.run).clone())))
+}
+
+pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
+    if command.is_unfinished() && command.cancel_requested_at.is_none() {
+        request(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), now);
+        desk.settle(run_id, now);
+    }
+    let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
+    Ok(Reply::Command(Box::new(command), false))
+}
+
+/// Asks for an unfinished command's end, once.
+pub fn request(desk: &mut Desk, run_id: RunId, command_id: CommandId, by: &str, reason: Option<&str>, now: Timestamp) {
+    if desk.run_mut(run_id).commands[&command_id].cancel_requested_at.is_none() {
+        desk.append(run_id, audit("command.cancel", Some(command_id), by, reason), now);
+        stop(desk, run_id, command_id, reason, now);
+    }
+}
+
+/// Ends the command if nobody can be working on it; else asks its runner to.
+fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&str>, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    let leased = rows.live_lease(now).is_some();
+    let command = rows.commands.get_mut(&command_id).expect("named by the operation");
+    if !command.is_unfinished() {
+        return;
+    }
+    if command.cancel_requested_at.is_none() {
+        command.cancel_requested_at = Some(now);
+        command.cancel_reason = reason.map(str::to_owned);
+    }
+    if command.state == CommandState::Pending || !leased {
+        end_command(desk, run_id, command_id, cancelled(), now);
+    } else {
+        // Nobody may say yes to a turn that is to stop.
+        let by = permission::CANCELLED;
+        permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, by, now);
+    }
+}
+
+/// The lease is over: nobody will stop what was asked to stop, so it ends here.
+pub fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    for command_id in desk.run_mut(run_id).unfinished_ids() {
+        let command = &desk.run_mut(run_id).commands[&command_id];
+        if command.is_unfinished() && command.cancel_requested_at.is_some() {
+            end_command(desk, run_id, command_id, cancelled(), now);
+        }
+    }
+}
+
+fn cancelled() -> End {
+    End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, permission::CANCELLED)
+}
+
+fn audit(action: &str, command_id: Option<CommandId>, by: &str, reason: Option<&str>) -> NewEvent {
+    NewEvent::written(EventType::Audit, command_id, &json!({"action": action, "by": by, "reason": reason}))
+}

@@ -1,0 +1,300 @@
+//! Claims, heartbeats and acknowledgements: one owner at a time, fenced by the lease epoch.
+
+use serde_json::json;
+
+use super::{
+    Reply, budget, cancel,
+    desk::{Desk, RunDesk, Tracked},
+    permission,
+    run::{check_open, session_busy},
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{AttemptId, CommandId, RunId},
+    kernel::{
+        commands::{CommandState, CommandType},
+        events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED},
+        leases::{Claimed, Lease, LeaseState},
+        permissions::PermissionStatus,
+    },
+    limits::LEASE_WAITERS_MAX,
+};
+
+#[derive(Clone, Debug)]
+pub struct ClaimOp {
+    pub runner_id: String,
+    pub lease_ms: i64,
+    /// Used unless a job has offered one.
+    pub attempt_id: AttemptId,
+    /// Acknowledge the next turn too.
+    pub take_up: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct PatchLeaseOp {
+    pub runner_id: String,
+    pub lease_epoch: i64,
+    pub lease_ms: Option<i64>,
+    pub release: bool,
+    /// Keep the lease if a command is unfinished.
+    pub only_if_idle: bool,
+}
+
+/// The server wants the runner to go: its place, its credential or its storage is wanted for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct DismissOp {
+    /// Leave a runner alone that has something to do.
+    pub only_if_idle: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct AckOp {
+    pub command_id: CommandId,
+    pub runner_id: String,
+    pub lease_epoch: i64,
+    pub attempt_id: Option<AttemptId>,
+}
+
+/// Takes the run's lease if it is free, already the caller's, or expired. A refused claim writes `claim-waiting` once
+/// per waiter and lease: the one failure that leaves a trace on purpose.
+pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    check_open(&rows.run)?;
+    if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
+        return Err(session_busy(active));
+    }
+    if let Some(held) = rows.live_lease(now).filter(|lease| lease.runner_id != op.runner_id).cloned() {
+        note_waiter(desk, run_id, &op.runner_id, &held, now);
+        return Err(conflict("lease-held", "another runner holds the run", &held, now));
+    }
+    let taken_over = rows.lease.as_deref().filter(|lease| lease.expired || !lease.ended).map(|l| l.runner_id.clone());
+    let rows = desk.run_mut(run_id);
+    rows.run.lease_epoch += 1;
+    let attempt_id = rows.run.offered_attempt_id.take().unwrap_or(op.attempt_id);
+    rows.run.attempt_id = Some(attempt_id);
+    let epoch = rows.run.lease_epoch;
+    let lease = Lease {
+        run_id,
+        session: rows.run.session,
+        runner_id: op.runner_id.clone(),
+        epoch,
+        attempt_id,
+        duration_ms: op.lease_ms,
+        acquired_at: now,
+        heartbeat_at: now,
+        expires_at: after(now, op.lease_ms),
+        ended: false,
+        expired: false,
+        dismissed: false,
+        waiters: vec![],
+    };
+    let expires_at = lease.expires_at;
+    rows.lease = Some(Tracked::new(lease));
+    rows.batches.clear();
+    rows.batch_high = Some((epoch, i64::MIN));
+    rows.forget_batches_before = (epoch > 1).then_some(epoch);
+    let state = if taken_over.is_some() { "recovered" } else { "claimed" };
+    let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
+        "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
+    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+    // Who asked is not there any more to hear the answer; the next attempt asks anew.
+    permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, "another attempt", now);
+    if op.take_up {
+        take_up(desk.run_mut(run_id), attempt_id, now);
+    }
+    desk.settle(run_id, now);
+    let thread_id = desk.session.thread_id.clone();
+    let rows = desk.run(run_id)?;
+    let commands = rows.unfinished_ids().iter().map(|id| (*rows.commands[id]).clone()).collect();
+    let run = (*rows.run).clone();
+    Ok(Reply::Claimed(Box::new(Claimed {
+        lease_epoch: epoch,
+        lease_expires_at: expires_at,
+        attempt_id,
+        run,
+        commands,
+        thread_id,
+    })))
+}
+
+/// Acknowledges the next turn, unless an earlier attempt has had it: what that left behind must be seen to first.
+fn take_up(rows: &mut RunDesk, attempt_id: AttemptId, now: Timestamp) {
+    let turns = rows.commands.values_mut().filter(|c| c.is_unfinished() && c.command_type == CommandType::Turn);
+    if let Some(next) = turns.min_by_key(|c| c.seq).filter(|c| c.state == CommandState::Pending) {
+        next.state = CommandState::Acked;
+        next.acked_at = Some(now);
+        next.deadline_at = next.deadline_at.or_else(|| budget::deadline(&rows.run, next, now));
+        next.attempt_id = Some(attempt_id);
+        next.updated_at = now;
+    }
+}
+
+fn note_waiter(desk: &mut Desk, run_id: RunId, runner_id: &str, held: &Lease, now: Timestamp) {
+    if held.waiters.iter().any(|w| w == runner_id) || held.waiters.len() >= LEASE_WAITERS_MAX {
+        return;
+    }
+    if let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
+        lease.waiters.push(runner_id.to_owned());
+    }
+    let fact = json!({"state": "claim-waiting", "runnerId": runner_id, "ownerRunnerId": held.runner_id,
+        "leaseEpoch": held.epoch, "leaseExpiresAt": held.expires_at});
+    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+}
+
+pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if op.release && has_given_back(rows, &op) {
+        return lease_state(rows);
+    }
+    check_open(&rows.run)?;
+    fence(rows, &op.runner_id, op.lease_epoch, None, now)?;
+    let release = op.release && (!op.only_if_idle || is_idle(rows));
+    let rows = desk.run_mut(run_id);
+    let lease = rows.lease.as_mut().expect("the fence found it");
+    lease.heartbeat_at = now;
+    if let Some(ms) = op.lease_ms {
+        lease.duration_ms = ms;
+    }
+    if release {
+        give_back(desk, run_id, now);
+    } else {
+        lease.expires_at = after(now, lease.duration_ms);
+    }
+    desk.settle(run_id, now);
+    lease_state(desk.run(run_id)?)
+}
+
+/// Whether this very lease was given back before: to give it back again is fine.
+fn has_given_back(rows: &RunDesk, op: &PatchLeaseOp) -> bool {
+    let same = |lease: &&Lease| lease.runner_id == op.runner_id && lease.epoch == op.lease_epoch;
+    rows.lease.as_deref().filter(same).is_some_and(|lease| lease.ended && !lease.expired)
+}
+
+fn lease_state(rows: &RunDesk) -> Result<Reply, Failure> {
+    let lease = rows.lease.as_deref().expect("found before");
+    Ok(Reply::Lease(LeaseState {
+        run_id: lease.run_id,
+        runner_id: lease.runner_id.clone(),
+        lease_epoch: lease.epoch,
+        attempt_id: lease.attempt_id,
+        lease_expires_at: lease.expires_at,
+        released: lease.ended,
+        run_cancel_requested: rows.run.cancel_requested_at.is_some(),
+    }))
+}
+
+/// Lets a runner go that only waits for work, at once; one that works, as soon as nothing is left for it to do. Work in hand
+/// is never taken away.
+pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let wanted = rows.live_lease(now).is_some() && (!op.only_if_idle || is_idle(rows));
+    if wanted && let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
+        lease.dismissed = true;
+    }
+    desk.settle(run_id, now);
+    Ok(Reply::Done)
+}
+
+/// Ends the lease of a runner that was told to go, once it has nothing left to do.
+pub fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
+        give_back(desk, run_id, now);
+    }
+}
+
+fn is_idle(rows: &RunDesk) -> bool {
+    rows.unfinished().next().is_none()
+}
+
+/// Ends the lease of a runner that goes.
+pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let lease = desk.run_mut(run_id).lease.as_mut().expect("the fence found it");
+    lease.ended = true;
+    let fact = json!({"state": "released", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch});
+    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
+    cancel::end_waiting(desk, run_id, now);
+}
+
+/// Takes a command up. A later attempt may take up what an earlier one left; the fold then starts its reply anew.
+pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    check_open(&rows.run)?;
+    fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
+    let attempt_id = rows.lease.as_deref().map(|lease| lease.attempt_id);
+    let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
+    if command.state == CommandState::Cancelled {
+        return Err(Failure::rule(FailureKind::Cancelled, "command-cancelled", "the command was cancelled"));
+    }
+    if command.state.is_terminal() {
+        let message = format!("the command has ended: {}", command.state.as_str());
+        return Err(Failure::rule(FailureKind::StateConflict, "command-terminal", message));
+    }
+    let taken_over = command.state != CommandState::Pending && command.attempt_id != attempt_id;
+    if taken_over {
+        let fact =
+            json!({"phase": PHASE_ATTEMPT_RESTARTED, "attemptId": attempt_id, "previousAttemptId": command.attempt_id});
+        desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(op.command_id), &fact), now);
+    }
+    let rows = desk.run_mut(run_id);
+    let command = rows.commands.get_mut(&op.command_id).expect("found above");
+    if taken_over || command.state == CommandState::Pending {
+        command.state = CommandState::Acked;
+        command.acked_at = Some(now);
+        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
+        command.attempt_id = attempt_id;
+        command.updated_at = now;
+    }
+    desk.settle(run_id, now);
+    let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
+    Ok(Reply::Command(Box::new(command), false))
+}
+
+/// Refuses every writer but the holder of the live lease, in its current epoch.
+pub fn fence(
+    rows: &RunDesk,
+    runner_id: &str,
+    epoch: i64,
+    attempt: Option<AttemptId>,
+    now: Timestamp,
+) -> Result<(), Failure> {
+    let Some(lease) = rows.lease.as_deref() else {
+        return Err(Failure::rule(
+            FailureKind::RunnerLeaseConflict,
+            "lease-absent",
+            "the run has no lease; claim it first",
+        ));
+    };
+    if epoch > rows.run.lease_epoch {
+        return Err(conflict("lease-epoch-unknown", "no claim of the run was given this epoch", lease, now));
+    }
+    if lease.epoch != epoch || rows.run.lease_epoch != epoch {
+        return Err(conflict("lease-epoch-stale", "a later claim of the run is in force", lease, now));
+    }
+    if lease.runner_id != runner_id {
+        return Err(conflict("lease-owner", "another runner holds the run", lease, now));
+    }
+    if lease.ended && !lease.expired {
+        return Err(conflict("lease-released", "the lease was given back; claim the run again", lease, now));
+    }
+    if !lease.is_live(now) {
+        return Err(conflict("lease-expired", "the lease has run out; claim the run again", lease, now));
+    }
+    if attempt.is_some_and(|attempt| attempt != lease.attempt_id) {
+        return Err(conflict("attempt-stale", "another attempt holds the run", lease, now));
+    }
+    Ok(())
+}
+
+fn conflict(rule: &'static str, message: &str, lease: &Lease, now: Timestamp) -> Failure {
+    let wait_ms = (lease.expires_at.as_millisecond() - now.as_millisecond()).max(0);
+    Failure::rule(FailureKind::RunnerLeaseConflict, rule, message)
+        .detail("ownerRunnerId", lease.runner_id.clone())
+        .detail("leaseEpoch", lease.epoch)
+        .detail("leaseExpiresAt", lease.expires_at.to_string())
+        .detail("retryAfterMs", if lease.ended { 0 } else { wait_ms })
+}
+
+pub fn after(now: Timestamp, ms: i64) -> Timestamp {
+    now.checked_add(jiff::SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,103 @@
+//! Creating commands: idempotency, and the target of a steer or an interrupt.
+
+use super::{
+    Reply,
+    desk::{Desk, RunDesk, Tracked},
+    ending::{self, End},
+    run::{check_accepting, session_busy},
+    session,
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, RunId},
+    kernel::{
+        commands::{Command, CommandState, CommandType},
+        events::NewEvent,
+        runs::TerminalStatus,
+    },
+    limits::{COMMANDS_UNFINISHED_BYTES_MAX, COMMANDS_UNFINISHED_MAX},
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateCommandOp {
+    /// Complete but for its number and its target.
+    pub command: Command,
+    /// What was asked: a `user_message`, or an audit event where there are no words.
+    pub message: NewEvent,
+    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    ///
+    /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
+    pub storage_missing: bool,
+}
+
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
+        return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
+    }
+    check_room(desk, run_id, &op.command, now)?;
+    // A steer or an interrupt concerns a turn that already runs; only a new turn needs what the agent stored.
+    if op.command.command_type == CommandType::Turn {
+        desk.session.storage.check_found(op.storage_missing)?;
+    }
+    let target = target(rows, op.command.command_type);
+    let aimed = op.command.command_type != CommandType::Turn;
+    let command_id = op.command.command_id;
+    let rows = desk.run_mut(run_id);
+    rows.run.command_count += 1;
+    let seq = rows.run.command_count;
+    rows.commands.insert(command_id, Tracked::new(Command { seq, target_command_id: target, ..op.command }));
+    desk.session.last_command_id = Some(command_id);
+    desk.append(run_id, op.message, now);
+    if aimed && target.is_none() {
+        let end = End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "no turn is active");
+        ending::end_command(desk, run_id, command_id, end, now);
+    }
+    desk.settle(run_id, now);
+    let command = (*desk.run(run_id)?.commands[&command_id]).clone();
+    Ok(Reply::Command(Box::new(command), true))
+}
+
+/// Whether the run takes one more command.
+pub fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp) -> Result<(), Failure> {
+    let rows = desk.run(run_id)?;
+    check_accepting(&rows.run)?;
+    session::check_takes_work(&desk.session)?;
+    if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
+        return Err(session_busy(active));
+    }
+    if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
+        let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
+    }
+    let bytes = |command: &Command| command.payload.as_str().len();
+    if rows.unfinished().map(bytes).sum::<usize>() + bytes(command) > COMMANDS_UNFINISHED_BYTES_MAX {
+        let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
+        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished-bytes", message));
+    }
+    Ok(())
+}
+
+/// The turn at work, else the next one to start.
+fn target(rows: &RunDesk, command_type: CommandType) -> Option<CommandId> {
+    if command_type == CommandType::Turn {
+        return None;
+    }
+    let turns = rows.unfinished().filter(|c| c.command_type == CommandType::Turn);
+    turns.min_by_key(|c| (c.state == CommandState::Pending, c.seq)).map(|c| c.command_id)
+}
+
+fn find_by_key<'a>(rows: &'a RunDesk, key: Option<&str>) -> Option<&'a Command> {
+    let key = key?;
+    rows.commands.values().map(|c| &**c).find(|c| c.idempotency_key.as_deref() == Some(key))
+}
+
+fn same(known: &Command, new: &Command) -> Result<Command, Failure> {
+    if known.payload_hash == new.payload_hash && known.command_type == new.command_type {
+        return Ok(known.clone());
+    }
+    let message = "this idempotency key was used for another command";
+    Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+        .detail("commandId", known.command_id.to_string())
+        .detail("payloadHash", known.payload_hash.clone()))
+}

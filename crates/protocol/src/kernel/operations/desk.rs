@@ -1,0 +1,296 @@
+//! The desk: the rows of one session that a flush works on, with what changed marked.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::{Deref, DerefMut},
+};
+
+use crate::{
+    Failure, Timestamp,
+    ids::{CommandId, PermissionId, RunId, RunnerJobId},
+    kernel::{
+        chain::{self, Hash},
+        commands::Command,
+        events::{Event, NewEvent},
+        leases::Lease,
+        permissions::{PermissionRequest, PermissionStatus},
+        runner_jobs::RunnerJob,
+        runs::Run,
+        sessions::{ExecutionState, Session},
+    },
+    run_input::runs::AgentRun,
+};
+
+/// A run whose unfinished commands weigh more than this is loaded anew by the next flush.
+const WARM_RUN_BYTES_MAX: usize = 16 * 1024;
+
+/// A row that knows whether and how it must be written back.
+#[derive(Clone, Debug)]
+pub struct Tracked<T> {
+    value: T,
+    change: Option<Change>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    New,
+    Changed,
+}
+
+impl<T> Tracked<T> {
+    pub fn loaded(value: T) -> Self {
+        Self { value, change: None }
+    }
+
+    pub fn new(value: T) -> Self {
+        Self { value, change: Some(Change::New) }
+    }
+
+    /// It has been written as it is.
+    pub fn settled(&mut self) {
+        self.change = None;
+    }
+
+    pub fn is_to_write(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// The row, if it is to be written in this way.
+    pub fn if_to_write(&self, how: Change) -> Option<&T> {
+        (self.change == Some(how)).then_some(&self.value)
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.change.get_or_insert(Change::Changed);
+        &mut self.value
+    }
+}
+
+/// An append that was answered: the same `(epoch, number)` gets the same answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    pub run_id: RunId,
+    pub lease_epoch: i64,
+    pub batch_no: i64,
+    pub first_seq: i64,
+    pub last_seq: i64,
+    pub released: bool,
+    /// Of what was appended: another batch under the same number is refused.
+    pub digest: Hash,
+}
+
+#[derive(Clone, Debug)]
+pub struct Desk {
+    pub session: Tracked<Session>,
+    pub runs: HashMap<RunId, RunDesk>,
+    /// Appended by this flush, in order.
+    pub events: Vec<Event>,
+    /// The client's names for runs that operations name.
+    pub agent_runs: BTreeMap<String, Tracked<AgentRun>>,
+    /// A job waits for a launcher.
+    pub jobs_waiting: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunDesk {
+    pub run: Tracked<Run>,
+    pub lease: Option<Tracked<Lease>>,
+    /// Every unfinished command, and those an operation names.
+    pub commands: BTreeMap<CommandId, Tracked<Command>>,
+    /// Every open permission request, and those an operation names.
+    pub permissions: BTreeMap<PermissionId, Tracked<PermissionRequest>>,
+    /// The standing job, and those an operation names.
+    pub jobs: BTreeMap<RunnerJobId, Tracked<RunnerJob>>,
+    pub batches: Vec<Tracked<Batch>>,
+    /// The highest batch of the lease's epoch, where the desk has seen the epoch begin. A higher one is new for certain.
+    pub batch_high: Option<(i64, i64)>,
+    /// Batches of earlier epochs can be dropped: those epochs are fenced out.
+    pub forget_batches_before: Option<i64>,
+}
+
+impl RunDesk {
+    pub fn new(run: Tracked<Run>) -> Self {
+        Self {
+            run,
+            lease: None,
+            commands: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            batches: vec![],
+            batch_high: None,
+            forget_batches_before: None,
+        }
+    }
+
+    fn keep_warm(&mut self) -> bool {
+        self.run.settled();
+        self.lease.iter_mut().for_each(Tracked::settled);
+        self.commands.retain(|_, command| command.is_unfinished());
+        self.commands.values_mut().for_each(Tracked::settled);
+        self.permissions.retain(|_, request| request.status == PermissionStatus::Pending);
+        self.permissions.values_mut().for_each(Tracked::settled);
+        self.jobs.clear();
+        self.batches.clear();
+        self.forget_batches_before = None;
+        let bytes: usize = self.commands.values().map(|command| command.payload.as_str().len()).sum();
+        !self.run.status.is_terminal() && bytes <= WARM_RUN_BYTES_MAX
+    }
+
+    fn is_to_write(&self) -> bool {
+        self.run.is_to_write()
+            || self.lease.as_ref().is_some_and(Tracked::is_to_write)
+            || self.commands.values().any(Tracked::is_to_write)
+            || self.permissions.values().any(Tracked::is_to_write)
+            || self.jobs.values().any(Tracked::is_to_write)
+            || self.batches.iter().any(Tracked::is_to_write)
+            || self.forget_batches_before.is_some()
+    }
+
+    /// Whether the desk holds every command the run has ever had, so that none need be looked for.
+    pub fn has_all_commands(&self) -> bool {
+        self.commands.len() as i64 == self.run.command_count
+    }
+
+    /// Whether no batch of this number can have been appended before.
+    pub fn is_new_batch(&self, epoch: i64, no: i64) -> bool {
+        self.batch_high.is_some_and(|(of, high)| of == epoch && no > high)
+    }
+
+    pub fn unfinished(&self) -> impl Iterator<Item = &Command> {
+        self.commands.values().map(|c| &**c).filter(|c| c.is_unfinished())
+    }
+
+    /// Unfinished commands by their number.
+    pub fn unfinished_ids(&self) -> Vec<CommandId> {
+        let mut list: Vec<_> = self.unfinished().map(|c| (c.seq, c.command_id)).collect();
+        list.sort_unstable();
+        list.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub fn live_lease(&self, now: Timestamp) -> Option<&Lease> {
+        self.lease.as_deref().filter(|lease| lease.is_live(now))
+    }
+}
+
+impl Desk {
+    pub fn new(session: Tracked<Session>) -> Self {
+        Self { session, runs: HashMap::new(), events: vec![], agent_runs: BTreeMap::new(), jobs_waiting: false }
+    }
+
+    /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
+    pub fn seal(&mut self) {
+        let to_write = self.session.is_to_write() || self.runs.values().any(RunDesk::is_to_write);
+        if to_write && self.session.if_to_write(Change::New).is_none() {
+            self.session.revision += 1;
+        }
+    }
+
+    /// Makes ready for the next flush what only this process writes: the rows an operation always needs. What operations
+    /// name is loaded again, and so are jobs, which launchers take without coming by here. False: not worth keeping.
+    pub fn keep_warm(&mut self) -> bool {
+        self.session.settled();
+        self.events.clear();
+        self.agent_runs.clear();
+        self.jobs_waiting = false;
+        self.runs.retain(|_, rows| rows.keep_warm());
+        !self.runs.is_empty() && self.session.erased_at.is_none()
+    }
+
+    pub fn run(&self, run_id: RunId) -> Result<&RunDesk, Failure> {
+        self.runs.get(&run_id).ok_or_else(|| Failure::not_found("run"))
+    }
+
+    pub fn run_mut(&mut self, run_id: RunId) -> &mut RunDesk {
+        self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything")
+    }
+
+    /// Numbers the event, links it into the chain and advances the fold of its command. Returns the run's number.
+    pub fn append(&mut self, run_id: RunId, new: NewEvent, now: Timestamp) -> i64 {
+        let desk = self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything");
+        desk.run.last_seq += 1;
+        desk.run.updated_at = now;
+        let seq = desk.run.last_seq;
+        let event = link(&mut self.session, Some((run_id, seq)), &new, now);
+        if let Some(command) = new.command_id.and_then(|id| desk.commands.get_mut(&id)) {
+            command.fold.apply(&event, &new.facts);
+            command.updated_at = now;
+        }
+        self.events.push(event);
+        seq
+    }
+
+    /// As [`Desk::append`], for a fact that belongs to no run.
+    pub fn append_to_session(&mut self, new: NewEvent, now: Timestamp) {
+        let event = link(&mut self.session, None, &new, now);
+        self.events.push(event);
+    }
+
+    /// Brings what is derived up to date after an operation: the run's status, the session's projection, and the
+    /// standing job that must start a runner again when a command waits and no lease is live.
+    pub fn settle(&mut self, run_id: RunId, now: Timestamp) {
+        super::ending::close_cancelled_run(self, run_id, now);
+        super::claim::let_go(self, run_id, now);
+        let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
+        let unfinished = desk.unfinished_ids();
+        if desk.run.unfinished_commands != unfinished.len() as i64 {
+            desk.run.unfinished_commands = unfinished.len() as i64;
+        }
+        let held = desk.lease.as_deref().filter(|lease| !lease.ended).map(|lease| lease.expires_at);
+        super::run::set_status(desk, held.is_some());
+        let first = unfinished.first().copied();
+        let other = self.session.busy_with_other(Some(run_id), now).is_some();
+        let session = &mut self.session;
+        if other {
+            // An old lease of this run that nobody has swept yet does not make it the active one.
+        } else if !unfinished.is_empty() || held.is_some() {
+            session.active_run_id = Some(run_id);
+            session.active_command_id = first;
+            session.active_unfinished = unfinished.len() as i64;
+            session.active_lease_until = held;
+        } else if session.active_run_id == Some(run_id) {
+            session.active_run_id = None;
+            session.active_command_id = None;
+            session.active_unfinished = 0;
+            session.active_lease_until = None;
+        }
+        session.execution_state = match (session.active_unfinished > 0, session.version > 0) {
+            (true, _) => ExecutionState::Running,
+            (false, true) => ExecutionState::Terminal,
+            (false, false) => ExecutionState::Idle,
+        };
+        let lease_live = held.is_some_and(|until| until > now);
+        if !unfinished.is_empty() && !lease_live && super::job::wake_standing(desk, now) {
+            self.jobs_waiting = true;
+        }
+    }
+}
+
+/// Gives an event the session's next number and its place in the chain.
+fn link(session: &mut Session, run: Option<(RunId, i64)>, new: &NewEvent, now: Timestamp) -> Event {
+    session.last_seq += 1;
+    session.updated_at = now;
+    let mut event = Event {
+        session: session.session,
+        session_seq: session.last_seq,
+        run,
+        command_id: new.command_id,
+        event_type: new.event_type,
+        payload: Some(new.payload.clone()),
+        digest: new.digest,
+        hash: chain::GENESIS,
+        created_at: now,
+    };
+    event.hash = chain::next(&session.chain_head, &event.link());
+    session.chain_head = event.hash;
+    event
+}

@@ -1,0 +1,150 @@
+//! How commands and runs end: by one explicit fact each, with everything that depends on it in the same transaction.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    desk::Desk,
+    permission::{self, CANCELLED},
+};
+use crate::{
+    FailureKind, Timestamp,
+    ids::{CommandId, RunId},
+    kernel::{
+        commands::CommandState,
+        events::{EventType, NewEvent, clip},
+        facts::{Facts, TerminalFacts},
+        permissions::PermissionStatus,
+        runs::{RunStatus, Terminal, TerminalStatus},
+    },
+    limits::BLOCKER_CHARS_MAX,
+};
+
+/// An end about to be stated.
+pub struct End {
+    facts: TerminalFacts,
+    source: &'static str,
+    /// The event as a runner stated it; made here for the server's own ends.
+    event: Option<NewEvent>,
+}
+
+impl End {
+    /// Stated by the server itself.
+    pub fn manager(status: TerminalStatus, kind: FailureKind, message: &str) -> Self {
+        Self::of(status, Some(kind), Some(message.to_owned()), "manager")
+    }
+
+    /// A command that ends because its run ended.
+    fn with_run(status: TerminalStatus, kind: Option<FailureKind>, message: Option<String>) -> Self {
+        match status {
+            TerminalStatus::Completed => {
+                Self::of(TerminalStatus::Cancelled, Some(FailureKind::Cancelled), Some("the run ended".into()), "run")
+            }
+            _ => Self::of(status, kind, message, "run"),
+        }
+    }
+
+    /// Stated by a runner, in an event of its own.
+    pub fn runner(event: NewEvent) -> Self {
+        let Facts::Terminal(facts) = event.facts.clone() else { unreachable!("only terminal events end things") };
+        Self { facts, source: "runner", event: Some(event) }
+    }
+
+    fn of(status: TerminalStatus, kind: Option<FailureKind>, message: Option<String>, source: &'static str) -> Self {
+        let failure_kind = kind.filter(|_| status != TerminalStatus::Completed);
+        let facts = TerminalFacts { status, failure_kind, message };
+        Self { facts, source, event: None }
+    }
+
+    /// What ends cancelled says why it was to be.
+    fn explain(&mut self, reason: Option<String>) {
+        if let Some(reason) = reason.filter(|_| self.facts.status == TerminalStatus::Cancelled) {
+            self.facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
+        }
+    }
+
+    fn event(&mut self, command_id: Option<CommandId>) -> NewEvent {
+        self.event.take().unwrap_or_else(|| {
+            let mut payload = Map::new();
+            payload.insert("status".into(), self.facts.status.as_str().into());
+            payload.insert("failureKind".into(), self.facts.failure_kind.map_or(Value::Null, |k| k.as_str().into()));
+            payload.insert("message".into(), self.facts.message.clone().map_or(Value::Null, Value::from));
+            payload.insert("source".into(), self.source.into());
+            NewEvent::written(EventType::TerminalStatus, command_id, &payload)
+        })
+    }
+
+    fn terminal(self, seq: i64, at: Timestamp) -> Terminal {
+        let TerminalFacts { status, failure_kind, message } = self.facts;
+        Terminal { status, failure_kind, message, source: self.source.into(), seq, at }
+    }
+}
+
+/// Ends an unfinished command, its open questions, and the steers that never reached it.
+pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
+    permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, "the command ended", now);
+    let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
+    end.explain(reason);
+    if end.event.is_none() {
+        leave_calls(desk, run_id, command_id, now);
+    }
+    let event = end.event(Some(command_id));
+    let seq = desk.append(run_id, event, now);
+    let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
+    command.state = CommandState::from(end.facts.status);
+    command.terminal = Some(end.terminal(seq, now));
+    desk.session.has_ended_one(now);
+    let waiting: Vec<_> = desk
+        .run_mut(run_id)
+        .unfinished()
+        .filter(|c| c.target_command_id == Some(command_id))
+        .map(|c| c.command_id)
+        .collect();
+    for steer in waiting {
+        let end =
+            End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "the turn it was meant for has ended");
+        end_command(desk, run_id, steer, end, now);
+    }
+    seq
+}
+
+/// Says of the tool calls that are still open that nobody will say how they ended: their runner is not asked any more.
+fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
+    let open = desk.run_mut(run_id).commands[&command_id].fold.tools.open.clone();
+    for tool_call_id in open {
+        let fact = json!({"toolCallId": tool_call_id, "status": "outcome-unknown"});
+        desk.append(run_id, NewEvent::written(EventType::ToolCall, Some(command_id), &fact), now);
+    }
+}
+
+/// Ends a run with everything unfinished in it, and its lease.
+pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> i64 {
+    for command_id in desk.run_mut(run_id).unfinished_ids() {
+        if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
+            let facts = &end.facts;
+            let with_run = End::with_run(facts.status, facts.failure_kind, facts.message.clone());
+            end_command(desk, run_id, command_id, with_run, now);
+        }
+    }
+    end.explain(desk.run_mut(run_id).run.cancel_reason.clone());
+    let event = end.event(None);
+    let seq = desk.append(run_id, event, now);
+    let rows = desk.run_mut(run_id);
+    rows.run.status = RunStatus::from(end.facts.status);
+    rows.run.terminal = Some(end.terminal(seq, now));
+    if let Some(lease) = rows.lease.as_mut().filter(|lease| !lease.ended) {
+        lease.ended = true;
+    }
+    desk.session.has_ended_one(now);
+    seq
+}
+
+/// A run whose cancel was asked for ends as soon as nothing in it is unfinished.
+pub fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    let due =
+        rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();
+    if due {
+        let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, CANCELLED);
+        end_run(desk, run_id, end, now);
+    }
+}

@@ -1,0 +1,187 @@
+//! Runner jobs: created once per key, finished by the launcher that owns them, started again while work is left.
+
+use serde_json::json;
+
+use super::{
+    Reply, claim,
+    desk::{Desk, RunDesk, Tracked},
+    ending::{End, end_command},
+    run::check_accepting,
+    sweep,
+};
+use crate::{
+    Failure, FailureKind, RawJson, Timestamp,
+    ids::{CommandId, RunId, RunnerJobId},
+    kernel::{
+        commands::{Command, CommandState},
+        events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
+        runner_jobs::{JobEnd, JobPhase, JobPoll, RunnerJob},
+        runs::TerminalStatus,
+    },
+    limits::JOB_ATTEMPTS_MAX,
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateJobOp {
+    /// Complete but for its command.
+    pub job: RunnerJob,
+    /// The run's latest command when left out.
+    pub command_id: Option<CommandId>,
+    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    ///
+    /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
+    pub storage_missing: bool,
+}
+
+/// The launcher reports how the runner it started has ended, or a sweeper that its launcher is gone.
+#[derive(Clone, Debug)]
+pub struct FinishJobOp {
+    pub runner_job_id: RunnerJobId,
+    /// The launcher that owned the job when it was read. If another one owns it now, the report changes nothing.
+    pub owner: String,
+    pub end: JobEnd,
+    /// For [`JobEnd::Lost`]: the heartbeat that the sweeper found too old. If the job has another one now, its launcher
+    /// has vouched for it or has claimed it again, and the report changes nothing.
+    pub heartbeat_at: Option<Timestamp>,
+    pub summary: RawJson,
+}
+
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    if let Some(known) = op.job.idempotency_key.as_deref().and_then(|key| find_by_key(rows, key)) {
+        if known.request_hash == op.job.request_hash {
+            return Ok(Reply::Job(Box::new(known.clone()), false));
+        }
+        let message = "this idempotency key was used for another runner job";
+        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+            .detail("runnerJobId", known.runner_job_id.to_string()));
+    }
+    check_accepting(&rows.run)?;
+    desk.session.storage.check_found(op.storage_missing)?;
+    let command = match op.command_id {
+        Some(id) => rows.commands.get(&id).map(|c| &**c),
+        None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),
+    };
+    let command = command.ok_or_else(|| Failure::not_found("command"))?;
+    check_startable(command)?;
+    let command_id = command.command_id;
+    let poll = JobPoll::of(run_id, op.job.runner_job_id, command_id);
+    let job = RunnerJob { command_id, poll, ..op.job };
+    let rows = desk.run_mut(run_id);
+    rows.run.offered_attempt_id = Some(job.attempt_id);
+    if job.standing {
+        rows.run.standing_job_id = Some(job.runner_job_id);
+    }
+    rows.jobs.insert(job.runner_job_id, Tracked::new(job.clone()));
+    rows.run.updated_at = now;
+    desk.jobs_waiting = true;
+    Ok(Reply::Job(Box::new(job), true))
+}
+
+fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
+    rows.jobs.values().map(|j| &**j).find(|j| j.idempotency_key.as_deref() == Some(key))
+}
+
+fn check_startable(command: &Command) -> Result<(), Failure> {
+    if command.state == CommandState::Cancelled || command.cancel_requested_at.is_some() {
+        return Err(Failure::rule(FailureKind::Cancelled, "command-cancelled", "the command was cancelled"));
+    }
+    if command.state.is_terminal() {
+        let message = format!("the command has ended: {}", command.state.as_str());
+        return Err(Failure::rule(FailureKind::StateConflict, "command-terminal", message));
+    }
+    Ok(())
+}
+
+/// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
+/// a command behind that it was started for has not succeeded, whatever it says: otherwise it would be started for ever.
+pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
+    let rows = desk.run(run_id)?;
+    let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
+    if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
+        return Ok(Reply::Done);
+    }
+    if op.end == JobEnd::Lost && job.heartbeat_at != op.heartbeat_at {
+        return Ok(Reply::Done);
+    }
+    let holder = rows.live_lease(now).map(|lease| lease.runner_id == job.runner_id);
+    if op.end == JobEnd::Lost && holder == Some(true) && job.launcher.outlives_server() {
+        // Only its launcher is gone; the runner itself renews its lease. Look again after the next silence.
+        desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above").heartbeat_at = Some(now);
+        return Ok(Reply::Done);
+    }
+    // Work that another runner has in hand is not left over, and not this job's to give up.
+    let left = if holder == Some(false) { vec![] } else { rows.unfinished_ids() };
+    let left_behind = left.iter().any(|id| rows.commands[id].created_at < job.updated_at);
+    let succeeded = match op.end {
+        JobEnd::Succeeded => !left_behind,
+        JobEnd::Returned | JobEnd::Lost => rows.unfinished().next().is_none(),
+        JobEnd::Failed => false,
+    };
+    let starts = job.attempt - i64::from(op.end == JobEnd::Returned);
+    let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
+    if holder == Some(true) {
+        match op.end {
+            JobEnd::Failed => sweep::end_lease(desk, run_id, true, now),
+            JobEnd::Returned => claim::give_back(desk, run_id, now),
+            JobEnd::Succeeded | JobEnd::Lost => {}
+        }
+    }
+    if !succeeded && op.end != JobEnd::Returned {
+        note_end(desk, run_id, op.runner_job_id, &op.summary, now);
+    }
+    let cancelled = desk.run(run_id)?.run.cancel_requested_at.is_some();
+    let job = desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above");
+    job.phase = match (succeeded, again, cancelled) {
+        (_, true, _) => JobPhase::Pending,
+        (_, _, true) => JobPhase::Cancelled,
+        (true, ..) => JobPhase::Succeeded,
+        (false, ..) => JobPhase::Failed,
+    };
+    job.attempt = starts;
+    job.owner = None;
+    job.heartbeat_at = None;
+    job.token_hash = None;
+    job.terminal_summary = op.summary;
+    job.updated_at = now;
+    desk.jobs_waiting |= again;
+    if !succeeded && !again {
+        give_up(desk, run_id, &left, now);
+    }
+    desk.settle(run_id, now);
+    Ok(Reply::Done)
+}
+
+/// A runner's bad end is a fact of its run, as long as the run has no end of its own.
+fn note_end(desk: &mut Desk, run_id: RunId, runner_job_id: RunnerJobId, summary: &RawJson, now: Timestamp) {
+    let rows = desk.run_mut(run_id);
+    if rows.run.status.is_terminal() {
+        return;
+    }
+    let job = &rows.jobs[&runner_job_id];
+    let fact = json!({"phase": PHASE_RUNNER_ENDED, "runnerJobId": runner_job_id, "runnerId": job.runner_id,
+        "launcher": job.launcher, "attempt": job.attempt, "end": summary});
+    desk.append(run_id, NewEvent::written(EventType::BackendStatus, None, &fact), now);
+}
+
+fn give_up(desk: &mut Desk, run_id: RunId, left: &[CommandId], now: Timestamp) {
+    for command_id in left {
+        if desk.run_mut(run_id).commands[command_id].is_unfinished() {
+            let message = "no runner could finish it";
+            let end = End::manager(TerminalStatus::Failed, FailureKind::InfraFailed, message);
+            end_command(desk, run_id, *command_id, end, now);
+        }
+    }
+}
+
+/// A standing job starts a runner again. True: a launcher should look.
+pub fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
+    let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
+    if !matches!(job.phase, JobPhase::Succeeded | JobPhase::Failed) {
+        return false;
+    }
+    job.phase = JobPhase::Pending;
+    job.attempt = 0;
+    job.updated_at = now;
+    true
+}

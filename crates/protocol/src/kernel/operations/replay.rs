@@ -1,0 +1,267 @@
+//! What the rows of a session must say, worked out again from its events alone. Events are linked into a chain and rows are not,
+//! so this is how a changed row is found. Columns that no event determines (heartbeats, deadlines) are checked against each
+//! other where a rule binds them, and left alone otherwise.
+
+mod beside;
+mod compare;
+
+pub use beside::RowsBeside;
+pub use compare::Rows;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{
+    RawJson, Timestamp,
+    ids::{AttemptId, CommandId, RunId},
+    kernel::{
+        chain,
+        commands::CommandType,
+        events::{Event, EventType, clip},
+        facts::{Facts, TerminalFacts},
+        fold::CommandFold,
+        runs::TerminalStatus,
+        session_storage::StorageKind,
+    },
+    limits::BLOCKER_CHARS_MAX,
+};
+
+use super::{permission::CANCELLED, session::erasure};
+
+/// The rows of one session, as its events determine them.
+#[derive(Debug, Default)]
+pub struct Replay {
+    runs: BTreeMap<RunId, ReplayedRun>,
+    commands: BTreeMap<CommandId, ReplayedCommand>,
+    title: Option<String>,
+    closed_at: Option<Timestamp>,
+    thread_id: Option<String>,
+    storage_kind: StorageKind,
+    version: i64,
+    ended_at: Option<Timestamp>,
+    last_run: Option<RunId>,
+    last_command: Option<CommandId>,
+    beside: beside::Beside,
+    /// When the session was erased, by the event that says so. Its digest is enough to know it.
+    erased_at: Option<Timestamp>,
+    /// A payload is missing, so whatever payloads determine is unknown.
+    lacks_payloads: bool,
+    /// A payload is still there.
+    has_payloads: bool,
+}
+
+/// A wish that something ends: when, and why.
+type Wish = (Timestamp, Option<String>);
+
+#[derive(Debug, Default)]
+struct ReplayedRun {
+    last_seq: i64,
+    commands: i64,
+    end: Option<ReplayedEnd>,
+    cancel: Option<Wish>,
+    lease: Option<ReplayedLease>,
+    record_digest: Option<String>,
+}
+
+#[derive(Debug)]
+struct ReplayedCommand {
+    run_id: RunId,
+    seq: i64,
+    fold: CommandFold,
+    end: Option<ReplayedEnd>,
+    cancel: Option<Wish>,
+    command_type: Option<CommandType>,
+}
+
+#[derive(Debug, PartialEq)]
+struct ReplayedEnd {
+    facts: TerminalFacts,
+    /// As the server's own ends name it; a runner's may say anything there.
+    source: Option<String>,
+    seq: i64,
+    at: Timestamp,
+}
+
+#[derive(Debug)]
+struct ReplayedLease {
+    runner_id: String,
+    epoch: i64,
+    attempt_id: AttemptId,
+    acquired_at: Timestamp,
+    released: bool,
+    /// When it ran out, if it did.
+    expired: Option<Option<Timestamp>>,
+    waiters: Vec<String>,
+}
+
+/// The fields of the server's own facts, whatever their type.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Fields {
+    action: Option<String>,
+    reason: Option<String>,
+    record_digest: Option<String>,
+    command_type: Option<CommandType>,
+    state: Option<String>,
+    runner_id: Option<String>,
+    lease_epoch: Option<i64>,
+    attempt_id: Option<AttemptId>,
+    lease_expires_at: Option<Timestamp>,
+    change: Option<String>,
+    title: Option<String>,
+    storage_kind: Option<StorageKind>,
+    source: Option<String>,
+}
+
+impl Replay {
+    /// Takes the session's next event.
+    pub fn apply(&mut self, event: &Event) {
+        self.beside.apply(event);
+        let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
+        let fields = raw.and_then(|raw| raw.view::<Fields>()).unwrap_or_default();
+        match event.payload {
+            Some(_) => self.has_payloads = true,
+            None => self.lacks_payloads = true,
+        }
+        if is_erasure(event) {
+            self.erased_at = Some(event.created_at);
+        }
+        let facts = event.facts();
+        if event.event_type == EventType::TerminalStatus {
+            self.version += 1;
+            self.ended_at = Some(event.created_at);
+        }
+        if let Facts::Thread { thread_id: Some(thread_id) } = &facts
+            && event.run.is_some()
+        {
+            self.thread_id = Some(thread_id.clone());
+        }
+        match event.run {
+            Some((run_id, seq)) => self.apply_to_run(run_id, seq, event, &fields, &facts),
+            None => self.apply_to_session(event, fields),
+        }
+    }
+
+    fn apply_to_session(&mut self, event: &Event, fields: Fields) {
+        match fields.change.as_deref() {
+            Some("created") => {
+                self.title = fields.title;
+                self.storage_kind = fields.storage_kind.unwrap_or_default();
+            }
+            Some("renamed") => self.title = fields.title,
+            Some("closed") => self.closed_at = Some(event.created_at),
+            Some("storage-made") => self.storage_kind = StorageKind::Local,
+            Some("storage-evicted") => self.storage_kind = StorageKind::Evicted,
+            _ => {}
+        }
+    }
+
+    fn apply_to_run(&mut self, run_id: RunId, seq: i64, event: &Event, fields: &Fields, facts: &Facts) {
+        if !self.runs.contains_key(&run_id) {
+            self.last_run = Some(run_id);
+        }
+        let run = self.runs.entry(run_id).or_default();
+        run.last_seq = seq;
+        if seq == 1 && event.event_type == EventType::Audit {
+            run.record_digest = fields.record_digest.clone();
+        }
+        if event.event_type == EventType::Lease {
+            run.lease(event, fields);
+        }
+        let wish = || (event.created_at, fields.reason.clone());
+        let wants = |action: &str| event.event_type == EventType::Audit && fields.action.as_deref() == Some(action);
+        if let Some(command_id) = event.command_id {
+            if !self.commands.contains_key(&command_id) {
+                run.commands += 1;
+                self.last_command = Some(command_id);
+            }
+            let created = ReplayedCommand {
+                run_id,
+                seq: run.commands,
+                fold: CommandFold::default(),
+                end: None,
+                cancel: None,
+                command_type: fields.command_type,
+            };
+            let command = self.commands.entry(command_id).or_insert(created);
+            command.fold.apply(event, facts);
+            if wants("command.cancel") && command.end.is_none() {
+                command.cancel.get_or_insert_with(wish);
+            }
+            if let Facts::Terminal(facts) = facts {
+                command.end = Some(ReplayedEnd::of(event, fields, facts, &command.cancel));
+            }
+        } else if wants("run.cancel") {
+            run.cancel.get_or_insert_with(wish);
+            let open = self.commands.values_mut().filter(|command| command.run_id == run_id && command.end.is_none());
+            open.for_each(|command| {
+                command.cancel.get_or_insert_with(wish);
+            });
+        } else if let Facts::Terminal(facts) = facts {
+            run.end = Some(ReplayedEnd::of(event, fields, facts, &run.cancel));
+        }
+    }
+
+    /// The runs that the events speak of.
+    pub fn run_ids(&self) -> impl Iterator<Item = RunId> {
+        self.runs.keys().copied()
+    }
+
+    /// Commands of a run that have no end.
+    fn unfinished(&self, run_id: RunId) -> impl Iterator<Item = (&CommandId, &ReplayedCommand)> {
+        self.commands.iter().filter(move |(_, command)| command.run_id == run_id && command.end.is_none())
+    }
+}
+
+fn is_erasure(event: &Event) -> bool {
+    event.event_type == EventType::Session
+        && event.run.is_none()
+        && event.digest == chain::payload_digest(RawJson::of(&erasure()).as_str())
+}
+
+impl ReplayedEnd {
+    fn of(event: &Event, fields: &Fields, facts: &TerminalFacts, cancel: &Option<Wish>) -> Self {
+        let mut facts = facts.clone();
+        // What ends cancelled says why it was to be, whatever its runner said.
+        if let Some((_, Some(reason))) = cancel
+            && facts.status == TerminalStatus::Cancelled
+        {
+            facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
+        }
+        Self { facts, source: fields.source.clone(), seq: event.seq(), at: event.created_at }
+    }
+}
+
+impl ReplayedRun {
+    fn lease(&mut self, event: &Event, fields: &Fields) {
+        match (fields.state.as_deref(), &mut self.lease) {
+            (Some("claimed" | "recovered"), lease) => {
+                let (Some(runner_id), Some(epoch), Some(attempt_id)) =
+                    (fields.runner_id.clone(), fields.lease_epoch, fields.attempt_id)
+                else {
+                    return;
+                };
+                let acquired_at = event.created_at;
+                *lease = Some(ReplayedLease {
+                    runner_id,
+                    epoch,
+                    attempt_id,
+                    acquired_at,
+                    released: false,
+                    expired: None,
+                    waiters: vec![],
+                });
+            }
+            (Some("released"), Some(lease)) => lease.released = true,
+            (Some("expired"), Some(lease)) => lease.expired = Some(fields.lease_expires_at),
+            (Some("claim-waiting"), Some(lease)) => lease.waiters.extend(fields.runner_id.clone()),
+            _ => {}
+        }
+    }
+
+    /// Whether a lease is in force, as far as events say.
+    fn is_held(&self) -> bool {
+        self.end.is_none() && self.lease.as_ref().is_some_and(|lease| !lease.released && lease.expired.is_none())
+    }
+}

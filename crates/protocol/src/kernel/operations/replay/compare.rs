@@ -1,0 +1,266 @@
+//! Compares the rows of a session with what its events determine, and names each column that differs.
+
+use std::collections::BTreeMap;
+
+use super::{Replay, ReplayedEnd, ReplayedLease, ReplayedRun, Wish};
+use crate::{
+    Timestamp,
+    ids::{CommandId, RunId},
+    kernel::{
+        commands::{Command, CommandState},
+        leases::Lease,
+        operations::claim::after,
+        runs::{Run, RunStatus, Terminal},
+        sessions::{ExecutionState, Session},
+    },
+};
+
+/// Differences that are named; a row that was replaced whole would name every column of every other.
+const FOUND_MAX: usize = 20;
+
+/// The rows of one session.
+pub struct Rows<'a> {
+    pub session: &'a Session,
+    pub runs: &'a [Run],
+    pub commands: &'a [Command],
+    pub leases: &'a [Lease],
+}
+
+#[derive(Default)]
+struct Found(Vec<String>);
+
+impl Found {
+    fn check(&mut self, holds: bool, row: &str, column: &str) {
+        if !holds && self.0.len() < FOUND_MAX {
+            self.0.push(format!("{row}: {column} is not what the events say"));
+        }
+    }
+}
+
+impl Replay {
+    /// The columns that do not fit the events, each with its row. Empty if all do. Where payloads were erased, only the
+    /// columns that need none of them are compared.
+    pub fn differences(&self, rows: &Rows<'_>) -> Vec<String> {
+        let mut found = Found::default();
+        found.check(rows.session.erased_at == self.erased_at, "session", "erased_at");
+        let is_finished = rows.session.erased_at.is_some() && rows.session.external_id.is_none();
+        if is_finished {
+            self.check_finished_erasure(rows, &mut found);
+        }
+        if is_finished || self.lacks_payloads {
+            self.check_erased(rows, &mut found);
+            return found.0;
+        }
+        let leases: BTreeMap<RunId, &Lease> = rows.leases.iter().map(|lease| (lease.run_id, lease)).collect();
+        self.missing(rows, &mut found);
+        for run in rows.runs {
+            let row = format!("run {}", run.run_id);
+            let Some(replayed) = self.runs.get(&run.run_id) else {
+                found.check(false, &row, "its presence");
+                continue;
+            };
+            self.check_run(&row, run, replayed, rows, &mut found);
+            let lease = leases.get(&run.run_id).copied();
+            check_lease(&format!("lease of {}", run.run_id), lease, replayed, &mut found);
+        }
+        for lease in rows.leases {
+            found.check(self.runs.contains_key(&lease.run_id), &format!("lease of {}", lease.run_id), "its presence");
+        }
+        for command in rows.commands {
+            self.check_command(command, rows.session, &mut found);
+        }
+        self.check_session(rows, &mut found);
+        found.0
+    }
+
+    /// Compares what no payload determines. An erasure deletes rows after payloads, so a row may be there or not.
+    fn check_erased(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        found.check(session.version == self.version, row, "version");
+        found.check(session.ended_at == self.ended_at, row, "ended_at");
+        let state = if self.version > 0 { ExecutionState::Terminal } else { ExecutionState::Idle };
+        found.check(self.erased_at.is_none() || session.execution_state == state, row, "execution_state");
+        for run in rows.runs {
+            let row = format!("run {}", run.run_id);
+            let Some(replayed) = self.runs.get(&run.run_id) else {
+                found.check(false, &row, "its presence");
+                continue;
+            };
+            found.check(run.session == session.session, &row, "session_id");
+            found.check(run.last_seq == replayed.last_seq, &row, "last_seq");
+            found.check(run.command_count == replayed.commands, &row, "command_count");
+        }
+        for command in rows.commands {
+            let row = format!("command {}", command.command_id);
+            let Some(replayed) = self.commands.get(&command.command_id) else {
+                found.check(false, &row, "its presence");
+                continue;
+            };
+            found.check(command.session == session.session, &row, "session_id");
+            found.check(command.run_id == replayed.run_id, &row, "run_id");
+            found.check(command.seq == replayed.seq, &row, "seq");
+        }
+    }
+
+    /// Nothing is left of a session whose erasure is finished, except its row and the digests of its events.
+    fn check_finished_erasure(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        found.check(!self.has_payloads, row, "a payload left after its erasure");
+        found.check(session.title.is_none(), row, "title");
+        found.check(session.thread_id.is_none(), row, "thread_id");
+        found.check(session.active_run_id.is_none(), row, "active_run_id");
+        found.check(session.active_command_id.is_none(), row, "active_command_id");
+        found.check(session.last_run_id.is_none(), row, "last_run_id");
+        found.check(session.last_command_id.is_none(), row, "last_command_id");
+        let rows_left = rows.runs.len() + rows.commands.len() + rows.leases.len();
+        found.check(rows_left == 0, row, "a row of a run left after its erasure");
+    }
+
+    /// What the events speak of and the rows do not.
+    fn missing(&self, rows: &Rows<'_>, found: &mut Found) {
+        for run_id in self.runs.keys().filter(|id| !rows.runs.iter().any(|run| run.run_id == **id)) {
+            found.check(false, &format!("run {run_id}"), "its absence");
+        }
+        let there: std::collections::HashSet<CommandId> = rows.commands.iter().map(|c| c.command_id).collect();
+        for command_id in self.commands.keys().filter(|id| !there.contains(id)) {
+            found.check(false, &format!("command {command_id}"), "its absence");
+        }
+    }
+
+    fn check_run(&self, row: &str, run: &Run, replayed: &ReplayedRun, rows: &Rows<'_>, found: &mut Found) {
+        found.check(run.session == rows.session.session, row, "session_id");
+        found.check(run.last_seq == replayed.last_seq, row, "last_seq");
+        found.check(run.command_count == replayed.commands, row, "command_count");
+        let unfinished = self.unfinished(run.run_id).count() as i64;
+        found.check(run.unfinished_commands == unfinished, row, "unfinished_commands");
+        found.check(is_end(run.terminal.as_ref(), replayed.end.as_ref()), row, "terminal");
+        let status = match &replayed.end {
+            Some(end) => RunStatus::from(end.facts.status),
+            None => {
+                let works = |c: &&Command| c.run_id == run.run_id && c.state == CommandState::Running;
+                match (replayed.is_held(), rows.commands.iter().any(|c| works(&c))) {
+                    (true, true) => RunStatus::Running,
+                    (true, false) => RunStatus::Claimed,
+                    (false, _) => RunStatus::Pending,
+                }
+            }
+        };
+        found.check(run.status == status, row, "status");
+        check_wish(row, run.cancel_requested_at, run.cancel_reason.as_deref(), replayed.cancel.as_ref(), found);
+        let lease = replayed.lease.as_ref();
+        found.check(run.lease_epoch == lease.map_or(0, |lease| lease.epoch), row, "lease_epoch");
+        found.check(run.attempt_id == lease.map(|lease| lease.attempt_id), row, "attempt_id");
+        if let Some(digest) = &replayed.record_digest {
+            let what = "what it was created with (tenant, project, workspace, provider, profile, policy, trace sink, agent, time)";
+            found.check(*digest == run.record_digest(), row, what);
+        }
+    }
+
+    fn check_command(&self, command: &Command, session: &Session, found: &mut Found) {
+        let row = format!("command {}", command.command_id);
+        let Some(replayed) = self.commands.get(&command.command_id) else {
+            return found.check(false, &row, "its presence");
+        };
+        found.check(command.session == session.session, &row, "session_id");
+        found.check(command.run_id == replayed.run_id, &row, "run_id");
+        found.check(command.seq == replayed.seq, &row, "seq");
+        found.check(replayed.command_type.is_none_or(|kind| kind == command.command_type), &row, "type");
+        found.check(is_end(command.terminal.as_ref(), replayed.end.as_ref()), &row, "terminal");
+        let state_fits = match &replayed.end {
+            Some(end) => command.state == CommandState::from(end.facts.status),
+            None => {
+                !command.state.is_terminal() && (command.state == CommandState::Pending) == command.acked_at.is_none()
+            }
+        };
+        found.check(state_fits, &row, "state");
+        found.check(command.fold == replayed.fold, &row, "fold");
+        let (at, reason) = (command.cancel_requested_at, command.cancel_reason.as_deref());
+        check_wish(&row, at, reason, replayed.cancel.as_ref(), found);
+    }
+
+    fn check_session(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        found.check(session.title == self.title, row, "title");
+        found.check(session.closed_at == self.closed_at, row, "closed_at");
+        found.check(session.thread_id == self.thread_id, row, "thread_id");
+        found.check(session.version == self.version, row, "version");
+        found.check(session.ended_at == self.ended_at, row, "ended_at");
+        found.check(session.last_run_id == self.last_run, row, "last_run_id");
+        found.check(session.last_command_id == self.last_command, row, "last_command_id");
+        found.check(session.storage.storage_kind == self.storage_kind, row, "storage_kind");
+        self.check_projection(rows, found);
+    }
+
+    /// Which run is active, and with what.
+    fn check_projection(&self, rows: &Rows<'_>, found: &mut Found) {
+        let (session, row) = (rows.session, "session");
+        let mut busy = self.runs.iter().filter(|(id, _)| self.unfinished(**id).next().is_some());
+        let active = session.active_run_id;
+        match busy.next() {
+            Some((run_id, _)) => found.check(active == Some(*run_id), row, "active_run_id"),
+            // A lease that has run out and was not swept yet may or may not make its run the active one.
+            None => found.check(
+                active.is_none_or(|id| self.runs.get(&id).is_some_and(ReplayedRun::is_held)),
+                row,
+                "active_run_id",
+            ),
+        }
+        let mut unfinished: Vec<_> = active.into_iter().flat_map(|run_id| self.unfinished(run_id)).collect();
+        unfinished.sort_by_key(|(_, command)| command.seq);
+        found.check(session.active_unfinished == unfinished.len() as i64, row, "active_unfinished");
+        found.check(session.active_command_id == unfinished.first().map(|(id, _)| **id), row, "active_command_id");
+        let lease = active.and_then(|run_id| rows.leases.iter().find(|lease| lease.run_id == run_id && !lease.ended));
+        found.check(session.active_lease_until == lease.map(|lease| lease.expires_at), row, "active_lease_until");
+        let state = match (session.active_unfinished > 0, self.version > 0) {
+            (true, _) => ExecutionState::Running,
+            (false, true) => ExecutionState::Terminal,
+            (false, false) => ExecutionState::Idle,
+        };
+        found.check(session.execution_state == state, row, "execution_state");
+    }
+}
+
+fn is_end(stored: Option<&Terminal>, replayed: Option<&ReplayedEnd>) -> bool {
+    match (stored, replayed) {
+        (None, None) => true,
+        (Some(stored), Some(end)) => {
+            let facts = &end.facts;
+            let source_fits = stored.source == "runner" || end.source.as_deref() == Some(stored.source.as_str());
+            (stored.status, stored.failure_kind, &stored.message) == (facts.status, facts.failure_kind, &facts.message)
+                && (stored.seq, stored.at) == (end.seq, end.at)
+                && source_fits
+        }
+        _ => false,
+    }
+}
+
+fn check_wish(row: &str, at: Option<Timestamp>, reason: Option<&str>, wish: Option<&Wish>, found: &mut Found) {
+    found.check(at == wish.map(|(at, _)| *at), row, "cancel_requested_at");
+    found.check(reason == wish.and_then(|(_, reason)| reason.as_deref()), row, "cancel_reason");
+}
+
+fn check_lease(row: &str, lease: Option<&Lease>, run: &ReplayedRun, found: &mut Found) {
+    let (lease, replayed) = match (lease, &run.lease) {
+        (None, None) => return,
+        (Some(lease), Some(replayed)) => (lease, replayed),
+        (Some(_), None) => return found.check(false, row, "its presence"),
+        (None, Some(_)) => return found.check(false, row, "its absence"),
+    };
+    let ReplayedLease { runner_id, epoch, attempt_id, acquired_at, released, expired, waiters } = replayed;
+    found.check(lease.runner_id == *runner_id, row, "runner_id");
+    found.check(lease.epoch == *epoch, row, "epoch");
+    found.check(lease.attempt_id == *attempt_id, row, "attempt_id");
+    found.check(lease.acquired_at == *acquired_at, row, "acquired_at");
+    found.check(lease.waiters == *waiters, row, "waiters");
+    found.check(lease.expired == expired.is_some(), row, "expired");
+    let has_ended = *released || expired.is_some() || run.end.is_some();
+    found.check(lease.ended == has_ended, row, "ended");
+    match expired {
+        Some(at) => found.check(at.is_none_or(|at| at == lease.expires_at), row, "expires_at"),
+        // Each heartbeat renews it for its whole length; giving it back does not.
+        None if !has_ended => {
+            found.check(lease.expires_at == after(lease.heartbeat_at, lease.duration_ms), row, "expires_at");
+        }
+        None => {}
+    }
+}

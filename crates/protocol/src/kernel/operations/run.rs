@@ -1,0 +1,104 @@
+//! Creating a run, and the status that follows from its lease and commands.
+
+use super::{
+    Reply, command,
+    command::CreateCommandOp,
+    desk::{Desk, RunDesk, Tracked},
+    job,
+    job::CreateJobOp,
+    session,
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::RunId,
+    kernel::{
+        commands::{CommandState, CommandType},
+        events::NewEvent,
+        runs::{CreatedRun, Run, RunStatus},
+        sessions::Session,
+    },
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateRunOp {
+    pub run: Run,
+    /// The session, where the run brings a new one.
+    pub session: Option<Session>,
+    /// The policy decision, as an audit event.
+    pub audit: NewEvent,
+    /// A first command and its standing job, in the same breath.
+    pub start: Option<(Box<CreateCommandOp>, Box<CreateJobOp>)>,
+}
+
+pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply, Failure> {
+    session::check_takes_work(&desk.session)?;
+    if let Some(active) = desk.session.busy_with_other(None, now) {
+        return Err(session_busy(active));
+    }
+    // Past this point nothing can be refused: a new run takes a turn, and a pending turn takes a job.
+    if op.start.as_ref().is_some_and(|(first, _)| first.command.command_type != CommandType::Turn) {
+        return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
+    }
+    let run_id = op.run.run_id;
+    desk.session.last_run_id = Some(run_id);
+    desk.session.backend_profile = op.run.backend_profile.clone();
+    desk.runs.insert(run_id, RunDesk::new(Tracked::new(op.run)));
+    desk.append(run_id, op.audit, now);
+    let (command, runner_job) = match op.start {
+        None => (None, None),
+        Some((first, order)) => {
+            let command = match command::create(desk, run_id, *first, now)? {
+                Reply::Command(command, _) => *command,
+                _ => unreachable!("creating a command answers with it"),
+            };
+            match job::create(desk, run_id, CreateJobOp { command_id: Some(command.command_id), ..*order }, now)? {
+                Reply::Job(job, _) => (Some(command), Some(*job)),
+                _ => unreachable!("creating a job answers with it"),
+            }
+        }
+    };
+    desk.settle(run_id, now);
+    let run = (*desk.run(run_id)?.run).clone();
+    Ok(Reply::Run(Box::new(CreatedRun { run, command, runner_job }), true))
+}
+
+pub fn session_busy(active: RunId) -> Failure {
+    Failure::new(FailureKind::SessionBusy, "the session has another active run")
+        .detail("activeRunId", active.to_string())
+}
+
+/// A run that has ended takes nothing more.
+pub fn check_open(run: &Run) -> Result<(), Failure> {
+    match run.status {
+        RunStatus::Cancelled => Err(Failure::rule(FailureKind::Cancelled, "run-cancelled", "the run was cancelled")),
+        status if status.is_terminal() => {
+            let message = format!("the run has ended: {}", status.as_str());
+            Err(Failure::rule(FailureKind::StateConflict, "run-terminal", message).detail("status", status.as_str()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As [`check_open`], for what must not be added once a cancel was asked for.
+pub fn check_accepting(run: &Run) -> Result<(), Failure> {
+    check_open(run)?;
+    match run.cancel_requested_at {
+        Some(_) => Err(Failure::rule(FailureKind::Cancelled, "run-cancelling", "the run is being cancelled")),
+        None => Ok(()),
+    }
+}
+
+pub fn set_status(desk: &mut RunDesk, leased: bool) {
+    if desk.run.status.is_terminal() {
+        return;
+    }
+    let working = desk.unfinished().any(|c| c.state == CommandState::Running);
+    let status = match (leased, working) {
+        (true, true) => RunStatus::Running,
+        (true, false) => RunStatus::Claimed,
+        (false, _) => RunStatus::Pending,
+    };
+    if desk.run.status != status {
+        desk.run.status = status;
+    }
+}

@@ -1,0 +1,198 @@
+//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it. They belong to no run, so they have the session's number and
+//! none of a run's; the chain, the streams and the pages take them like any other.
+
+use serde_json::json;
+
+use super::{
+    MOVED_ON, Reply,
+    desk::Desk,
+    ending::{End, end_run},
+    run::session_busy,
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    kernel::{
+        events::{EventType, NewEvent},
+        runs::TerminalStatus,
+        session_storage::{RefreshStorage, StorageKind},
+        sessions::Session,
+    },
+};
+
+#[derive(Clone, Debug)]
+pub struct CreateSessionOp {
+    pub session: Session,
+    pub by: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct ChangeSessionOp {
+    pub change: SessionChange,
+    pub by: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum SessionChange {
+    /// `None` takes the title away.
+    Rename(Option<String>),
+    /// For good: it takes no run and no command any more, and can still be read.
+    Close,
+    /// It has storage now; kept at least until then.
+    MakeStorage { expires_at: Option<Timestamp> },
+    /// What a runner found in it.
+    MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
+    /// It is to be forgotten: what runs in it ends, and it takes nothing any more.
+    Erase,
+    /// Its storage goes, for good.
+    EvictStorage { reason: &'static str },
+}
+
+/// Its row is on the desk already: the operation brought it.
+pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
+    let digest = desk.session.record_digest();
+    let Session { title, backend_profile, storage, .. } = &*desk.session;
+    let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile,
+        "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
+    state(desk, &fact, now)
+}
+
+/// A change to what is so already is no fact.
+pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
+    let is_so = match &op.change {
+        SessionChange::Rename(title) => desk.session.title == *title,
+        SessionChange::Close => desk.session.closed_at.is_some(),
+        SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
+        SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
+        SessionChange::EvictStorage { .. } => desk.session.storage.storage_kind == StorageKind::Evicted,
+        SessionChange::Erase => desk.session.erased_at.is_some(),
+    };
+    if is_so {
+        return Ok(Reply::Session(Box::new((*desk.session).clone())));
+    }
+    let fact = match op.change {
+        SessionChange::Rename(title) => {
+            check_open(&desk.session)?;
+            let fact = json!({"change": "renamed", "title": title, "by": op.by});
+            desk.session.title = title;
+            fact
+        }
+        SessionChange::Close => {
+            if let Some(active) = desk.session.active_run_id.filter(|_| desk.session.active_unfinished > 0) {
+                return Err(session_busy(active));
+            }
+            desk.session.closed_at = Some(now);
+            json!({"change": "closed", "by": op.by})
+        }
+        SessionChange::MakeStorage { expires_at } => {
+            check_open(&desk.session)?;
+            make_storage(&mut desk.session, expires_at)?;
+            json!({"change": "storage-made", "storageKind": "local", "expiresAt": desk.session.storage.expires_at,
+                "by": op.by})
+        }
+        SessionChange::MeasureStorage { found, expires_at } => {
+            measure_storage(&mut desk.session, &found, expires_at, now)?;
+            json!({"change": "storage-measured", "sizeBytes": found.size_bytes, "filesCount": found.files_count,
+                "sha256": found.sha256, "expiresAt": desk.session.storage.expires_at, "by": op.by})
+        }
+        SessionChange::EvictStorage { reason } => {
+            evict_storage(&mut desk.session, now)?;
+            json!({"change": "storage-evicted", "reason": reason, "by": op.by})
+        }
+        SessionChange::Erase => {
+            end_all(desk, now)?;
+            desk.session.erased_at = Some(now);
+            erasure()
+        }
+    };
+    Ok(state(desk, &fact, now))
+}
+
+/// What the last event of an erased session says. It is the same for all, so that its digest is known after its payload is
+/// erased too.
+pub fn erasure() -> serde_json::Value {
+    json!({"change": "erased"})
+}
+
+fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
+    desk.append_to_session(NewEvent::written(EventType::Session, None, fact), now);
+    Reply::Session(Box::new((*desk.session).clone()))
+}
+
+/// Ends what runs, whoever works on it: nothing it would still say may be written.
+fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
+    if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
+        return Err(Failure::rule(FailureKind::SessionBusy, MOVED_ON, "the session has moved on meanwhile"));
+    }
+    for run_id in desk.runs.keys().copied().collect::<Vec<_>>() {
+        if !desk.run(run_id)?.run.status.is_terminal() {
+            let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, "the session was erased");
+            end_run(desk, run_id, end, now);
+            desk.settle(run_id, now);
+        }
+    }
+    Ok(())
+}
+
+fn is_as_found(session: &Session, found: &RefreshStorage, expires_at: Option<Timestamp>) -> bool {
+    let storage = &session.storage;
+    let known = (storage.storage_size_bytes, storage.storage_files_count, &storage.storage_sha256);
+    // What has no digest may have changed without showing it.
+    let same = found.sha256.is_some() && known == (Some(found.size_bytes), Some(found.files_count), &found.sha256);
+    storage.storage_kind == StorageKind::Local && same && storage.expires_at >= expires_at
+}
+
+fn make_storage(session: &mut Session, expires_at: Option<Timestamp>) -> Result<(), Failure> {
+    session.storage.check()?;
+    session.storage.storage_kind = StorageKind::Local;
+    session.storage.keep_until(expires_at);
+    Ok(())
+}
+
+fn measure_storage(
+    session: &mut Session,
+    found: &RefreshStorage,
+    expires_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), Failure> {
+    session.storage.check()?;
+    check_storage(session)?;
+    let storage = &mut session.storage;
+    storage.storage_size_bytes = Some(found.size_bytes);
+    storage.storage_files_count = Some(found.files_count);
+    storage.storage_sha256 = found.sha256.clone();
+    storage.storage_updated_at = Some(now);
+    storage.keep_until(expires_at);
+    Ok(())
+}
+
+fn evict_storage(session: &mut Session, now: Timestamp) -> Result<(), Failure> {
+    check_storage(session)?;
+    if let Some(active) = session.busy_with_other(None, now) {
+        return Err(session_busy(active));
+    }
+    session.storage.storage_kind = StorageKind::Evicted;
+    session.storage.storage_evicted_at = Some(now);
+    Ok(())
+}
+
+fn check_storage(session: &Session) -> Result<(), Failure> {
+    match session.storage.storage_kind {
+        StorageKind::None => {
+            Err(Failure::rule(FailureKind::StateConflict, "storage-none", "the session has no storage"))
+        }
+        StorageKind::Local | StorageKind::Evicted => Ok(()),
+    }
+}
+
+/// A session that was closed takes no more work, and neither does one whose agent has lost its memory.
+pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
+    check_open(session)?;
+    session.storage.check()
+}
+
+fn check_open(session: &Session) -> Result<(), Failure> {
+    match session.closed_at {
+        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "session-closed", "the session was closed")),
+        None => Ok(()),
+    }
+}

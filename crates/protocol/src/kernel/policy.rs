@@ -1,0 +1,571 @@
+//! The tenant policy boundary: allow-lists, an execution policy completed with defaults and never widened, and a secret
+//! scope checked by shape only. It judges no business: what a tenant may deploy or write is recorded, not decided.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    Failure, FailureKind, RawJson,
+    ids::{name, slug},
+    json::read_shape,
+    kernel::{
+        backends::{built_in, secret_keys},
+        provider_profiles::secret_name,
+        runs::{CreateRun, TraceSink},
+        workspaces::WorkspaceRef,
+    },
+    limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
+};
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    ReadOnly,
+    WorkspaceWrite,
+    DangerFullAccess,
+}
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approval {
+    Untrusted,
+    OnRequest,
+    Never,
+}
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    Disabled,
+    Enabled,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExecutionPolicy {
+    pub sandbox: Sandbox,
+    pub approval: Approval,
+    pub timeout_ms: i64,
+    pub network: Network,
+    pub secret_scope: SecretScope,
+    #[serde(flatten)]
+    pub budgets: Budgets,
+}
+
+/// Ceilings that interrupt the agent when they are reached. Absent means no ceiling.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Budgets {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_turns: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_tool_calls: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_cost_usd: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecretScope {
+    pub allow_credential_echo: bool,
+    pub provider_credentials: Vec<ProviderCredential>,
+    pub tool_credentials: Vec<ToolCredential>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderCredential {
+    pub profile: String,
+    pub secret_ref: SecretRef,
+}
+
+/// A reference to a secret; never its value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SecretRef {
+    pub name: String,
+    #[serde(default)]
+    pub keys: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCredential {
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub secret_ref: Option<SecretRef>,
+}
+
+/// Credentials, or keys of one, that a run may name.
+const CREDENTIALS_MAX: usize = 16;
+
+/// What a caller asks for; what is absent is completed. Nothing may be wider than this server's ceiling.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedPolicy {
+    sandbox: Option<Sandbox>,
+    approval: Option<Approval>,
+    timeout_ms: Option<i64>,
+    network: Option<Network>,
+    secret_scope: SecretScope,
+    max_turns: Option<i64>,
+    max_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    max_cost_usd: Option<f64>,
+}
+
+/// The widest policy a run can get, and what it gets when it does not ask; but to be held by nothing it has to ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ceiling {
+    /// What the agent may touch: `read-only`, `workspace-write` or `danger-full-access`, which a run has to ask for.
+    pub sandbox: Sandbox,
+    /// When the agent asks before it acts: `untrusted`, `on-request` or `never`.
+    pub approval: Approval,
+    /// How long a command may take.
+    pub timeout_ms: i64,
+    /// `disabled` or `enabled`.
+    pub network: Network,
+    /// Model calls per command; unset is no ceiling.
+    pub max_turns: Option<i64>,
+    /// Tokens per command; unset is no ceiling.
+    pub max_tokens: Option<i64>,
+    /// Tool calls per command; unset is no ceiling.
+    pub max_tool_calls: Option<i64>,
+    /// Cost per command, where prices are known; unset is no ceiling.
+    pub max_cost_usd: Option<f64>,
+}
+
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self {
+            sandbox: Sandbox::WorkspaceWrite,
+            approval: Approval::Never,
+            timeout_ms: 1_800_000,
+            network: Network::Enabled,
+            max_turns: None,
+            max_tokens: None,
+            max_tool_calls: None,
+            max_cost_usd: None,
+        }
+    }
+}
+
+/// The boundary, from config. An empty list of projects or providers allows any well-formed one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantPolicy {
+    /// Tenants of this server.
+    pub tenants: Vec<String>,
+    /// Projects a run may name; empty allows any.
+    pub projects: Vec<String>,
+    /// Providers a run may name; empty allows any.
+    pub providers: Vec<String>,
+    /// Backend profiles a run may name; empty allows any.
+    pub backend_profiles: Vec<String>,
+    /// Tools whose credentials a run may reference.
+    pub tool_credentials: Vec<String>,
+    /// Profiles that need no credential.
+    pub credential_free_profiles: Vec<String>,
+    pub ceiling: Ceiling,
+}
+
+impl Default for TenantPolicy {
+    fn default() -> Self {
+        let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
+        Self {
+            tenants: list(&["unidesk", "hwlab", "local"]),
+            projects: vec![],
+            providers: vec![],
+            backend_profiles: vec![],
+            tool_credentials: list(&["github", "unidesk-ssh"]),
+            credential_free_profiles: list(&["scripted", "model"]),
+            ceiling: Ceiling::default(),
+        }
+    }
+}
+
+/// A run request that passed the boundary.
+#[derive(Clone, Debug)]
+pub struct AdmittedRun {
+    pub tenant_id: String,
+    pub project_id: String,
+    pub workspace_ref: RawJson,
+    pub provider_id: String,
+    pub backend_profile: String,
+    pub execution_policy: ExecutionPolicy,
+    pub trace_sink: RawJson,
+}
+
+impl TenantPolicy {
+    /// Checks a run request and completes its policy. Every refusal names its rule.
+    pub fn admit(&self, asked: &CreateRun) -> Result<AdmittedRun, Failure> {
+        let tenant_id = self.tenant(required("tenantId", "tenant-id-required", asked.tenant_id.as_deref())?)?;
+        let project_id = required("projectId", "project-id-required", asked.project_id.as_deref())?;
+        name("projectId", project_id)?;
+        listed(&self.projects, project_id, "project-allow-list", "projectId")?;
+        let workspace_ref = workspace(asked.workspace_ref.as_ref(), tenant_id)?;
+        no_bundle(asked.resource_bundle_ref.as_ref())?;
+        let provider_id = required("providerId", "provider-id-required", asked.provider_id.as_deref())?;
+        name("providerId", provider_id)?;
+        listed(&self.providers, provider_id, "provider-allow-list", "providerId")?;
+        let profile = required("backendProfile", "backend-profile-required", asked.backend_profile.as_deref())?;
+        self.profile(profile)?;
+        let trace_sink = trace_sink(asked.trace_sink.as_ref())?;
+        let execution_policy = self.complete(asked.execution_policy.as_ref(), profile)?;
+        Ok(AdmittedRun {
+            tenant_id: tenant_id.to_owned(),
+            project_id: project_id.to_owned(),
+            workspace_ref,
+            provider_id: provider_id.to_owned(),
+            backend_profile: profile.to_owned(),
+            execution_policy,
+            trace_sink,
+        })
+    }
+
+    pub fn tenant<'a>(&self, tenant_id: &'a str) -> Result<&'a str, Failure> {
+        name("tenantId", tenant_id)?;
+        if self.tenants.iter().any(|t| t == tenant_id) {
+            return Ok(tenant_id);
+        }
+        Err(denied("tenant-allow-list", "this tenant is not on the allow-list").detail("tenantId", tenant_id))
+    }
+
+    pub fn profile<'a>(&self, profile: &'a str) -> Result<&'a str, Failure> {
+        slug("backendProfile", profile)?;
+        listed(&self.backend_profiles, profile, "backend-profile-allow-list", "backendProfile")?;
+        Ok(profile)
+    }
+
+    fn complete(&self, asked: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
+        let asked: AskedPolicy = match asked.filter(|raw| !raw.is_null()) {
+            None => AskedPolicy::default(),
+            Some(raw) => read_shape("execution-policy-shape", "executionPolicy", raw.as_str())?,
+        };
+        let ceiling = &self.ceiling;
+        let timeout_ms = asked.timeout_ms.unwrap_or(ceiling.timeout_ms);
+        if timeout_ms <= 0 {
+            return Err(Failure::invalid("timeout-positive", "executionPolicy.timeoutMs must be positive"));
+        }
+        let network = within("network-widened", "network", asked.network, ceiling.network)?;
+        // That nothing holds an agent is asked for, or is not.
+        let by_default = ceiling.sandbox.min(Sandbox::WorkspaceWrite);
+        let asked_for = asked.sandbox.unwrap_or(by_default);
+        let sandbox = within("sandbox-widened", "sandbox", Some(asked_for), ceiling.sandbox)?;
+        check_network(sandbox, network)?;
+        Ok(ExecutionPolicy {
+            sandbox,
+            network,
+            approval: within("approval-widened", "approval", asked.approval, ceiling.approval)?,
+            timeout_ms: within("timeout-widened", "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
+            secret_scope: self.secret_scope(asked.secret_scope, profile)?,
+            budgets: Budgets {
+                max_turns: budget("maxTurns", asked.max_turns, ceiling.max_turns)?,
+                max_tokens: budget("maxTokens", asked.max_tokens, ceiling.max_tokens)?,
+                max_tool_calls: budget("maxToolCalls", asked.max_tool_calls, ceiling.max_tool_calls)?,
+                max_cost_usd: budget("maxCostUsd", asked.max_cost_usd, ceiling.max_cost_usd)?,
+            },
+        })
+    }
+
+    fn secret_scope(&self, scope: SecretScope, profile: &str) -> Result<SecretScope, Failure> {
+        if scope.allow_credential_echo {
+            return Err(denied("credential-echo", "secretScope.allowCredentialEcho must be false"));
+        }
+        if scope.provider_credentials.len() + scope.tool_credentials.len() > CREDENTIALS_MAX {
+            let message = format!("secretScope holds at most {CREDENTIALS_MAX} credentials");
+            return Err(Failure::invalid("secret-scope-size", message));
+        }
+        for credential in &scope.provider_credentials {
+            check_provider_credential(credential, profile)?;
+        }
+        for credential in &scope.tool_credentials {
+            if !self.tool_credentials.contains(&credential.tool) {
+                let message = format!("tool credential {:?} is not on the allow-list", credential.tool);
+                return Err(denied("secret-scope-tool", message));
+            }
+            check_tool_secret(credential)?;
+        }
+        let needs_none = self.credential_free_profiles.iter().any(|p| p == profile);
+        if scope.provider_credentials.is_empty() && !needs_none {
+            let message = format!("backendProfile {profile:?} needs its provider credential in secretScope");
+            return Err(Failure::rule(FailureKind::SecretUnavailable, "provider-credential-required", message));
+        }
+        Ok(scope)
+    }
+}
+
+fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> Result<(), Failure> {
+    if credential.profile != profile {
+        let message = format!("a run of {profile:?} may not carry the credential of {:?}", credential.profile);
+        return Err(denied("secret-scope-profile", message));
+    }
+    let wanted = secret_name(profile);
+    if credential.secret_ref.name != wanted {
+        return Err(denied("secret-scope-name", format!("the secretRef of {profile:?} must be named {wanted:?}")));
+    }
+    let known = secret_keys(profile);
+    let given = &credential.secret_ref.keys;
+    if let Some(key) = given.iter().find(|key| !known.contains(&key.as_str())) {
+        return Err(denied("secret-scope-key", format!("secretRef key {key:?} is not one of {known:?}")));
+    }
+    let missing: Vec<_> = required_keys(profile).into_iter().filter(|key| !given.iter().any(|g| g == key)).collect();
+    if !missing.is_empty() {
+        let message = format!("the secretRef of {profile:?} must offer {missing:?} too");
+        return Err(Failure::rule(FailureKind::SecretUnavailable, "secret-scope-keys-missing", message));
+    }
+    Ok(())
+}
+
+/// What a profile that comes with the product cannot do without. What others need only their operator knows.
+fn required_keys(profile: &str) -> Vec<String> {
+    let built_in = built_in().into_iter().find(|backend| backend.profile == profile);
+    built_in.map(|backend| backend.required_secret_keys).unwrap_or_default()
+}
+
+/// The manager never reads a tool's secret; it only sees to it that the reference has the shape of that tool's own.
+fn check_tool_secret(credential: &ToolCredential) -> Result<(), Failure> {
+    let Some(secret) = &credential.secret_ref else { return Ok(()) };
+    let wanted = format!("agentrun-v01-tool-{}", credential.tool);
+    if secret.name != wanted {
+        return Err(denied(
+            "secret-scope-name",
+            format!("the secretRef of {:?} must be named {wanted:?}", credential.tool),
+        ));
+    }
+    if secret.keys.len() > CREDENTIALS_MAX || secret.keys.iter().any(|key| name("key", key).is_err()) {
+        return Err(denied("secret-scope-key", "the secretRef's keys are too many or have no fit names"));
+    }
+    Ok(())
+}
+
+fn denied(rule: &'static str, message: impl Into<String>) -> Failure {
+    Failure::rule(FailureKind::TenantPolicyDenied, rule, message)
+}
+
+fn required<'a>(field: &str, rule: &'static str, value: Option<&'a str>) -> Result<&'a str, Failure> {
+    value.ok_or_else(|| Failure::invalid(rule, format!("{field} is required")))
+}
+
+fn listed(allowed: &[String], value: &str, rule: &'static str, field: &str) -> Result<(), Failure> {
+    if allowed.is_empty() || allowed.iter().any(|a| a == value) {
+        return Ok(());
+    }
+    Err(denied(rule, format!("this {field} is not on the allow-list")).detail(field, value))
+}
+
+/// It is the sandbox that keeps an agent's tools from the network: without one nothing does.
+fn check_network(sandbox: Sandbox, network: Network) -> Result<(), Failure> {
+    if (network, sandbox) != (Network::Disabled, Sandbox::DangerFullAccess) {
+        return Ok(());
+    }
+    let message = "executionPolicy.network cannot be disabled with the sandbox danger-full-access: nothing would hold";
+    Err(denied("network-unconfined", message))
+}
+
+fn within<T: PartialOrd + Copy>(rule: &'static str, field: &str, asked: Option<T>, ceiling: T) -> Result<T, Failure> {
+    match asked {
+        Some(asked) if asked > ceiling => {
+            Err(denied(rule, format!("executionPolicy.{field} is wider than this server allows")))
+        }
+        asked => Ok(asked.unwrap_or(ceiling)),
+    }
+}
+
+fn budget<T: PartialOrd + Copy + Default>(
+    field: &str,
+    asked: Option<T>,
+    ceiling: Option<T>,
+) -> Result<Option<T>, Failure> {
+    match (asked, ceiling) {
+        (Some(asked), _) if asked <= T::default() => {
+            Err(Failure::invalid("budget-positive", format!("executionPolicy.{field} must be positive")))
+        }
+        (Some(asked), Some(ceiling)) if asked > ceiling => {
+            Err(denied("budget-widened", format!("executionPolicy.{field} is over this server's ceiling")))
+        }
+        (asked, ceiling) => Ok(asked.or(ceiling)),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkspaceShape {
+    kind: String,
+    tenant_id: Option<String>,
+}
+
+fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
+    let raw = asked.filter(|raw| !raw.is_null());
+    let raw = raw.ok_or_else(|| Failure::invalid("workspace-ref-required", "workspaceRef is required"))?;
+    if raw.size() > WORKSPACE_REF_BYTES_MAX {
+        return Err(Failure::too_large("workspace-ref-size", "workspaceRef", raw.size(), WORKSPACE_REF_BYTES_MAX));
+    }
+    let shape: WorkspaceShape = raw
+        .view()
+        .ok_or_else(|| Failure::invalid("workspace-ref-shape", "workspaceRef must be an object with a string kind"))?;
+    slug("workspaceRef.kind", &shape.kind)?;
+    if shape.tenant_id.is_some_and(|t| t != tenant_id) {
+        return Err(denied("workspace-tenant", "workspaceRef names another tenant than the run"));
+    }
+    WorkspaceRef::read(raw)?;
+    Ok(raw.clone())
+}
+
+/// An agent that was to find a bundle in its workspace must not start without it.
+fn no_bundle(asked: Option<&RawJson>) -> Result<(), Failure> {
+    if asked.is_none_or(RawJson::is_null) {
+        return Ok(());
+    }
+    let message =
+        "resourceBundleRef is not supported here; a repository is named by workspaceRef {\"kind\": \"git\", …}";
+    Err(Failure::invalid("resource-bundle-unsupported", message))
+}
+
+fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
+    let raw =
+        asked.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
+    if !raw.is_null() && raw.view::<TraceSink>().is_none() {
+        return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
+    }
+    if raw.size() > TRACE_SINK_BYTES_MAX {
+        return Err(Failure::too_large("trace-sink-size", "traceSink", raw.size(), TRACE_SINK_BYTES_MAX));
+    }
+    Ok(raw.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn request(change: impl FnOnce(&mut Value)) -> CreateRun {
+        let mut body = json!({"tenantId": "hwlab", "projectId": "pikasTech/HWLAB", "workspaceRef": {"kind": "none"},
+            "providerId": "G14", "backendProfile": "scripted", "traceSink": null});
+        change(&mut body);
+        serde_json::from_value(body).expect("a well-typed request")
+    }
+
+    fn broken_rule(change: impl FnOnce(&mut Value)) -> (FailureKind, String) {
+        let failure = TenantPolicy::default().admit(&request(change)).expect_err("refused");
+        (failure.kind, failure.rule_name().expect("a rule").to_owned())
+    }
+
+    #[test]
+    fn a_plain_request_gets_the_whole_policy() {
+        let run = TenantPolicy::default().admit(&request(|_| ())).unwrap();
+        assert_eq!(run.execution_policy.sandbox, Sandbox::WorkspaceWrite);
+        assert_eq!(run.execution_policy.timeout_ms, 1_800_000);
+    }
+
+    #[test]
+    fn each_required_field_has_its_rule() {
+        for (field, rule) in [
+            ("tenantId", "tenant-id-required"),
+            ("projectId", "project-id-required"),
+            ("workspaceRef", "workspace-ref-required"),
+            ("providerId", "provider-id-required"),
+            ("backendProfile", "backend-profile-required"),
+            ("traceSink", "trace-sink-required"),
+        ] {
+            let broken = broken_rule(|body| drop(body.as_object_mut().unwrap().remove(field)));
+            assert_eq!(broken, (FailureKind::SchemaInvalid, rule.into()));
+        }
+    }
+
+    #[test]
+    fn a_resource_bundle_is_refused_and_not_passed_over() {
+        let bundle = json!({"kind": "gitbundle", "repoUrl": "https://git.example/a.git", "bundles": []});
+        let broken = broken_rule(|body| body["resourceBundleRef"] = bundle);
+        assert_eq!(broken, (FailureKind::SchemaInvalid, "resource-bundle-unsupported".into()));
+        TenantPolicy::default().admit(&request(|body| body["resourceBundleRef"] = Value::Null)).unwrap();
+    }
+
+    #[test]
+    fn nothing_widens_the_policy() {
+        for (policy, rule) in [
+            (json!({"sandbox": "danger-full-access"}), "sandbox-widened"),
+            (json!({"timeoutMs": 1_800_001}), "timeout-widened"),
+            (json!({"secretScope": {"allowCredentialEcho": true}}), "credential-echo"),
+            (json!({"secretScope": {"toolCredentials": [{"tool": "aws"}]}}), "secret-scope-tool"),
+            (
+                json!({"secretScope": {"providerCredentials": [{"profile": "codex",
+                    "secretRef": {"name": "agentrun-v01-provider-codex", "keys": []}}]}}),
+                "secret-scope-profile",
+            ),
+        ] {
+            let broken = broken_rule(|body| body["executionPolicy"] = policy);
+            assert_eq!(broken, (FailureKind::TenantPolicyDenied, rule.into()));
+        }
+    }
+
+    #[test]
+    fn a_narrower_policy_is_kept() {
+        let asked = json!({"sandbox": "read-only", "approval": "untrusted", "network": "disabled", "timeoutMs": 5, "maxTurns": 3});
+        let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = asked)).unwrap();
+        assert_eq!(run.execution_policy.sandbox, Sandbox::ReadOnly);
+        assert_eq!(run.execution_policy.budgets.max_turns, Some(3));
+    }
+
+    #[test]
+    fn a_network_that_nothing_would_disable_is_refused() {
+        let wide = Ceiling { sandbox: Sandbox::DangerFullAccess, ..Ceiling::default() };
+        let policy = TenantPolicy { ceiling: wide, ..TenantPolicy::default() };
+        let admit = |asked: Value| policy.admit(&request(|body| body["executionPolicy"] = asked));
+        let refused = admit(json!({"network": "disabled", "sandbox": "danger-full-access"})).expect_err("refused");
+        assert_eq!((refused.kind, refused.rule_name()), (FailureKind::TenantPolicyDenied, Some("network-unconfined")));
+        // Whoever does not ask for a sandbox gets one in which it holds.
+        let narrowed = admit(json!({"network": "disabled"})).unwrap().execution_policy;
+        assert_eq!((narrowed.sandbox, narrowed.network), (Sandbox::WorkspaceWrite, Network::Disabled));
+        let sandbox = |asked: Value| admit(asked).unwrap().execution_policy.sandbox;
+        assert_eq!(sandbox(json!({})), Sandbox::WorkspaceWrite, "a ceiling is no default");
+        assert_eq!(sandbox(json!({"sandbox": "danger-full-access"})), Sandbox::DangerFullAccess);
+    }
+
+    #[test]
+    fn a_profile_without_its_matching_credential_is_refused() {
+        for profile in ["deepseek", "minimax-m3", "some-dynamic"] {
+            let broken = broken_rule(|body| body["backendProfile"] = profile.into());
+            assert_eq!(broken, (FailureKind::SecretUnavailable, "provider-credential-required".into()));
+        }
+    }
+
+    #[test]
+    fn a_credential_offers_every_key_its_profile_needs() {
+        let asked = |keys: &[&str]| {
+            request(|body| {
+                body["backendProfile"] = "codex".into();
+                body["executionPolicy"] = json!({"secretScope": {"providerCredentials": [{"profile": "codex",
+                    "secretRef": {"name": "agentrun-v01-provider-codex", "keys": keys}}]}});
+            })
+        };
+        TenantPolicy::default().admit(&asked(&["auth.json", "config.toml"])).unwrap();
+        for keys in [&["auth.json"][..], &[]] {
+            let failure = TenantPolicy::default().admit(&asked(keys)).expect_err("refused");
+            assert_eq!(failure.rule_name(), Some("secret-scope-keys-missing"));
+            assert!(failure.message.contains("config.toml"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn a_dynamic_profile_with_its_credential_is_admitted() {
+        let scope = json!({"secretScope": {"providerCredentials": [{"profile": "my-model",
+            "secretRef": {"name": "agentrun-v01-provider-my-model", "keys": ["auth.json"]}}]}});
+        let asked = request(|body| {
+            body["backendProfile"] = "my-model".into();
+            body["executionPolicy"] = scope;
+        });
+        TenantPolicy::default().admit(&asked).unwrap();
+    }
+}

@@ -1,0 +1,260 @@
+//! The result envelope: what became of a command, derived from its record and its fold alone. Every field is always
+//! there, null when empty. Nothing but a terminal fact makes `completed`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    FailureKind, Timestamp,
+    ids::{AttemptId, CommandId, RunId},
+    json::hex,
+    kernel::{
+        chain::Hash,
+        commands::{Command, CommandType},
+        events::clip,
+        fold::{AssistantPick, CommandFold, ToolItem},
+        leases::Lease,
+        liveness::{Liveness, Supervisor},
+        permissions::PermissionRequest,
+        runs::{Run, Terminal, TerminalStatus},
+    },
+    limits::BLOCKER_CHARS_MAX,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    pub run_id: RunId,
+    pub command_id: Option<CommandId>,
+    pub attempt_id: Option<AttemptId>,
+    pub session_id: String,
+    /// The command's state, or the run's where it has no command.
+    pub status: String,
+    pub run_status: String,
+    pub terminal_status: Option<TerminalStatus>,
+    pub completed: bool,
+    /// `terminal_status` (an event of the command), `run` (the run's own end) or null.
+    pub terminal_source: Option<String>,
+    /// The reply of a completed command. Null for every other outcome; `finalResponse` shows what text there is.
+    pub reply: Option<String>,
+    pub final_response: Option<FinalResponse>,
+    pub final_assistant_seq: Option<i64>,
+    pub final_assistant_source: Option<String>,
+    pub final_assistant_text_truncated: Option<bool>,
+    pub final_assistant_output_truncated: Option<bool>,
+    pub failure_kind: Option<FailureKind>,
+    pub blocker: Option<String>,
+    pub last_seq: i64,
+    pub event_count: i64,
+    pub events_capped: bool,
+    pub next_after_seq: i64,
+    pub scoped_last_seq: Option<i64>,
+    pub scoped_event_count: Option<i64>,
+    pub artifact_summary: ArtifactSummary,
+    pub tool_call_summary: ToolCallSummary,
+    pub usage: Usage,
+    pub liveness: Liveness,
+    pub supervisor: Supervisor,
+    pub open_permissions: Vec<PermissionRequest>,
+    pub steer_delivery: Option<SteerDelivery>,
+    pub chain_head: ChainHead,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FinalResponse {
+    pub text: String,
+    pub seq: i64,
+    /// `authoritative-final` or `fallback-last-text`.
+    pub source: String,
+    pub reply_authority: bool,
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    pub text_truncated: bool,
+    pub output_truncated: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ArtifactSummary {
+    pub output_events: i64,
+    pub output_bytes: i64,
+    pub truncated: bool,
+    /// Where the whole output can be read.
+    pub events_path: String,
+    /// What the agent changed in its workspace; 0 where it has none.
+    #[serde(default)]
+    pub files_changed: i64,
+    #[serde(default)]
+    pub bytes_added: i64,
+    #[serde(default)]
+    pub bytes_removed: i64,
+    /// What the agent changed could not be found out; the difference says why.
+    #[serde(default)]
+    pub changes_unknown: bool,
+    /// Where the difference can be read; null where nothing was changed.
+    #[serde(default)]
+    pub diff_path: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCallSummary {
+    pub count: i64,
+    pub status_counts: BTreeMap<String, i64>,
+    pub exit_code_counts: BTreeMap<String, i64>,
+    /// The most recent ones.
+    pub items: Vec<ToolItem>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    pub total_tokens: i64,
+    pub cost_usd: f64,
+    /// How often the model was asked, as far as the agent tells.
+    #[serde(default)]
+    pub turns: i64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SteerDelivery {
+    pub target_command_id: Option<CommandId>,
+    pub acked: bool,
+    /// The backend took the steer.
+    pub accepted: bool,
+    pub accepted_seq: Option<i64>,
+    /// Whether the target has produced any event since.
+    pub target_events_observed: bool,
+    pub note: String,
+}
+
+/// The end of the session's hash chain, for comparing with `ostler verify`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChainHead {
+    pub session_seq: i64,
+    pub hash: String,
+}
+
+/// Everything a result is made of, as read in one go.
+pub struct ResultParts {
+    pub run: Run,
+    pub command: Option<Command>,
+    pub lease: Option<Lease>,
+    pub open_permissions: Vec<PermissionRequest>,
+    /// The text of the picked assistant message.
+    pub reply_text: Option<String>,
+    /// For a steer: the number of its target's last event.
+    pub target_last_seq: Option<i64>,
+    pub session_seq: i64,
+    pub chain_head: Hash,
+}
+
+impl RunResult {
+    pub fn of(parts: ResultParts, now: Timestamp) -> Self {
+        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, session_seq, chain_head } =
+            parts;
+        let empty = CommandFold::default();
+        let fold = command.as_ref().map_or(&empty, |c| &c.fold);
+        let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
+        let completed = terminal.is_some_and(|t| t.status == TerminalStatus::Completed);
+        let final_response = fold.pick().map(|pick| final_response(pick, reply_text.unwrap_or_default()));
+        let liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), open_permissions.len() as i64, now);
+        Self {
+            run_id: run.run_id,
+            command_id: command.as_ref().map(|c| c.command_id),
+            attempt_id: command.as_ref().and_then(|c| c.attempt_id).or(run.attempt_id),
+            session_id: run.session_id.clone(),
+            status: command.as_ref().map_or(run.status.as_str(), |c| c.state.as_str()).to_owned(),
+            run_status: run.status.as_str().to_owned(),
+            terminal_status: terminal.map(|t| t.status),
+            completed,
+            terminal_source: terminal.map(|t| if t.source == "run" { "run" } else { "terminal_status" }.to_owned()),
+            reply: final_response.as_ref().filter(|_| completed).map(|r| r.text.clone()),
+            final_assistant_seq: final_response.as_ref().map(|r| r.seq),
+            final_assistant_source: final_response.as_ref().map(|r| r.source.clone()),
+            final_assistant_text_truncated: final_response.as_ref().map(|r| r.text_truncated),
+            final_assistant_output_truncated: final_response.as_ref().map(|r| r.output_truncated),
+            final_response,
+            failure_kind: terminal.and_then(|t| t.failure_kind),
+            blocker: blocker(terminal, fold),
+            last_seq: run.last_seq,
+            event_count: run.last_seq,
+            events_capped: false,
+            next_after_seq: run.last_seq,
+            scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq),
+            scoped_event_count: command.as_ref().map(|c| c.fold.events),
+            artifact_summary: artifact_summary(&run, command.as_ref(), fold),
+            tool_call_summary: ToolCallSummary {
+                count: fold.tools.count,
+                status_counts: fold.tools.statuses.clone(),
+                exit_code_counts: fold.tools.exit_codes.clone(),
+                items: fold.tools.items.clone(),
+            },
+            usage: Usage { total_tokens: fold.tokens, cost_usd: fold.cost_usd, turns: fold.turns },
+            supervisor: liveness.supervisor(),
+            liveness,
+            open_permissions,
+            steer_delivery: command.as_ref().and_then(|c| steer_delivery(c, target_last_seq)),
+            chain_head: ChainHead { session_seq, hash: hex(&chain_head) },
+        }
+    }
+}
+
+fn artifact_summary(run: &Run, command: Option<&Command>, fold: &CommandFold) -> ArtifactSummary {
+    let changes = fold.changes.as_ref().map(|changes| changes.told.clone()).unwrap_or_default();
+    let of_command = command.filter(|_| fold.changes.is_some());
+    ArtifactSummary {
+        output_events: fold.output.events,
+        output_bytes: fold.output.bytes,
+        truncated: fold.output.truncated || changes.truncated,
+        events_path: format!("/api/v1/runs/{}/events", run.run_id),
+        files_changed: changes.files_changed,
+        bytes_added: changes.bytes_added,
+        bytes_removed: changes.bytes_removed,
+        changes_unknown: changes.unknown,
+        diff_path: of_command.map(|c| format!("/api/v1/runs/{}/commands/{}/diff", run.run_id, c.command_id)),
+    }
+}
+
+fn final_response(pick: &AssistantPick, text: String) -> FinalResponse {
+    let authoritative = pick.is_final && pick.reply_authority;
+    FinalResponse {
+        text,
+        seq: pick.seq,
+        source: if authoritative { "authoritative-final" } else { "fallback-last-text" }.into(),
+        reply_authority: pick.reply_authority,
+        is_final: pick.is_final,
+        text_truncated: pick.text_truncated,
+        output_truncated: pick.output_truncated,
+    }
+}
+
+/// Why it did not complete, in one bounded line.
+fn blocker(terminal: Option<&Terminal>, fold: &CommandFold) -> Option<String> {
+    let terminal = terminal.filter(|t| t.status != TerminalStatus::Completed)?;
+    let said = terminal.message.clone().filter(|m| !m.is_empty());
+    let from_error = || fold.last_error.as_ref().map(|(_, message)| message.clone()).filter(|m| !m.is_empty());
+    let fallback = || terminal.failure_kind.map(|kind| kind.row().meaning.to_owned());
+    said.or_else(from_error).or_else(fallback).map(|text| clip(&text, BLOCKER_CHARS_MAX))
+}
+
+fn steer_delivery(command: &Command, target_last_seq: Option<i64>) -> Option<SteerDelivery> {
+    if command.command_type != CommandType::Steer {
+        return None;
+    }
+    let accepted_seq = command.fold.steer_accepted_seq;
+    Some(SteerDelivery {
+        target_command_id: command.target_command_id,
+        acked: command.acked_at.is_some(),
+        accepted: accepted_seq.is_some(),
+        accepted_seq,
+        target_events_observed: accepted_seq.zip(target_last_seq).is_some_and(|(seq, last)| last > seq),
+        note: "A completed steer was handed to the running turn; it does not mean that the turn has answered to it."
+            .into(),
+    })
+}

@@ -1,0 +1,310 @@
+//! Runs: a runner's tenure over a session's work, one lease at a time.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    Failure, FailureKind, RawJson, Timestamp,
+    ids::{AgentId, AttemptId, RunId, RunnerJobId, SessionId},
+    json::{canonical_hash, present},
+    kernel::{
+        commands::{Command, CreateCommand},
+        policy::{AskedPolicy, ExecutionPolicy},
+        runner_jobs::RunnerJob,
+    },
+    limits::{EVENT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
+};
+
+/// `pending → claimed → running → completed | failed | blocked | cancelled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    Pending,
+    Claimed,
+    Running,
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl RunStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Blocked => "blocked",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use RunStatus::*;
+        [Pending, Claimed, Running, Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending | Self::Claimed | Self::Running)
+    }
+}
+
+/// How a command or a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TerminalStatus {
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl TerminalStatus {
+    pub fn as_str(self) -> &'static str {
+        RunStatus::from(self).as_str()
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use TerminalStatus::*;
+        [Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+}
+
+impl From<TerminalStatus> for RunStatus {
+    fn from(status: TerminalStatus) -> Self {
+        match status {
+            TerminalStatus::Completed => Self::Completed,
+            TerminalStatus::Failed => Self::Failed,
+            TerminalStatus::Blocked => Self::Blocked,
+            TerminalStatus::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// The explicit fact that ended a command or a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Terminal {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+    /// Who stated the fact: `runner`, `manager`, `run`.
+    pub source: String,
+    /// The run's number of the `terminal_status` event.
+    pub seq: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+/// The body of `POST /api/v1/runs`. Presence is checked by the tenant policy, which names the exact rule.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateRun {
+    #[schema(value_type = String, required)]
+    pub tenant_id: Option<String>,
+    #[schema(value_type = String, required)]
+    pub project_id: Option<String>,
+    #[schema(value_type = Object, required)]
+    pub workspace_ref: Option<RawJson>,
+    #[schema(value_type = String, required)]
+    pub provider_id: Option<String>,
+    #[schema(value_type = String, required)]
+    pub backend_profile: Option<String>,
+    /// The agent that the run is of. Its profile runs it, if no other is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
+    #[schema(value_type = Option<AskedPolicy>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution_policy: Option<RawJson>,
+    /// Must be there; may be null.
+    #[serde(deserialize_with = "present")]
+    #[schema(value_type = Option<TraceSink>, required)]
+    pub trace_sink: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_ref: Option<SessionRef>,
+    /// Business mutations the caller intends. Recorded as an audit event, never judged.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub business_intents: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Not supported: a run that names one is refused, rather than run without it. `workspaceRef` names a repository.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_bundle_ref: Option<RawJson>,
+    /// Create a first command, and a standing runner job for it, in the same transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<CreateCommand>,
+}
+
+impl CreateRun {
+    /// The fields that a caller fills freely, with their bounds.
+    fn free(&self) -> [(&'static str, &'static str, Option<&RawJson>, usize); 5] {
+        [
+            ("workspace-ref-size", "workspaceRef", self.workspace_ref.as_ref(), WORKSPACE_REF_BYTES_MAX),
+            ("trace-sink-size", "traceSink", self.trace_sink.as_ref(), TRACE_SINK_BYTES_MAX),
+            ("execution-policy-size", "executionPolicy", self.execution_policy.as_ref(), EVENT_BYTES_MAX),
+            ("business-intents-size", "businessIntents", self.business_intents.as_ref(), EVENT_BYTES_MAX),
+            (
+                "resource-bundle-ref-size",
+                "resourceBundleRef",
+                self.resource_bundle_ref.as_ref(),
+                WORKSPACE_REF_BYTES_MAX,
+            ),
+        ]
+    }
+
+    /// Checks the sizes of all fields that a caller fills freely, before anything in them is read.
+    pub fn check_sizes(&self) -> Result<(), Failure> {
+        for (rule, field, json, bytes_max) in self.free() {
+            if let Some(bytes) = json.map(RawJson::size).filter(|bytes| *bytes > bytes_max) {
+                return Err(Failure::too_large(rule, field, bytes, bytes_max));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of what a caller fills freely.
+    pub fn free_bytes(&self) -> usize {
+        let first = self.command.as_ref().map(|first| &first.payload);
+        self.free().into_iter().filter_map(|(.., json, _)| json).chain(first).map(|json| json.as_str().len()).sum()
+    }
+}
+
+/// Where the caller wants its trace: a name or a description of its own. Kept, and not looked into.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TraceSink {
+    Name(String),
+    #[schema(value_type = Object)]
+    Described(serde_json::Map<String, serde_json::Value>),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionRef {
+    pub session_id: String,
+}
+
+/// A run as stored and as sent.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    pub run_id: RunId,
+    /// The caller's own session id where it chose one, else ours.
+    pub session_id: String,
+    #[serde(skip, default = "SessionId::unset")]
+    pub session: SessionId,
+    pub tenant_id: String,
+    pub project_id: String,
+    #[schema(value_type = Object)]
+    pub workspace_ref: RawJson,
+    pub provider_id: String,
+    pub backend_profile: String,
+    /// The agent that the run is of, where one was named.
+    #[serde(default)]
+    pub agent_id: Option<AgentId>,
+    pub execution_policy: ExecutionPolicy,
+    #[schema(value_type = Option<TraceSink>)]
+    pub trace_sink: RawJson,
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
+    #[serde(skip)]
+    pub request_hash: String,
+    pub status: RunStatus,
+    pub terminal: Option<Terminal>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub cancel_requested_at: Option<Timestamp>,
+    /// Why, in the words of whoever asked.
+    pub cancel_reason: Option<String>,
+    /// The number of the run's last event.
+    pub last_seq: i64,
+    /// How many commands the run was given; the last one's number.
+    pub command_count: i64,
+    /// Commands that have not ended. A run with none and no lease is idle.
+    pub unfinished_commands: i64,
+    /// Raised by every claim; what fences out earlier ones.
+    pub lease_epoch: i64,
+    #[serde(skip)]
+    pub open_permissions: i64,
+    /// The attempt a runner job minted for the next claim.
+    #[serde(skip)]
+    pub offered_attempt_id: Option<AttemptId>,
+    pub attempt_id: Option<AttemptId>,
+    #[serde(skip)]
+    pub standing_job_id: Option<RunnerJobId>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl Run {
+    /// The digest of what never changes about a run, recorded in its first event: no other event says it.
+    pub fn record_digest(&self) -> String {
+        canonical_hash(&json!({
+            "runId": self.run_id, "session": self.session.to_string(), "sessionId": self.session_id,
+            "tenantId": self.tenant_id, "projectId": self.project_id, "workspaceRef": self.workspace_ref,
+            "providerId": self.provider_id, "backendProfile": self.backend_profile, "agentId": self.agent_id,
+            "executionPolicy": self.execution_policy, "traceSink": self.trace_sink,
+            "createdAtUs": self.created_at.as_microsecond(),
+        }))
+    }
+}
+
+/// What creating a run answers: the run and, where they were asked for, its first command and its standing job.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreatedRun {
+    #[serde(flatten)]
+    pub run: Run,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub command: Option<Command>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub runner_job: Option<RunnerJob>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ListRuns {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_profile: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Only ids that begin like this; the kind's own `run_` may be left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunPage {
+    pub runs: Vec<Run>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Cancel {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

@@ -1,0 +1,343 @@
+//! Sessions: a conversation that outlives runs. The row is a fold of the session's events.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    Failure, Timestamp,
+    ids::{CommandId, RunId, SessionId},
+    json::{canonical_hash, hex},
+    kernel::{
+        chain::Hash,
+        liveness::{Liveness, Supervisor},
+        results::ChainHead,
+        session_storage::{SessionStorage, StorageKind},
+    },
+    limits::SESSION_TITLE_BYTES_MAX,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutionState {
+    Idle,
+    Running,
+    Terminal,
+}
+
+impl ExecutionState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Terminal => "terminal",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Idle, Self::Running, Self::Terminal].into_iter().find(|s| s.as_str() == text)
+    }
+}
+
+/// A session as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    pub session: SessionId,
+    pub tenant_id: String,
+    /// The id the caller chose; unique in its tenant.
+    pub external_id: Option<String>,
+    pub idempotency_key: Option<String>,
+    /// Of the request that made it; `None` where it came with a run.
+    pub request_hash: Option<String>,
+    /// Whose thread it is. A session of the manager dialect has no owner but its tenant.
+    pub owner: Option<String>,
+    pub backend_profile: String,
+    pub title: Option<String>,
+    /// It takes no run and no command any more.
+    pub closed_at: Option<Timestamp>,
+    /// Its owner wanted it gone: nobody knows of it any more, and only the digests of its events stay.
+    pub erased_at: Option<Timestamp>,
+    /// The agent's own thread.
+    pub thread_id: Option<String>,
+    pub storage: SessionStorage,
+    pub last_seq: i64,
+    pub chain_head: Hash,
+    /// Rises whenever a command or a run ends; a reader's cursor holds the version it has seen.
+    pub version: i64,
+    /// When that last happened.
+    pub ended_at: Option<Timestamp>,
+    pub execution_state: ExecutionState,
+    /// The one run with a live lease or an unfinished command.
+    pub active_run_id: Option<RunId>,
+    pub active_command_id: Option<CommandId>,
+    pub active_unfinished: i64,
+    pub active_lease_until: Option<Timestamp>,
+    pub last_run_id: Option<RunId>,
+    pub last_command_id: Option<CommandId>,
+    /// Rises with every flush that writes anything of the session, its runs or their commands: who decided on an older
+    /// one decided on rows that have changed since.
+    pub revision: i64,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Session {
+    /// The digest of what never changes about a session, recorded in its first event.
+    pub fn record_digest(&self) -> String {
+        canonical_hash(&serde_json::json!({
+            "session": self.session.to_string(), "tenantId": self.tenant_id, "externalId": self.external_id,
+            "owner": self.owner, "idempotencyKey": self.idempotency_key, "requestHash": self.request_hash,
+            "createdAtUs": self.created_at.as_microsecond(),
+        }))
+    }
+
+    pub fn new(
+        session: SessionId,
+        tenant_id: String,
+        external_id: Option<String>,
+        profile: String,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            session,
+            tenant_id,
+            external_id,
+            idempotency_key: None,
+            request_hash: None,
+            owner: None,
+            backend_profile: profile,
+            title: None,
+            closed_at: None,
+            erased_at: None,
+            thread_id: None,
+            storage: SessionStorage::default(),
+            last_seq: 0,
+            chain_head: crate::kernel::chain::GENESIS,
+            version: 0,
+            ended_at: None,
+            execution_state: ExecutionState::Idle,
+            active_run_id: None,
+            active_command_id: None,
+            active_unfinished: 0,
+            active_lease_until: None,
+            last_run_id: None,
+            last_command_id: None,
+            revision: 0,
+            created_at: now,
+            updated_at: now,
+        }
+    }
+
+    /// A command or a run of it has ended.
+    pub fn has_ended_one(&mut self, now: Timestamp) {
+        self.version += 1;
+        self.ended_at = Some(now);
+    }
+
+    /// The id callers know it by.
+    pub fn public_id(&self) -> String {
+        self.external_id.clone().unwrap_or_else(|| self.session.to_string())
+    }
+
+    /// The active run, if it is another one than `run`.
+    pub fn busy_with_other(&self, run: Option<RunId>, now: Timestamp) -> Option<RunId> {
+        let active = self.active_run_id.filter(|active| Some(*active) != run)?;
+        let leased = self.active_lease_until.is_some_and(|until| until > now);
+        (leased || self.active_unfinished > 0).then_some(active)
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateSession {
+    #[schema(value_type = String, required)]
+    pub tenant_id: Option<String>,
+    /// The caller's own id for it; ours when left out. The same id again answers with the same session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    #[schema(value_type = String, required)]
+    pub backend_profile: Option<String>,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, but for the
+    /// profiles `scripted` and `model`, whose agents keep no files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_kind: Option<StorageKind>,
+    /// When its storage may be evicted; what the server's configuration says when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateSession {
+    /// The new title; an empty one takes it away.
+    #[schema(required)]
+    pub title: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+/// Checks a title. `None`: an empty one, which is none.
+pub fn title(text: &str) -> Result<Option<String>, Failure> {
+    let text = text.trim();
+    if text.len() > SESSION_TITLE_BYTES_MAX {
+        return Err(Failure::invalid("title-size", format!("title is over {SESSION_TITLE_BYTES_MAX} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Failure::invalid("title-shape", "title must not have control characters"));
+    }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+/// A session as callers see it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionView {
+    pub session_id: String,
+    pub tenant_id: String,
+    pub backend_profile: String,
+    pub title: Option<String>,
+    pub execution_state: ExecutionState,
+    /// Rises whenever a command or a run ends.
+    pub version: i64,
+    /// The version this reader has seen; 0 before the first read.
+    pub read_version: i64,
+    pub unread: bool,
+    pub active_run_id: Option<RunId>,
+    pub active_command_id: Option<CommandId>,
+    pub last_run_id: Option<RunId>,
+    pub last_command_id: Option<CommandId>,
+    /// The number of the session's last event.
+    pub last_seq: i64,
+    pub thread_id: Option<String>,
+    #[serde(flatten)]
+    pub storage: SessionStorage,
+    pub chain_head: ChainHead,
+    /// Of the active or last run; null before the first, and in lists.
+    pub liveness: Option<Liveness>,
+    pub supervisor: Option<Supervisor>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// It takes no run and no command any more.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub closed_at: Option<Timestamp>,
+}
+
+impl SessionView {
+    pub fn of(session: Session, read_version: i64, liveness: Option<Liveness>) -> Self {
+        Self {
+            session_id: session.public_id(),
+            tenant_id: session.tenant_id,
+            backend_profile: session.backend_profile,
+            title: session.title,
+            execution_state: session.execution_state,
+            version: session.version,
+            read_version,
+            unread: session.version > read_version,
+            active_run_id: session.active_run_id,
+            active_command_id: session.active_command_id,
+            last_run_id: session.last_run_id,
+            last_command_id: session.last_command_id,
+            last_seq: session.last_seq,
+            thread_id: session.thread_id,
+            storage: session.storage,
+            chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
+            supervisor: liveness.as_ref().map(Liveness::supervisor),
+            liveness,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+            closed_at: session.closed_at,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ListSessions {
+    /// `default`: running, or unread by this reader. `all`: everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Whose unread marks; `cli` when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_profile: Option<String>,
+    /// Only ids of ours that begin like this; the kind's own `ses_` may be left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionPage {
+    pub sessions: Vec<SessionView>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct SessionQuery {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct SessionEventsQuery {
+    /// Only events numbered above this: by the session's numbers, or with `runId` by the run's.
+    pub after_seq: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadSession {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_id: Option<String>,
+    /// The version that was read; the current one when left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<i64>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlSession {
+    /// `cancel`: the active command, else the active run. `close`: the session, once nothing is unfinished in it.
+    pub action: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Needed where the caller sees several tenants with a session of this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+}
+
+/// The reader of those who do not name one.
+pub const DEFAULT_READER: &str = "cli";

@@ -1,0 +1,294 @@
+//! Messages, parts, tools and answers as front ends send them. camelCase and snake_case are both read, and where a key
+//! is there in both the camelCase one counts. A null is an absent field.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::kernel::permissions::{OptionKind, PermissionOption};
+
+/// A message that is not the one the run is about: context for the agent, or the transcript a stock client sends along.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum Message {
+    Developer {
+        id: String,
+        content: String,
+    },
+    System {
+        id: String,
+        content: String,
+    },
+    Assistant {
+        id: String,
+        content: Option<String>,
+        #[serde(default)]
+        tool_calls: Vec<ToolCall>,
+    },
+    User {
+        id: String,
+        content: Content,
+    },
+    Tool {
+        id: String,
+        content: Content,
+        tool_call_id: String,
+        error: Option<String>,
+    },
+    Activity {
+        id: String,
+        activity_type: String,
+        content: Map<String, Value>,
+    },
+    Reasoning {
+        id: String,
+        content: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ToolCall {
+    pub id: String,
+    pub function: Function,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Function {
+    pub name: String,
+    pub arguments: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// A part of a message. `binary` is the seed's spelling of an image, `image` that of AG-UI 1.0; the other media are read so
+/// that they can be refused by name.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum Part {
+    Text { text: String },
+    Binary { mime_type: Option<String>, url: Option<String>, data: Option<Value> },
+    Image { source: Source },
+    Audio { source: Source },
+    Video { source: Source },
+    Document { source: Source },
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+pub enum Source {
+    Url { value: String, mime_type: Option<String> },
+    Data { mime_type: Option<String> },
+    File { mime_type: Option<String> },
+}
+
+/// A part that is not text, whichever way it was spelled.
+pub struct Media<'a> {
+    pub is_image: bool,
+    pub mime_type: Option<&'a str>,
+    pub url: Option<&'a str>,
+    pub has_data: bool,
+}
+
+impl Part {
+    pub fn media(&self) -> Option<Media<'_>> {
+        let (source, is_image_by_type) = match self {
+            Self::Text { .. } => return None,
+            Self::Binary { mime_type, url, data } => {
+                let (mime_type, url) = (mime_type.as_deref(), url.as_deref());
+                let is_image = mime_type.is_some_and(is_image);
+                return Some(Media { is_image, mime_type, url, has_data: data.is_some() });
+            }
+            Self::Image { source } => (source, true),
+            Self::Audio { source } | Self::Video { source } | Self::Document { source } => (source, false),
+        };
+        let (mime_type, url, has_data) = match source {
+            Source::Url { value, mime_type } => (mime_type.as_deref(), Some(value.as_str()), false),
+            Source::Data { mime_type } => (mime_type.as_deref(), None, true),
+            Source::File { mime_type } => (mime_type.as_deref(), None, false),
+        };
+        // An `image` from a URL need not say which kind of image it is.
+        let is_image = is_image_by_type && mime_type.is_none_or(is_image);
+        Some(Media { is_image, mime_type, url, has_data })
+    }
+}
+
+fn is_image(mime_type: &str) -> bool {
+    mime_type.split_once('/').is_some_and(|(kind, of)| kind.eq_ignore_ascii_case("image") && !of.is_empty())
+}
+
+impl Content {
+    /// The words of it, one line per part.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => {
+                let texts = parts.iter().filter_map(|part| match part {
+                    Part::Text { text } => Some(text.as_str()),
+                    _ => None,
+                });
+                texts.collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
+    /// Characters are Unicode scalar values.
+    pub fn text_chars(&self) -> usize {
+        match self {
+            Self::Text(text) => text.chars().count(),
+            Self::Parts(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text { text } => text.chars().count(),
+                    _ => 0,
+                })
+                .sum(),
+        }
+    }
+
+    pub fn media(&self) -> impl Iterator<Item = Media<'_>> {
+        let parts: &[Part] = match self {
+            Self::Text(_) => &[],
+            Self::Parts(parts) => parts,
+        };
+        parts.iter().filter_map(Part::media)
+    }
+}
+
+impl Message {
+    /// `None`: it has another shape than its role wants.
+    pub fn read(mut value: Value) -> Option<Self> {
+        respell(&mut value);
+        let message = value.as_object_mut()?;
+        if let Some(Value::Array(calls)) = message.get_mut("toolCalls") {
+            calls.iter_mut().for_each(respell);
+        }
+        if let Some(Value::Array(parts)) = message.get_mut("content") {
+            for part in parts {
+                respell(part);
+                if let Some(source) = part.get_mut("source") {
+                    respell(source);
+                }
+            }
+        }
+        serde_json::from_value(value).ok()
+    }
+
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Developer { id, .. }
+            | Self::System { id, .. }
+            | Self::Assistant { id, .. }
+            | Self::User { id, .. }
+            | Self::Tool { id, .. }
+            | Self::Activity { id, .. }
+            | Self::Reasoning { id, .. } => id,
+        }
+    }
+
+    pub fn role(&self) -> &'static str {
+        match self {
+            Self::Developer { .. } => "developer",
+            Self::System { .. } => "system",
+            Self::Assistant { .. } => "assistant",
+            Self::User { .. } => "user",
+            Self::Tool { .. } => "tool",
+            Self::Activity { .. } => "activity",
+            Self::Reasoning { .. } => "reasoning",
+        }
+    }
+
+    /// What it says, for an agent that is told of it.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Developer { content, .. } | Self::System { content, .. } | Self::Reasoning { content, .. } => {
+                content.clone()
+            }
+            Self::Assistant { content, .. } => content.clone().unwrap_or_default(),
+            Self::User { content, .. } | Self::Tool { content, .. } => content.text(),
+            Self::Activity { content, .. } => Value::Object(content.clone()).to_string(),
+        }
+    }
+}
+
+/// A tool of the front end's. It is passed on, and registers nothing here.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Tool {
+    pub name: String,
+    pub description: String,
+    #[serde(default)]
+    pub parameters: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Context {
+    pub description: String,
+    pub value: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ResumeStatus {
+    Resolved,
+    Cancelled,
+}
+
+/// An answer to one interrupt, which is one permission request.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResumeEntry {
+    pub interrupt_id: String,
+    pub status: ResumeStatus,
+    #[serde(default)]
+    pub payload: Value,
+}
+
+impl ResumeEntry {
+    /// The option that was chosen: by its id, or by `approved`, which takes the narrowest option of that meaning. `None`:
+    /// the interrupt was abandoned, the request has no such option, or the answer cannot be read.
+    pub fn option<'a>(&self, options: &'a [PermissionOption]) -> Option<&'a PermissionOption> {
+        let of_meaning = |allows| {
+            let mut of_it = options.iter().filter(|option| option.kind.allows() == allows);
+            let widest = of_it.clone().next();
+            of_it.find(|option| matches!(option.kind, OptionKind::AllowOnce | OptionKind::RejectOnce)).or(widest)
+        };
+        if self.status == ResumeStatus::Cancelled {
+            return None;
+        }
+        let field = |camel, snake| self.payload.get(camel).or_else(|| self.payload.get(snake));
+        match field("optionId", "option_id") {
+            Some(id) => options.iter().find(|option| id.as_str() == Some(&option.option_id)),
+            None => of_meaning(self.payload.get("approved").unwrap_or(&self.payload).as_bool()?),
+        }
+    }
+}
+
+/// An object under camelCase names, with the nulls left out.
+pub fn spelled(object: Map<String, Value>) -> Map<String, Value> {
+    let known = object.into_iter().filter(|(_, value)| !value.is_null());
+    let (mut out, snake): (Map<_, _>, Map<_, _>) = known.partition(|(name, _)| !name.contains('_'));
+    for (name, value) in snake {
+        out.entry(camel_case(&name)).or_insert(value);
+    }
+    out
+}
+
+pub fn respell(value: &mut Value) {
+    if let Value::Object(object) = value {
+        *object = spelled(std::mem::take(object));
+    }
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let mut out = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut chars = word.chars();
+        out.extend(chars.next().map(|first| first.to_ascii_uppercase()));
+        out.push_str(chars.as_str());
+    }
+    out
+}

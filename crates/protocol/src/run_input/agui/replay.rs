@@ -1,0 +1,162 @@
+//! The messages of a thread as its clients hold them, from its log: every turn is translated, and the events are put
+//! together as the stock client does it. Message ids are those of the streams.
+//!
+//! A resumed run begins with these messages if tool calls were open at the interrupt. A client replaces its own list with
+//! them, so they are sent whole or not at all. Thoughts and activities are left out: clients keep their own.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    events::{AgUiEvent, Body, SnapshotCall, SnapshotFunction, SnapshotMessage},
+    translate::{ATTEMPT_RESTARTED, Translator},
+};
+use crate::{
+    ids::CommandId,
+    kernel::{
+        commands::CommandType,
+        events::{Event, EventType, PHASE_ROLLED_BACK},
+    },
+    run_input::history::{self, Picture},
+};
+
+/// What the messages of a thread may come to. Larger threads are not replayed.
+pub const REPLAY_BYTES_MAX: usize = 2 * 1024 * 1024;
+const REPLAY_MESSAGES_MAX: usize = 5_000;
+
+#[derive(Default)]
+pub struct Replay {
+    /// Turns that have not ended.
+    turns: HashMap<CommandId, Translator>,
+    messages: Vec<(CommandId, SnapshotMessage)>,
+    bytes: usize,
+}
+
+impl Replay {
+    /// Takes the thread's next event. `signed` makes a picture's URL; `None` if there is none any more.
+    pub fn take(&mut self, event: &Event, signed: impl Fn(&Picture) -> Option<String>) {
+        let Some(command_id) = event.command_id else { return };
+        let payload = event.payload.as_deref().unwrap_or_default();
+        match event.event_type {
+            EventType::UserMessage => self.user(command_id, payload, signed),
+            EventType::BackendStatus if is_rolled_back(payload) => self.messages.retain(|(of, _)| *of != command_id),
+            EventType::AssistantDelta
+            | EventType::AssistantMessage
+            | EventType::ToolCall
+            | EventType::CommandOutput
+            | EventType::BackendStatus
+            | EventType::PermissionRequest
+            | EventType::PermissionResolved
+            | EventType::Audit
+            | EventType::TerminalStatus => {
+                let turn = self.turns.entry(command_id).or_insert_with(|| Translator::new("", "", 0));
+                let sent = turn.take(event);
+                if turn.is_over() {
+                    self.turns.remove(&command_id);
+                }
+                sent.into_iter().for_each(|sent| self.apply(command_id, sent.event));
+            }
+            _ => {}
+        }
+    }
+
+    /// `None` if there are more messages than can be sent.
+    pub fn finish(self) -> Option<Vec<SnapshotMessage>> {
+        let fits = !self.is_over_limit();
+        fits.then(|| self.messages.into_iter().map(|(_, message)| message).collect())
+    }
+
+    pub fn is_over_limit(&self) -> bool {
+        self.bytes > REPLAY_BYTES_MAX || self.messages.len() > REPLAY_MESSAGES_MAX
+    }
+
+    fn user(&mut self, command_id: CommandId, payload: &str, signed: impl Fn(&Picture) -> Option<String>) {
+        let Some(said) = history::user_content(payload).filter(|said| said.command_type == Some(CommandType::Turn))
+        else {
+            return;
+        };
+        let mut parts: Vec<Value> = said.texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        parts.extend(said.pictures.iter().filter_map(|picture| {
+            let source = json!({"type": "url", "value": signed(picture)?, "mimeType": picture.mime_type});
+            Some(json!({"type": "image", "source": source}))
+        }));
+        let content = match said.texts.as_slice() {
+            [text] if parts.len() == 1 => text.as_str().into(),
+            _ => Value::from(parts),
+        };
+        self.bytes += payload.len();
+        self.messages.push((command_id, SnapshotMessage::User { id: said.message_id, content }));
+    }
+
+    fn apply(&mut self, command_id: CommandId, event: AgUiEvent) {
+        if self.is_over_limit() {
+            return;
+        }
+        match event.body {
+            Body::TextMessageStart { message_id, .. } if self.find(&message_id).is_none() => {
+                self.push(command_id, message_id, Some(String::new()), vec![]);
+            }
+            Body::TextMessageContent { message_id, delta } => {
+                self.bytes += delta.len();
+                if let Some(SnapshotMessage::Assistant { content, .. }) = self.find(&message_id) {
+                    content.get_or_insert_default().push_str(&delta);
+                }
+            }
+            Body::TextMessageEnd { message_id } => {
+                self.bytes += Value::Object(event.metadata.clone()).to_string().len();
+                if let Some(SnapshotMessage::Assistant { metadata, .. }) = self.find(&message_id) {
+                    metadata.extend(event.metadata);
+                }
+            }
+            Body::ToolCallStart { tool_call_id: id, tool_call_name: name } if self.owner(&id).is_none() => {
+                let function = SnapshotFunction { name, arguments: String::new() };
+                self.push(command_id, id.clone(), None, vec![SnapshotCall { id, function }]);
+            }
+            Body::ToolCallArgs { tool_call_id, delta } => {
+                self.bytes += delta.len();
+                if let Some(at) = self.owner(&tool_call_id)
+                    && let (_, SnapshotMessage::Assistant { tool_calls, .. }) = &mut self.messages[at]
+                {
+                    tool_calls.iter_mut().for_each(|call| call.function.arguments.push_str(&delta));
+                }
+            }
+            Body::ToolCallResult { message_id: id, tool_call_id, content, .. } => {
+                self.bytes += content.len();
+                let after_owner = self.owner(&tool_call_id).map_or(self.messages.len(), |at| at + 1);
+                let results = self.messages[after_owner..].iter();
+                let results =
+                    results.take_while(|(_, message)| matches!(message, SnapshotMessage::Tool { .. })).count();
+                let message = SnapshotMessage::Tool { id, tool_call_id, content, metadata: event.metadata };
+                self.messages.insert(after_owner + results, (command_id, message));
+            }
+            Body::Custom { name, value } if name == ATTEMPT_RESTARTED => {
+                let dead: Vec<_> = value["messageIds"].as_array().into_iter().flatten().collect();
+                self.messages.retain(|(_, message)| !dead.iter().any(|id| *id == message.id()));
+            }
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, of: CommandId, id: String, content: Option<String>, tool_calls: Vec<SnapshotCall>) {
+        self.bytes += 2 * id.len();
+        self.messages.push((of, SnapshotMessage::Assistant { id, content, tool_calls, metadata: Map::new() }));
+    }
+
+    /// The newest messages are asked for most.
+    fn find(&mut self, id: &str) -> Option<&mut SnapshotMessage> {
+        self.messages.iter_mut().rev().map(|(_, message)| message).find(|message| message.id() == id)
+    }
+
+    /// The place of the message that made a tool call.
+    fn owner(&self, tool_call_id: &str) -> Option<usize> {
+        self.messages.iter().rposition(|(_, message)| match message {
+            SnapshotMessage::Assistant { tool_calls, .. } => tool_calls.iter().any(|call| call.id == tool_call_id),
+            _ => false,
+        })
+    }
+}
+
+fn is_rolled_back(payload: &str) -> bool {
+    serde_json::from_str::<Value>(payload).is_ok_and(|payload| payload["phase"] == PHASE_ROLLED_BACK)
+}

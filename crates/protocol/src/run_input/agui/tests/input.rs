@@ -1,0 +1,539 @@
+//! Every row of the protocol's two tables, at its limit and one past it, and their order.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Failure, FailureKind,
+    kernel::permissions::{OptionKind, PermissionOption},
+    run_input::agui::{
+        input::*,
+        messages::{Message, ResumeEntry, ResumeStatus},
+    },
+};
+
+const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+fn plain() -> Value {
+    json!({"threadId": THREAD, "runId": "run-001", "state": {}, "messages": [user("hello")], "tools": [], "context": [],
+        "forwardedProps": {"runtime_mode": "chat"}})
+}
+
+fn user(content: impl Into<Value>) -> Value {
+    json!({"id": "msg-001", "role": "user", "content": content.into()})
+}
+
+fn with(field: &str, value: Value) -> Value {
+    let mut body = plain();
+    body[field] = value;
+    body
+}
+
+fn with_parts(parts: Vec<Value>) -> Value {
+    with("messages", json!([user(parts)]))
+}
+
+fn with_time(field: &str, value: Value) -> Value {
+    let mut body = plain();
+    body["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
+        "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_658_353_000_i64});
+    body["forwardedProps"]["client_time"][field] = value;
+    body
+}
+
+fn image() -> Value {
+    json!({"type": "binary", "mimeType": "image/png", "url": "https://storage.example.com/a.png?signature=xxx"})
+}
+
+fn read(body: &Value) -> Result<RunInput, Refused> {
+    RunInput::read(body.to_string().as_bytes(), Form::Queued)
+}
+
+fn streamed(body: &Value) -> Result<RunInput, Refused> {
+    RunInput::read(body.to_string().as_bytes(), Form::Streamed)
+}
+
+#[track_caller]
+fn accepted(body: &Value) -> RunInput {
+    read(body).unwrap_or_else(|refused| panic!("{refused:?}"))
+}
+
+#[track_caller]
+fn refused(body: &Value, code: &str, detail: &str) {
+    let refused = read(body).expect_err("refused");
+    assert_eq!((refused.code, &*refused.detail), (code, detail));
+}
+
+const MODE: (&str, &str) = (RUNTIME_MODE_INVALID, "invalid RunAgentInput.forwardedProps");
+const PROPS: (&str, &str) = (RUN_INPUT_INVALID, "invalid RunAgentInput.forwardedProps");
+
+/// What makes an input break a row, and the code and words it is then told.
+type Fault = (fn(&mut Value), &'static str, &'static str);
+
+/// One fault per row, in the tables' order.
+fn faults() -> Vec<Fault> {
+    fn part(body: &mut Value, field: &str, value: Value) {
+        let parts = body["messages"][0]["content"].as_array_mut().expect("parts");
+        parts[1][field] = value;
+    }
+    vec![
+        (
+            |b| b["pad"] = "x".repeat(INPUT_BYTES_MAX).into(),
+            PAYLOAD_INVALID,
+            "RunAgentInput payload exceeds size limit",
+        ),
+        (|b| b["threadId"] = "run-001".into(), SESSION_ID_INVALID, "threadId must be a valid UUID"),
+        (|b| b["runId"] = "r".repeat(129).into(), INVALID_RUN_ID, "runId exceeds length limit"),
+        (
+            |b| {
+                let system = json!({"id": "s", "role": "system", "content": ""});
+                b["messages"].as_array_mut().expect("an array").extend(vec![system; MESSAGES_MAX]);
+            },
+            RUN_MESSAGES_INVALID,
+            "RunAgentInput.messages exceeds limit",
+        ),
+        (
+            |b| b["messages"][0]["content"][0]["text"] = "x".repeat(10_001).into(),
+            RUN_MESSAGES_INVALID,
+            "RunAgentInput user message text exceeds limit",
+        ),
+        (|b| b["forwardedProps"]["runtime_mode"] = Value::Null, MODE.0, MODE.1),
+        (
+            |b| b["messages"].as_array_mut().expect("an array").push(user("again")),
+            RUN_MESSAGES_INVALID,
+            "RunAgentInput.messages must contain exactly one user message",
+        ),
+        (
+            |b| {
+                let system = json!({"id": "s", "role": "system", "content": ""});
+                b["messages"].as_array_mut().expect("an array").insert(0, system);
+            },
+            RUN_MESSAGES_INVALID,
+            "RunAgentInput.messages[0].role must be user",
+        ),
+        (|b| part(b, "mimeType", "text/html".into()), RUN_MESSAGES_INVALID, "binary content requires image mimeType"),
+        (|b| part(b, "url", Value::Null), RUN_MESSAGES_INVALID, "binary content requires url"),
+        (|b| part(b, "data", "AAAA".into()), RUN_MESSAGES_INVALID, "binary content data is not allowed"),
+        (
+            |b| {
+                let parts = b["messages"][0]["content"].as_array_mut().expect("parts");
+                parts.extend(vec![image(); 3]);
+            },
+            RUN_MESSAGES_INVALID,
+            "Too many attachments",
+        ),
+        (
+            |b| b["forwardedProps"]["client_time"]["device_timezone"] = "Mars/Olympus".into(),
+            RUN_INPUT_INVALID,
+            "invalid client_time.device_timezone",
+        ),
+        (
+            |b| b["forwardedProps"]["client_time"]["client_now_iso"] = "2026-03-16T09:12:33".into(),
+            RUN_INPUT_INVALID,
+            "invalid client_time.client_now_iso",
+        ),
+        (
+            |b| b["forwardedProps"]["client_time"]["client_epoch_ms"] = json!(0.5),
+            RUN_INPUT_INVALID,
+            "invalid client_time.client_epoch_ms",
+        ),
+    ]
+}
+
+fn full() -> Value {
+    let mut body = with_time("client_epoch_ms", json!(0));
+    body["messages"][0]["content"] = json!([{"type": "text", "text": "look"}, image()]);
+    body
+}
+
+#[test]
+fn of_two_faults_the_earlier_row_is_told() {
+    assert!(read(&full()).is_ok());
+    let faults = faults();
+    // Faults of one row can undo a later one; what is told first is asked of each pair, the later one put in first.
+    for (later_at, (later, ..)) in faults.iter().enumerate() {
+        for (earlier, code, detail) in &faults[..=later_at] {
+            let mut body = full();
+            later(&mut body);
+            // A message put first moves the one that the later faults are in.
+            let moves = body["messages"][0]["role"] != "user";
+            if moves && detail.contains("text exceeds") {
+                continue;
+            }
+            earlier(&mut body);
+            refused(&body, code, detail);
+        }
+    }
+}
+
+#[test]
+fn the_examples_of_the_protocol_are_accepted() {
+    let mut text = plain();
+    text["messages"] = json!([user("帮我查一下北京今天的天气")]);
+    assert_eq!(accepted(&text).user.expect("a user message").text(), "帮我查一下北京今天的天气");
+
+    let url = "https://storage.example.com/agent-inputs/user-123/image.png?signature=xxx";
+    let with_image = with_parts(vec![
+        json!({"type": "text", "text": "这张图片里的内容是什么?"}),
+        json!({"type": "binary", "mimeType": "image/png", "url": url}),
+    ]);
+    let image = UserPart::Image { mime_type: Some("image/png".into()), url: url.into() };
+    assert_eq!(accepted(&with_image).user.expect("a user message").parts[1], image);
+
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string", "description": "城市名称"}},
+        "required": ["city"]});
+    let tools = json!([{"name": "get_weather", "description": "获取指定城市的天气信息", "parameters": parameters}]);
+    assert_eq!(accepted(&with("tools", tools)).tools[0].parameters, parameters);
+
+    let mut timed = plain();
+    timed["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
+        "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_658_353_000_i64});
+    let time = accepted(&timed).client_time.expect("a time");
+    // Its two clocks do not agree, and are never compared.
+    assert_eq!((time.device_timezone.as_str(), time.client_epoch_ms), ("America/Los_Angeles", 1_773_658_353_000));
+}
+
+#[test]
+fn the_size_is_that_of_the_raw_body() {
+    let fill = |bytes: usize| {
+        let body = plain().to_string();
+        body.clone() + &" ".repeat(bytes - body.len())
+    };
+    assert!(RunInput::read(fill(INPUT_BYTES_MAX).as_bytes(), Form::Queued).is_ok());
+    let refused = RunInput::read(fill(INPUT_BYTES_MAX + 1).as_bytes(), Form::Queued).expect_err("too large");
+    assert_eq!(refused.detail, "RunAgentInput payload exceeds size limit");
+    let failure = Failure::from(refused);
+    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::PayloadTooLarge, Some(PAYLOAD_INVALID)));
+}
+
+#[test]
+fn a_long_transcript_may_come_with_a_resume_of_null() {
+    let mut body = with("resume", Value::Null);
+    let earlier = json!({"id": "e", "role": "user", "content": "x".repeat(INPUT_BYTES_MAX)});
+    body["messages"].as_array_mut().expect("messages").insert(0, earlier);
+    assert!(RunInput::read(body.to_string().as_bytes(), Form::Streamed).is_ok());
+}
+
+#[test]
+fn names_of_threads_and_runs_have_their_limits() {
+    assert_eq!(accepted(&with("threadId", THREAD.to_uppercase().into())).thread_id, THREAD);
+    for bad in
+        [json!("550e8400e29b41d4a716446655440000"), json!(format!("{{{THREAD}}}")), json!(""), json!(7), Value::Null]
+    {
+        refused(&with("threadId", bad), SESSION_ID_INVALID, "threadId must be a valid UUID");
+    }
+    // Characters, not bytes.
+    assert_eq!(accepted(&with("runId", "界".repeat(128).into())).run_id.chars().count(), 128);
+    refused(&with("runId", "界".repeat(129).into()), INVALID_RUN_ID, "runId exceeds length limit");
+    for bad in [json!(""), json!(1), Value::Null] {
+        refused(&with("runId", bad), INVALID_RUN_ID, "runId must be a string that is not empty");
+    }
+}
+
+#[test]
+fn messages_have_their_limits() {
+    let system = json!({"id": "s", "role": "system", "content": "be brief"});
+    let of = |count: usize| {
+        let mut messages = vec![user("hello")];
+        messages.resize(count, system.clone());
+        with("messages", messages.into())
+    };
+    assert_eq!(accepted(&of(200)).others.len(), 199);
+    refused(&of(201), RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit");
+    refused(&of(0), RUN_MESSAGES_INVALID, "RunAgentInput.messages must contain exactly one user message");
+    for bad in [json!({}), Value::Null] {
+        refused(&with("messages", bad), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be an array");
+    }
+    let first = json!([system, user("hello")]);
+    refused(&with("messages", first), RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user");
+}
+
+#[test]
+fn a_users_text_is_counted_in_characters_over_all_its_parts() {
+    let text = |chars: usize| json!({"type": "text", "text": "界".repeat(chars)});
+    let too_long = "RunAgentInput user message text exceeds limit";
+    assert!(read(&with("messages", json!([user("界".repeat(10_000))]))).is_ok());
+    refused(&with("messages", json!([user("界".repeat(10_001))])), RUN_MESSAGES_INVALID, too_long);
+    assert!(read(&with_parts(vec![text(4_000), text(6_000)])).is_ok());
+    refused(&with_parts(vec![text(4_000), text(6_001)]), RUN_MESSAGES_INVALID, too_long);
+}
+
+#[test]
+fn forwarded_props_are_closed_and_ask_for_the_mode() {
+    for bad in
+        [Value::Null, json!({}), json!("chat"), json!({"runtime_mode": "automation"}), json!({"runtime_mode": "x"})]
+    {
+        refused(&with("forwardedProps", bad), MODE.0, MODE.1);
+    }
+    for bad in [
+        json!({"runtime_mode": "chat", "locale": "de"}),
+        json!({"runtimeMode": "chat"}),
+        json!({"runtime_mode": 1}),
+        json!({"runtime_mode": "chat", "client_time": "now"}),
+        json!({"runtime_mode": "chat", "client_time": {"device_timezone": "UTC", "zone": 1}}),
+    ] {
+        refused(&with("forwardedProps", bad), PROPS.0, PROPS.1);
+    }
+    // The top level is open: stock clients send more than the protocol names.
+    assert!(read(&with("protocolVersion", "1.0".into())).is_ok());
+    assert_eq!(
+        accepted(&with("forwardedProps", json!({"runtime_mode": "chat", "client_time": null}))).client_time,
+        None
+    );
+}
+
+#[test]
+fn attachments_are_images_by_url_and_three_at_most() {
+    let spelled_anew = |source: Value| json!({"type": "image", "source": source});
+    let by_url = |mime_type: Value| spelled_anew(json!({"type": "url", "value": "https://x/a", "mimeType": mime_type}));
+    let mut snake = json!({"type": "binary", "mime_type": "image/webp", "url": "https://x/b"});
+    for good in [image(), by_url("IMAGE/JPEG".into()), by_url(Value::Null), snake.clone()] {
+        assert!(read(&with_parts(vec![good.clone()])).is_ok(), "{good}");
+    }
+    let mime_type = "binary content requires image mimeType";
+    snake["mime_type"] = "image/".into();
+    for bad in [
+        snake,
+        json!({"type": "binary", "url": "https://x/a"}),
+        by_url("text/plain".into()),
+        json!({"type": "audio", "source": {"type": "url", "value": "https://x/a", "mimeType": "image/png"}}),
+        json!({"type": "video", "source": {"type": "url", "value": "https://x/a"}}),
+        json!({"type": "document", "source": {"type": "url", "value": "https://x/a"}}),
+    ] {
+        refused(&with_parts(vec![bad]), RUN_MESSAGES_INVALID, mime_type);
+    }
+    for bad in [
+        json!({"type": "binary", "mimeType": "image/png"}),
+        json!({"type": "binary", "mimeType": "image/png", "url": ""}),
+        spelled_anew(json!({"type": "data", "value": "AAAA", "mimeType": "image/png"})),
+        spelled_anew(json!({"type": "file", "value": "file-1"})),
+    ] {
+        refused(&with_parts(vec![bad]), RUN_MESSAGES_INVALID, "binary content requires url");
+    }
+    let mut data = image();
+    data["data"] = "AAAA".into();
+    refused(&with_parts(vec![data]), RUN_MESSAGES_INVALID, "binary content data is not allowed");
+    assert!(read(&with_parts(vec![image(); 3])).is_ok());
+    refused(&with_parts(vec![image(); 4]), RUN_MESSAGES_INVALID, "Too many attachments");
+}
+
+#[test]
+fn a_row_is_asked_of_all_parts_before_the_next_row() {
+    let without_url = json!({"type": "binary", "mimeType": "image/png"});
+    let not_an_image = json!({"type": "binary", "mimeType": "text/plain", "url": "https://x/a"});
+    let body = with_parts(vec![without_url, not_an_image]);
+    refused(&body, RUN_MESSAGES_INVALID, "binary content requires image mimeType");
+}
+
+#[test]
+fn a_clients_time_is_a_zone_an_instant_and_a_count() {
+    let refuses = |field: &str, bad: Value| {
+        refused(&with_time(field, bad), RUN_INPUT_INVALID, &format!("invalid client_time.{field}"));
+    };
+    assert_eq!(
+        accepted(&with_time("device_timezone", "europe/berlin".into())).client_time.expect("a time").device_timezone,
+        "Europe/Berlin"
+    );
+    for bad in [json!("Mars/Olympus"), json!("+02:00"), json!(""), json!(2), Value::Null] {
+        refuses("device_timezone", bad);
+    }
+    for good in ["2026-03-16T16:12:33Z", "2026-03-16t16:12:33.123456z", "2026-12-31T23:59:59+14:00"] {
+        assert!(read(&with_time("client_now_iso", good.into())).is_ok(), "{good}");
+    }
+    for bad in [
+        "2026-03-16T09:12:33",
+        "2026-03-16",
+        "2026-03-16T09:12-07:00",
+        "2026-02-30T09:12:33Z",
+        "2026-03-16T25:12:33Z",
+        "2026-03-16T09:12:33-0700",
+        "2026-03-16T09:12:33-07:00[America/Los_Angeles]",
+        "2026-03-16T09:12:33.Z",
+        "now",
+        "",
+    ] {
+        refuses("client_now_iso", bad.into());
+    }
+    refuses("client_now_iso", json!(1_773_658_353));
+    for good in [json!(0), json!(-1), json!(1_773_658_353_000.0)] {
+        assert!(read(&with_time("client_epoch_ms", good.clone())).is_ok(), "{good}");
+    }
+    for bad in [json!(0.5), json!("1773658353000"), json!(i64::MAX), json!(1e300), Value::Null] {
+        refuses("client_epoch_ms", bad);
+    }
+}
+
+#[test]
+fn snake_case_means_the_same_and_camel_case_wins() {
+    let camel = json!({"threadId": THREAD, "runId": "r", "parentRunId": "p", "forwardedProps": {"runtime_mode": "chat"},
+        "messages": [user("hello"),
+            {"id": "a", "role": "assistant", "content": null, "toolCalls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "encryptedValue": null}]},
+            {"id": "t", "role": "tool", "content": "42", "toolCallId": "c"},
+            {"id": "v", "role": "activity", "activityType": "plan", "content": {"snake_key": 1}},
+            {"id": "d", "role": "developer", "content": "d", "name": null},
+            {"id": "r", "role": "reasoning", "content": "hm"}]});
+    let text = camel.to_string();
+    let mut snake = text.clone();
+    for (from, to) in [
+        ("threadId", "thread_id"),
+        ("runId", "run_id"),
+        ("parentRunId", "parent_run_id"),
+        ("forwardedProps", "forwarded_props"),
+        ("toolCalls", "tool_calls"),
+        ("toolCallId", "tool_call_id"),
+        ("activityType", "activity_type"),
+        ("encryptedValue", "encrypted_value"),
+    ] {
+        snake = snake.replace(&format!("\"{from}\""), &format!("\"{to}\""));
+    }
+    assert_ne!(text, snake);
+    let (camel, other) = (accepted(&camel), RunInput::read(snake.as_bytes(), Form::Queued).expect("accepted"));
+    assert_eq!(camel, other, "with the same hash");
+    let Message::Activity { content, .. } = &camel.others[2] else { panic!("an activity") };
+    assert_eq!(content["snake_key"], 1, "what a message holds is not respelled");
+
+    let mut both = with("runId", "camel".into());
+    both["run_id"] = "snake".into();
+    assert_eq!(accepted(&both).run_id, "camel");
+}
+
+#[test]
+fn what_has_no_shape_is_named_by_its_place() {
+    for (bad, code, detail) in [
+        (with("messages", json!([user("a"), {"id": "x", "role": "pope", "content": ""}])), RUN_MESSAGES_INVALID, "[1]"),
+        (
+            with("messages", json!([user("a"), {"id": "x", "role": "activity", "content": "s"}])),
+            RUN_MESSAGES_INVALID,
+            "[1]",
+        ),
+        (with("messages", json!([{"role": "user", "content": "no id"}])), RUN_MESSAGES_INVALID, "[0]"),
+        (with("messages", json!([user(7)])), RUN_MESSAGES_INVALID, "[0]"),
+        (with_parts(vec![json!({"type": "hologram"})]), RUN_MESSAGES_INVALID, "[0]"),
+        (with("tools", json!([{"name": 1}])), RUN_INPUT_INVALID, "tools"),
+        (with("context", json!({})), RUN_INPUT_INVALID, "context"),
+        (with("resume", json!([{"status": "resolved"}])), RUN_INPUT_INVALID, "resume[0]"),
+        (with("resume", json!([{"interruptId": "p", "status": "maybe"}])), RUN_INPUT_INVALID, "resume[0].status"),
+        (with("resume", json!({})), RUN_INPUT_INVALID, "resume must be an array"),
+        (with("parentRunId", json!(1)), RUN_INPUT_INVALID, "parentRunId"),
+        (json!([]), RUN_INPUT_INVALID, "object"),
+    ] {
+        let refused = read(&bad).expect_err("refused");
+        assert!(refused.code == code && refused.detail.contains(detail), "{bad}: {refused:?}");
+    }
+    let not_json = RunInput::read(b"{", Form::Queued).expect_err("refused");
+    assert_eq!(not_json.code, RUN_INPUT_INVALID);
+    assert!(accepted(&with("tools", Value::Null)).tools.is_empty());
+}
+
+#[test]
+fn a_message_without_text_or_image_is_refused() {
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let image = json!({"type": "image", "source": {"type": "url", "value": "https://x/y.png"}});
+    let empty = "RunAgentInput user message has neither text nor an image";
+    for content in
+        [json!(""), json!(" \n\t\u{3000}"), json!("\u{200b}\u{feff}\u{0}"), json!([]), json!([text(""), text(" ")])]
+    {
+        refused(
+            &with("messages", json!([{"id": "m", "role": "user", "content": content}])),
+            RUN_MESSAGES_INVALID,
+            empty,
+        );
+    }
+    accepted(&with_parts(vec![text(" "), image.clone()]));
+    accepted(&with_parts(vec![image]));
+    accepted(&with("messages", json!([{"id": "m", "role": "user", "content": "\u{1f44d}\u{fe0f}"}])));
+}
+
+#[test]
+fn the_same_body_has_the_same_hash_however_it_is_written() {
+    let body = plain();
+    let spaced = serde_json::to_vec_pretty(&body).expect("JSON");
+    let spaced = RunInput::read(&spaced, Form::Queued).expect("accepted");
+    assert_eq!(accepted(&body).hash, spaced.hash);
+    assert_ne!(accepted(&with("runId", "run-002".into())).hash, spaced.hash);
+}
+
+#[test]
+fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
+    let mut body = with("messages", json!([]));
+    body["resume"] = json!([{"interruptId": "p", "status": "resolved", "payload": {"approved": true}}]);
+    assert_eq!((accepted(&body).user, accepted(&body).resume.len()), (None, 1));
+    let mut snake = body.clone();
+    snake["resume"] = json!([{"interrupt_id": "p", "status": "resolved", "payload": {"approved": true}}]);
+    assert_eq!(accepted(&snake), accepted(&body));
+    // What was said with it would reach nobody.
+    for said in [user("a"), json!({"id": "s", "role": "system", "content": "Be brief."})] {
+        body["messages"] = json!([said]);
+        refused(&body, RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume");
+    }
+
+    let option = |id: &str, kind| PermissionOption { option_id: id.into(), name: id.into(), kind };
+    let options = [
+        option("always", OptionKind::AllowAlways),
+        option("once", OptionKind::AllowOnce),
+        option("never", OptionKind::RejectAlways),
+    ];
+    let chosen = |status, payload| {
+        let entry = ResumeEntry { interrupt_id: "p".into(), status, payload };
+        entry.option(&options).map(|option| option.option_id.clone())
+    };
+    use ResumeStatus::{Cancelled, Resolved};
+    for (payload, option) in [
+        (json!({"optionId": "always"}), Some("always")),
+        (json!({"option_id": "never"}), Some("never")),
+        (json!({"approved": true}), Some("once")),
+        (json!({"approved": false}), Some("never")),
+        (json!(true), Some("once")),
+        (json!({"optionId": "no such"}), None),
+        (json!({"optionId": 1, "approved": true}), None),
+        (json!({"approved": "yes"}), None),
+        (json!(null), None),
+    ] {
+        assert_eq!(chosen(Resolved, payload.clone()).as_deref(), option, "{payload}");
+    }
+    assert_eq!(chosen(Cancelled, json!({"approved": true})), None);
+}
+
+#[test]
+fn a_streamed_transcript_is_set_aside_and_counts_for_nothing() {
+    let long = "x".repeat(10_001);
+    let mut messages = vec![];
+    for turn in 0..150 {
+        messages.push(json!({"id": format!("u{turn}"), "role": "user", "content": long}));
+        messages.push(json!({"id": format!("a{turn}"), "role": "assistant", "content": "yes"}));
+    }
+    messages.extend([user("now"), json!({"id": "s", "role": "system", "content": "be brief"})]);
+    let body = with("messages", messages.into());
+    let input = streamed(&body).expect("accepted");
+    assert_eq!((input.transcript.len(), input.others.len()), (300, 1));
+    assert_eq!(input.user.expect("the last one").text(), "now");
+    // Queued, all of it counts.
+    assert_eq!(read(&body).expect_err("too large").code, PAYLOAD_INVALID);
+
+    let mut heavy = body.clone();
+    heavy["messages"][301]["content"] = "x".repeat(INPUT_BYTES_MAX).into();
+    assert_eq!(streamed(&heavy).expect_err("too large").detail, "RunAgentInput payload exceeds size limit");
+    let mut huge = body;
+    huge["messages"][1]["content"] = "x".repeat(4 * 1024 * 1024).into();
+    assert_eq!(streamed(&huge).expect_err("too large").code, PAYLOAD_INVALID);
+}
+
+#[test]
+fn what_is_left_of_a_streamed_transcript_follows_the_rules() {
+    let before = json!({"id": "u0", "role": "user", "content": "before"});
+    let after: Vec<Value> = (0..200).map(|n| json!({"id": n.to_string(), "role": "system", "content": ""})).collect();
+    let of = |count: usize| {
+        let mut messages = vec![before.clone(), user("now")];
+        messages.extend_from_slice(&after[..count]);
+        streamed(&with("messages", messages.into()))
+    };
+    assert!(of(199).is_ok());
+    assert_eq!(of(200).expect_err("too many").detail, "RunAgentInput.messages exceeds limit");
+    let none = streamed(&with("messages", json!([after[0]]))).expect_err("no user message");
+    assert_eq!(none.detail, "RunAgentInput.messages must contain exactly one user message");
+
+    let mut resumed = with("messages", json!([before, {"id": "a", "role": "assistant", "content": "may I?"}]));
+    resumed["resume"] = json!([{"interruptId": "p", "status": "cancelled"}]);
+    let resumed = streamed(&resumed).expect("accepted");
+    assert_eq!((resumed.user, resumed.transcript.len()), (None, 2));
+}

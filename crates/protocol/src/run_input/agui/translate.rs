@@ -1,0 +1,444 @@
+//! Kernel events in, AG-UI events out. The translation is deterministic: a follower that comes back is given the same
+//! events under the same ids, because they are made again from the same log.
+//!
+//! One command can be several AG-UI runs: a permission request ends one as an interrupt, and the run that brings the
+//! answers goes on where that one ended. Whatever the agent says, a verifier sits behind every event, and a run that is
+//! followed to its end has exactly one terminal event.
+
+mod activities;
+mod asked;
+mod documents;
+mod said;
+mod tools;
+
+use std::{fmt, str::FromStr};
+
+use serde_json::{Map, Value, json};
+
+use self::{activities::Activities, asked::Questions, documents::Document, said::Said, tools::Tools};
+use super::{
+    events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
+    verify::Verifier,
+};
+use crate::{
+    FailureKind,
+    json::hex,
+    kernel::{
+        events::{
+            Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, clip,
+        },
+        facts::Facts,
+        runs::TerminalStatus,
+    },
+    limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
+    run_input::ui,
+};
+
+/// Events made before a resumed run begins. A run that waits for an answer says little; more than this is left out.
+const HELD_MAX: usize = 10_000;
+/// Models whose usage is told apart; what further ones use is added to the last.
+const MODELS_MAX: usize = 32;
+
+/// The `CUSTOM` event and the metadata field that the run input protocol itself defines. Hence no prefix.
+const UI_SCHEMA: &str = "ui_schema";
+/// Names of the other `CUSTOM` events that the server sends begin with this. An agent's event whose name does, or is
+/// [`UI_SCHEMA`], is not passed on: clients can trust these names.
+const OUR_PREFIX: &str = "ostler.";
+const OUTPUT: &str = "ostler.command_output";
+const ERROR: &str = "ostler.error";
+const WAITING_PROVIDER: &str = "ostler.waiting_provider";
+pub(super) const ATTEMPT_RESTARTED: &str = "ostler.attempt_restarted";
+/// An agent's event without a name of its own.
+const UNNAMED: &str = "ostler.custom";
+
+/// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub session_seq: i64,
+    pub n: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.session_seq, self.n)
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    /// Only as we write it.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (session_seq, n) = text.split_once('-').ok_or(())?;
+        let place = Self { session_seq: session_seq.parse().map_err(|_| ())?, n: n.parse().map_err(|_| ())? };
+        if place.to_string() == text { Ok(place) } else { Err(()) }
+    }
+}
+
+/// An event, and the id it is sent under.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    pub id: Place,
+    pub event: AgUiEvent,
+}
+
+/// What has been made of one kernel event so far; everything passes the verifier on its way.
+struct Out<'a> {
+    verifier: &'a mut Verifier,
+    events: Vec<AgUiEvent>,
+    /// Events that there may be. What finds no room is not shown to the verifier either, so what is there stays legal.
+    room: usize,
+    timestamp: i64,
+}
+
+impl Out<'_> {
+    fn say(&mut self, body: Body) {
+        self.say_with(body, Map::new());
+    }
+
+    fn say_with(&mut self, body: Body, metadata: Map<String, Value>) {
+        if self.events.len() >= self.room {
+            return;
+        }
+        self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
+    }
+
+    fn custom(&mut self, name: &str, value: Value) {
+        self.say(Body::Custom { name: name.to_owned(), value });
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Translator {
+    thread_id: String,
+    run_id: String,
+    after_seq: i64,
+    verifier: Verifier,
+    texts: Said,
+    thoughts: Said,
+    tools: Tools,
+    questions: Questions,
+    usage: Vec<TokenUsage>,
+    activities: Activities,
+    /// `None` until the first snapshot or patch, or [`Self::set_state`].
+    state: Option<Document>,
+    patches_held_back: u64,
+    /// An interrupt has ended the run that was told so far.
+    paused: bool,
+    /// The number of the last interrupt's event, if tool calls were open then.
+    left_open_at: Option<i64>,
+    /// What the run's stream begins with. `Some(None)`: nothing, though tool calls were open.
+    messages: Option<Option<Vec<SnapshotMessage>>>,
+    held: Vec<AgUiEvent>,
+    /// The run's own events have begun.
+    telling: bool,
+}
+
+impl Translator {
+    /// A run whose own events come after the session's number `after_seq`: 0 for one that starts a command, and for one
+    /// that resumes it the number before its answers.
+    pub fn new(thread_id: impl Into<String>, run_id: impl Into<String>, after_seq: i64) -> Self {
+        Self {
+            thread_id: thread_id.into(),
+            run_id: run_id.into(),
+            after_seq,
+            verifier: Verifier::default(),
+            texts: Said::texts(),
+            thoughts: Said::thoughts(),
+            tools: Tools::default(),
+            questions: Questions::default(),
+            usage: vec![],
+            activities: Activities::default(),
+            state: None,
+            patches_held_back: 0,
+            paused: false,
+            left_open_at: None,
+            messages: None,
+            held: vec![],
+            telling: false,
+        }
+    }
+
+    /// The terminal event has been told; nothing comes any more.
+    pub fn is_over(&self) -> bool {
+        self.telling && self.verifier.is_over()
+    }
+
+    /// Patches that were not sent, because they do not apply to what clients hold.
+    pub fn patches_held_back(&self) -> u64 {
+        self.patches_held_back
+    }
+
+    /// Whether `event`, the next one, patches a state that earlier turns of the thread may have set: then
+    /// [`Self::set_state`] comes first.
+    pub fn wants_state(&self, event: &Event) -> bool {
+        let payload = || event.payload.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let is_patch = || payload().is_some_and(|payload| payload["snapshot"].is_null() && payload["patch"].is_array());
+        event.event_type == EventType::State && self.state.is_none() && is_patch()
+    }
+
+    /// The state as the thread's earlier turns have left it.
+    pub fn set_state(&mut self, state: State) {
+        self.state = Some(state.0);
+    }
+
+    /// Whether the run resumes one whose tool calls were open when it was interrupted, and `event`, the next one, is the
+    /// run's first: then [`Self::set_messages`] comes first. The answer is the number of the interrupt's event.
+    pub fn wants_messages(&self, event: &Event) -> Option<i64> {
+        let is_first = !self.telling && event.session_seq > self.after_seq;
+        self.left_open_at.filter(|_| is_first && self.messages.is_none())
+    }
+
+    /// The thread's messages up to the interrupt, open tool calls included, so that results in this stream belong to calls
+    /// that its clients know. `None` if they are too large to send.
+    pub fn set_messages(&mut self, messages: Option<Vec<SnapshotMessage>>) {
+        self.messages = Some(messages);
+    }
+
+    /// Takes the next event of the command. Feed it all of them, from the command's first: what lies before a resumed run
+    /// is not told again, but which tools were called and what was half said is learned from it.
+    pub fn take(&mut self, event: &Event) -> Vec<Sent> {
+        if self.is_over() {
+            return vec![];
+        }
+        if std::mem::take(&mut self.paused) {
+            self.verifier = Verifier::default();
+            self.usage.clear();
+            self.held.clear();
+        }
+        let mut verifier = std::mem::take(&mut self.verifier);
+        let timestamp = event.created_at.as_millisecond();
+        let is_held = event.session_seq <= self.after_seq;
+        let room = if is_held { HELD_MAX } else { usize::MAX };
+        let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), room, timestamp };
+        if !out.verifier.has_begun() {
+            let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
+            out.say(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
+        }
+        let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+        self.translate(event, &payload, &mut out);
+        let mut events = out.events;
+        self.verifier = verifier;
+        if is_held {
+            self.held = events;
+            return vec![];
+        }
+        if !self.telling
+            && let Some(messages) = self.messages.take().flatten()
+        {
+            let body = Body::MessagesSnapshot { messages };
+            events.insert(1.min(events.len()), AgUiEvent { body, timestamp, metadata: Map::new() });
+        }
+        self.telling = true;
+        let session_seq = event.session_seq;
+        events.into_iter().zip(0..).map(|(event, n)| Sent { id: Place { session_seq, n }, event }).collect()
+    }
+
+    fn translate(&mut self, event: &Event, payload: &Value, out: &mut Out) {
+        let seq = event.session_seq;
+        match event.event_type {
+            EventType::AssistantDelta => self.texts.delta(payload, seq, out),
+            EventType::AssistantMessage => self.message(event, payload, out),
+            EventType::ReasoningDelta => self.thoughts.delta(payload, seq, out),
+            EventType::Reasoning => drop(self.thoughts.whole(payload, seq, Map::new(), out)),
+            EventType::ToolCall => self.tools.fact(payload, seq, out),
+            EventType::CommandOutput => self.tools.output(payload, out),
+            EventType::Step => step(payload, out),
+            EventType::State => self.state(payload, out),
+            EventType::Activity => self.activity(payload, seq, out),
+            EventType::Usage => self.count(payload),
+            EventType::BackendStatus => self.phase(payload, out),
+            EventType::PermissionRequest => {
+                self.questions.asked(event, &self.tools);
+                self.interrupt(seq, out);
+            }
+            EventType::PermissionResolved => {
+                self.questions.resolved(payload);
+                self.interrupt(seq, out);
+            }
+            EventType::Error => out.custom(ERROR, picked(payload, &["failureKind", "message", "willRetry"])),
+            EventType::TerminalStatus => self.end(event, out),
+            EventType::Custom => custom(payload, out),
+            EventType::Audit => self.questions.heard(payload),
+            EventType::UserMessage | EventType::Lease | EventType::Session => {}
+        }
+    }
+
+    /// A whole message, with what its hints compile to. The hints themselves stay here.
+    fn message(&mut self, event: &Event, payload: &Value, out: &mut Out) {
+        let schema = event.payload.as_deref().and_then(ui::of_message).map(|schema| json!(schema));
+        let metadata = schema.iter().map(|schema| (UI_SCHEMA.to_owned(), schema.clone())).collect();
+        let message_id = self.texts.whole(payload, event.session_seq, metadata, out);
+        if let Some((message_id, schema)) = message_id.zip(schema) {
+            out.custom(UI_SCHEMA, json!({"messageId": message_id, UI_SCHEMA: schema}));
+        }
+    }
+
+    fn activity(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+        if !self.activities.take(payload, seq, out) {
+            self.patches_held_back += 1;
+        }
+    }
+
+    fn state(&mut self, payload: &Value, out: &mut Out) {
+        if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
+            self.state = Some(Document::new(snapshot.clone()));
+            return out.say(Body::StateSnapshot { snapshot: snapshot.clone() });
+        }
+        let Some(patch) = payload.get("patch") else { return };
+        let state = self.state.get_or_insert_with(|| State::default().0);
+        match Patch::read(patch).filter(|patch| state.apply(patch)) {
+            Some(delta) => out.say(Body::StateDelta { delta }),
+            None => self.patches_held_back += 1,
+        }
+    }
+
+    fn phase(&mut self, payload: &Value, out: &mut Out) {
+        match payload["phase"].as_str() {
+            Some(PHASE_WAITING_PROVIDER) => out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"])),
+            Some(PHASE_TRANSPORT_DISCONNECTED) if payload["resumeAt"].is_string() => {
+                out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"]));
+            }
+            // What a dead attempt said does not count. A client cannot unsay it, but it can be told.
+            Some(PHASE_ATTEMPT_RESTARTED) => {
+                let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);
+                verifier.close_all(timestamp, &mut out.events);
+                self.thoughts.forget();
+                out.custom(ATTEMPT_RESTARTED, json!({"messageIds": self.texts.forget()}));
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, payload: &Value) {
+        let name = |field: &str| payload[field].as_str().map(|text| clip(text, NAME_BYTES_MAX));
+        let (provider, model) = (name("provider"), name("model"));
+        let known = self.usage.iter().position(|usage| usage.provider == provider && usage.model == model);
+        let at = known.unwrap_or_else(|| {
+            if self.usage.len() < MODELS_MAX {
+                self.usage.push(TokenUsage { provider, model, ..TokenUsage::default() });
+            }
+            self.usage.len() - 1
+        });
+        let usage = &mut self.usage[at];
+        let reasoning = ["reasoningTokens", "reasoningOutputTokens"];
+        for (sum, fields) in [
+            (&mut usage.input_tokens, &["inputTokens"][..]),
+            (&mut usage.output_tokens, &["outputTokens"]),
+            (&mut usage.total_tokens, &["totalTokens"]),
+            (&mut usage.reasoning_tokens, &reasoning),
+            (&mut usage.cached_input_tokens, &["cachedInputTokens"]),
+        ] {
+            if let Some(count) = fields.iter().find_map(|field| payload[*field].as_u64()) {
+                *sum = Some(sum.unwrap_or(0).saturating_add(count).min(COUNT_MAX));
+            }
+        }
+    }
+
+    /// Ends the run if there is something that only its front end can answer, and that it has not been asked yet.
+    fn interrupt(&mut self, seq: i64, out: &mut Out) {
+        let interrupts = self.questions.put();
+        if !interrupts.is_empty() {
+            self.finish(Outcome::Interrupt { interrupts }, Map::new(), out);
+            self.paused = true;
+            self.left_open_at = self.tools.has_open().then_some(seq);
+        }
+    }
+
+    fn end(&mut self, event: &Event, out: &mut Out) {
+        use FailureKind::{Cancelled, PermissionDenied};
+        self.tools.abandon(out);
+        let Facts::Terminal(end) = event.facts() else {
+            return self.fail("the end of this run is not known any more", FailureKind::Gone, out);
+        };
+        let default = if end.status == TerminalStatus::Cancelled { Cancelled } else { FailureKind::BackendFailed };
+        let kind = end.failure_kind.unwrap_or(default);
+        let message = end.message.unwrap_or_else(|| kind.row().meaning.to_owned());
+        // A person who declines, or lets the question expire, stops the run. That is no error of the run, and stock clients
+        // forget an interrupt only when a run finishes.
+        let is_declined = self.questions.were_declined() && matches!(kind, PermissionDenied | Cancelled);
+        match end.status {
+            TerminalStatus::Completed => self.finish(Outcome::Success, Map::new(), out),
+            TerminalStatus::Cancelled => self.stop(&message, kind, out),
+            TerminalStatus::Failed | TerminalStatus::Blocked if is_declined => self.stop(&message, kind, out),
+            TerminalStatus::Failed | TerminalStatus::Blocked => self.fail(&message, kind, out),
+        }
+    }
+
+    fn stop(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
+        let fields = [("failureKind", kind.as_str().into()), ("message", clip(message, BLOCKER_CHARS_MAX).into())];
+        let metadata = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        self.finish(Outcome::Cancelled, metadata, out);
+    }
+
+    fn finish(&mut self, outcome: Outcome, metadata: Map<String, Value>, out: &mut Out) {
+        let (thread_id, run_id, usage) = (self.thread_id.clone(), self.run_id.clone(), std::mem::take(&mut self.usage));
+        out.say_with(Body::RunFinished { thread_id, run_id, outcome, usage }, metadata);
+    }
+
+    fn fail(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
+        let usage = std::mem::take(&mut self.usage);
+        let (message, code) = (clip(message, BLOCKER_CHARS_MAX), kind.as_str().to_owned());
+        out.say(Body::RunError { message, code, usage });
+    }
+}
+
+fn step(payload: &Value, out: &mut Out) {
+    let Some(name) = payload["name"].as_str() else { return };
+    let step_name = clip(name, NAME_BYTES_MAX);
+    match payload["status"].as_str() {
+        Some("started") => out.say(Body::StepStarted { step_name }),
+        Some("finished") => out.say(Body::StepFinished { step_name }),
+        _ => {}
+    }
+}
+
+/// A thread's state, as its clients hold it after the thread's earlier turns.
+#[derive(Clone, Debug)]
+pub struct State(Document);
+
+impl Default for State {
+    /// What a stock client begins with.
+    fn default() -> Self {
+        Self(Document::new(Value::Object(Map::new())))
+    }
+}
+
+impl State {
+    /// Nothing is known of it.
+    pub fn unknown() -> Self {
+        Self(Document::unknown())
+    }
+
+    /// Takes the payload of the next `state` event.
+    pub fn take(&mut self, payload: &Value) {
+        match (payload.get("snapshot"), payload.get("patch").and_then(Patch::read)) {
+            (Some(snapshot), _) if !snapshot.is_null() => self.0 = Document::new(snapshot.clone()),
+            (_, Some(patch)) => drop(self.0.apply(&patch)),
+            _ => {}
+        }
+    }
+}
+
+fn custom(payload: &Value, out: &mut Out) {
+    match payload["name"].as_str() {
+        Some(name) if name == UI_SCHEMA || name.starts_with(OUR_PREFIX) => {}
+        Some(name) => out.custom(&clip(name, NAME_BYTES_MAX), payload.get("value").cloned().unwrap_or_default()),
+        None => out.custom(UNNAMED, payload.clone()),
+    }
+}
+
+/// The fields of these names that there are.
+fn picked(payload: &Value, names: &[&str]) -> Value {
+    let known = |name: &&str| Some(((*name).to_owned(), payload.get(*name).filter(|value| !value.is_null())?.clone()));
+    Value::Object(names.iter().filter_map(known).collect())
+}
+
+/// An agent's id, as it is or, if it is empty or over-long, by its digest.
+fn named(id: &str) -> String {
+    use sha2::{Digest, Sha256};
+    match id.len() {
+        1..=NAME_BYTES_MAX => id.to_owned(),
+        _ => hex(&Sha256::digest(id.as_bytes())),
+    }
+}

@@ -1,0 +1,88 @@
+//! Permission requests, as interrupts. A run ends with those that are open; what an agent asks while others are open waits
+//! until those are answered.
+
+use serde_json::{Value, json};
+
+use super::tools::Tools;
+use crate::{
+    RawJson,
+    kernel::{
+        events::Event,
+        permissions::{AskPermission, Asked},
+    },
+    limits::PERMISSIONS_OPEN_MAX,
+    run_input::agui::events::Interrupt,
+};
+
+#[derive(Clone, Debug)]
+struct Question {
+    interrupt: Interrupt,
+    /// An interrupt has named it.
+    put: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Questions {
+    open: Vec<Question>,
+    /// The turn is to stop: what it still asks is void, and the kernel says so in the same breath.
+    to_stop: bool,
+    declined: bool,
+}
+
+impl Questions {
+    pub fn asked(&mut self, event: &Event, tools: &Tools) {
+        let payload = event.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
+        // What makes no sense, or comes too late, is answered by the kernel at once.
+        let Some(Asked::Well(ask)) = payload.map(|payload| AskPermission::read(&payload)) else { return };
+        let until = ask.waits_until(event.created_at);
+        let is_new = self.open.iter().all(|question| question.interrupt.id != ask.permission_id.to_string());
+        if self.to_stop || until <= event.created_at || self.open.len() == PERMISSIONS_OPEN_MAX || !is_new {
+            return;
+        }
+        let options: Vec<&str> = ask.options.iter().map(|option| option.option_id.as_str()).collect();
+        let tool_call_id = ask.tool_call_id.as_deref().and_then(|id| tools.announced(id));
+        let response_schema = json!({"type": "object", "properties": {
+            "optionId": {"type": "string", "enum": options}, "approved": {"type": "boolean"}},
+            "anyOf": [{"required": ["optionId"]}, {"required": ["approved"]}]});
+        let mut metadata = json!({"options": ask.options, "digest": ask.digest});
+        if let Some(command) = &ask.command {
+            metadata["command"] = command.as_str().into();
+        }
+        let interrupt = Interrupt {
+            id: ask.permission_id.to_string(),
+            reason: if tool_call_id.is_some() { "tool_call" } else { "confirmation" },
+            message: ask.title,
+            tool_call_id,
+            response_schema,
+            expires_at: until.to_string(),
+            metadata: metadata.as_object().cloned().unwrap_or_default(),
+        };
+        self.open.push(Question { interrupt, put: false });
+    }
+
+    pub fn resolved(&mut self, payload: &Value) {
+        let open = self.open.len();
+        self.open.retain(|question| payload["permissionId"] != *question.interrupt.id);
+        let is_known = self.open.len() < open;
+        self.declined |= is_known && matches!(payload["status"].as_str(), Some("denied" | "cancelled"));
+    }
+
+    /// Whether a question that people could answer was declined, given up, or expired. A request that the server denied
+    /// because it could not be read does not count.
+    pub fn were_declined(&self) -> bool {
+        self.declined
+    }
+
+    pub fn heard(&mut self, payload: &Value) {
+        self.to_stop |= payload["action"] == "command.cancel";
+    }
+
+    /// What is to be asked now: everything open, unless an interrupt has asked part of it and still waits.
+    pub fn put(&mut self) -> Vec<Interrupt> {
+        if self.open.iter().any(|question| question.put) {
+            return vec![];
+        }
+        self.open.iter_mut().for_each(|question| question.put = true);
+        self.open.iter().map(|question| question.interrupt.clone()).collect()
+    }
+}

@@ -1,0 +1,147 @@
+//! Tool calls: announced whole when they start, since the kernel knows a call's arguments by then, and answered when they end.
+
+use serde_json::{Map, Value, json};
+
+use super::{OUTPUT, Out, named};
+use crate::{
+    kernel::events::clip,
+    limits::NAME_BYTES_MAX,
+    run_input::agui::events::{Body, ToolRole},
+};
+
+/// Calls that are remembered; beyond it the oldest is forgotten.
+const CALLS_KEPT: usize = 1_024;
+/// What a result tells of a call's output. All of it was told as it came.
+const RESULT_BYTES_MAX: usize = 64 * 1024;
+
+const UNKNOWN: &str = "outcome-unknown";
+
+#[derive(Clone, Debug)]
+struct Call {
+    key: String,
+    id: String,
+    output: String,
+    output_cut: bool,
+    answered: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Tools {
+    calls: Vec<Call>,
+}
+
+impl Tools {
+    pub fn fact(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+        let key = payload["toolCallId"].as_str().map_or_else(|| format!("tool-{seq}"), named);
+        let status = payload["status"].as_str().unwrap_or_default();
+        let is_end = matches!(status, "completed" | "failed" | "declined" | UNKNOWN);
+        let known = self.calls.iter().rposition(|call| call.key == key);
+        let at = match known {
+            Some(at) if !self.calls[at].answered => at,
+            // It has ended before; an agent that uses its id again begins another call.
+            Some(_) if is_end => return,
+            _ => self.announce(key, payload, seq, out),
+        };
+        if is_end {
+            self.calls[at].answer(payload, status, out);
+        }
+    }
+
+    fn announce(&mut self, key: String, payload: &Value, seq: i64, out: &mut Out) -> usize {
+        if self.calls.len() == CALLS_KEPT {
+            self.calls.remove(0);
+        }
+        let used = self.calls.iter().any(|call| call.id == key);
+        let id = if used { format!("{key}#{seq}") } else { key.clone() };
+        let names = ["name", "toolName", "type"].map(|field| payload[field].as_str().filter(|name| !name.is_empty()));
+        let name = names.into_iter().flatten().next().unwrap_or("tool");
+        out.say(Body::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
+        out.say(Body::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
+        out.say(Body::ToolCallEnd { tool_call_id: id.clone() });
+        self.calls.push(Call { key, id, output: String::new(), output_cut: false, answered: false });
+        self.calls.len() - 1
+    }
+
+    /// Output is told as it comes, and again as the call's result.
+    pub fn output(&mut self, payload: &Value, out: &mut Out) {
+        let text = payload["text"].as_str().unwrap_or_default();
+        let mut told = Map::new();
+        if let Some(key) = payload["toolCallId"].as_str().map(named) {
+            let call = self.calls.iter_mut().rev().find(|call| call.key == key);
+            let id = call.as_ref().map_or_else(|| key.clone(), |call| call.id.clone());
+            told.insert("toolCallId".into(), id.into());
+            if let Some(call) = call.filter(|call| !call.answered) {
+                call.hear(text);
+            }
+        }
+        let stream = payload["stream"].as_str().unwrap_or("stdout");
+        told.insert("stream".into(), clip(stream, NAME_BYTES_MAX).into());
+        told.insert("text".into(), text.into());
+        out.custom(OUTPUT, told.into());
+    }
+
+    /// Says of the calls that never ended that nobody knows how they did.
+    pub fn abandon(&mut self, out: &mut Out) {
+        for call in self.calls.iter_mut().filter(|call| !call.answered) {
+            call.answer(&Value::Null, UNKNOWN, out);
+        }
+    }
+
+    pub fn has_open(&self) -> bool {
+        self.calls.iter().any(|call| !call.answered)
+    }
+
+    /// The id under which an agent's running call was announced.
+    pub fn announced(&self, key: &str) -> Option<String> {
+        let key = named(key);
+        let call = self.calls.iter().rev().find(|call| call.key == key)?;
+        (!call.answered).then(|| call.id.clone())
+    }
+}
+
+impl Call {
+    fn hear(&mut self, text: &str) {
+        let room = RESULT_BYTES_MAX - self.output.len();
+        let end = text.floor_char_boundary(room.min(text.len()));
+        self.output.push_str(&text[..end]);
+        self.output_cut |= end < text.len();
+    }
+
+    fn answer(&mut self, payload: &Value, status: &str, out: &mut Out) {
+        self.answered = true;
+        let exit_code = payload["exitCode"].as_i64();
+        let content = match (std::mem::take(&mut self.output), payload["resultSummary"].as_str()) {
+            (output, _) if !output.is_empty() => output,
+            (_, Some(summary)) => summary.to_owned(),
+            _ => match (status, exit_code) {
+                (UNKNOWN, _) => "nobody can know how this call ended".to_owned(),
+                (status, Some(code)) => format!("{status} (exit code {code})"),
+                (status, None) => status.to_owned(),
+            },
+        };
+        let mut metadata = Map::new();
+        metadata.insert("status".into(), status.into());
+        metadata.extend(exit_code.map(|code| ("exitCode".to_owned(), code.into())));
+        if self.output_cut {
+            metadata.insert("truncated".into(), true.into());
+        }
+        let message_id = format!("{}-result", self.id);
+        let body = Body::ToolCallResult { message_id, tool_call_id: self.id.clone(), content, role: ToolRole::Tool };
+        out.say_with(body, metadata);
+    }
+}
+
+/// Always a JSON object, as front ends expect.
+fn arguments(payload: &Value) -> String {
+    let arguments = match &payload["arguments"] {
+        Value::Object(fields) => Some(fields.clone()),
+        Value::String(text) => Some(
+            serde_json::from_str(text)
+                .unwrap_or_else(|_| [("arguments".to_owned(), json!(text))].into_iter().collect()),
+        ),
+        _ => None,
+    };
+    let command =
+        || payload["command"].as_str().map(|command| [("command".to_owned(), json!(command))].into_iter().collect());
+    Value::Object(arguments.or_else(command).unwrap_or_default()).to_string()
+}

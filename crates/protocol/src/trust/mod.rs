@@ -1,0 +1,6 @@
+pub mod agents;
+pub mod i18n;
+pub mod manifest;
+pub mod receipts;
+pub mod relations;
+pub mod webhooks;

@@ -1,0 +1,240 @@
+//! What a person does to a relation: establish it, answer to a manifest, take grants back, use one up, end it. State and
+//! action in, state and a note for the ledger out, or a failure and nothing changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+
+use super::{
+    Answer, Answers, Consented, GRANT_LIFE_MS_MAX, Relation, Terms,
+    standing::{Declared, DeclaredSince, Standing, was_there},
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{AgentId, RelationId},
+    trust::receipts::Act,
+};
+
+/// Who a relation is between. An agent's name and owner never change.
+#[derive(Clone, Debug)]
+pub struct Between {
+    pub relation_id: RelationId,
+    pub agent_id: AgentId,
+    pub agent_name: String,
+    pub agent_owner_id: String,
+    pub user_id: String,
+}
+
+/// A relation of somebody who has none with this agent. What they refused in an earlier one stays refused. Naming the manifest
+/// they saw is wise, and not demanded.
+pub fn establish(
+    between: Between,
+    declared: Declared<'_>,
+    refused: &BTreeMap<String, Answer>,
+    asked: &Answers,
+    now: Timestamp,
+) -> Result<Relation, Failure> {
+    check_said(asked)?;
+    // Whoever saw another manifest is shown the one of now, whatever it lacks of what they name.
+    check_seen(declared, asked)?;
+    check_declared(declared, asked)?;
+    let Between { relation_id, agent_id, agent_name, agent_owner_id, user_id } = between;
+    Ok(Relation {
+        relation_id,
+        agent_id,
+        agent_name,
+        agent_owner_id,
+        user_id,
+        consented: consented(declared),
+        answers: answers(declared, &refusals(refused), asked, now)?,
+        revision: 1,
+        created_at: now,
+        updated_at: now,
+        revoked_at: None,
+    })
+}
+
+/// Takes grants back, or turns them into refusals. That needs the relation alone, whatever the agent's manifest is by now; where
+/// it is known what that declares, grants of what it does not go as well. `None`: the answer says more than that, and is held
+/// against the manifest by [`answer`].
+pub fn narrow(
+    relation: &Relation,
+    since: Option<&DeclaredSince>,
+    asked: &Answers,
+    now: Timestamp,
+) -> Result<Option<Relation>, Failure> {
+    check_answer(relation, asked)?;
+    if !asked.denied_scopes.iter().all(|id| relation.answers.contains_key(id)) {
+        return Ok(None);
+    }
+    Ok(narrowed(relation, since, asked, now))
+}
+
+/// Answers to the manifest of now; or refuses for good what was never answered.
+pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act), Failure> {
+    let Standing { relation, declared, now, .. } = standing;
+    check_answer(relation, asked)?;
+    check_seen(declared, asked)?;
+    check_declared(declared, asked)?;
+    if let Some(next) = narrowed(relation, Some(declared.since), asked, now) {
+        return Ok((next, Act::Narrowed));
+    }
+    if asked.manifest_hash.is_none() {
+        let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
+        return Err(Failure::invalid("manifest-hash-missing", message));
+    }
+    // What was granted of a scope that went since then went with it, limits and all.
+    let mut before = relation.answers.clone();
+    before.retain(|id, answer| *answer == Answer::Denied || was_there(declared.since, id, relation.consented.version));
+    let answers = answers(declared, &before, asked, now)?;
+    let next = changed(relation, now, |next| {
+        next.answers = answers;
+        next.consented = consented(declared);
+    });
+    Ok((next, Act::Consented))
+}
+
+/// Without what is not listed or declared any more, and with what is refused now. `None`: more is granted than before, or for longer, or
+/// the person answers to a manifest.
+fn narrowed(relation: &Relation, since: Option<&DeclaredSince>, asked: &Answers, now: Timestamp) -> Option<Relation> {
+    let is_held = |id: &String| match relation.answers.get(id) {
+        Some(Answer::Granted { expires_at, .. }) => expires_at.is_none_or(|end| now < end),
+        Some(Answer::Denied) | None => false,
+    };
+    if asked.manifest_hash.is_some() || !asked.terms.is_empty() || !asked.granted().iter().all(is_held) {
+        return None;
+    }
+    let stays = |id: &String| {
+        let is_declared = since.is_none_or(|since| was_there(since, id, relation.consented.version));
+        is_declared && asked.granted().contains(id)
+    };
+    Some(changed(relation, now, |next| {
+        next.answers.retain(|id, answer| *answer == Answer::Denied || stays(id));
+        next.answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
+    }))
+}
+
+/// Uses a grant for one call. `None`: nothing changes, for the grant is good for more than one.
+pub fn use_scope(standing: Standing<'_>, scope: &str) -> Result<Option<Relation>, Failure> {
+    let relation = standing.relation;
+    is_not_revoked(relation)?;
+    if !standing.is_granted(scope) {
+        let message = format!("the scope {scope:?} is not granted now");
+        return Err(Failure::rule(FailureKind::PermissionDenied, "scope-not-granted", message).detail("scope", scope));
+    }
+    let used_up = matches!(relation.answers.get(scope), Some(Answer::Granted { once: true, .. }));
+    Ok(used_up.then(|| {
+        changed(relation, standing.now, |next| {
+            next.answers.remove(scope);
+            next.answers.retain(|id, answer| {
+                *answer == Answer::Denied || was_there(standing.declared.since, id, relation.consented.version)
+            });
+        })
+    }))
+}
+
+/// Ends a relation; what was refused in it is remembered for the next one. `None`: it has ended before.
+pub fn revoke(relation: &Relation, now: Timestamp) -> Option<Relation> {
+    relation.revoked_at.is_none().then(|| {
+        changed(relation, now, |next| {
+            next.answers = refusals(&relation.answers);
+            next.revoked_at = Some(now);
+        })
+    })
+}
+
+fn changed(relation: &Relation, now: Timestamp, change: impl FnOnce(&mut Relation)) -> Relation {
+    let mut next = Relation { revision: relation.revision + 1, updated_at: now, ..relation.clone() };
+    change(&mut next);
+    next
+}
+
+fn consented(declared: Declared<'_>) -> Consented {
+    Consented { version: declared.version, hash: declared.hash.to_owned() }
+}
+
+fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
+    match relation.revoked_at {
+        None => Ok(()),
+        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "relation-revoked", "this relation was ended")),
+    }
+}
+
+/// What can be said about an answer without the manifest.
+fn check_answer(relation: &Relation, asked: &Answers) -> Result<(), Failure> {
+    is_not_revoked(relation)?;
+    // Silence must not take everything back.
+    if asked.granted_scopes.is_none() {
+        return Err(Failure::invalid(
+            "granted-scopes-missing",
+            "say in granted_scopes what is granted, even if it is none",
+        ));
+    }
+    check_said(asked)
+}
+
+fn check_said(asked: &Answers) -> Result<(), Failure> {
+    let mut named = BTreeSet::new();
+    if let Some(id) = asked.granted().iter().chain(&asked.denied_scopes).find(|id| !named.insert(*id)) {
+        return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
+    }
+    match asked.terms.keys().find(|id| !asked.granted().contains(id)) {
+        Some(id) => Err(Failure::invalid("terms", format!("terms are for granted scopes; {id:?} is none"))),
+        None => Ok(()),
+    }
+}
+
+fn check_declared(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
+    let unknown = asked.granted().iter().chain(&asked.denied_scopes).find(|id| declared.scope(id).is_none());
+    let Some(id) = unknown else { return Ok(()) };
+    let message = format!("the agent's manifest declares no scope {id:?}");
+    Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()))
+}
+
+/// The person saw this manifest and no other.
+fn check_seen(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
+    if asked.manifest_hash.as_deref().is_none_or(|seen| seen == declared.hash) {
+        return Ok(());
+    }
+    let message = "the agent's manifest has changed since this person saw it; show them the one of now";
+    let failure = Failure::rule(FailureKind::StateConflict, "version-conflict", message);
+    Err(failure.detail("manifest_version", declared.version).detail("manifest_hash", declared.hash))
+}
+
+fn refusals(answers: &BTreeMap<String, Answer>) -> BTreeMap<String, Answer> {
+    let refused = answers.iter().filter(|(_, answer)| **answer == Answer::Denied);
+    refused.map(|(id, answer)| (id.clone(), answer.clone())).collect()
+}
+
+/// The answers after a consent: what is granted now, and every refusal of a scope that is still declared.
+fn answers(
+    declared: Declared<'_>,
+    before: &BTreeMap<String, Answer>,
+    asked: &Answers,
+    now: Timestamp,
+) -> Result<BTreeMap<String, Answer>, Failure> {
+    let mut answers = refusals(before);
+    answers.retain(|id, _| declared.scope(id).is_some());
+    for id in asked.granted() {
+        let sensitivity = declared.scope(id).expect("it was checked").sensitivity;
+        let (once, expires_at) = match (asked.terms.get(id), before.get(id)) {
+            (Some(Terms { once, expires_in_ms }), _) => (*once, expires_in_ms.map(|ms| end(now, ms)).transpose()?),
+            // Whoever says nothing about the limits of a grant that is there leaves them as they are.
+            (None, Some(Answer::Granted { once, expires_at, .. })) if expires_at.is_none_or(|end| now < end) => {
+                (*once, *expires_at)
+            }
+            (None, _) => (false, None),
+        };
+        answers.insert(id.clone(), Answer::Granted { sensitivity, once, expires_at });
+    }
+    answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
+    Ok(answers)
+}
+
+fn end(now: Timestamp, ms: i64) -> Result<Timestamp, Failure> {
+    let refused = || Failure::invalid("expires-in", format!("expires_in_ms must be 1 to {GRANT_LIFE_MS_MAX}"));
+    if !(1..=GRANT_LIFE_MS_MAX).contains(&ms) {
+        return Err(refused());
+    }
+    now.checked_add(SignedDuration::from_millis(ms)).map_err(|_| refused())
+}

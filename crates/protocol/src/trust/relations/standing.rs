@@ -1,0 +1,223 @@
+//! How a relation stands under the manifest of now: what is granted, what is suspended, whether the person must be asked.
+//! It is worked out from what they consented to each time it is needed, so no change can slip past somebody who was away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Answer, REAUTH_REQUIRED, ReauthRequired, Relation, RelationView, ScopeStanding, ScopeState};
+use crate::{
+    Timestamp,
+    trust::manifest::{Change, Manifest, ManifestDiff, Rule, Scope, Sensitivity, scopes::preset},
+};
+
+/// Since which version of an agent's manifest each of its scopes has been declared without a break.
+pub type DeclaredSince = BTreeMap<String, i64>;
+
+/// An agent's manifest of now.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared<'a> {
+    pub version: i64,
+    pub hash: &'a str,
+    pub manifest: &'a Manifest,
+    pub since: &'a DeclaredSince,
+}
+
+/// The next `DeclaredSince`. A scope that was gone and comes back is a new one: nobody has consented to it.
+pub fn declared_since(before: &DeclaredSince, manifest: &Manifest, version: i64) -> DeclaredSince {
+    let since = |scope: &Scope| (scope.id.clone(), before.get(&scope.id).copied().unwrap_or(version));
+    manifest.permission_scopes.iter().map(since).collect()
+}
+
+/// A scope that is not declared is one that nobody has consented to yet.
+fn since_when(since: &DeclaredSince, id: &str) -> i64 {
+    since.get(id).copied().unwrap_or(i64::MAX)
+}
+
+/// Whether whoever consented to this version has consented to this scope's being there.
+pub(super) fn was_there(since: &DeclaredSince, id: &str, version: i64) -> bool {
+    since_when(since, id) <= version
+}
+
+impl Declared<'_> {
+    pub fn scope(&self, id: &str) -> Option<&Scope> {
+        self.manifest.permission_scopes.iter().find(|scope| scope.id == id)
+    }
+
+    /// Completes the difference between the manifest of a version and this one: what went and came back in between looks
+    /// unchanged from both ends.
+    pub fn changed_since(&self, version: i64, mut diff: ManifestDiff) -> ManifestDiff {
+        let is_new = |change: &Change, id: &str| change.rule == Rule::ScopeAdded && change.scope.as_deref() == Some(id);
+        let mut asked: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
+        for (index, scope) in self.manifest.permission_scopes.iter().enumerate() {
+            if was_there(self.since, &scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id))
+            {
+                continue;
+            }
+            diff.changes.push(Change {
+                rule: Rule::ScopeAdded,
+                pointer: format!("/permission_scopes/{index}"),
+                old: Value::Null,
+                new: serde_json::to_value(scope).expect("our own types serialise"),
+                breaking: true,
+                scope: Some(scope.id.clone()),
+                tool: None,
+            });
+            diff.breaking = true;
+            asked.insert(scope.id.clone());
+        }
+        diff.scopes_requiring_reauth = asked.into_iter().collect();
+        diff
+    }
+
+    /// What whoever consented to an earlier version is asked because of what [changed](Self::changed_since) since. `None`:
+    /// nothing.
+    pub fn question(&self, changed: &ManifestDiff) -> Option<Question> {
+        let since = |id: &String| (id.clone(), since_when(self.since, id));
+        changed.breaking.then(|| Question {
+            version: self.version,
+            hash: self.hash.to_owned(),
+            scopes: changed.scopes_requiring_reauth.iter().map(since).collect(),
+        })
+    }
+}
+
+/// What people have to answer to, apart from what it follows from: two manifests and all that changed between them may be
+/// very long, and this is not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The manifest of now.
+    pub version: i64,
+    pub hash: String,
+    /// The scopes in question, each with since when it is declared.
+    pub scopes: DeclaredSince,
+}
+
+impl Question {
+    /// As it is put to this person.
+    pub fn to(&self, relation: &Relation, now: Timestamp) -> ReauthRequired {
+        let of = |state| {
+            let is_so = |(id, since): &(&String, &i64)| scope_state(relation, id, **since, true, now) == state;
+            self.scopes.iter().filter(is_so).map(|(id, _)| id.clone()).collect()
+        };
+        ReauthRequired {
+            event_type: REAUTH_REQUIRED.into(),
+            agent_id: relation.agent_id,
+            new_manifest_version: self.version,
+            new_manifest_hash: self.hash.clone(),
+            scopes_requiring_reauth: self.scopes.keys().cloned().collect(),
+            relation_id: relation.relation_id,
+            suspended_scopes: of(ScopeState::Suspended),
+            unanswered_scopes: of(ScopeState::Unanswered),
+        }
+    }
+
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.hash.len()
+            + self.scopes.keys().map(|id| size_of::<(String, i64)>() + id.len()).sum::<usize>()
+    }
+}
+
+/// Where a scope that is declared since then stands with this person; `is_asked`: something changed that they must answer to.
+pub(super) fn scope_state(relation: &Relation, id: &str, since: i64, is_asked: bool, now: Timestamp) -> ScopeState {
+    match relation.answers.get(id).filter(|_| relation.revoked_at.is_none()) {
+        Some(Answer::Denied) => ScopeState::Denied,
+        Some(Answer::Granted { expires_at, .. }) if since <= relation.consented.version => match expires_at {
+            Some(end) if *end <= now => ScopeState::Expired,
+            _ if is_asked => ScopeState::Suspended,
+            _ => ScopeState::Granted,
+        },
+        Some(Answer::Granted { .. }) | None => ScopeState::Unanswered,
+    }
+}
+
+/// A relation, the manifest of now, and what changed between that and what was consented to.
+#[derive(Clone, Copy)]
+pub struct Standing<'a> {
+    pub relation: &'a Relation,
+    pub declared: Declared<'a>,
+    /// Completed by [`Declared::changed_since`].
+    pub changed: &'a ManifestDiff,
+    pub now: Timestamp,
+}
+
+impl Standing<'_> {
+    pub fn is_active(&self) -> bool {
+        self.relation.revoked_at.is_none()
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.is_active() && self.changed.breaking
+    }
+
+    fn scope(&self, scope: &Scope) -> ScopeStanding {
+        let since = since_when(self.declared.since, &scope.id);
+        let is_asked = self.changed.scopes_requiring_reauth.contains(&scope.id);
+        let state = scope_state(self.relation, &scope.id, since, is_asked, self.now);
+        let floor = preset(&scope.id).map_or(Sensitivity::Low, |preset| preset.floor).max(scope.sensitivity);
+        let unanswered =
+            ScopeStanding { id: scope.id.clone(), state, sensitivity: floor, once: false, expires_at: None };
+        match self.relation.answers.get(&scope.id) {
+            Some(Answer::Granted { sensitivity, once, expires_at }) if state != ScopeState::Unanswered => {
+                let sensitivity = Sensitivity::in_force(*sensitivity, floor);
+                ScopeStanding { sensitivity, once: *once, expires_at: *expires_at, ..unanswered }
+            }
+            _ => unanswered,
+        }
+    }
+
+    pub fn scopes(&self) -> Vec<ScopeStanding> {
+        self.declared.manifest.permission_scopes.iter().map(|scope| self.scope(scope)).collect()
+    }
+
+    /// Whether the agent may use this scope now.
+    pub fn is_granted(&self, id: &str) -> bool {
+        self.declared.scope(id).is_some_and(|scope| self.scope(scope).state == ScopeState::Granted)
+    }
+
+    pub fn view(&self) -> RelationView {
+        let scopes = self.scopes();
+        let of = |state| ids(scopes.iter().filter(|scope| scope.state == state));
+        let reauth_required = self.is_pending();
+        let asked = if reauth_required { self.changed.scopes_requiring_reauth.clone() } else { vec![] };
+        let Relation {
+            relation_id,
+            agent_id,
+            agent_name,
+            agent_owner_id,
+            user_id,
+            consented,
+            created_at,
+            updated_at,
+            revoked_at,
+            ..
+        } = self.relation.clone();
+        RelationView {
+            id: relation_id,
+            agent_id,
+            agent_name,
+            agent_owner_id,
+            user_id,
+            granted_scopes: of(ScopeState::Granted),
+            suspended_scopes: of(ScopeState::Suspended),
+            denied_scopes: of(ScopeState::Denied),
+            scopes,
+            consented_manifest_version: consented.version,
+            consented_manifest_hash: consented.hash,
+            manifest_version: self.declared.version,
+            manifest_hash: self.declared.hash.to_owned(),
+            reauth_required,
+            scopes_requiring_reauth: asked,
+            created_at,
+            updated_at,
+            revoked_at,
+        }
+    }
+}
+
+fn ids<'a>(scopes: impl Iterator<Item = &'a ScopeStanding>) -> Vec<String> {
+    let sorted: BTreeSet<_> = scopes.map(|scope| scope.id.clone()).collect();
+    sorted.into_iter().collect()
+}
