@@ -237,7 +237,7 @@ mod tests {
         use clap::Parser;
         let parse = |more: &[&str]| crate::Cli::try_parse_from([&["ostler", "token", "create", "x"], more].concat());
         for role in ["provide", "client"] {
-            let message = parse(&["--role", role]).unwrap_err().to_string();
+            let message = parse(&["--role", role]).err().unwrap().to_string();
             assert!(message.contains("--tenant") && message.contains("--operator-profiles"), "{message}");
         }
         assert!(parse(&["--tenant", "a", "--operator-profiles"]).is_err());

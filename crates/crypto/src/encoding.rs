@@ -10,7 +10,7 @@ pub(crate) fn to_der(value: &impl Encode) -> Vec<u8> {
 
 /// Bytes as an octet string.
 #[expect(clippy::expect_used, reason = "only a string of more than 256 MiB is too long")]
-pub(crate) fn octets(bytes: impl Into<Vec<u8>>) -> OctetString {
+pub(crate) fn octets(bytes: impl Into<Box<[u8]>>) -> OctetString {
     OctetString::new(bytes).expect("the string is short")
 }
 

@@ -3,7 +3,7 @@
 //! response in the other's form for one about another issuer.
 
 use der::{
-    Choice, Decode, Encode, Enumerated, Sequence,
+    Choice, Decode, Enumerated, Sequence,
     asn1::{GeneralizedTime, Null, ObjectIdentifier, OctetString},
 };
 use jiff::Timestamp;

@@ -1,6 +1,6 @@
 //! History: what was said in a thread, one day at a time by the user's own clock, as people would expect to read it.
 
-use ostler_protocol::{FailureKind::*, run_input::runs::Busy};
+use ostler_protocol::{FailureKind::*, kernel::aliases::OnBusy};
 use serde_json::{Value, json};
 
 use crate::{
@@ -147,7 +147,7 @@ async fn the_newest_thread_is_shown_when_none_is_named(engine: Engine) {
 
 #[both_engines]
 async fn turns_that_were_taken_back_are_left_out(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.agent_runs.busy = Busy::Rollback).await;
+    let server = TestServer::with(engine, |setup| setup.config.agent_runs.busy = OnBusy::Rollback).await;
     turn(&server, &server, "run-1", "kept", "behalten").await;
     // A few seconds before midnight.
     server.clock.advance_ms(48 * HOUR_MS - 10_000);

@@ -15,7 +15,7 @@ use crate::{
 const CHUNK: i64 = 2_000;
 /// Rows of a run, each found by its key or an index.
 const OF_A_RUN: [&str; 6] = ["permissions", "runner_jobs", "append_batches", "leases", "commands", "runs"];
-const OF_A_SESSION: [&str; 2] = ["agent_runs", "session_read_cursors"];
+const OF_A_SESSION: [&str; 2] = ["command_aliases", "session_read_cursors"];
 
 /// Sessions that were marked and are not done with.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {

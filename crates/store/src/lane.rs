@@ -16,6 +16,7 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::{RunId, SessionId},
+    kernel::aliases::CommandAlias,
     kernel::{
         commands::Command,
         events::Event,
@@ -27,7 +28,6 @@ use ostler_protocol::{
         sessions::Session,
     },
     mesh::messages::Direction,
-    run_input::runs::AgentRun,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -254,7 +254,7 @@ pub(crate) struct Changes<'a> {
     pub batches: Vec<&'a Batch>,
     pub forget_batches: Vec<(RunId, i64)>,
     pub events: Vec<&'a Event>,
-    pub agent_runs: Vec<&'a AgentRun>,
+    pub aliases: Vec<&'a CommandAlias>,
     /// Sessions that were decided on and stay as they are.
     pub consulted: Vec<&'a Session>,
 }
@@ -285,7 +285,7 @@ impl<'a> Changes<'a> {
             changes.sessions.add(&desk.session);
             changes.consulted.extend((!desk.session.is_to_write()).then_some(&*desk.session));
             changes.events.extend(&desk.events);
-            changes.agent_runs.extend(desk.agent_runs.values().filter_map(|row| row.if_to_write(Change::New)));
+            changes.aliases.extend(desk.aliases.values().filter_map(|row| row.if_to_write(Change::New)));
             for rows in desk.runs.values() {
                 changes.runs.add(&rows.run);
                 rows.lease.iter().for_each(|row| changes.leases.add(row));

@@ -4,8 +4,8 @@
 //! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
 
 pub mod agent_md;
-pub mod agent_runs;
 pub mod agents;
+pub mod aliases;
 pub mod attachments;
 pub mod backends;
 pub mod clock;

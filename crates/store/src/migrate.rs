@@ -15,6 +15,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/sqlite/0002_profile_owners.sql") },
     Migration { id: "0003_store_health", sql: include_str!("../migrations/sqlite/0003_store_health.sql") },
     Migration { id: "0004_real_pods", sql: include_str!("../migrations/sqlite/0004_real_pods.sql") },
+    Migration { id: "0005_command_aliases", sql: include_str!("../migrations/sqlite/0005_command_aliases.sql") },
 ];
 
 /// What is made anew by every process.
@@ -25,6 +26,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0002_profile_owners", sql: include_str!("../migrations/postgres/0002_profile_owners.sql") },
     Migration { id: "0003_store_health", sql: include_str!("../migrations/postgres/0003_store_health.sql") },
     Migration { id: "0004_real_pods", sql: include_str!("../migrations/postgres/0004_real_pods.sql") },
+    Migration { id: "0005_command_aliases", sql: include_str!("../migrations/postgres/0005_command_aliases.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -14,7 +14,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Timestamp,
-    operations::operations::{self, Desk, Request},
+    kernel::operations::{self, Desk, Request},
 };
 use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;

@@ -18,7 +18,7 @@ use std::{
 
 use ostler_protocol::{
     Failure, Timestamp,
-    operations::operations::{self, Desk, Request},
+    kernel::operations::{self, Desk, Request},
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
 use tokio::sync::{mpsc, oneshot};

@@ -55,7 +55,7 @@ pub struct Tokens {
 pub enum RegisterError {
     /// The name belongs to another key, and nothing was changed.
     Refused(Failure),
-    /// The name may have been registered. Registering it again tells.
+    /// The name may have been registered. Register it again to find out.
     Unsettled(Failure),
 }
 

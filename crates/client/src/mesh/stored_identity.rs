@@ -133,11 +133,11 @@ mod hidden_key {
     use ostler_crypto::keys::PrivateKey;
     use serde::{Deserializer, Serializer, de};
 
-    pub fn serialize<S: Serializer>(key: &PrivateKey, out: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(key: &PrivateKey, out: S) -> Result<S::Ok, S::Error> {
         out.serialize_str(&key.to_base64())
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<PrivateKey, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<PrivateKey, D::Error> {
         struct Text;
 
         impl de::Visitor<'_> for Text {

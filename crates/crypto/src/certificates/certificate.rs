@@ -18,10 +18,10 @@ pub const CLOCK_SKEW_SECONDS: i64 = 300;
 /// A certificate that could be parsed. Its signature has not been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
-    der: Vec<u8>,
+    pub(super) der: Vec<u8>,
     parsed: x509_cert::Certificate,
-    key: PublicKey,
-    name: String,
+    pub(super) key: PublicKey,
+    pub(super) name: String,
 }
 
 impl Certificate {
@@ -112,7 +112,7 @@ impl Certificate {
         self.not_before() <= now && now.duration_since(self.not_after()) <= grace
     }
 
-    fn body(&self) -> &x509_cert::TbsCertificate {
+    pub(super) fn body(&self) -> &x509_cert::TbsCertificate {
         self.parsed.tbs_certificate()
     }
 

@@ -40,7 +40,7 @@ impl OpensslFixture {
         ] {
             fixture.put(file, text.as_bytes());
         }
-        bench
+        fixture
     }
 
     fn put(&self, file: &str, bytes: &[u8]) {

@@ -1,3 +1,7 @@
+//! The kernel: its nouns, each with its wire form and its pure rules, and in `operations` the decisions on them.
+//! It knows no dialect.
+
+pub mod aliases;
 pub mod backends;
 pub mod budgets;
 pub mod chain;

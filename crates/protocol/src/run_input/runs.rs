@@ -4,52 +4,16 @@
 use std::{borrow::Cow, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, FailureKind, Timestamp,
-    ids::{CommandId, SessionId},
+    Failure, FailureKind,
+    kernel::operations::{
+        OPEN_PERMISSIONS, PERMISSION_EXPIRED, PERMISSION_OPTION, PERMISSION_RESOLVED, PERMISSION_TWICE,
+        PERMISSION_UNKNOWN, PERMISSIONS_OPEN,
+    },
 };
-
-/// The name a client gave a turn, and where in the session its events begin. All that the dialect keeps.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AgentRun {
-    pub session: SessionId,
-    /// Chosen by the client, unique in its thread.
-    pub run_id: String,
-    pub command_id: CommandId,
-    /// Of the request: the same again is answered the same, another is refused.
-    pub request_hash: String,
-    /// The session's number after which its events come.
-    pub after_seq: i64,
-    pub created_at: Timestamp,
-}
-
-impl AgentRun {
-    /// Refuses another request under the same name.
-    pub fn check_same(&self, request_hash: &str) -> Result<(), Failure> {
-        if self.request_hash == request_hash {
-            return Ok(());
-        }
-        let message = "this runId was used in the thread before, with another body";
-        Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message))
-    }
-}
-
-/// What becomes of a message for a thread that is busy with an earlier one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Busy {
-    /// It is refused.
-    #[default]
-    Reject,
-    /// It waits its turn.
-    Enqueue,
-    /// The earlier one is cancelled.
-    Interrupt,
-    /// The earlier one is cancelled and taken back: history and context leave it out.
-    Rollback,
-}
 
 /// The answer to an accepted run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -161,6 +125,31 @@ pub fn in_dialect(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::SchemaInvalid => Failure { kind: FailureKind::RunInputInvalid, ..failure },
         _ => failure,
+    }
+}
+
+/// The kernel's rules about permission requests, with what this dialect calls them: there they are interrupts.
+const INTERRUPT_RULES: [(&str, &str, &str); 6] = [
+    (PERMISSIONS_OPEN, "interrupts-open", "the thread waits for an answer; resume must cover every open interrupt"),
+    (PERMISSION_UNKNOWN, "interrupt-unknown", "the thread has no such interrupt"),
+    (PERMISSION_TWICE, "interrupt-twice", "resume answers one interrupt twice"),
+    (PERMISSION_OPTION, "interrupt-answer", "the interrupt offers no such answer"),
+    (PERMISSION_RESOLVED, "interrupt-resolved", "the interrupt has been answered otherwise"),
+    (PERMISSION_EXPIRED, "interrupt-expired", "the interrupt has expired; it can only be cancelled"),
+];
+
+/// A failure of the kernel to accept a submission, in the terms of this dialect.
+pub fn submission_failure(failure: Failure) -> Failure {
+    let rule = INTERRUPT_RULES.iter().find(|(kernel_rule, ..)| failure.rule_name() == Some(kernel_rule));
+    let Some((_, rule, message)) = rule else { return failure };
+    let ids = failure.details.as_ref().and_then(|details| details.get(OPEN_PERMISSIONS)).cloned();
+    match ids {
+        Some(Value::Array(ids)) => {
+            let list: Vec<_> = ids.iter().filter_map(Value::as_str).collect();
+            let failure = Failure::rule(FailureKind::RunInputInvalid, rule, format!("{message}: {}", list.join(", ")));
+            failure.detail("interruptIds", list)
+        }
+        _ => Failure::rule(FailureKind::RunInputInvalid, rule, *message),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use ostler_protocol::{
     FailureKind,
-    kernel::events::EventType,
+    kernel::events::{EventType, PHASE_TRANSPORT_DISCONNECTED},
     redaction::Redactor,
     rpc::{NotAFrame, RpcError},
 };
@@ -35,6 +35,13 @@ pub(super) fn start_process(program: &Program) -> Result<Process, TurnEnd> {
     Process::start(program, REDACTOR.clone()).map_err(|error| {
         TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
     })
+}
+
+/// Reports that the process ended between two turns, before the next turn starts another one.
+pub(super) async fn report_process_lost(sink: &TurnSink, process: &Process) {
+    let phase = json!({"phase": PHASE_TRANSPORT_DISCONNECTED, "processId": process.id(),
+        "message": "the agent's process ended between two turns; another one is started"});
+    sink.emit(EventType::BackendStatus, &phase).await;
 }
 
 /// Awaits `work`, unless the turn is stopped first.

@@ -30,7 +30,7 @@ use crate::{
 pub(crate) const TEXT_BYTES_MAX: usize = 240 * 1024;
 /// The server resolves a request at its deadline. Should it not, the backend still does not wait for ever.
 const DECISION_GRACE_MS: u64 = 60_000;
-/// Why a request is declined without asking anyone. The CLI matches this text.
+/// Why a request is declined without asking anyone. The CLI matches the first text.
 pub(crate) const NEVER_ASKS: &str = "the run's policy is never to ask";
 pub(crate) const NOT_DISPLAYABLE: &str = "the request does not say what it would do, or is too long to display";
 /// Characters of a declined command that are reported.

@@ -17,7 +17,7 @@ use ostler_client::{Body, Client};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
-    operations::{
+    kernel::{
         commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
         conversation::Conversation,
         events::{AppendEvents, Event, EventType, NewEvent},

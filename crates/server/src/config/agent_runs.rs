@@ -1,6 +1,6 @@
 //! The front door for chats.
 
-use ostler_protocol::{kernel::policy::Approval, run_input::runs::Busy};
+use ostler_protocol::kernel::{aliases::OnBusy, policy::Approval};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ pub struct AgentRunsSection {
     /// The backend profile that handles messages.
     pub backend_profile: String,
     /// What happens to a message for a busy thread: `reject`, `enqueue`, `interrupt` or `rollback`.
-    pub busy: Busy,
+    pub busy: OnBusy,
     /// When the backend asks the user for permission: `untrusted`, `on-request` or `never`; limited by
     /// `policy.ceiling.approval`.
     pub approval: Approval,
@@ -27,7 +27,7 @@ impl Default for AgentRunsSection {
         Self {
             tenant: "local".into(),
             backend_profile: "scripted".into(),
-            busy: Busy::default(),
+            busy: OnBusy::default(),
             approval: Approval::OnRequest,
             streams_per_user_max: 64,
         }

@@ -9,9 +9,12 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     ids::SessionId,
     kernel::{
+        aliases::CommandAlias,
         commands::{CommandType, CreateCommand},
         context::{Context, Note, Remark, UsersClock},
-        operations::{ACTIVE_COMMAND, AcceptRunOp, AskedRun, CancelCommandOp, MOVED_ON, Op, Reply, Resumed},
+        operations::{
+            ACTIVE_COMMAND, CancelCommandOp, Op, PermissionAnswer, Reply, SESSION_MOVED_ON, Submission, SubmitOp,
+        },
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
@@ -21,7 +24,7 @@ use ostler_protocol::{
             input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
             messages::{Context as Told, Message, ResumeEntry},
         },
-        runs::{AgentRun, CancelAccepted, TaskAccepted},
+        runs::{CancelAccepted, TaskAccepted, submission_failure},
     },
     text::is_blank_text,
 };
@@ -49,7 +52,7 @@ const PROVIDER: &str = "local";
 /// A run that was accepted, now or before.
 pub struct Accepted {
     pub thread_id: String,
-    pub agent_run: AgentRun,
+    pub alias: CommandAlias,
     /// The thread was made for it.
     pub created: bool,
 }
@@ -57,9 +60,9 @@ pub struct Accepted {
 impl Accepted {
     pub fn task(&self) -> TaskAccepted {
         TaskAccepted {
-            task_id: self.agent_run.command_id.to_string(),
+            task_id: self.alias.command_id.to_string(),
             thread_id: self.thread_id.clone(),
-            run_id: self.agent_run.run_id.clone(),
+            run_id: self.alias.alias.clone(),
             created: self.created,
         }
     }
@@ -73,7 +76,7 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
         let thread = threads::find(app, caller, &input.thread_id).await?;
         // What was accepted stays accepted, whatever has become of its pictures or of the server's policy since.
         if let Some(known) = accepted_before(app, thread.as_ref(), input).await? {
-            return Ok(Accepted { thread_id: input.thread_id.clone(), agent_run: known, created: false });
+            return Ok(Accepted { thread_id: input.thread_id.clone(), alias: known, created: false });
         }
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
         let asked_before = thread.is_some();
@@ -81,36 +84,40 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             Some(session) => (session, false),
             None => (new_thread(app, caller, &input.thread_id)?, true),
         };
-        let asked = match input.resume.as_slice() {
+        let work = match input.resume.as_slice() {
             [] => turn(app, caller, input, &thread).await?,
             answers => resume(answers, asked_before)?,
         };
         let session = &thread.0;
-        let op =
-            AcceptRunOp { run_id: input.run_id.clone(), request_hash: input.hash.clone(), asked, by: caller.name() };
-        match app.try_submit(session.session, session.last_run_id, Op::AcceptRun(Box::new(op))).await {
-            Ok(Some(Reply::AgentRun(accepted))) => {
+        let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
+        let op = SubmitOp { alias, request_hash, work, by: caller.name() };
+        match app.try_submit(session.session, session.last_run_id, Op::Submit(Box::new(op))).await {
+            Ok(Some(Reply::Submitted(accepted))) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
                     let known = app.remember_run(run, session);
-                    app.remember_command(accepted.agent_run.command_id, &known);
+                    app.remember_command(accepted.alias.command_id, &known);
                 }
-                let (agent_run, created) = (accepted.agent_run, accepted.is_new_thread);
-                return Ok(Accepted { thread_id: input.thread_id.clone(), agent_run, created });
+                let (alias, created) = (accepted.alias, accepted.is_new_session);
+                return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created });
             }
             Ok(Some(other)) => return Err(unexpected(&other)),
             // Somebody has made the thread, or gone on with it, meanwhile.
             Ok(None) => {}
-            Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
-            Err(failure) => return Err(in_the_clients_names(app, failure).await),
+            Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
+            Err(failure) => return Err(in_the_clients_names(app, submission_failure(failure)).await),
         }
     }
     Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
 }
 
-async fn accepted_before(app: &App, thread: Option<&Session>, input: &RunInput) -> Result<Option<AgentRun>, Failure> {
+async fn accepted_before(
+    app: &App,
+    thread: Option<&Session>,
+    input: &RunInput,
+) -> Result<Option<CommandAlias>, Failure> {
     let Some(thread) = thread else { return Ok(None) };
-    let known = store::agent_runs::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
+    let known = store::aliases::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
     known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
 }
 
@@ -118,8 +125,8 @@ async fn accepted_before(app: &App, thread: Option<&Session>, input: &RunInput) 
 async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
     let active = failure.details.as_ref().and_then(|details| details.get(ACTIVE_COMMAND)?.as_str()?.parse().ok());
     let Some(command_id) = active else { return failure };
-    match store::agent_runs::find_of_command(&app.db, command_id).await {
-        Ok(Some(run)) => failure.detail("activeRunId", run.run_id),
+    match store::aliases::find_by_command(&app.db, command_id).await {
+        Ok(Some(run)) => failure.detail("activeRunId", run.alias),
         _ => failure,
     }
 }
@@ -138,7 +145,12 @@ fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session,
 }
 
 /// The message as a turn, with the run it starts where the thread has none that takes it.
-async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session, bool)) -> Result<AskedRun, Failure> {
+async fn turn(
+    app: &App,
+    caller: &Principal,
+    input: &RunInput,
+    thread: &(Session, bool),
+) -> Result<Submission, Failure> {
     let user = input.user.as_ref().ok_or_else(|| Failure::internal("an input without resume has a user message"))?;
     let (session, is_new) = thread;
     if !is_new {
@@ -149,7 +161,7 @@ async fn turn(app: &App, caller: &Principal, input: &RunInput, thread: &(Session
     let admitted = runs::admit(app, caller, &asked).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
     let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
-    Ok(AskedRun::Turn { fresh: Box::new(fresh), busy: app.config.agent_runs.busy })
+    Ok(Submission::Turn { fresh: Box::new(fresh), on_busy: app.config.agent_runs.busy })
 }
 
 /// What the user said, as its event keeps it.
@@ -226,40 +238,45 @@ async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<Cre
 }
 
 /// Answers to interrupts of a thread that is there.
-fn resume(answers: &[ResumeEntry], is_known: bool) -> Result<AskedRun, Failure> {
+fn resume(answers: &[ResumeEntry], is_known: bool) -> Result<Submission, Failure> {
     let unknown =
         || Failure::rule(FailureKind::RunInputInvalid, "interrupt-unknown", "the thread has no such interrupt");
     let resumed = |entry: &ResumeEntry| {
         let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
-        Ok(Resumed { permission_id, entry: entry.clone() })
+        Ok(PermissionAnswer { permission_id, choice: entry.choice() })
     };
     if !is_known {
         return Err(unknown());
     }
-    Ok(AskedRun::Resume(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
+    Ok(Submission::Answers(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
 }
 
 /// Asks for a run's end. Idempotent, also for one that has ended.
 pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<CancelAccepted, Failure> {
-    let (session, agent_run) = find(app, caller, thread_id, run_id).await?;
-    let known = app.command_ref(agent_run.command_id).await?;
-    let op = CancelCommandOp { command_id: agent_run.command_id, by: caller.name(), reason: None };
+    let (session, alias) = find(app, caller, thread_id, run_id).await?;
+    let known = app.command_ref(alias.command_id).await?;
+    let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
     match app.submit(&known, Op::CancelCommand(op)).await? {
         Reply::Command(..) => {
             let thread_id = session.public_id();
-            Ok(CancelAccepted { thread_id, run_id: agent_run.run_id, accepted: true })
+            Ok(CancelAccepted { thread_id, run_id: alias.alias, accepted: true })
         }
         other => Err(unexpected(&other)),
     }
 }
 
 /// A run of the caller's own thread, by the client's names for both.
-async fn find(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<(Session, AgentRun), Failure> {
+async fn find(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    run_id: &str,
+) -> Result<(Session, CommandAlias), Failure> {
     let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
     let session = threads::get(app, caller, &thread_id).await?;
-    let agent_run = store::agent_runs::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
-    let agent_run = agent_run.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
-    Ok((session, agent_run))
+    let alias = store::aliases::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
+    let alias = alias.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
+    Ok((session, alias))
 }
 
 /// Follows a run of the caller's from behind an event, or from its start.
@@ -270,9 +287,9 @@ pub async fn follow(
     run_id: &str,
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
-    let (session, agent_run) = find(app, caller, thread_id, run_id).await?;
+    let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let place = stream::place(app, caller)?;
-    stream::open(app, place, &session.public_id(), agent_run, None, after).await
+    stream::open(app, place, &session.public_id(), alias, None, after).await
 }
 
 /// Accepts a run and follows it. Whoever hangs up does not stop it.
@@ -286,6 +303,6 @@ pub async fn accept_and_follow(
     let place = stream::place(app, caller)?;
     let accepted = accept(app, caller, input).await?;
     // A message begins its turn; only what resumes one has to look for where that began.
-    let begins = input.resume.is_empty().then_some(accepted.agent_run.after_seq);
-    stream::open(app, place, &accepted.thread_id, accepted.agent_run, begins, after).await
+    let begins = input.resume.is_empty().then_some(accepted.alias.after_seq);
+    stream::open(app, place, &accepted.thread_id, accepted.alias, begins, after).await
 }

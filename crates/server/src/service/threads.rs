@@ -4,7 +4,7 @@
 use ostler_protocol::{
     Failure, FailureKind,
     kernel::{
-        operations::{ChangeSessionOp, MOVED_ON, Op, SessionChange},
+        operations::{ChangeSessionOp, Op, SESSION_MOVED_ON, SessionChange},
         sessions::Session,
     },
     run_input::agui::input::read_thread_id,
@@ -84,7 +84,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         };
         let op = Op::ChangeSession(ChangeSessionOp { change: SessionChange::Erase, by: caller.name() });
         match app.try_submit(session.session, session.active_run_id, op).await {
-            Err(failure) if failure.rule_name() == Some(MOVED_ON) => {}
+            Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
             Err(failure) if failure.kind == FailureKind::NotFound => {}
             outcome => {
                 let reply = outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;

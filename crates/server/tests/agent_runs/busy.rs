@@ -1,13 +1,13 @@
 //! A message for a thread that is busy: refused, queued, or the earlier one gives way to it.
 
-use ostler_protocol::{FailureKind::*, run_input::runs::Busy};
+use ostler_protocol::{FailureKind::*, kernel::aliases::OnBusy};
 use serde_json::json;
 
 use super::{told, words};
 use crate::harness::{Engine, Played, TestServer, both_engines, id};
 
 /// A thread whose first turn is at work under the test's own lease.
-async fn at_work(engine: Engine, busy: Busy) -> (TestServer, Played, String) {
+async fn at_work(engine: Engine, busy: OnBusy) -> (TestServer, Played, String) {
     let server = TestServer::with(engine, |setup| setup.config.agent_runs.busy = busy).await;
     let first = id(&server.say("run-1", "one").await.with_status(202), "taskId");
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
@@ -18,8 +18,8 @@ async fn at_work(engine: Engine, busy: Busy) -> (TestServer, Played, String) {
 
 #[both_engines]
 async fn a_busy_thread_refuses_another_message_by_default(engine: Engine) {
-    assert_eq!(Busy::default(), Busy::Reject);
-    let (server, runner, first) = at_work(engine, Busy::Reject).await;
+    assert_eq!(OnBusy::default(), OnBusy::Reject);
+    let (server, runner, first) = at_work(engine, OnBusy::Reject).await;
     let before = server.events(&runner.run_id).await;
     let refused = server.say("run-2", "two").await.refused_as(SessionBusy, "AGENT_SESSION_RUN_LIMIT_EXCEEDED");
     assert_eq!(refused.details["activeRunId"], "run-1", "by the name that it can be cancelled by");
@@ -32,7 +32,7 @@ async fn a_busy_thread_refuses_another_message_by_default(engine: Engine) {
 
 #[both_engines]
 async fn a_message_may_wait_its_turn(engine: Engine) {
-    let (server, runner, first) = at_work(engine, Busy::Enqueue).await;
+    let (server, runner, first) = at_work(engine, OnBusy::Enqueue).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
     assert_eq!(server.command(&runner.run_id, &second).await["state"], "pending");
     runner.end(&first, "completed").await;
@@ -45,7 +45,7 @@ async fn a_message_may_wait_its_turn(engine: Engine) {
 
 #[both_engines]
 async fn a_message_may_interrupt_the_turn_before_it(engine: Engine) {
-    let (server, runner, first) = at_work(engine, Busy::Interrupt).await;
+    let (server, runner, first) = at_work(engine, OnBusy::Interrupt).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
     assert_eq!(runner.poll("").await["cancelRequested"], json!([first]));
     runner.end(&first, "cancelled").await;
@@ -63,7 +63,7 @@ fn conversation(runner: &Played, command_id: &str) -> String {
 
 #[both_engines]
 async fn a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told(engine: Engine) {
-    let (server, runner, first) = at_work(engine, Busy::Rollback).await;
+    let (server, runner, first) = at_work(engine, OnBusy::Rollback).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
     assert_eq!(runner.poll("").await["cancelRequested"], json!([first]));
     runner.end(&first, "cancelled").await;

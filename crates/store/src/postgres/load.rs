@@ -3,6 +3,7 @@
 
 use ostler_protocol::{
     ids::{RunId, SessionId},
+    kernel::aliases::CommandAlias,
     kernel::{
         commands::Command,
         leases::Lease,
@@ -12,7 +13,6 @@ use ostler_protocol::{
         runs::Run,
         sessions::Session,
     },
-    run_input::runs::AgentRun,
 };
 use sqlx::PgConnection;
 
@@ -55,7 +55,7 @@ pub async fn load(
         load_runs(tx, &mut desks, &runs).await?;
     }
     load_named(tx, &mut desks, requests).await?;
-    load_agent_runs(tx, &mut desks, requests).await?;
+    load_aliases(tx, &mut desks, requests).await?;
     Ok(desks)
 }
 
@@ -212,23 +212,23 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
     Ok(())
 }
 
-/// The client's names for runs, of sessions that were there before.
-async fn load_agent_runs(tx: &mut PgConnection, desks: &mut Desks, requests: &[Request]) -> Result<(), StoreError> {
+/// Aliases of sessions that existed before.
+async fn load_aliases(tx: &mut PgConnection, desks: &mut Desks, requests: &[Request]) -> Result<(), StoreError> {
     let known = |request: &&Request| request.new_session().is_none();
     let named =
-        requests.iter().filter(known).filter_map(|r| Some((r.session.to_string(), r.needs().agent_run?.to_owned())));
+        requests.iter().filter(known).filter_map(|r| Some((r.session.to_string(), r.needs().alias?.to_owned())));
     let (sessions, names): (Vec<_>, Vec<_>) = named.unzip();
     if sessions.is_empty() {
         return Ok(());
     }
     let keyed = select!(
-        AgentRun,
-        "JOIN UNNEST($1::text[], $2::text[]) AS k (session_id, run_id)
-        ON t.session_id = k.session_id AND t.run_id = k.run_id"
+        CommandAlias,
+        "JOIN UNNEST($1::text[], $2::text[]) AS k (session_id, alias)
+        ON t.session_id = k.session_id AND t.alias = k.alias"
     );
-    for run in fetch::<AgentRun>(tx, keyed, |query| query.bind(sessions).bind(names)).await? {
-        if let Some(desk) = desks.get_mut(&run.session) {
-            desk.agent_runs.insert(run.run_id.clone(), Tracked::loaded(run));
+    for alias in fetch::<CommandAlias>(tx, keyed, |query| query.bind(sessions).bind(names)).await? {
+        if let Some(desk) = desks.get_mut(&alias.session) {
+            desk.aliases.insert(alias.alias.clone(), Tracked::loaded(alias));
         }
     }
     Ok(())

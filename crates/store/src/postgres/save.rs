@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 
 use ostler_protocol::{
+    kernel::aliases::CommandAlias,
     kernel::{
         commands::Command, leases::Lease, operations::Batch, permissions::PermissionRequest, runner_jobs::RunnerJob,
         runs::Run, sessions::Session,
     },
-    run_input::runs::AgentRun,
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -95,9 +95,9 @@ const TABLES: &[Table] = &[
         bind: |query, changes| bind_new(query, &changes.batches),
     },
     Table {
-        touched: |changes| !changes.agent_runs.is_empty(),
-        sql: |first| (insert_rows::<AgentRun>(first), AgentRun::COLUMNS.len()),
-        bind: |query, changes| bind_new(query, &changes.agent_runs),
+        touched: |changes| !changes.aliases.is_empty(),
+        sql: |first| (insert_rows::<CommandAlias>(first), CommandAlias::COLUMNS.len()),
+        bind: |query, changes| bind_new(query, &changes.aliases),
     },
     Table {
         touched: |changes| !changes.forget_batches.is_empty(),

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 
 use ostler_protocol::{
     ids::{RunId, SessionId},
+    kernel::aliases::CommandAlias,
     kernel::{
         commands::Command,
         leases::Lease,
@@ -13,7 +14,6 @@ use ostler_protocol::{
         runs::Run,
         sessions::Session,
     },
-    run_input::runs::AgentRun,
 };
 use rusqlite::Connection;
 
@@ -46,10 +46,10 @@ pub fn load<'a>(
             }
         }
     };
-    if let Some(name) = request.needs().agent_run.filter(|name| !desk.agent_runs.contains_key(*name)) {
-        let named = select!(AgentRun, "WHERE t.session_id = ?1 AND t.run_id = ?2");
-        let found = query(tx, named, &[text(request.session), name.into()], AgentRun::decode)?;
-        desk.agent_runs.extend(found.into_iter().map(|run| (run.run_id.clone(), Tracked::loaded(run))));
+    if let Some(name) = request.needs().alias.filter(|name| !desk.aliases.contains_key(*name)) {
+        let named = select!(CommandAlias, "WHERE t.session_id = ?1 AND t.alias = ?2");
+        let found = query(tx, named, &[text(request.session), name.into()], CommandAlias::decode)?;
+        desk.aliases.extend(found.into_iter().map(|alias| (alias.alias.clone(), Tracked::loaded(alias))));
     }
     let Some(run_id) = request.run_id else { return Ok(Some(desk)) };
     let rows = match desk.runs.entry(run_id) {
@@ -174,7 +174,7 @@ pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
     write(tx, sql!(insert_row::<PermissionRequest>()), sql!(update_row::<PermissionRequest>()), &changes.permissions)?;
     write(tx, sql!(insert_row::<RunnerJob>()), sql!(update_row::<RunnerJob>()), &changes.jobs)?;
     insert(tx, sql!(insert_row::<Batch>()), &changes.batches)?;
-    insert(tx, sql!(insert_row::<AgentRun>()), &changes.agent_runs)?;
+    insert(tx, sql!(insert_row::<CommandAlias>()), &changes.aliases)?;
     for (run_id, epoch) in &changes.forget_batches {
         let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;
         forget.execute((run_id.to_string(), epoch))?;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use ostler_protocol::{
     Failure,
     ids::SessionId,
-    operations::{
+    kernel::{
         commands::CommandState,
         events::Event,
         operations::{self, Replay, Reply},

@@ -13,8 +13,17 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};
 
 use crate::place::{Engine, Place};
 
-pub const TABLES: [&str; 9] =
-    ["sessions", "runs", "leases", "commands", "events", "append_batches", "permissions", "runner_jobs", "agent_runs"];
+pub const TABLES: [&str; 9] = [
+    "sessions",
+    "runs",
+    "leases",
+    "commands",
+    "events",
+    "append_batches",
+    "permissions",
+    "runner_jobs",
+    "command_aliases",
+];
 
 /// What tells a row from every other of its table, whichever of these columns it has.
 const KEYS: [&str; 7] =

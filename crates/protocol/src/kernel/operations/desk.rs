@@ -9,6 +9,7 @@ use crate::{
     Failure, Timestamp,
     ids::{CommandId, PermissionId, RunId, RunnerJobId},
     kernel::{
+        aliases::CommandAlias,
         chain::{self, Hash},
         commands::Command,
         events::{Event, NewEvent},
@@ -18,7 +19,6 @@ use crate::{
         runs::Run,
         sessions::{ExecutionState, Session},
     },
-    run_input::runs::AgentRun,
 };
 
 /// A run whose unfinished commands weigh more than this is loaded anew by the next flush.
@@ -95,8 +95,8 @@ pub struct Desk {
     pub runs: HashMap<RunId, RunDesk>,
     /// Appended by this flush, in order.
     pub events: Vec<Event>,
-    /// The client's names for runs that operations name.
-    pub agent_runs: BTreeMap<String, Tracked<AgentRun>>,
+    /// Aliases that operations name.
+    pub aliases: BTreeMap<String, Tracked<CommandAlias>>,
     /// A job waits for a launcher.
     pub jobs_waiting: bool,
 }
@@ -184,7 +184,7 @@ impl RunDesk {
 
 impl Desk {
     pub fn new(session: Tracked<Session>) -> Self {
-        Self { session, runs: HashMap::new(), events: vec![], agent_runs: BTreeMap::new(), jobs_waiting: false }
+        Self { session, runs: HashMap::new(), events: vec![], aliases: BTreeMap::new(), jobs_waiting: false }
     }
 
     /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
@@ -200,7 +200,7 @@ impl Desk {
     pub fn keep_warm(&mut self) -> bool {
         self.session.settled();
         self.events.clear();
-        self.agent_runs.clear();
+        self.aliases.clear();
         self.jobs_waiting = false;
         self.runs.retain(|_, rows| rows.keep_warm());
         !self.runs.is_empty() && self.session.erased_at.is_none()

@@ -2,7 +2,6 @@
 //! [`Op`] is decided against it, and the store writes back what changed. Each operation either applies whole or
 //! changes nothing; the one exception is stated where it is made (`claim-waiting`).
 
-mod agent_run;
 mod append;
 mod budget;
 mod cancel;
@@ -15,9 +14,9 @@ mod permission;
 mod replay;
 mod run;
 mod session;
+mod submit;
 mod sweep;
 
-pub use agent_run::{ACTIVE_COMMAND, AcceptRunOp, AcceptedRun, AskedRun, MOVED_ON, Resumed};
 pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
 pub use claim::{AckOp, ClaimOp, DismissOp, PatchLeaseOp};
@@ -28,6 +27,11 @@ pub use permission::AnswerPermissionOp;
 pub use replay::{Replay, Rows, RowsBeside};
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
+pub use submit::{
+    ACTIVE_COMMAND, Choice, OPEN_PERMISSIONS, PERMISSION_EXPIRED, PERMISSION_OPTION, PERMISSION_RESOLVED,
+    PERMISSION_TWICE, PERMISSION_UNKNOWN, PERMISSIONS_OPEN, PermissionAnswer, SESSION_MOVED_ON, Submission, SubmitOp,
+    Submitted,
+};
 pub use sweep::SweepOp;
 
 use crate::{
@@ -61,7 +65,7 @@ pub enum Op {
     CancelRun(CancelRunOp),
     CancelCommand(CancelCommandOp),
     AnswerPermission(AnswerPermissionOp),
-    AcceptRun(Box<AcceptRunOp>),
+    Submit(Box<SubmitOp>),
     Sweep(SweepOp),
 }
 
@@ -77,7 +81,7 @@ pub enum Reply {
     Appended(Appended),
     CancelledRun(Box<Run>),
     Permission(Box<PermissionRequest>),
-    AgentRun(Box<AcceptedRun>),
+    Submitted(Box<Submitted>),
     Done,
 }
 
@@ -98,8 +102,8 @@ pub struct Needs<'a> {
     pub job_id: Option<RunnerJobId>,
     pub latest_command: bool,
     pub batch: Option<(i64, i64)>,
-    /// Of the session, by the client's name for it.
-    pub agent_run: Option<&'a str>,
+    /// Of the session.
+    pub alias: Option<&'a str>,
 }
 
 impl Request {
@@ -108,7 +112,7 @@ impl Request {
         match &self.op {
             Op::CreateSession(op) => Some(&op.session),
             Op::CreateRun(op) => op.session.as_ref(),
-            Op::AcceptRun(op) => op.brings().and_then(|fresh| fresh.session.as_ref()),
+            Op::Submit(op) => op.fresh_run().and_then(|fresh| fresh.session.as_ref()),
             _ => None,
         }
     }
@@ -124,7 +128,7 @@ impl Request {
             Op::CreateJob(op) => {
                 Needs { job_key: op.job.idempotency_key.as_deref(), latest_command: op.command_id.is_none(), ..none }
             }
-            Op::AcceptRun(op) => Needs { agent_run: Some(&op.run_id), ..none },
+            Op::Submit(op) => Needs { alias: Some(&op.alias), ..none },
             Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
             Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
             _ => none,
@@ -137,7 +141,7 @@ impl Request {
         match &self.op {
             Op::Append(op) => op.events.iter().map(|event| event.payload.len() + ROW).sum(),
             Op::CreateCommand(op) => op.command.payload.as_str().len() * 2 + ROW,
-            Op::AcceptRun(op) => op.bytes() + 4 * ROW,
+            Op::Submit(op) => op.bytes() + 4 * ROW,
             _ => ROW,
         }
     }
@@ -146,7 +150,7 @@ impl Request {
     pub fn permissions(&self) -> Vec<PermissionId> {
         match &self.op {
             Op::AnswerPermission(op) => vec![op.permission_id],
-            Op::AcceptRun(op) => op.answered(),
+            Op::Submit(op) => op.permissions(),
             Op::Append(op) => op.events.iter().filter_map(NewEvent::asks).collect(),
             _ => vec![],
         }
@@ -177,7 +181,7 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         (Op::CreateSession(op), _) => Ok(session::create(desk, &op.by, now)),
         (Op::ChangeSession(op), _) => session::change(desk, op, now),
         (Op::CreateRun(op), _) => run::create(desk, *op, now),
-        (Op::AcceptRun(op), last) => agent_run::accept(desk, last, *op, now),
+        (Op::Submit(op), last) => submit::submit(desk, last, *op, now),
         (op, Some(run_id)) => apply_to_run(desk, run_id, op, now),
         (_, None) => Err(Failure::not_found("run")),
     }
@@ -197,7 +201,7 @@ fn apply_to_run(desk: &mut Desk, run_id: RunId, op: Op, now: Timestamp) -> Resul
         Op::CancelCommand(op) => cancel::command(desk, run_id, op, now),
         Op::AnswerPermission(op) => permission::answer(desk, run_id, op, now),
         Op::Sweep(op) => sweep::sweep(desk, run_id, op, now),
-        Op::CreateSession(_) | Op::ChangeSession(_) | Op::CreateRun(_) | Op::AcceptRun(_) => {
+        Op::CreateSession(_) | Op::ChangeSession(_) | Op::CreateRun(_) | Op::Submit(_) => {
             unreachable!("not of a run that is there")
         }
     }

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::{
-    MOVED_ON, Reply,
+    Reply, SESSION_MOVED_ON,
     desk::Desk,
     ending::{End, end_run},
     run::session_busy,
@@ -121,7 +121,7 @@ fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
 /// Ends what runs, whoever works on it: nothing it would still say may be written.
 fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
     if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
-        return Err(Failure::rule(FailureKind::SessionBusy, MOVED_ON, "the session has moved on meanwhile"));
+        return Err(Failure::rule(FailureKind::SessionBusy, SESSION_MOVED_ON, "the session has moved on meanwhile"));
     }
     for run_id in desk.runs.keys().copied().collect::<Vec<_>>() {
         if !desk.run(run_id)?.run.status.is_terminal() {

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::kernel::permissions::{OptionKind, PermissionOption};
+use crate::kernel::operations::Choice;
 
 /// A message that is not the one the run is about: context for the agent, or the transcript a stock client sends along.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -247,21 +247,18 @@ pub struct ResumeEntry {
 }
 
 impl ResumeEntry {
-    /// The option that was chosen: by its id, or by `approved`, which takes the narrowest option of that meaning. `None`:
-    /// the interrupt was abandoned, the request has no such option, or the answer cannot be read.
-    pub fn option<'a>(&self, options: &'a [PermissionOption]) -> Option<&'a PermissionOption> {
-        let of_meaning = |allows| {
-            let mut of_it = options.iter().filter(|option| option.kind.allows() == allows);
-            let widest = of_it.clone().next();
-            of_it.find(|option| matches!(option.kind, OptionKind::AllowOnce | OptionKind::RejectOnce)).or(widest)
-        };
+    /// The choice of the client: an option by its id, or `approved`, which selects the narrowest option of that meaning.
+    pub fn choice(&self) -> Choice {
         if self.status == ResumeStatus::Cancelled {
-            return None;
+            return Choice::Cancel;
         }
         let field = |camel, snake| self.payload.get(camel).or_else(|| self.payload.get(snake));
         match field("optionId", "option_id") {
-            Some(id) => options.iter().find(|option| id.as_str() == Some(&option.option_id)),
-            None => of_meaning(self.payload.get("approved").unwrap_or(&self.payload).as_bool()?),
+            Some(id) => id.as_str().map_or(Choice::Unreadable, |id| Choice::Option(id.to_owned())),
+            None => {
+                let approved = self.payload.get("approved").unwrap_or(&self.payload).as_bool();
+                approved.map_or(Choice::Unreadable, Choice::Allow)
+            }
         }
     }
 }

@@ -21,8 +21,8 @@ pub(super) fn resume_failed(reason: &str) -> TurnEnd {
     TurnEnd::failed(FailureKind::ThreadResumeFailed, format!("the agent cannot resume its session: {reason}"))
 }
 
-/// The kind of failure of a prompt, and whether the provider asks us to come back later. Backends pass on what their
-/// provider said as text, so the HTTP status in it has to tell.
+/// The kind of failure of a prompt, and whether the provider asks us to come back later. Backends pass on the provider's
+/// error as text, so both are derived from the HTTP status in that text.
 pub(super) fn prompt_failure_kind(error: &RpcError) -> (FailureKind, bool) {
     let text = error_text(error);
     let status = |codes: &[&str]| text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| codes.contains(&word));

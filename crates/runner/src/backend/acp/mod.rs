@@ -22,7 +22,7 @@ use ostler_protocol::{
 };
 
 use super::{
-    child::{report_process_end, start_process, unless_stopped},
+    child::{report_process_end, report_process_lost, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
     process::Program,
     turn::{Turn, TurnEnd, TurnResult},
@@ -52,6 +52,9 @@ impl AcpBackend {
         if turn.run.execution_policy.network == Network::Disabled {
             let message = "the run's policy disables the network, which cannot be enforced for this agent's tools";
             return Ok(TurnEnd::failed(FailureKind::TenantPolicyDenied, message));
+        }
+        if let Some(lost) = self.open.take_if(|session| !session.process.is_running()) {
+            report_process_lost(&sink, &lost.process).await;
         }
         let (mut session, has_prompt) = match self.open.take() {
             Some(session) => (session, false),

@@ -52,8 +52,11 @@ impl CodexBackend {
     }
 
     async fn run_turn(&mut self, turn: &Turn, mut sink: TurnSink) -> TurnResult {
-        // The process may have died while it was idle.
-        let (mut thread, prompt) = match self.open.take().and_then(OpenThread::if_running) {
+        let open = match self.open.take() {
+            Some(thread) => thread.if_running(&sink).await,
+            None => None,
+        };
+        let (mut thread, prompt) = match open {
             Some(thread) => (thread, PromptState::New),
             None => match unless_stopped(sink.stopped(), self.open(turn, &sink)).await? {
                 Ok(opened) => opened,

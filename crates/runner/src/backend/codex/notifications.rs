@@ -2,7 +2,6 @@
 
 use ostler_protocol::{RawJson, kernel::events::EventType};
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{
     failures,
@@ -59,7 +58,7 @@ impl CodexTurn<'_> {
             return;
         }
         // Codex makes progress. Output of a command says nothing about the provider.
-        self.retrying_since = None;
+        self.mark_provider_reached().await;
         self.unreported.mark_reported(&item.id);
         match method {
             "item/started" => self.items.report_started(&mut self.sink, &item).await,
@@ -74,7 +73,7 @@ impl CodexTurn<'_> {
         let ours = |note: &DeltaNote| self.is_of_turn(&note.thread_id, &note.turn_id);
         let Some(note) = params.view::<DeltaNote>().filter(ours) else { return };
         if method != OUTPUT_DELTA {
-            self.retrying_since = None;
+            self.mark_provider_reached().await;
         }
         match method {
             "item/agentMessage/delta" => self.items.report_text(&mut self.sink, &note).await,
@@ -146,7 +145,7 @@ impl CodexTurn<'_> {
     async fn handle_error(&mut self, params: &RawJson) {
         let Some(note) = params.view::<ErrorNote>().filter(|note| self.is_ours(&note.thread_id)) else { return };
         if note.will_retry {
-            self.retrying_since.get_or_insert_with(Instant::now);
+            self.mark_provider_lost(&note.error).await;
         }
         if self.may_report_note() {
             let details = note.error.additional_details.as_deref().unwrap_or_default();

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     backend::{
-        child::{call, call_failed, client_info, unreadable_reply},
+        child::{call, call_failed, client_info, report_process_lost, unreadable_reply},
         process::{Incoming, Process},
         turn::{Turn, TurnEnd},
     },
@@ -57,8 +57,13 @@ impl OpenThread {
         Self { process, thread_id, model, is_on_disk, used: HashMap::new() }
     }
 
-    pub(super) fn if_running(mut self) -> Option<Self> {
-        self.process.is_running().then_some(self)
+    /// `None` if the process has ended while it was idle, which is reported.
+    pub(super) async fn if_running(mut self, sink: &TurnSink) -> Option<Self> {
+        if self.process.is_running() {
+            return Some(self);
+        }
+        report_process_lost(sink, &self.process).await;
+        None
     }
 }
 

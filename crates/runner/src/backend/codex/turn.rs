@@ -58,6 +58,8 @@ pub(super) struct CodexTurn<'a> {
     steering: HashMap<i64, Steer>,
     /// When Codex began to retry its provider. `None` while the provider responds.
     pub(super) retrying_since: Option<Instant>,
+    /// Whether the loss of the connection to the provider was reported.
+    pub(super) is_disconnected: bool,
     /// Set while the turn is being ended.
     ending: Option<Ending>,
     /// The decision on an approval that ended the turn.
@@ -122,6 +124,7 @@ impl<'a> CodexTurn<'a> {
             steers: VecDeque::new(),
             steering: HashMap::new(),
             retrying_since: None,
+            is_disconnected: false,
             ending: None,
             cancelled_by: None,
             notes: 0,

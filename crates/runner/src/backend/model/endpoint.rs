@@ -101,7 +101,7 @@ impl Endpoint {
     fn unreachable(&self, error: &reqwest::Error) -> ProviderError {
         let what = if error.is_connect() { "cannot be reached" } else { "broke off before it replied" };
         tracing::debug!(%error, "the provider {what}");
-        ProviderError::transient(format!("the provider {what}"))
+        ProviderError { is_disconnected: true, ..ProviderError::transient(format!("the provider {what}")) }
     }
 
     async fn read_refusal(&self, mut response: Response) -> ProviderError {

@@ -17,11 +17,20 @@ pub(super) struct ProviderError {
     pub(super) retry_after_ms: Option<u64>,
     /// Whether the provider itself asked us to come back later.
     pub(super) is_throttled: bool,
+    /// Whether there is no connection to the provider.
+    pub(super) is_disconnected: bool,
 }
 
 impl ProviderError {
     pub(super) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), is_transient: false, retry_after_ms: None, is_throttled: false }
+        Self {
+            kind,
+            message: message.into(),
+            is_transient: false,
+            retry_after_ms: None,
+            is_throttled: false,
+            is_disconnected: false,
+        }
     }
 
     pub(super) fn transient(message: impl Into<String>) -> Self {

@@ -16,7 +16,7 @@ use ostler_protocol::{
     FailureKind, Timestamp,
     kernel::{
         conversation::{self, Role},
-        events::{EventType, PHASE_WAITING_PROVIDER},
+        events::{EventType, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER},
     },
     limits::TOOL_COMMAND_CHARS_MAX,
 };
@@ -280,7 +280,8 @@ impl ModelTurn<'_> {
     }
 
     async fn pause(&mut self, error: &ProviderError, pause: Duration) -> Result<(), TurnAbort> {
-        let phase = json!({"phase": PHASE_WAITING_PROVIDER, "resumeAt": time_after(pause), "failureKind": error.kind,
+        let phase = if error.is_disconnected { PHASE_TRANSPORT_DISCONNECTED } else { PHASE_WAITING_PROVIDER };
+        let phase = json!({"phase": phase, "resumeAt": time_after(pause), "failureKind": error.kind,
             "message": error.message});
         self.listener.sink.emit(EventType::BackendStatus, &phase).await;
         self.listener.during(sleep(pause)).await?;

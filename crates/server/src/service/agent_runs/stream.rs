@@ -4,11 +4,8 @@
 use ostler_protocol::{
     Failure,
     ids::{CommandId, SessionId},
-    kernel::events::Event,
-    run_input::{
-        agui::translate::{Place as Id, Sent, Translator},
-        runs::AgentRun,
-    },
+    kernel::{aliases::CommandAlias, events::Event},
+    run_input::agui::translate::{Place as Id, Sent, Translator},
 };
 use ostler_store as store;
 
@@ -55,16 +52,16 @@ pub async fn open(
     app: &App,
     place: Place,
     thread_id: &str,
-    agent_run: AgentRun,
+    alias: CommandAlias,
     begins: Option<i64>,
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
     app.accepting()?;
-    let AgentRun { session, run_id, command_id, after_seq, .. } = agent_run;
+    let CommandAlias { session, alias: run_id, command_id, after_seq, .. } = alias;
     let begins = match begins {
         Some(seq) => seq,
         None => {
-            let first = store::agent_runs::first_seq(&app.db, command_id).await.map_err(store_failure)?;
+            let first = store::aliases::first_seq(&app.db, command_id).await.map_err(store_failure)?;
             first.unwrap_or(after_seq)
         }
     };

@@ -1,6 +1,5 @@
 //! The kernel's rules, each as a sentence, on a desk without a store.
 
-mod agent_runs;
 mod budgets;
 mod cancels;
 mod commands;
@@ -9,6 +8,7 @@ mod leases;
 mod model;
 mod permissions;
 mod sessions;
+mod submissions;
 
 use serde_json::{Value, json};
 use uuid::Uuid;

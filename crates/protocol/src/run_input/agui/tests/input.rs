@@ -475,7 +475,7 @@ fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
     ];
     let chosen = |status, payload| {
         let entry = ResumeEntry { interrupt_id: "p".into(), status, payload };
-        entry.option(&options).map(|option| option.option_id.clone())
+        entry.choice().select(&options).map(|option| option.option_id.clone())
     };
     use ResumeStatus::{Cancelled, Resolved};
     for (payload, option) in [

@@ -20,7 +20,10 @@ async fn provider_failures_have_their_kinds_and_the_next_turn_works() {
         assert!(played.all("assistant_message").iter().all(|message| message["final"] == false), "{marker}");
     }
     let mut fresh = CodexFixture::new();
-    assert_eq!(fresh.play("[[cut-once]]").await.result, Ok(TurnEnd::completed()), "Codex retries a cut stream");
+    let cut = fresh.play("[[cut-once]]").await;
+    assert_eq!(cut.result, Ok(TurnEnd::completed()), "Codex retries a cut stream");
+    let transport: Vec<_> = cut.phases().into_iter().filter(|phase| phase.starts_with("transport-")).collect();
+    assert_eq!(transport, ["transport-disconnected", "transport-reconnected"], "{:#?}", cut.events);
     assert_eq!(fresh.play("well?").await.result, Ok(TurnEnd::completed()));
 }
 
@@ -52,6 +55,9 @@ async fn an_unreachable_provider_is_given_up_after_a_bounded_wait() {
     let played = fixture.play("anybody there?").await;
     assert_eq!(played.failure_kind(), Some(FailureKind::ProviderUnavailable), "{:#?}", played.events);
     assert!(played.all("error").iter().any(|error| error["willRetry"] == true), "{:#?}", played.events);
+    let lost = selected(&played.events, "backend_status", "phase", "transport-disconnected");
+    assert_eq!(lost.len(), 1, "reported once: {:#?}", played.events);
+    assert_eq!(lost[0]["failureKind"], "provider-unavailable");
 }
 
 #[tokio::test]

@@ -19,6 +19,22 @@ async fn another_runner_resumes_the_thread_from_the_sessions_storage_alone() {
 }
 
 #[tokio::test]
+async fn a_process_that_ended_between_two_turns_is_reported_and_replaced() {
+    let mut fixture = CodexFixture::new();
+    let first = fixture.play("remember the number 41").await;
+    let process = selected(&first.events, "backend_status", "phase", "initialize:completed")[0]["processId"]
+        .as_i64()
+        .and_then(|id| rustix::process::Pid::from_raw(id as i32))
+        .unwrap();
+    rustix::process::kill_process_group(process, rustix::process::Signal::KILL).unwrap();
+    tokio::time::sleep(tokio::time::Duration::from_millis(500)).await;
+    let second = fixture.play("and now?").await;
+    assert_eq!(second.result, Ok(TurnEnd::completed()), "{:#?}", second.events);
+    assert_eq!(second.phases()[0], "transport-disconnected");
+    assert!(second.phases().contains(&"thread/resume:completed"), "{:?}", second.phases());
+}
+
+#[tokio::test]
 async fn an_interrupted_turn_in_an_unreported_thread_continues_there() {
     let mut fixture = CodexFixture::new();
     // There is no guard here, so the interrupted tool keeps running for a while.

@@ -1,39 +1,33 @@
-//! Runs of AG-UI clients: named once, on a thread that is free or makes room, resumed by answers.
+//! Work under an alias: submitted once, to a session that is free or makes room, continued by answers.
 
 use super::*;
-use crate::{
-    kernel::{events::PHASE_ROLLED_BACK, permissions::PermissionStatus},
-    run_input::{
-        agui::messages::{ResumeEntry, ResumeStatus},
-        runs::Busy,
-    },
-};
+use crate::kernel::{aliases::OnBusy, events::PHASE_ROLLED_BACK, permissions::PermissionStatus};
 
 impl Scene {
-    fn message(&mut self, name: &str, hash: &str, busy: Busy) -> AcceptRunOp {
+    fn message(&mut self, name: &str, hash: &str, on_busy: OnBusy) -> SubmitOp {
         let mut fresh = self.new_run();
         let run_id = fresh.run.run_id;
         let Op::CreateCommand(first) = self.new_command(run_id, CommandType::Turn, None) else { unreachable!() };
         fresh.start = Some((first, Box::new(self.new_job(run_id))));
-        let asked = AskedRun::Turn { fresh: Box::new(fresh), busy };
-        AcceptRunOp { run_id: name.into(), request_hash: hash.into(), asked, by: "me".into() }
+        let work = Submission::Turn { fresh: Box::new(fresh), on_busy };
+        SubmitOp { alias: name.into(), request_hash: hash.into(), work, by: "me".into() }
     }
 
-    fn submit(&mut self, op: AcceptRunOp) -> Result<AcceptedRun, Failure> {
+    fn submit(&mut self, op: SubmitOp) -> Result<Submitted, Failure> {
         let (session, last) = (self.desk.session.session, self.desk.session.last_run_id);
-        match apply(&mut self.desk, Request { session, run_id: last, op: Op::AcceptRun(Box::new(op)) }, self.now)? {
-            Reply::AgentRun(accepted) => Ok(*accepted),
+        match apply(&mut self.desk, Request { session, run_id: last, op: Op::Submit(Box::new(op)) }, self.now)? {
+            Reply::Submitted(accepted) => Ok(*accepted),
             other => panic!("an agent run was answered with {other:?}"),
         }
     }
 
-    fn say(&mut self, name: &str, busy: Busy) -> Result<AcceptedRun, Failure> {
-        let op = self.message(name, name, busy);
+    fn say(&mut self, name: &str, on_busy: OnBusy) -> Result<Submitted, Failure> {
+        let op = self.message(name, name, on_busy);
         self.submit(op)
     }
 
     /// The rule that refuses it; nothing may have changed.
-    fn say_refused(&mut self, op: AcceptRunOp) -> String {
+    fn say_refused(&mut self, op: SubmitOp) -> String {
         let before = format!("{:?}", self.desk);
         let failure = self.submit(op).expect_err("it is refused");
         assert_eq!(format!("{:?}", self.desk), before);
@@ -41,24 +35,28 @@ impl Scene {
     }
 
     /// Answers by their payloads; null abandons.
-    fn resume(&self, name: &str, answers: &[(PermissionId, Value)]) -> AcceptRunOp {
+    fn resume(&self, name: &str, answers: &[(PermissionId, Value)]) -> SubmitOp {
         let resumed = |(permission_id, payload): &(PermissionId, Value)| {
-            let status = if payload.is_null() { ResumeStatus::Cancelled } else { ResumeStatus::Resolved };
-            let entry = ResumeEntry { interrupt_id: permission_id.to_string(), status, payload: payload.clone() };
-            Resumed { permission_id: *permission_id, entry }
+            let choice = match payload {
+                Value::Null => Choice::Cancel,
+                Value::Bool(allows) => Choice::Allow(*allows),
+                Value::String(option_id) => Choice::Option(option_id.clone()),
+                _ => Choice::Unreadable,
+            };
+            PermissionAnswer { permission_id: *permission_id, choice }
         };
-        let asked = AskedRun::Resume(answers.iter().map(resumed).collect());
-        AcceptRunOp { run_id: name.into(), request_hash: name.into(), asked, by: "me".into() }
+        let work = Submission::Answers(answers.iter().map(resumed).collect());
+        SubmitOp { alias: name.into(), request_hash: name.into(), work, by: "me".into() }
     }
 }
 
 /// A thread whose first run is at work under a lease.
-fn at_work() -> (Scene, RunId, AcceptedRun) {
+fn at_work() -> (Scene, RunId, Submitted) {
     let mut scene = Scene::new();
-    let first = scene.say("one", Busy::Reject).unwrap();
+    let first = scene.say("one", OnBusy::Reject).unwrap();
     let run = first.started.as_ref().unwrap().run_id;
     scene.claim(run, "runner");
-    scene.work(run, first.agent_run.command_id);
+    scene.work(run, first.alias.command_id);
     (scene, run, first)
 }
 
@@ -66,32 +64,32 @@ fn at_work() -> (Scene, RunId, AcceptedRun) {
 fn asking() -> (Scene, RunId, CommandId, PermissionId) {
     let (mut scene, run, first) = at_work();
     let permission = PermissionId::new(scene.body());
-    scene.append(run, vec![asks(first.agent_run.command_id, permission)]).unwrap();
-    (scene, run, first.agent_run.command_id, permission)
+    scene.append(run, vec![asks(first.alias.command_id, permission)]).unwrap();
+    (scene, run, first.alias.command_id, permission)
 }
 
 #[test]
 fn the_first_message_makes_the_thread_and_the_next_goes_on_with_its_run() {
     let mut scene = Scene::new();
-    let first = scene.say("one", Busy::Reject).unwrap();
-    assert!(first.is_new_thread && first.agent_run.after_seq == 0);
+    let first = scene.say("one", OnBusy::Reject).unwrap();
+    assert!(first.is_new_session && first.alias.after_seq == 0);
     let run = first.started.unwrap().run_id;
     scene.claim(run, "runner");
-    scene.append(run, vec![says(first.agent_run.command_id), ends(first.agent_run.command_id, "completed")]).unwrap();
+    scene.append(run, vec![says(first.alias.command_id), ends(first.alias.command_id, "completed")]).unwrap();
     let before = scene.desk.session.last_seq;
-    let second = scene.say("two", Busy::Reject).unwrap();
-    assert!(!second.is_new_thread && second.started.is_none());
-    assert_eq!(second.agent_run.after_seq, before);
-    assert_eq!(scene.command(run, second.agent_run.command_id).seq, 2);
+    let second = scene.say("two", OnBusy::Reject).unwrap();
+    assert!(!second.is_new_session && second.started.is_none());
+    assert_eq!(second.alias.after_seq, before);
+    assert_eq!(scene.command(run, second.alias.command_id).seq, 2);
 }
 
 #[test]
 fn a_name_is_used_once_and_the_same_again_is_answered_the_same() {
     let (mut scene, _, first) = at_work();
     let events = scene.desk.events.len();
-    let again = scene.say("one", Busy::Reject).unwrap();
-    assert_eq!((again.agent_run, again.is_new_thread), (first.agent_run, false));
-    let other = scene.message("one", "another body", Busy::Enqueue);
+    let again = scene.say("one", OnBusy::Reject).unwrap();
+    assert_eq!((again.alias, again.is_new_session), (first.alias, false));
+    let other = scene.message("one", "another body", OnBusy::Enqueue);
     assert_eq!(scene.say_refused(other), "payload-hash");
     assert_eq!(scene.desk.events.len(), events);
 }
@@ -99,30 +97,30 @@ fn a_name_is_used_once_and_the_same_again_is_answered_the_same() {
 #[test]
 fn whoever_has_not_seen_the_threads_last_run_looks_again() {
     let (mut scene, _, _) = at_work();
-    let op = scene.message("two", "two", Busy::Enqueue);
+    let op = scene.message("two", "two", OnBusy::Enqueue);
     let session = scene.desk.session.session;
-    let request = Request { session, run_id: None, op: Op::AcceptRun(Box::new(op)) };
+    let request = Request { session, run_id: None, op: Op::Submit(Box::new(op)) };
     let refused = apply(&mut scene.desk, request, scene.now).unwrap_err();
-    assert_eq!(refused.rule_name(), Some(MOVED_ON));
+    assert_eq!(refused.rule_name(), Some(SESSION_MOVED_ON));
 }
 
 #[test]
 fn a_busy_thread_refuses_or_queues_as_it_is_told() {
     let (mut scene, run, first) = at_work();
-    let op = scene.message("two", "two", Busy::Reject);
+    let op = scene.message("two", "two", OnBusy::Reject);
     assert_eq!(scene.say_refused(op), "session-busy");
-    let second = scene.say("two", Busy::Enqueue).unwrap().agent_run;
+    let second = scene.say("two", OnBusy::Enqueue).unwrap().alias;
     assert_eq!(scene.state(run, second.command_id), CommandState::Pending);
-    assert_eq!(scene.state(run, first.agent_run.command_id), CommandState::Running);
+    assert_eq!(scene.state(run, first.alias.command_id), CommandState::Running);
 }
 
 #[test]
 fn an_interrupt_cancels_what_runs_and_what_waits_and_a_rollback_also_takes_it_back() {
-    for (busy, taken_back) in [(Busy::Interrupt, false), (Busy::Rollback, true)] {
+    for (busy, taken_back) in [(OnBusy::Interrupt, false), (OnBusy::Rollback, true)] {
         let (mut scene, run, first) = at_work();
-        let waiting = scene.say("two", Busy::Enqueue).unwrap().agent_run.command_id;
-        let third = scene.say("three", busy).unwrap().agent_run;
-        let first = first.agent_run.command_id;
+        let waiting = scene.say("two", OnBusy::Enqueue).unwrap().alias.command_id;
+        let third = scene.say("three", busy).unwrap().alias;
+        let first = first.alias.command_id;
         assert!(scene.command(run, first).cancel_requested_at.is_some(), "its runner is told");
         assert_eq!(scene.state(run, waiting), CommandState::Cancelled, "no runner has it");
         assert_eq!(scene.state(run, third.command_id), CommandState::Pending);
@@ -142,7 +140,7 @@ fn an_interrupt_cancels_what_runs_and_what_waits_and_a_rollback_also_takes_it_ba
 fn nothing_is_cancelled_for_a_message_that_is_refused() {
     let (mut scene, _, _) = at_work();
     scene.desk.session.closed_at = Some(scene.now);
-    let op = scene.message("two", "two", Busy::Rollback);
+    let op = scene.message("two", "two", OnBusy::Rollback);
     assert_eq!(scene.say_refused(op), "session-closed");
 }
 
@@ -150,16 +148,16 @@ fn nothing_is_cancelled_for_a_message_that_is_refused() {
 fn a_thread_whose_run_has_ended_or_whose_agent_was_exchanged_gets_another_run() {
     let (mut scene, run, _) = at_work();
     scene.append(run, vec![ends_run("failed")]).unwrap();
-    let second = scene.say("two", Busy::Reject).unwrap();
+    let second = scene.say("two", OnBusy::Reject).unwrap();
     let run = second.started.unwrap().run_id;
     assert_eq!(scene.desk.session.last_run_id, Some(run));
-    assert!(!second.is_new_thread);
+    assert!(!second.is_new_session);
     scene.claim(run, "runner");
-    scene.append(run, vec![ends(second.agent_run.command_id, "completed")]).unwrap();
+    scene.append(run, vec![ends(second.alias.command_id, "completed")]).unwrap();
     let release = scene.patch(run, true, false);
     scene.apply(run, release).unwrap();
-    let mut op = scene.message("three", "three", Busy::Reject);
-    let AskedRun::Turn { fresh, .. } = &mut op.asked else { unreachable!() };
+    let mut op = scene.message("three", "three", OnBusy::Reject);
+    let Submission::Turn { fresh, .. } = &mut op.work else { unreachable!() };
     fresh.run.backend_profile = "model".into();
     assert_ne!(scene.submit(op).unwrap().started.unwrap().run_id, run);
 }
@@ -167,30 +165,30 @@ fn a_thread_whose_run_has_ended_or_whose_agent_was_exchanged_gets_another_run() 
 #[test]
 fn a_run_that_nobody_starts_or_that_has_another_policy_is_not_gone_on_with() {
     let mut scene = Scene::new();
-    let first = scene.say("one", Busy::Reject).unwrap().started.unwrap().run_id;
+    let first = scene.say("one", OnBusy::Reject).unwrap().started.unwrap().run_id;
     scene.cancel_run(first);
     // Made in the thread without a job: whatever is put onto it waits for ever.
     let bare = scene.run();
     assert_eq!(scene.desk.session.last_run_id, Some(bare));
-    let accepted = scene.say("two", Busy::Enqueue).unwrap();
+    let accepted = scene.say("two", OnBusy::Enqueue).unwrap();
     let second = accepted.started.expect("a run of its own").run_id;
     assert_ne!(second, bare);
     scene.claim(second, "runner");
-    scene.append(second, vec![ends(accepted.agent_run.command_id, "completed")]).unwrap();
+    scene.append(second, vec![ends(accepted.alias.command_id, "completed")]).unwrap();
     let release = scene.patch(second, true, false);
     scene.apply(second, release).unwrap();
-    let mut op = scene.message("three", "three", Busy::Enqueue);
-    let AskedRun::Turn { fresh, .. } = &mut op.asked else { unreachable!() };
+    let mut op = scene.message("three", "three", OnBusy::Enqueue);
+    let Submission::Turn { fresh, .. } = &mut op.work else { unreachable!() };
     fresh.run.execution_policy.sandbox = Sandbox::WorkspaceWrite;
     assert!(scene.submit(op).unwrap().started.is_some());
 }
 
 #[test]
 fn while_the_agent_waits_for_an_answer_no_message_is_taken_whatever_the_policy() {
-    for busy in [Busy::Reject, Busy::Enqueue, Busy::Interrupt, Busy::Rollback] {
+    for busy in [OnBusy::Reject, OnBusy::Enqueue, OnBusy::Interrupt, OnBusy::Rollback] {
         let (mut scene, _, _, _) = asking();
         let op = scene.message("two", "two", busy);
-        assert_eq!(scene.say_refused(op), "interrupts-open");
+        assert_eq!(scene.say_refused(op), "permissions-open");
     }
 }
 
@@ -198,19 +196,19 @@ fn while_the_agent_waits_for_an_answer_no_message_is_taken_whatever_the_policy()
 fn a_resume_answers_and_goes_on_from_the_answer() {
     let (mut scene, run, command, permission) = asking();
     let before = scene.desk.session.last_seq;
-    let op = scene.resume("two", &[(permission, json!({"approved": true}))]);
-    let resumed = scene.submit(op.clone()).unwrap().agent_run;
+    let op = scene.resume("two", &[(permission, json!(true))]);
+    let resumed = scene.submit(op.clone()).unwrap().alias;
     assert_eq!((resumed.command_id, resumed.after_seq), (command, before));
     let request = &scene.rows(run).permissions[&permission];
     assert_eq!((request.status, request.option_id.as_deref()), (PermissionStatus::Allowed, Some("yes")));
     // The same again, and the same under another name: nothing happens twice.
     let events = scene.desk.events.len();
-    assert_eq!(scene.submit(op).unwrap().agent_run, resumed);
-    let replayed = scene.resume("three", &[(permission, json!({"optionId": "yes"}))]);
-    assert_eq!(scene.submit(replayed).unwrap().agent_run.after_seq, before);
+    assert_eq!(scene.submit(op).unwrap().alias, resumed);
+    let replayed = scene.resume("three", &[(permission, json!("yes"))]);
+    assert_eq!(scene.submit(replayed).unwrap().alias.after_seq, before);
     assert_eq!(scene.desk.events.len(), events);
-    let other = scene.resume("four", &[(permission, json!({"approved": false}))]);
-    assert_eq!(scene.say_refused(other), "interrupt-resolved");
+    let other = scene.resume("four", &[(permission, json!(false))]);
+    assert_eq!(scene.say_refused(other), "permission-resolved");
 }
 
 #[test]
@@ -218,17 +216,17 @@ fn what_was_put_together_is_answered_together_and_what_was_asked_since_comes_nex
     let (mut scene, run, command, first) = asking();
     let [second, third] = [1, 2].map(|_| PermissionId::new(scene.body()));
     scene.append(run, vec![asks(command, second), asks(command, third)]).unwrap();
-    let yes = || json!({"approved": true});
+    let yes = || json!(true);
     let out_of_turn = scene.resume("two", &[(second, yes())]);
-    assert_eq!(scene.say_refused(out_of_turn), "interrupts-open");
+    assert_eq!(scene.say_refused(out_of_turn), "permissions-open");
     let op = scene.resume("two", &[(first, yes())]);
     scene.submit(op).unwrap();
     assert_eq!(scene.rows(run).run.open_permissions, 2, "the client has not been asked these yet");
     let partial = scene.resume("three", &[(second, yes())]);
-    assert_eq!(scene.say_refused(partial), "interrupts-open");
+    assert_eq!(scene.say_refused(partial), "permissions-open");
     let before = scene.desk.session.last_seq;
     let op = scene.resume("three", &[(second, yes()), (third, Value::Null)]);
-    assert_eq!(scene.submit(op).unwrap().agent_run.after_seq, before);
+    assert_eq!(scene.submit(op).unwrap().alias.after_seq, before);
     assert_eq!(scene.rows(run).run.open_permissions, 0);
 }
 
@@ -236,17 +234,17 @@ fn what_was_put_together_is_answered_together_and_what_was_asked_since_comes_nex
 fn an_answer_that_makes_no_sense_or_comes_too_late_is_refused() {
     let (mut scene, run, _, permission) = asking();
     let nobody = PermissionId::new(Uuid::from_u128(77));
-    let unknown = scene.resume("two", &[(permission, json!({"approved": true})), (nobody, Value::Null)]);
-    assert_eq!(scene.say_refused(unknown), "interrupt-unknown");
-    let no_option = scene.resume("two", &[(permission, json!({"optionId": "perhaps"}))]);
-    assert_eq!(scene.say_refused(no_option), "interrupt-answer");
+    let unknown = scene.resume("two", &[(permission, json!(true)), (nobody, Value::Null)]);
+    assert_eq!(scene.say_refused(unknown), "permission-unknown");
+    let no_option = scene.resume("two", &[(permission, json!("perhaps"))]);
+    assert_eq!(scene.say_refused(no_option), "permission-option");
     scene.advance_ms(5_000);
     for swept in [false, true] {
         if swept {
             scene.sweep(run);
         }
-        let late = scene.resume("two", &[(permission, json!({"approved": true}))]);
-        assert_eq!(scene.say_refused(late), "interrupt-expired", "swept: {swept}");
+        let late = scene.resume("two", &[(permission, json!(true))]);
+        assert_eq!(scene.say_refused(late), "permission-expired", "swept: {swept}");
     }
     let cancelled = scene.resume("two", &[(permission, Value::Null)]);
     scene.submit(cancelled).unwrap();

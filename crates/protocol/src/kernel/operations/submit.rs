@@ -1,0 +1,306 @@
+//! Submits work under an alias that the client chose. A turn goes to the session's run, or to a new one; answers resolve the
+//! permission requests that the session's agent waits for. The alias is written together with the work.
+
+use serde_json::json;
+
+use super::{
+    Reply, cancel, command,
+    desk::{Desk, RunDesk, Tracked},
+    permission,
+    run::{self, CreateRunOp, check_accepting, session_busy},
+};
+use crate::{
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, PermissionId, RunId},
+    kernel::{
+        aliases::{CommandAlias, OnBusy},
+        commands::{Command, CommandType},
+        events::{EventType, NewEvent, PHASE_ROLLED_BACK},
+        permissions::{OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
+        runs::Run,
+    },
+};
+
+#[derive(Clone, Debug)]
+pub struct SubmitOp {
+    pub alias: String,
+    pub request_hash: String,
+    pub work: Submission,
+    pub by: String,
+}
+
+#[derive(Clone, Debug)]
+pub enum Submission {
+    /// A turn. It comes with a run and a job, for a session without a run that accepts work.
+    Turn { fresh: Box<CreateRunOp>, on_busy: OnBusy },
+    /// Answers to every permission request that the session's agent waits for.
+    Answers(Vec<PermissionAnswer>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PermissionAnswer {
+    pub permission_id: PermissionId,
+    pub choice: Choice,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// Abandons the request.
+    Cancel,
+    /// The option with this id.
+    Option(String),
+    /// The narrowest option that allows, or rejects.
+    Allow(bool),
+    /// The client's answer could not be read. It is rejected together with options that do not exist.
+    Unreadable,
+}
+
+impl Choice {
+    /// The option of the request that it selects.
+    pub fn select<'a>(&self, options: &'a [PermissionOption]) -> Option<&'a PermissionOption> {
+        match self {
+            Self::Cancel | Self::Unreadable => None,
+            Self::Option(id) => options.iter().find(|option| option.option_id == *id),
+            Self::Allow(allows) => {
+                let mut matching = options.iter().filter(|option| option.kind.allows() == *allows);
+                let first = matching.clone().next();
+                let once = |kind| matches!(kind, OptionKind::AllowOnce | OptionKind::RejectOnce);
+                matching.find(|option| once(option.kind)).or(first)
+            }
+        }
+    }
+}
+
+impl SubmitOp {
+    /// The run that a turn brings along.
+    pub fn fresh_run(&self) -> Option<&CreateRunOp> {
+        match &self.work {
+            Submission::Turn { fresh, .. } => Some(fresh),
+            Submission::Answers(_) => None,
+        }
+    }
+
+    /// Bytes of the turn's payload, counted once for its command and once for its event.
+    pub fn bytes(&self) -> usize {
+        let first = self.fresh_run().and_then(|fresh| fresh.start.as_ref());
+        first.map_or(0, |(first, _)| first.command.payload.as_str().len() * 2)
+    }
+
+    pub fn permissions(&self) -> Vec<PermissionId> {
+        match &self.work {
+            Submission::Turn { .. } => vec![],
+            Submission::Answers(answers) => answers.iter().map(|answer| answer.permission_id).collect(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    pub alias: CommandAlias,
+    /// The session was created for it.
+    pub is_new_session: bool,
+    /// The run, if one was created for it.
+    pub started: Option<Run>,
+}
+
+/// `last` is the session's last run, as the caller has read it.
+pub fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp) -> Result<Reply, Failure> {
+    if let Some(existing) = desk.aliases.get(&op.alias) {
+        existing.check_same(&op.request_hash)?;
+        let submitted = Submitted { alias: (**existing).clone(), is_new_session: false, started: None };
+        return Ok(Reply::Submitted(Box::new(submitted)));
+    }
+    if desk.session.last_run_id != last {
+        return Err(Failure::rule(FailureKind::SessionBusy, SESSION_MOVED_ON, "the session has another run by now"));
+    }
+    let is_new_session = desk.session.last_seq == 0;
+    let (command_id, after_seq, started) = match op.work {
+        Submission::Turn { fresh, on_busy } => turn(desk, last, *fresh, on_busy, &op.by, now)?,
+        Submission::Answers(answers) => answer(desk, last, &answers, &op.by, now)?,
+    };
+    let alias = CommandAlias {
+        session: desk.session.session,
+        alias: op.alias,
+        command_id,
+        request_hash: op.request_hash,
+        after_seq,
+        created_at: now,
+    };
+    desk.aliases.insert(alias.alias.clone(), Tracked::new(alias.clone()));
+    Ok(Reply::Submitted(Box::new(Submitted { alias, is_new_session, started })))
+}
+
+/// Rejects a decision that was made on an earlier state of the session: read it again and retry.
+pub const SESSION_MOVED_ON: &str = "session-moved-on";
+
+/// The detail of a rejection that names the turn which keeps the session busy.
+pub const ACTIVE_COMMAND: &str = "activeCommandId";
+
+/// The command, the sequence number before its first event, and the run that was created for it.
+type Placed = (CommandId, i64, Option<Run>);
+
+fn turn(
+    desk: &mut Desk,
+    last: Option<RunId>,
+    fresh: CreateRunOp,
+    on_busy: OnBusy,
+    by: &str,
+    now: Timestamp,
+) -> Result<Placed, Failure> {
+    let existing = last.map(|run_id| desk.run(run_id)).transpose()?;
+    if let Some(rows) = existing {
+        check_nothing_open(rows)?;
+    }
+    let fits = |rows: &&RunDesk| check_accepting(&rows.run).is_ok() && can_reuse(&rows.run, &fresh.run);
+    let Some(rows) = existing.filter(fits) else {
+        let after_seq = desk.session.last_seq;
+        let created = match run::create(desk, fresh, now)? {
+            Reply::Run(created, _) => *created,
+            _ => unreachable!("creating a run replies with it"),
+        };
+        let command = created.command.expect("it was started with its first command");
+        return Ok((command.command_id, after_seq, Some(created.run)));
+    };
+    let run_id = rows.run.run_id;
+    let (first, _) = fresh.start.expect("it comes with its first command");
+    let message = command::CreateCommandOp { command: Command { run_id, ..first.command }, ..*first };
+    // After these checks nothing is rejected, so that no turn is cancelled for one that is.
+    command::check_room(desk, run_id, &message.command, now)?;
+    let turns = |c: &&Command| c.command_type == CommandType::Turn;
+    let working: Vec<_> = rows.unfinished().filter(turns).map(|c| c.command_id).collect();
+    if on_busy == OnBusy::Reject && !working.is_empty() {
+        return Err(session_busy(run_id).detail(ACTIVE_COMMAND, working[0].to_string()));
+    }
+    if matches!(on_busy, OnBusy::Interrupt | OnBusy::Rollback) {
+        for command_id in working {
+            replace_turn(desk, run_id, command_id, on_busy, by, now);
+        }
+    }
+    let (command_id, after_seq) = (message.command.command_id, desk.session.last_seq);
+    command::create(desk, run_id, message, now)?;
+    Ok((command_id, after_seq, None))
+}
+
+/// Whether the session's run can take the turn in place of the fresh one: it has the same backend profile and policy, and
+/// its own job starts it. A run that a client created in the session by other means is left alone.
+fn can_reuse(run: &Run, fresh: &Run) -> bool {
+    run.standing_job_id.is_some()
+        && run.backend_profile == fresh.backend_profile
+        && run.execution_policy == fresh.execution_policy
+}
+
+/// Cancels a turn that a newer one replaces.
+fn replace_turn(desk: &mut Desk, run_id: RunId, command_id: CommandId, on_busy: OnBusy, by: &str, now: Timestamp) {
+    if on_busy == OnBusy::Rollback {
+        let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("unfinished, and so on the desk");
+        if command.rolled_back_at.is_none() {
+            command.rolled_back_at = Some(now);
+            let fact = json!({"phase": PHASE_ROLLED_BACK, "by": by});
+            desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(command_id), &fact), now);
+        }
+    }
+    cancel::request(desk, run_id, command_id, by, Some("another message took its place"), now);
+}
+
+/// While the agent waits for answers, only answers are accepted.
+fn check_nothing_open(rows: &RunDesk) -> Result<(), Failure> {
+    let waiting = rows.unfinished().map(|command| permission::put(rows, command.command_id));
+    match waiting.flatten().collect::<Vec<_>>() {
+        open if open.is_empty() => Ok(()),
+        open => Err(still_open(&open)),
+    }
+}
+
+/// The detail that lists the permission requests which must be answered first.
+pub const OPEN_PERMISSIONS: &str = "permissionIds";
+
+fn still_open(open: &[&PermissionRequest]) -> Failure {
+    let ids: Vec<_> = open.iter().map(|request| request.permission_id.to_string()).collect();
+    let message = format!("the session waits for answers to permission requests: {}", ids.join(", "));
+    rejected(PERMISSIONS_OPEN, message).detail(OPEN_PERMISSIONS, ids)
+}
+
+pub const PERMISSIONS_OPEN: &str = "permissions-open";
+pub const PERMISSION_UNKNOWN: &str = "permission-unknown";
+pub const PERMISSION_TWICE: &str = "permission-twice";
+pub const PERMISSION_OPTION: &str = "permission-option";
+pub const PERMISSION_RESOLVED: &str = "permission-resolved";
+pub const PERMISSION_EXPIRED: &str = "permission-expired";
+
+fn rejected(rule: &'static str, message: impl Into<String>) -> Failure {
+    Failure::rule(FailureKind::StateConflict, rule, message)
+}
+
+fn answer(
+    desk: &mut Desk,
+    last: Option<RunId>,
+    answers: &[PermissionAnswer],
+    by: &str,
+    now: Timestamp,
+) -> Result<Placed, Failure> {
+    let unknown = || rejected(PERMISSION_UNKNOWN, "the session has no such permission request");
+    let run_id = last.ok_or_else(unknown)?;
+    let rows = desk.run(run_id)?;
+    let (mut verdicts, mut placed) = (vec![], None);
+    for (at, answer) in answers.iter().enumerate() {
+        let request = rows.permissions.get(&answer.permission_id).ok_or_else(unknown)?;
+        if answers[..at].iter().any(|other| other.permission_id == answer.permission_id) {
+            return Err(rejected(PERMISSION_TWICE, "a permission request is answered twice"));
+        }
+        // The events of an answer begin with the one that resolved the request, whoever resolved it and when.
+        let after_seq = request.resolved_seq.map_or(desk.session.last_seq, |seq| seq - 1);
+        placed = match placed {
+            Some((command_id, _)) if command_id != request.command_id => {
+                return Err(rejected(PERMISSION_UNKNOWN, "the permission requests are of different turns"));
+            }
+            Some((command_id, earliest)) => Some((command_id, after_seq.min(earliest))),
+            None => Some((request.command_id, after_seq)),
+        };
+        verdicts.extend(verdict(request, &answer.choice, now)?.map(|(status, option)| (answer, status, option)));
+    }
+    let (command_id, after_seq) = placed.ok_or_else(unknown)?;
+    let is_left = |open: &&PermissionRequest| answers.iter().all(|answer| answer.permission_id != open.permission_id);
+    let left: Vec<_> = permission::put(rows, command_id).into_iter().filter(is_left).collect();
+    if !left.is_empty() {
+        return Err(still_open(&left));
+    }
+    // A request that waits behind others was not shown to the client yet, so the client cannot answer it.
+    let put = permission::put(rows, command_id);
+    let is_put = |answer: &PermissionAnswer| put.iter().any(|request| request.permission_id == answer.permission_id);
+    if !verdicts.iter().all(|(answer, ..)| is_put(answer)) {
+        return Err(unknown());
+    }
+    for (answer, status, option_id) in verdicts {
+        permission::resolve(desk, run_id, answer.permission_id, status, option_id, by, now);
+    }
+    desk.settle(run_id, now);
+    Ok((command_id, after_seq, None))
+}
+
+type Verdict = (PermissionStatus, Option<String>);
+
+/// The state that the answer leads to. `None` if the request is in it already.
+fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<Verdict>, Failure> {
+    let is_cancel = *choice == Choice::Cancel;
+    let (status, option_id) = match choice.select(&request.options) {
+        _ if is_cancel => (PermissionStatus::Cancelled, None),
+        Some(option) if option.kind.allows() => (PermissionStatus::Allowed, Some(option.option_id.clone())),
+        Some(option) => (PermissionStatus::Denied, Some(option.option_id.clone())),
+        None => return Err(rejected(PERMISSION_OPTION, "the permission request has no such option")),
+    };
+    let is_late = request.deadline <= now;
+    match request.status {
+        PermissionStatus::Pending if is_late && !is_cancel => Err(expired()),
+        PermissionStatus::Pending => Ok(Some((status, option_id))),
+        current if current == status && request.option_id == option_id => Ok(None),
+        // Cancelling a request that was resolved elsewhere changes nothing, and shows the client how it was resolved. A
+        // stock AG-UI client has no other way to drop a request that has expired.
+        _ if is_cancel => Ok(None),
+        _ if is_late => Err(expired()),
+        _ => Err(rejected(PERMISSION_RESOLVED, "the permission request was answered otherwise")),
+    }
+}
+
+fn expired() -> Failure {
+    rejected(PERMISSION_EXPIRED, "the permission request has expired; it can only be cancelled")
+}
