@@ -15,7 +15,9 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 const ADR_LINES_MAX: usize = 25;
 const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
 /// Names that say nothing, and so attract everything.
-const EMPTY_NAMES: [&str; 6] = ["utils", "common", "helpers", "manager", "types", "misc"];
+const EMPTY_NAMES: [&str; 5] = ["utils", "common", "helpers", "types", "misc"];
+/// Folders of dialects. The kernel imports none of them.
+const DIALECTS: [&str; 4] = ["run_input", "mesh", "trust", "daemon"];
 
 /// The one-way rule: a crate may use those named after it, and no other of ours.
 const MAY_USE: [(&str, &[&str]); 14] = [
@@ -123,6 +125,20 @@ fn nothing_has_an_empty_name() {
         }
     }
     assert_none(offenders.into_iter().collect(), "names that say nothing");
+}
+
+#[test]
+fn the_kernel_knows_no_dialect() {
+    let mut offenders = Vec::new();
+    for path in source_files().into_iter().filter(|path| path.starts_with("crates/protocol/src/kernel")) {
+        for (number, line) in fs::read_to_string(root().join(&path)).unwrap().lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if DIALECTS.iter().any(|dialect| code.contains(&format!("{dialect}::"))) {
+                offenders.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(offenders, "imports of a dialect in the kernel");
 }
 
 #[test]

@@ -11,14 +11,13 @@ use ostler_protocol::{
     ids::{AttemptId, CommandId},
     kernel::{
         commands::{AckCommand, Command, CommandPage, PollCommands},
-        conversation::Conversation,
+        conversation::{Conversation, HistoryAttachment},
         events::{AppendEvent, AppendEvents, Appended, EventType},
         leases::{Claimed, LeaseState, PatchLease},
         results::RunResult,
         runs::Run,
         session_storage::RefreshStorage,
     },
-    run_input::history::HistoryAttachment,
 };
 use tokio::time::{Duration, Instant, sleep};
 

@@ -1,5 +1,7 @@
-//! The server: verbs (`service`), their HTTP face (`http`), background work (`worker`) and starting runners
-//! (`launcher`), on top of the store. It decides nothing about state itself; `protocol::kernel` does.
+//! The server: verbs (`service`), their routes (`http`), the mesh's gateway (`gateway`), background work (`worker`) and
+//! starting runners (`launcher`), on top of the store. State of sessions, runs and commands is decided by
+//! `protocol::kernel::operations`; services of other nouns apply the pure rules of `protocol` to rows that they read, and
+//! write if the rows have not changed.
 
 mod app;
 mod attachments;

@@ -1,7 +1,9 @@
 //! All SQL of Ostler, one file per noun, on SQLite and on Postgres.
 //!
 //! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
-//! over a [`Db`]. Nothing here reads a clock or decides anything: decisions are `protocol::kernel`'s.
+//! over a [`Db`]. Nothing here reads a clock. Decisions about sessions, runs and commands are made by
+//! `protocol::kernel::operations`. Mailboxes of the mesh are the exception: numbers, duplicates, limits and
+//! acknowledgements of messages are decided in SQL (`postgres/posts.rs`, `sqlite/posts.rs`).
 
 pub mod agent_md;
 pub mod agents;

@@ -14,7 +14,6 @@ use crate::{
         events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_ROLLED_BACK, PHASE_STEER_ACCEPTED},
     },
     limits::CONVERSATION_BYTES_MAX,
-    run_input::history::HistoryAttachment,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -28,6 +27,14 @@ pub enum Role {
 pub struct Message {
     pub role: Role,
     pub text: String,
+}
+
+/// A picture of a message, by a URL that expires.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryAttachment {
+    pub mime_type: String,
+    pub url: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -12,6 +12,7 @@ use crate::{
     ids::CommandId,
     kernel::{
         commands::CommandType,
+        conversation::HistoryAttachment,
         events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED},
     },
     run_input::ui::{self, schema::UiSchemaRenderer},
@@ -91,13 +92,6 @@ impl HistoryMessage {
             Self::User { content, .. } | Self::Assistant { content, .. } => content,
         }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HistoryAttachment {
-    pub mime_type: String,
-    pub url: String,
 }
 
 /// A picture of a message, as its event keeps it: ours by bucket and path, or another's by its URL.

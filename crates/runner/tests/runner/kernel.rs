@@ -19,7 +19,7 @@ use ostler_protocol::{
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
     kernel::{
         commands::{AckCommand, Command, CommandPage, CommandState, CommandType, PollCommands, news_mark},
-        conversation::Conversation,
+        conversation::{Conversation, HistoryAttachment},
         events::{AppendEvents, Event, EventType, NewEvent},
         leases::{ClaimRun, PatchLease},
         operations::{self, *},
@@ -29,7 +29,7 @@ use ostler_protocol::{
         sessions::Session,
     },
     redaction::Redactor,
-    run_input::history::{HistoryAttachment, Picture, pictures},
+    run_input::history::{Picture, pictures},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};

@@ -5,10 +5,10 @@ use ostler_protocol::{
     ids::{CommandId, RunId},
     kernel::{
         commands::Command,
-        conversation::{Conversation, SAID},
+        conversation::{Conversation, HistoryAttachment, SAID},
     },
     limits::{CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX},
-    run_input::history::{HistoryAttachment, Picture, pictures},
+    run_input::history::{Picture, pictures},
 };
 use ostler_store as store;
 

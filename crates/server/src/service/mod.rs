@@ -1,4 +1,5 @@
-//! The verbs. Each authorises, submits one operation or reads once, and returns wire types.
+//! The verbs. Each authorises its caller and returns wire types. Verbs on the kernel's nouns submit one operation to the
+//! lane. The others read, decide by a pure rule and write if nothing has changed, with a bounded number of retries.
 
 pub mod agent_runs;
 pub mod agents;
