@@ -243,4 +243,15 @@ mod tests {
         }
         assert!(('\0'..=char::MAX).filter(|c| turns(*c)).all(is_hidden));
     }
+
+    #[test]
+    fn lines_are_joined_and_may_stand_in_a_script() {
+        assert_eq!(one_line("Run\n\tcat a\r\n"), "Run cat a");
+        assert!(
+            is_plain_lines("")
+                && is_plain_lines("a\r\n\tb\n")
+                && !is_plain_lines("a\rb")
+                && !is_plain_lines("a\u{85}b")
+        );
+    }
 }

@@ -255,7 +255,8 @@ const NPM_NAMES: &[&str] = &[
 fn is_npm_token(rest: &str) -> bool {
     let is_lower = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let is_name = rest.contains('_') || NPM_NAMES.contains(&rest);
-    !rest.starts_with("config_") && !rest.starts_with("package_") && !(is_lower && is_name)
+    let is_setting = rest.starts_with("config_") || rest.starts_with("package_");
+    !(is_setting || is_lower && is_name)
 }
 
 pub fn patterns() -> Vec<Pattern> {
