@@ -366,20 +366,24 @@ mod tests {
     #[test]
     fn a_permission_request_shows_the_commands_that_answer_it() {
         let prm = format!("prm_{:032x}", 7);
-        let payload = json!({"permissionId": prm, "title": "rm -rf \u{1b}[8mbuild", "digest": "ab".repeat(32),
+        let payload = json!({"permissionId": prm, "title": "rm -rf build", "digest": "ab".repeat(32),
             "options": [{"optionId": "yes", "name": "Allow", "kind": "allow_once"}]});
-        let text = note(&mut live(), EventType::PermissionRequest, payload);
+        let text = note(&mut live(), EventType::PermissionRequest, payload.clone());
         let run = format!("run_{:032x}", 1);
         let digest = "ab".repeat(32);
         assert_eq!(
             text,
             format!(
-                "permission needed: rm -rf [8mbuild\n  digest:  {digest}\n  options: yes (Allow)\n  \
+                "permission needed: rm -rf build\n  digest:  {digest}\n  options: yes (Allow)\n  \
                  approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
             )
         );
-        let text = note(&mut live(), EventType::PermissionRequest, json!({"title": "x"}));
-        assert_eq!(text, "a permission request could not be read and counts as denied\n");
+        let mut hidden = payload;
+        hidden["title"] = json!("rm -rf \u{1b}[8mbuild");
+        for denied in [hidden, json!({"title": "x"})] {
+            let text = note(&mut live(), EventType::PermissionRequest, denied);
+            assert_eq!(text, "a permission request could not be read and counts as denied\n");
+        }
     }
 
     #[test]
