@@ -1,7 +1,11 @@
 //! The migration ledger: a store that another build has written stops the start, and nothing is changed.
 
-use ostler_protocol::Timestamp;
-use ostler_store::{Db, StoreError};
+use ostler_protocol::{
+    Timestamp,
+    ids::{CommandId, SessionId},
+};
+use ostler_store::{Db, StoreError, aliases, migrate};
+use uuid::Uuid;
 
 use crate::{
     place::{Engine, Place, both_engines},
@@ -46,6 +50,40 @@ async fn a_new_store_gets_every_table_and_says_so(engine: Engine) {
     db.close().await;
     let rows = Witness::of(&place).await.rows().await;
     assert!(TABLES.iter().all(|table| rows.of(table).is_empty()));
+}
+
+/// The store of the first release, with a client's name for a command in it, is migrated by the current build.
+#[both_engines]
+async fn a_store_of_the_first_release_keeps_its_rows(engine: Engine) {
+    let place = Place::empty(engine);
+    let first = match engine {
+        Engine::Sqlite => &migrate::SQLITE[0],
+        Engine::Postgres => &migrate::POSTGRES[0],
+    };
+    let (session, command_id) = (SessionId::new(Uuid::from_u128(1)), CommandId::new(Uuid::from_u128(2)));
+    let mut old = Witness::of(&place).await;
+    for sql in [
+        migrate::LEDGER.to_owned(),
+        first.sql.to_owned(),
+        format!(
+            "INSERT INTO schema_migrations (id, checksum, applied_at) VALUES ('{}', '{}', 0)",
+            first.id,
+            first.checksum()
+        ),
+        format!(
+            "INSERT INTO agent_runs (session_id, run_id, command_id, request_hash, after_seq, created_at)
+             VALUES ('{session}', 'run-1', '{command_id}', 'hash', 7, 0)"
+        ),
+    ] {
+        old.execute(&sql).await;
+    }
+    drop(old);
+    let db = open(&place).await.unwrap();
+    assert_eq!(db.migrations().await.unwrap(), known());
+    let alias = aliases::get(&db, session, "run-1").await.unwrap().expect("it was kept");
+    assert_eq!((alias.command_id, alias.after_seq), (command_id, 7));
+    assert_eq!(aliases::find_by_command(&db, command_id).await.unwrap(), Some(alias));
+    db.close().await;
 }
 
 #[both_engines]

@@ -27,56 +27,56 @@ use crate::{
 };
 
 const TURN: &str = "cmd_0198c0ffee000000000000000000000a";
-pub const STEER: &str = "cmd_0198c0ffee000000000000000000000b";
+pub(super) const STEER: &str = "cmd_0198c0ffee000000000000000000000b";
 /// A test that waits longer than this hangs.
 const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
-pub struct CodexFixture {
-    pub scratch: TempDir,
-    pub provider: Endpoint,
-    pub environment: BackendEnvironment,
-    pub codex: CodexBackend,
-    pub budgets: Budgets,
-    pub policy: Value,
-    pub thread_id: Option<String>,
-    pub is_repeat: bool,
-    pub images: Vec<String>,
+pub(super) struct CodexFixture {
+    pub(super) scratch: TempDir,
+    pub(super) provider: Endpoint,
+    pub(super) environment: BackendEnvironment,
+    pub(super) codex: CodexBackend,
+    pub(super) budgets: Budgets,
+    pub(super) policy: Value,
+    pub(super) thread_id: Option<String>,
+    pub(super) is_repeat: bool,
+    pub(super) images: Vec<String>,
     turns: u32,
 }
 
-pub struct PlayedTurn {
-    pub events: Vec<(String, Value)>,
-    pub result: TurnResult,
-    pub stop: Option<StopReason>,
+pub(super) struct PlayedTurn {
+    pub(super) events: Vec<(String, Value)>,
+    pub(super) result: TurnResult,
+    pub(super) stop: Option<StopReason>,
 }
 
 impl PlayedTurn {
-    pub fn all(&self, event_type: &str) -> Vec<&Value> {
+    pub(super) fn all(&self, event_type: &str) -> Vec<&Value> {
         self.events.iter().filter(|(kind, _)| kind == event_type).map(|(_, payload)| payload).collect()
     }
 
-    pub fn phases(&self) -> Vec<&str> {
+    pub(super) fn phases(&self) -> Vec<&str> {
         self.all("backend_status").iter().filter_map(|payload| payload["phase"].as_str()).collect()
     }
 
-    pub fn failure_kind(&self) -> Option<ostler_protocol::FailureKind> {
+    pub(super) fn failure_kind(&self) -> Option<ostler_protocol::FailureKind> {
         self.result.as_ref().ok().and_then(|end| end.failure_kind)
     }
 }
 
-pub fn selected<'a>(events: &'a [(String, Value)], event_type: &str, field: &str, value: &str) -> Vec<&'a Value> {
+pub(super) fn selected<'a>(events: &'a [(String, Value)], event_type: &str, field: &str, value: &str) -> Vec<&'a Value> {
     let fits = |(kind, payload): &&(String, Value)| kind == event_type && payload[field] == value;
     events.iter().filter(fits).map(|(_, payload)| payload).collect()
 }
 
 /// The real program. `cargo xtask test` sets its path.
-pub fn program() -> PathBuf {
+pub(super) fn program() -> PathBuf {
     std::env::var_os("OSTLER_TEST_CODEX")
         .expect("OSTLER_TEST_CODEX is not set: run `cargo xtask test`, which installs a Codex")
         .into()
 }
 
-pub fn config(base_url: &str) -> String {
+pub(super) fn config(base_url: &str) -> String {
     format!(
         "model = \"stand-in\"\nmodel_provider = \"stand-in\"\n[model_providers.stand-in]\nname = \"stand-in\"\n\
          base_url = \"{base_url}\"\nwire_api = \"responses\"\nrequires_openai_auth = true\nrequest_max_retries = 1\n\
@@ -85,7 +85,7 @@ pub fn config(base_url: &str) -> String {
 }
 
 impl CodexFixture {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let provider = responses();
         let scratch = tempfile::Builder::new().prefix("ostler-codex-").tempdir().unwrap();
         let folder = |name: &str| {
@@ -117,23 +117,23 @@ impl CodexFixture {
         fixture
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub(super) fn home(&self) -> PathBuf {
         self.environment.home.clone().unwrap()
     }
 
     /// Hides a directory from the backend's tools, except its own directories in there.
-    pub fn hide(&mut self, directory: &Path) {
+    pub(super) fn hide(&mut self, directory: &Path) {
         self.environment.hidden = vec![directory.to_owned()];
         self.codex = CodexBackend::new(self.environment.clone());
     }
 
-    pub fn write_home(&mut self, config: &str) {
+    pub(super) fn write_home(&mut self, config: &str) {
         std::fs::write(self.home().join("config.toml"), config).unwrap();
         std::fs::write(self.home().join("auth.json"), r#"{"OPENAI_API_KEY": "planted-provider-key-1"}"#).unwrap();
     }
 
     /// Another runner takes over. Only the session's storage is left of this one.
-    pub fn take_over(&mut self) {
+    pub(super) fn take_over(&mut self) {
         let home = self.scratch.path().canonicalize().unwrap().join(format!("home-{}", self.turns));
         std::fs::create_dir(&home).unwrap();
         self.environment.home = Some(home);
@@ -141,18 +141,18 @@ impl CodexFixture {
         self.codex = CodexBackend::new(self.environment.clone());
     }
 
-    pub async fn play(&mut self, prompt: &str) -> PlayedTurn {
+    pub(super) async fn play(&mut self, prompt: &str) -> PlayedTurn {
         self.play_with(prompt, |_, _, _| {}).await
     }
 
     /// Plays a turn. `act` receives each event as it arrives.
-    pub async fn play_with(&mut self, prompt: &str, act: impl FnMut(&RunnerSide, &str, &Value)) -> PlayedTurn {
+    pub(super) async fn play_with(&mut self, prompt: &str, act: impl FnMut(&RunnerSide, &str, &Value)) -> PlayedTurn {
         let played = tokio::time::timeout(WAIT_MAX, self.act_out(prompt, act)).await;
         played.unwrap_or_else(|_| panic!("the turn {prompt:?} has no end"))
     }
 
     /// Plays a turn until a tool has started, and drops it, as if its runner had been killed.
-    pub async fn abandon(&mut self, prompt: &str) {
+    pub(super) async fn abandon(&mut self, prompt: &str) {
         let started = tokio::sync::Notify::new();
         let turn = self.play_with(prompt, |_, event_type, _| {
             if event_type == "tool_call" {
@@ -166,7 +166,7 @@ impl CodexFixture {
     }
 
     /// Starts a turn that continues until the returned task is aborted.
-    pub async fn hold(&mut self) -> JoinHandle<()> {
+    pub(super) async fn hold(&mut self) -> JoinHandle<()> {
         self.turns += 1;
         let turn = self.turn("[[hold]] on");
         let (sink, side) = turn_sink::open(
@@ -240,7 +240,7 @@ impl CodexFixture {
     }
 
     /// Waits until the remaining processes satisfy the condition.
-    pub async fn until(&self, what: &str, is_so: impl Fn(&[String]) -> bool) {
+    pub(super) async fn until(&self, what: &str, is_so: impl Fn(&[String]) -> bool) {
         let until = tokio::time::Instant::now() + WAIT_MAX;
         while !is_so(&self.remaining_processes()) {
             assert!(tokio::time::Instant::now() < until, "never: {what}: {:#?}", self.remaining_processes());
@@ -249,7 +249,7 @@ impl CodexFixture {
     }
 
     /// Command lines of the processes that were started for this fixture and still run.
-    pub fn remaining_processes(&self) -> Vec<String> {
+    pub(super) fn remaining_processes(&self) -> Vec<String> {
         let directory = self.scratch.path().canonicalize().unwrap();
         let output = System::new("ps").args(["axeww", "-o", "pid=,stat=,args="]).output().unwrap();
         let lines = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -265,7 +265,7 @@ fn attempt_id() -> AttemptId {
     format!("att_{:016x}{:016x}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
 }
 
-pub fn command(id: &str, kind: &str, prompt: &str) -> Command {
+pub(super) fn command(id: &str, kind: &str, prompt: &str) -> Command {
     let command = json!({"commandId": id, "runId": "run_00000000000000000000000000000001", "seq": 1, "type": kind,
         "payload": {"prompt": prompt}, "payloadHash": "", "idempotencyKey": null, "state": "acked",
         "targetCommandId": null, "cancelRequestedAt": null, "ackedAt": null, "attemptId": null, "terminal": null,
