@@ -64,7 +64,12 @@ impl PlayedTurn {
     }
 }
 
-pub(super) fn selected<'a>(events: &'a [(String, Value)], event_type: &str, field: &str, value: &str) -> Vec<&'a Value> {
+pub(super) fn selected<'a>(
+    events: &'a [(String, Value)],
+    event_type: &str,
+    field: &str,
+    value: &str,
+) -> Vec<&'a Value> {
     let fits = |(kind, payload): &&(String, Value)| kind == event_type && payload[field] == value;
     events.iter().filter(fits).map(|(_, payload)| payload).collect()
 }
