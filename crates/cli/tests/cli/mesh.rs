@@ -86,7 +86,7 @@ fn two_names_talk_sealed(engine: Engine) {
     assert_eq!(keys(&home, ALICE), before);
     let elsewhere = Home::new(Engine::Sqlite);
     let (code, taken) = refused(elsewhere.cli(Some(&server), &["mesh", "join", "alice"]));
-    assert!(code == 5 && taken.contains("already exists") && taken.contains("choose another name"), "{taken}");
+    assert!(code == 5 && taken.contains("already registered") && taken.contains("choose another name"), "{taken}");
     let (_, none) = refused(elsewhere.cli(Some(&server), &["mesh", "send", "bobby", "x"]));
     assert!(none.contains("nobody has joined here"), "{none}");
 
