@@ -161,7 +161,8 @@ fn readiness_without_postgres_is_not_ready_and_shows_no_dsn() {
         .await;
         assert_eq!(gone["status"], "not-ready");
         assert_eq!((&gone["store"]["engine"], &gone["store"]["reachable"]), (&json!("postgres"), &json!(false)));
-        assert_eq!((&gone["store"]["writable"], &gone["migrations"]["ready"]), (&json!(false), &json!(false)));
+        assert_eq!(gone["store"]["writable"], false);
+        assert_eq!(gone["migrations"]["ready"], true, "what was found before is still reported");
         assert!(gone["store"]["reason"].is_string(), "{gone}");
         assert_eq!(gone["secretRefs"]["databaseUrl"], "configured");
         let text = gone.to_string();

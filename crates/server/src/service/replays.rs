@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    const PAGE: Duration = Duration::from_millis(10);
+    const PAGE: Duration = Duration::from_millis(5);
 
     /// How many pages were read at once at most, and how long all of them took.
     async fn storm(turns: usize, followers: usize, is_writing: bool) -> (usize, Duration) {

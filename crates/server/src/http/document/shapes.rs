@@ -317,6 +317,8 @@ fn parameter(path: &str, name: &str) -> Option<Value> {
         }
         "before" => json!({"format": "date", "maxLength": 10}),
         "readerId" => self::name(),
+        "tenantId" if path.contains("/provider-profile") => self::name(),
+        "profile" if path.ends_with("/provider-profile-changes") => slug(),
         "Idempotency-Key" => json!({"minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
         "runId" if path.contains("/agent/") => run_id(),
         "threadId" => json!({"format": "uuid", "maxLength": 36}),
