@@ -43,8 +43,6 @@ pub fn mask(home: &Home, text: &str) -> String {
         (r"· \d+s ·", "· TIME ·"),
         (r"\d+\.\d GiB", "SIZE"),
         (r"\bLandlock \d+", "Landlock N"),
-        // Whether there are PID namespaces is found out after the start, and depends on the machine.
-        (r"no PID namespaces; ", ""),
     ];
     masks.iter().fold(text, |text, (pattern, mask)| Regex::new(pattern).unwrap().replace_all(&text, *mask).into_owned())
 }
