@@ -69,7 +69,7 @@ fn requests(server: &Server, claimed: &Claimed) -> Vec<(&'static str, Vec<u8>)> 
     vec![
         ("announced", post(&events, append(text(BODY_BYTES + 1)))),
         ("small_operation", post(&format!("/api/v1/runs/{run_id}/claim"), text(BODY_BYTES))),
-        ("keys", post(&events, append(format!("{{{}}}", keys.join(","))))),
+        ("keys", post(&events, append(format!("{{{}}}", keys[..keys.len() - 20].join(","))))),
         ("event", post(&events, append(text(BODY_BYTES - 200)))),
         ("run_input", post(RUNS, format!("{{{}}}", keys.join(",")))),
     ]

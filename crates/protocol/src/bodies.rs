@@ -17,7 +17,10 @@ use crate::{
         session_storage::{RefreshStorage, SweepStorage},
         sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
     },
-    limits::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX, WORK_BODY_BYTES_MAX},
+    limits::{
+        BODY_BYTES_MAX, COMMAND_PAYLOAD_BYTES_MAX, JSON_DEPTH_MAX, JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX,
+        WORK_BODY_BYTES_MAX,
+    },
     mesh::identities::{CreateInvite, IssueCertificate, RevokeIdentity},
     tokens::CreateToken,
     trust::{
@@ -90,6 +93,29 @@ bodies! {
     RevokeIdentity: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
 }
 
+/// Most bytes of a string as it is sent. No field takes more than a command's payload, and no escape is longer than six bytes.
+const STRING_BYTES_MAX: usize = 6 * COMMAND_PAYLOAD_BYTES_MAX;
+
+/// Rejects a body with a string that no field takes. Much cheaper than parsing it to find out.
+pub fn check_strings(text: &[u8]) -> Result<(), Failure> {
+    if text.len() <= STRING_BYTES_MAX {
+        return Ok(());
+    }
+    let mut at = 0;
+    while let Some(found) = memchr::memchr(b'"', &text[at..]) {
+        let start = at + found + 1;
+        at = string_end(text, start);
+        if at - start > STRING_BYTES_MAX {
+            return Err(Failure::too_large("json-string", "a string of the body", at - start, STRING_BYTES_MAX));
+        }
+        // What is left is too short for such a string.
+        if text.len() - at <= STRING_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Rejects JSON that nests too deeply or holds too many values, in one pass that stops at the first bound it breaks. Whether
 /// the text is JSON at all is the parser's question.
 pub fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
@@ -116,8 +142,18 @@ pub fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+const SHORT_STRING_BYTES: usize = 24;
+
 /// The position after the quote that ends the string, or the end of the text.
 fn string_end(text: &[u8], mut at: usize) -> usize {
+    // Most strings are short; setting up a search would cost more than a step per byte.
+    for &byte in &text[at..text.len().min(at + SHORT_STRING_BYTES)] {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => break,
+            _ => at += 1,
+        }
+    }
     while let Some(found) = memchr::memchr2(b'"', b'\\', &text[at..]) {
         at += found;
         // Escapes often come in a row; a new search for each would cost more than a step per byte.
@@ -150,6 +186,14 @@ mod tests {
         let items = |count: usize| json!(vec![0; count]).to_string();
         assert_eq!(refused(&items(11), 10), None);
         assert_eq!(refused(&items(12), 10).as_deref(), Some("json-values"));
+    }
+
+    #[test]
+    fn a_string_that_no_field_takes_is_rejected_unparsed() {
+        let body = |bytes: usize| format!(r#"{{"a":"{}","b":"{}"}}"#, "x".repeat(30), "y".repeat(bytes));
+        assert!(check_strings(body(STRING_BYTES_MAX - 1).as_bytes()).is_ok());
+        let failure = check_strings(body(STRING_BYTES_MAX).as_bytes()).unwrap_err();
+        assert_eq!((failure.kind, failure.rule_name()), (FailureKind::PayloadTooLarge, Some("json-string")));
     }
 
     #[test]
