@@ -96,12 +96,17 @@ async fn a_batch_may_be_four_mebibytes(engine: Engine) {
     let padded = |bytes: usize| {
         let mut body = json!({"runnerId": "runner-a", "leaseEpoch": runner.epoch, "pad": "",
             "events": [{"type": "custom", "payload": {"value": 1}}]});
-        body["pad"] = "x".repeat(bytes - body.to_string().len()).into();
+        // Several strings: one of this size is rejected, whatever field it is in.
+        body["pad"] = json!(["", "", "", ""]);
+        let pad = bytes - body.to_string().len();
+        body["pad"] = [pad / 4, pad / 4, pad / 4, pad - 3 * (pad / 4)].map(|bytes| "x".repeat(bytes)).to_vec().into();
         body.to_string()
     };
     let path = format!("/api/v1/runs/{run_id}/events");
     server.send_text("POST", &path, padded(BODY_BYTES_MAX)).await.with_status(200);
     let before = server.events(&run_id).await.len();
+    let long = json!({"runnerId": "runner-a", "pad": "x".repeat(BODY_BYTES_MAX - 100)}).to_string();
+    server.send_text("POST", &path, long).await.refused_by(PayloadTooLarge, "json-string");
     server.send_text("POST", &path, padded(BODY_BYTES_MAX + 1)).await.refused_by(PayloadTooLarge, "body-size");
     assert_eq!(server.events(&run_id).await.len(), before);
 }
