@@ -106,6 +106,10 @@ impl TestHost {
         }
     }
 
+    pub fn flush_count(&self) -> usize {
+        self.flushes.lock().unwrap().len()
+    }
+
     /// The most requests that one flush carried.
     pub fn largest_flush(&self) -> usize {
         self.flushes.lock().unwrap().iter().copied().max().unwrap_or(0)
