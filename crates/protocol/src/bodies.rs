@@ -93,50 +93,42 @@ bodies! {
     RevokeIdentity: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
 }
 
-/// Most bytes of a string as it is sent. No field takes more than a command's payload, and no escape is longer than six bytes.
+/// Most bytes of a string as it is sent. No field accepts more than a command's payload, and no escape is longer than six bytes.
 const STRING_BYTES_MAX: usize = 6 * COMMAND_PAYLOAD_BYTES_MAX;
 
-/// Rejects a body with a string that no field takes. Much cheaper than parsing it to find out.
-pub fn check_strings(text: &[u8]) -> Result<(), Failure> {
-    if text.len() <= STRING_BYTES_MAX {
-        return Ok(());
-    }
-    let mut at = 0;
-    while let Some(found) = memchr::memchr(b'"', &text[at..]) {
-        let start = at + found + 1;
-        at = string_end(text, start);
-        if at - start > STRING_BYTES_MAX {
-            return Err(Failure::too_large("json-string", "a string of the body", at - start, STRING_BYTES_MAX));
-        }
-        // What is left is too short for such a string.
-        if text.len() - at <= STRING_BYTES_MAX {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Rejects JSON that nests too deeply or holds too many values, in one pass that stops at the first bound it breaks. Whether
-/// the text is JSON at all is the parser's question.
+/// Rejects JSON that nests too deeply, contains too many values, or has a string that no field accepts. One pass, which stops
+/// at the first bound that is exceeded and costs much less than parsing. It does not check whether the text is valid JSON.
 pub fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
     let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
     while let Some(&byte) = text.get(at) {
         at += 1;
         match byte {
-            b'"' => at = string_end(text, at),
-            b'{' | b'[' => depth += 1,
+            b'"' => {
+                let start = at;
+                at = string_end(text, start);
+                if at - start > STRING_BYTES_MAX {
+                    let what = "a string of the body";
+                    return Err(Failure::too_large("json-string", what, at - start, STRING_BYTES_MAX));
+                }
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > JSON_DEPTH_MAX {
+                    let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
+                    return Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX));
+                }
+            }
             b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' | b':' => values += 1,
+            b',' | b':' => {
+                values += 1;
+                if values > values_max {
+                    let message =
+                        format!("the body holds too many members and items: over {values_max} commas and colons");
+                    let failure = Failure::rule(FailureKind::PayloadTooLarge, "json-values", message);
+                    return Err(failure.detail("valuesMax", values_max));
+                }
+            }
             _ => {}
-        }
-        if depth > JSON_DEPTH_MAX {
-            let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
-            return Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX));
-        }
-        if values > values_max {
-            let message = format!("the body holds too many members and items: over {values_max} commas and colons");
-            let failure = Failure::rule(FailureKind::PayloadTooLarge, "json-values", message);
-            return Err(failure.detail("valuesMax", values_max));
         }
     }
     Ok(())
@@ -191,8 +183,8 @@ mod tests {
     #[test]
     fn a_string_that_no_field_takes_is_rejected_unparsed() {
         let body = |bytes: usize| format!(r#"{{"a":"{}","b":"{}"}}"#, "x".repeat(30), "y".repeat(bytes));
-        assert!(check_strings(body(STRING_BYTES_MAX - 1).as_bytes()).is_ok());
-        let failure = check_strings(body(STRING_BYTES_MAX).as_bytes()).unwrap_err();
+        assert!(check_json(body(STRING_BYTES_MAX - 1).as_bytes(), 3).is_ok());
+        let failure = check_json(body(STRING_BYTES_MAX).as_bytes(), 3).unwrap_err();
         assert_eq!((failure.kind, failure.rule_name()), (FailureKind::PayloadTooLarge, Some("json-string")));
     }
 

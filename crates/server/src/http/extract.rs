@@ -11,7 +11,7 @@ use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt;
 use ostler_protocol::{
     Failure, FailureKind,
-    bodies::{RequestBody, check_json, check_strings},
+    bodies::{RequestBody, check_json},
     json::{BODY, read_shape},
     limits::{BODY_BYTES_MAX, JSON_VALUES_MAX},
 };
@@ -126,7 +126,6 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
     let bytes = read_bytes(request, app, bounds.bytes_max).await?;
     let size = bytes.len();
     let parse = move || {
-        check_strings(&bytes)?;
         check_json(&bytes, bounds.values_max)?;
         let text = std::str::from_utf8(&bytes);
         let text = text.map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
