@@ -180,7 +180,7 @@ async fn server(client: &Client, settings: &Settings, checks: &mut Checks) -> bo
     }
     checks.extend([clock(date.as_deref(), now())]);
     let readiness = within(open.readiness()).await;
-    // Without its store the server can tell no token from another, and would be asked in vain.
+    // Without its store the server cannot check a token, so a request would prove nothing.
     let is_reachable = readiness.as_ref().is_ok_and(|readiness| readiness.store.reachable);
     checks.extend([if is_reachable { token(client, settings).await } else { unknown("token") }]);
     checks.extend(store(readiness));

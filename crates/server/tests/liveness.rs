@@ -185,7 +185,7 @@ async fn the_suggested_recovery_can_be_sent_as_it_is(engine: Engine) {
     assert_eq!(stale["phase"], "runner-heartbeat-stale");
     recover(&server, &stale).await.with_status(201);
     assert_eq!(jobs().await, 2);
-    // The runner has lost its agent and tries again: whoever does not want to wait can cancel.
+    // The runner lost the connection to its backend and retries; a client that does not want to wait can cancel.
     let runner = server.claim(&run_id, "runner-b").await;
     runner.ack(&command_id).await;
     let resume_at = json!("2026-01-01T01:00:00Z");

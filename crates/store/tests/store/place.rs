@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// A store without tables: whoever opens it first migrates it.
+    /// A store without tables. The first `Db::open` migrates it.
     pub fn empty(engine: Engine) -> Self {
         let home = match engine {
             Engine::Sqlite => Home::Sqlite(scratch::in_memory()),

@@ -247,7 +247,7 @@ fn answer(
         if answers[..at].iter().any(|other| other.permission_id == answer.permission_id) {
             return Err(rejected(PERMISSION_TWICE, "a permission request is answered twice"));
         }
-        // The events of an answer begin with the one that resolved the request, whoever resolved it and when.
+        // The events of an answer begin with the event that resolved the request, also if another client resolved it.
         let after_seq = request.resolved_seq.map_or(desk.session.last_seq, |seq| seq - 1);
         placed = match placed {
             Some((command_id, _)) if command_id != request.command_id => {

@@ -1,5 +1,5 @@
-//! A provider that cannot be reached, or asks us to come back later: then the turn pauses, and Codex is told to continue
-//! after a while, a few times.
+//! Handles a provider that cannot be reached or is rate limiting. A lost connection is reported. When the provider is rate
+//! limiting, the turn pauses and the runner sends Codex a prompt to continue later, a few times.
 
 use ostler_protocol::{
     FailureKind, Timestamp,
