@@ -1,8 +1,8 @@
-//! Protects the processes that hold secrets while they start programs that must not have them: the server and the runner.
+//! Protects the secrets of the server and the runner, which start programs that must not learn them.
 //!
-//! A process's first environment stays readable in `/proc/PID/environ` for as long as it lives, whatever it unsets later. So a
-//! process that was started with secrets in it writes them to an anonymous file, replaces itself by the same program with the
-//! rest of the environment, and reads the file back. Linux only; elsewhere there is no such file to read.
+//! The initial environment of a process stays readable in `/proc/PID/environ` for as long as it lives, even if variables are
+//! unset later. So a process that was started with secrets in its environment writes them to an anonymous file, executes the
+//! same program again with the rest of the environment, and reads the file back. Linux only: other systems have no such file.
 
 use std::sync::OnceLock;
 
@@ -10,19 +10,19 @@ use ostler_server::config::Environment;
 
 static CURRENT: OnceLock<Environment> = OnceLock::new();
 
-/// The variables this process was started with, including those that were taken out of its environment.
-pub fn current() -> Environment {
+/// The variables this process was started with, including the secrets that were removed from its environment.
+pub(crate) fn current() -> Environment {
     CURRENT.get().cloned().unwrap_or_default()
 }
 
-/// What `--database-url` is called among the variables: the command line is readable by everybody.
-pub const DATABASE_URL_FLAG: &str = "--database-url";
+/// The name of `--database-url` among the variables. It is removed from the command line, which every process can read.
+pub(crate) const DATABASE_URL_FLAG: &str = "--database-url";
 
 #[cfg(target_os = "linux")]
-pub use linux::protect;
+pub(crate) use linux::protect;
 
 #[cfg(not(target_os = "linux"))]
-pub fn protect() -> Result<(), ostler_protocol::Failure> {
+pub(crate) fn protect() -> Result<(), ostler_protocol::Failure> {
     Ok(())
 }
 
@@ -47,16 +47,16 @@ mod linux {
     use ostler_server::config::Environment;
     use rustix::fs::{MemfdFlags, memfd_create};
 
-    use super::{CURRENT, DATABASE_URL_FLAG};
+    use crate::environment::{CURRENT, DATABASE_URL_FLAG};
 
-    /// Holds the number of the descriptor with what was taken out of the environment.
+    /// Holds the number of the descriptor of the anonymous file with the secrets.
     const HANDOVER: &str = "OSTLER_HANDOVER";
     /// More than the system allows for all variables together.
     const HANDOVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-    /// What stays in the environment, unless its name says that it is a secret: settings that libraries read from there, and
-    /// what helps an operator who looks at the process.
-    const KEPT: &[&str] = &[
+    /// Variables that stay in the environment unless their name marks a secret: settings that libraries read from there, and
+    /// what helps an operator who inspects the process.
+    const SAFE_NAMES: &[&str] = &[
         "PATH",
         "HOME",
         "USER",
@@ -88,39 +88,39 @@ mod linux {
         "NOTIFY_SOCKET",
         "CREDENTIALS_DIRECTORY",
     ];
-    const KEPT_BEGINNINGS: &[&str] = &["LC_", "XDG_", "PG", "AWS_", "OSTLER_"];
+    const SAFE_PREFIXES: &[&str] = &["LC_", "XDG_", "PG", "AWS_", "OSTLER_"];
 
-    /// To be called first of all, before anything is opened and any thread is started. May replace the process by itself.
-    pub fn protect() -> Result<(), Failure> {
+    /// Must be called before any file is opened and any thread is started. May replace this process by a new one.
+    pub(crate) fn protect() -> Result<(), Failure> {
         hide_memory().map_err(failed)?;
         if let Some(descriptor) = std::env::var_os(HANDOVER) {
-            let taken = read(&descriptor).map_err(failed)?;
-            // The file with the secrets is among them.
+            let secret = read(&descriptor).map_err(failed)?;
+            // This also closes the file with the secrets.
             close_inherited().map_err(failed)?;
-            // The kernel has named the process after the link that it was started by.
+            // The kernel names the process after the link that it was started by.
             let _ = rustix::thread::set_name(c"ostler");
-            let _ = CURRENT.set(Environment::with_taken(taken));
+            let _ = CURRENT.set(Environment::with_taken(secret));
             return Ok(());
         }
         close_inherited().map_err(failed)?;
-        let (kept, mut taken): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| is_kept(name));
+        let (safe, mut secret): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| is_safe(name));
         let (arguments, url) = without_database_url(std::env::args_os().collect());
-        taken.extend(url.map(|url| (DATABASE_URL_FLAG.into(), url)));
-        if taken.is_empty() {
+        secret.extend(url.map(|url| (DATABASE_URL_FLAG.into(), url)));
+        if secret.is_empty() {
             return Ok(());
         }
-        Err(failed(hand_over(&arguments, kept, &taken)))
+        Err(failed(hand_over(&arguments, safe, &secret)))
     }
 
-    fn is_kept(name: &OsStr) -> bool {
+    fn is_safe(name: &OsStr) -> bool {
         let Some(name) = name.to_str() else { return false };
-        let is_known = KEPT.contains(&name) || KEPT_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning));
-        is_known && !names_a_secret(name)
+        let is_listed = SAFE_NAMES.contains(&name) || SAFE_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        is_listed && !names_a_secret(name)
     }
 
     fn names_a_secret(name: &str) -> bool {
         let words = ["SECRET", "PASSWORD", "TOKEN", "KEY", "CREDENTIAL", "DATABASE_URL"];
-        // A file's path is no secret, and libraries look for some of them by themselves.
+        // The path of a file is not a secret, and libraries read some of these variables themselves.
         let is_path = name.ends_with("_FILE") || name == "CREDENTIALS_DIRECTORY";
         !is_path && words.iter().any(|word| name.contains(word))
     }
@@ -142,17 +142,21 @@ mod linux {
         (rest, url)
     }
 
-    /// Becomes the same program without what was taken. Returns only if that fails.
-    fn hand_over(arguments: &[OsString], kept: Vec<(OsString, OsString)>, taken: &[(OsString, OsString)]) -> io::Error {
+    /// Executes the same program without the secrets in its environment. Returns only if that fails.
+    fn hand_over(
+        arguments: &[OsString],
+        safe: Vec<(OsString, OsString)>,
+        secret: &[(OsString, OsString)],
+    ) -> io::Error {
         let start = || {
-            // Without CLOEXEC: it is there to be inherited, once.
+            // Without CLOEXEC: the new program inherits it, once.
             let mut file = File::from(memfd_create("ostler-environment", MemfdFlags::empty())?);
-            for (name, value) in taken {
+            for (name, value) in secret {
                 file.write_all(&[name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat())?;
             }
             let mut command = Command::new("/proc/self/exe");
             let (program, rest) = arguments.split_first().ok_or_else(|| io::Error::other("no arguments"))?;
-            command.arg0(program).args(rest).env_clear().envs(kept);
+            command.arg0(program).args(rest).env_clear().envs(safe);
             command.env(HANDOVER, file.as_raw_fd().to_string());
             Err(command.exec())
         };
@@ -165,7 +169,7 @@ mod linux {
             .and_then(|number| number.parse().ok())
             .ok_or_else(|| io::Error::other("not a descriptor"))?;
         let mut bytes = vec![];
-        // Opened again: this reads from its beginning.
+        // Opened again, so that it is read from its beginning.
         File::open(format!("/proc/self/fd/{number}"))?.take(HANDOVER_BYTES_MAX).read_to_end(&mut bytes)?;
         let variables = bytes.split(|byte| *byte == 0).filter_map(|variable| {
             let at = variable.iter().position(|byte| *byte == b'=')?;
@@ -175,7 +179,7 @@ mod linux {
     }
 
     fn failed(error: io::Error) -> Failure {
-        let message = format!("the secrets could not be taken out of the environment: {error}");
+        let message = format!("the secrets could not be removed from the environment: {error}");
         Failure::rule(FailureKind::InfraFailed, "environment", message)
     }
 
@@ -184,8 +188,8 @@ mod linux {
         use super::*;
 
         #[test]
-        fn only_harmless_variables_stay() {
-            for kept in [
+        fn only_variables_without_secrets_stay() {
+            for safe in [
                 "PATH",
                 "LC_ALL",
                 "PGHOST",
@@ -197,9 +201,9 @@ mod linux {
                 "HTTPS_PROXY",
                 "OSTLER_SECRETS__KEY_FILE",
             ] {
-                assert!(is_kept(OsStr::new(kept)), "{kept}");
+                assert!(is_safe(OsStr::new(safe)), "{safe}");
             }
-            for taken in [
+            for secret in [
                 "DATABASE_URL",
                 "OSTLER_SECRETS__KEY",
                 "OSTLER_STORE__DATABASE_URL",
@@ -210,12 +214,12 @@ mod linux {
                 "OPENAI_API_KEY",
                 "ANYTHING_ELSE",
             ] {
-                assert!(!is_kept(OsStr::new(taken)), "{taken}");
+                assert!(!is_safe(OsStr::new(secret)), "{secret}");
             }
         }
 
         #[test]
-        fn a_database_url_leaves_the_command_line() {
+        fn a_database_url_is_removed_from_the_command_line() {
             let of = |words: &[&str]| without_database_url(words.iter().map(OsString::from).collect());
             let expected: Vec<OsString> = ["ostler", "serve", "--listen", "x"].map(OsString::from).to_vec();
             let url = Some(OsString::from("postgres://u:p@h/d"));

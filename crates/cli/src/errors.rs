@@ -1,9 +1,9 @@
-//! How a failure reads: what happened, its kind, the trace id that is also in the server's log, and what to do about
-//! it. A failure made here may bring its own hint; every kind has one.
+//! How a failure is printed: what happened, its kind, the trace id that is also in the server's log, and what to do about
+//! it. A failure of this program may carry a hint of its own; otherwise the hint of its rule or kind is printed.
 
 use ostler_protocol::{Failure, FailureKind, ids::RunId, redaction::Redactor};
 
-use crate::{
+use crate::terminal::{
     output::{harmless, line},
     paint::Paint,
 };
@@ -11,30 +11,30 @@ use crate::{
 /// The key under which a failure carries a hint of its own.
 const HINT: &str = "hint";
 
-/// A failure of ours, with what to do about it.
-pub fn hinted(kind: FailureKind, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+/// A failure of this program, with what to do about it.
+pub(crate) fn hinted(kind: FailureKind, message: impl Into<String>, hint: impl Into<String>) -> Failure {
     Failure::new(kind, message).detail(HINT, hint.into())
 }
 
-/// A failure with another hint than its kind's.
-pub fn with_hint(failure: Failure, hint: impl Into<String>) -> Failure {
+/// Replaces the hint of a failure.
+pub(crate) fn with_hint(failure: Failure, hint: impl Into<String>) -> Failure {
     failure.detail(HINT, hint.into())
 }
 
-/// The same, for something that is not there: the command that lists such things.
-pub fn listed_by(failure: Failure, command: &str) -> Failure {
+/// If the failure is "not found", adds a hint that names the command that lists such things.
+pub(crate) fn listed_by(failure: Failure, command: &str) -> Failure {
     let is_missing = failure.kind == FailureKind::NotFound;
-    if is_missing { with_hint(failure, format!("`{command}` lists what there is")) } else { failure }
+    if is_missing { with_hint(failure, format!("`{command}` lists what exists")) } else { failure }
 }
 
-/// A command line that makes no sense.
-pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+/// An invalid command line.
+pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
     hinted(FailureKind::SchemaInvalid, message, hint)
 }
 
-pub fn render(failure: &Failure, paint: Paint) -> String {
+pub(crate) fn render(failure: &Failure, paint: Paint) -> String {
     let detail = |key: &str| failure.details.as_ref().and_then(|d| d.get(key)).and_then(|value| value.as_str());
-    // What was typed may be quoted in it, and somebody may have typed a token where an id belongs.
+    // The message may quote an argument, and a token may have been typed where an id belongs.
     let message = Redactor::new(&[]).redact(&failure.message).into_owned();
     let mut out = format!("{} {}\n", paint.red("error:"), harmless(&message));
     out.push_str(&format!("  kind: {}\n", failure.kind));
@@ -43,7 +43,7 @@ pub fn render(failure: &Failure, paint: Paint) -> String {
             out.push_str(&format!("  {label}: {}\n", line(value, 80)));
         }
     }
-    // Only failures of this process carry a cause; a server's never leaves its log.
+    // Only failures of this process carry a cause; a cause in the server stays in its log.
     if let Some(cause) = &failure.cause {
         out.push_str(&format!("  cause: {}\n", line(cause, 400)));
     }
@@ -52,12 +52,13 @@ pub fn render(failure: &Failure, paint: Paint) -> String {
     out
 }
 
-/// What to do about it: its own hint, else its kind's.
-pub fn hint_of(failure: &Failure) -> String {
+/// What to do about it: the hint that the failure carries, else that of its rule or kind.
+pub(crate) fn hint_of(failure: &Failure) -> String {
     let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
     own.map_or_else(|| general(failure).to_owned(), harmless)
 }
 
+/// The hint of the failure's rule, else of its kind.
 fn general(failure: &Failure) -> &'static str {
     match failure.rule_name() {
         Some("store") if failure.kind == FailureKind::StateConflict => {
@@ -68,31 +69,35 @@ fn general(failure: &Failure) -> &'static str {
         }
         Some("store-disk-full") => return "free space on the disk of the store, then try again",
         Some("store") => {
-            return "look at the file or the database that is named above; `verify` and `serve` must be able to write beside it";
+            return "check the file or the database named above; `verify` and `serve` must be able to write beside it";
         }
         Some("listen") if failure.kind == FailureKind::SchemaInvalid => {
             return "give an address and a port, such as `--listen 127.0.0.1:4747`";
         }
-        Some("listen") => return "another program may have the port; `--listen 127.0.0.1:0` takes a free one",
+        Some("listen") => return "another program may use the port; `--listen 127.0.0.1:0` picks a free one",
         Some("mesh-not-believed") => {
-            return "nothing was told to whoever is not believed; `ostler mesh whois` shows how a name stands, and \
-                `ostler mesh join NAME --root FILE` names the root to believe";
+            return "no message was sent: the peer's certificate is not trusted. `ostler mesh whois` shows why, and \
+                `ostler mesh join NAME --root FILE` names the root to trust";
         }
         Some("mesh-clock" | "mesh-revocations") => {
-            return "is this machine's clock right? else ask whoever runs the server; nothing was lost";
+            return "check this machine's clock; if it is right, contact the operator of the server. Nothing was lost";
         }
-        Some("mesh-no-prekey") => return "its agent leaves one when it connects: `ostler mesh inbox` does, for ours",
+        Some("mesh-no-prekey") => {
+            return "the recipient publishes one when it connects; `ostler mesh inbox` does so for a name of this machine";
+        }
         Some("mesh-login") => {
-            return "the keys that are kept here are not those of this name on this server; `--server` names another";
+            return "the keys stored here are not those of this name on this server; `--server` names another server";
         }
-        Some("aid-unknown") => return "check the name; `ostler pki list` at its server lists them",
-        Some("aid-taken") => return "choose another name, or use `--data-dir` where its keys are",
+        Some("aid-unknown") => return "check the name; `ostler identities list` at its server lists the names",
+        Some("aid-taken") => return "choose another name, or name the directory with its keys by `--data-dir`",
         Some("certificate-revoked") => {
-            return "whoever runs the server took the name back; `ostler pki issue` there certifies a new key";
+            return "the operator of the server revoked the name; `ostler identities issue` there certifies a new key";
         }
-        Some("invite") => return "ask whoever runs the server for an invitation: `ostler pki invite`, then `--invite`",
+        Some("invite") => {
+            return "ask the operator of the server for an invitation (`ostler identities invite`) and pass it with `--invite`";
+        }
         Some("workspace-git-commit") => {
-            return "check the repository's address and the branch, tag or commit that was named";
+            return "check the repository's address and the branch, tag or commit";
         }
         Some("workspace-git-credential") => {
             return "the credential is a file in `git-credentials` of the server's data directory; docs/workspaces.md has more";
@@ -101,53 +106,55 @@ fn general(failure: &Failure) -> &'static str {
             return "the operator names the directories that agents may work in: `workspaces.roots` in the server's config";
         }
         Some("resource-version") => {
-            return "somebody changed it meanwhile; `ostler profiles show` has the version of now";
+            return "the profile was changed in the meantime; `ostler profiles show` has the current version";
         }
-        Some("profile-unknown") => return "`ostler profiles list` lists what there is, `ostler profiles set` makes one",
-        Some("aid-reserved") => return "it is a service's name; choose another",
-        Some("key-compromised") => return "that key was revoked as stolen; certify a new one",
+        Some("profile-unknown") => {
+            return "`ostler profiles list` lists the profiles, `ostler profiles set` creates one";
+        }
+        Some("aid-reserved") => return "the name is reserved for a service; choose another",
+        Some("key-compromised") => return "that key was revoked as compromised; certify a new one",
         Some("webhook-unknown") => return "set one: `ostler webhooks set AGENT URL`",
         Some("webhook-disabled") => {
-            return "`ostler webhooks set AGENT URL` sets it anew, and `ostler webhooks replay AGENT --dead` sends what it missed";
+            return "`ostler webhooks set AGENT URL` enables it again, and `ostler webhooks replay AGENT --dead` sends what it missed";
         }
-        Some("agent-retired") => return "it has ended for good; `ostler agents list` lists those that are there",
+        Some("agent-retired") => return "it was retired permanently; `ostler agents list` lists the active agents",
         Some("not-owner") => {
             return "use the token of the agent's owner; `ostler agents show AGENT -o json` has its owner_id";
         }
         Some("manifest-file") => return "name a file with a capability manifest as JSON, or `-` for stdin",
         Some("manifest-missing") => {
-            return "its owner has to say what it does: `ostler agents update AGENT --manifest FILE`";
+            return "its owner has to publish one: `ostler agents update AGENT --manifest FILE`";
         }
         Some("manifest-too-large") => {
             return "shorten the texts and schemas; docs/agents.md has the limits of a manifest";
         }
         Some("manifest-invalid" | "schema-invalid" | "scope-reserved") => {
-            return "mend the manifest at the place that is named; docs/agents.md says what is refused";
+            return "fix the manifest at the place named above; docs/agents.md lists what is rejected";
         }
         Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
         _ => {}
     }
     if failure.message.contains("invalid peer certificate") {
-        return "it answers, and its certificate is not trusted here: SSL_CERT_FILE names the authority's, in PEM";
+        return "the server responds, but its certificate is not trusted here: set SSL_CERT_FILE to its authority's certificate, in PEM";
     }
     if ostler_client::is_unreachable(failure) {
         return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
-            `ostler doctor` looks closer";
+            `ostler doctor` checks the connection";
     }
     hint(failure.kind)
 }
 
-/// What somebody at a terminal can do about it.
-pub fn hint(kind: FailureKind) -> &'static str {
+/// What a person at a terminal can do about a failure of this kind.
+pub(crate) fn hint(kind: FailureKind) -> &'static str {
     use FailureKind::*;
     match kind {
-        SchemaInvalid => "look at the command's `--help`, and at the rule named above if there is one",
+        SchemaInvalid => "see the command's `--help`, and the rule named above if there is one",
         Unauthenticated => {
             "set OSTLER_TOKEN, or use the server's own data directory (`--data-dir`), where its `token` file is"
         }
         Forbidden => "use a token with more rights, or ask the operator of this server",
-        OriginDenied => "address the server by a name it knows, such as 127.0.0.1 or localhost",
-        TenantPolicyDenied => "ask for less, or have the operator widen the tenant's policy in the server's config",
+        OriginDenied => "address the server by a name it accepts, such as 127.0.0.1 or localhost",
+        TenantPolicyDenied => "request less, or have the operator widen the tenant's policy in the server's config",
         NotFound => "check the id; `ostler ps --all` lists the sessions you may see, `ostler runs list` the runs",
         MethodNotAllowed | UnsupportedMediaType => {
             "client and server may be of different versions; compare `ostler --version`"
@@ -155,50 +162,50 @@ pub fn hint(kind: FailureKind) -> &'static str {
         IdempotencyConflict => "use a new idempotency key, or send exactly what was sent with this one",
         RunnerLeaseConflict => "another runner holds the run; wait for its lease to end",
         SessionBusy => "wait for the session's active run, cancel it, or use another session",
-        StateConflict => "look at how it stands now: `ostler ps --all` and `ostler result` show it",
-        Cancelled => "start it again with `ostler run`, if it is still wanted",
-        Gone => "its events are kept no longer; `ostler result` still has the outcome",
+        StateConflict => "check the current state: `ostler ps --all` and `ostler result` show it",
+        Cancelled => "start it again with `ostler run`, if it is still needed",
+        Gone => "its events are past their retention; `ostler result` still has the outcome",
         SessionStoreEvicted => "start in a new session",
         PayloadTooLarge => "send less at once",
         SecretUnavailable => {
             "`ostler profiles set PROFILE` stores the profile's credential, `ostler profiles config PROFILE` shows its \
                 configuration; `--profile scripted` needs none"
         }
-        RunInputInvalid => "look at the code and the message above; docs/agent-runs.md has the rules of the input",
+        RunInputInvalid => "see the code and the message above; docs/agent-runs.md has the rules of the input",
         BudgetExceeded => {
-            "give it more (`--timeout`, `--max-tokens`, `--max-cost`, …; the server's ceiling holds), or split the work"
+            "raise the budget (`--timeout`, `--max-tokens`, `--max-cost`, …; up to the server's ceiling), or split the work"
         }
-        PermissionDenied => "the agent was told no; steer it another way, or approve the next request",
+        PermissionDenied => "the permission was denied; steer the agent another way, or approve the next request",
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
         BackendTimeout => {
-            "`ostler trace` shows what it did last; give it more time with `--timeout`, or ask for less at once"
+            "`ostler trace` shows what it did last; allow more time with `--timeout`, or request less at once"
         }
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
         ProviderAuthFailed => "have the operator renew the provider's credential",
         ProviderUnavailable => {
-            "try again later; if it was never reached, check the address in `ostler profiles config PROFILE`"
+            "try again later; if it was never reachable, check the address in `ostler profiles config PROFILE`"
         }
-        InfraFailed => "look at `ostler doctor` and at the server's log, then try again",
-        Draining => "try again; the server is stopping, and another or the next one answers",
+        InfraFailed => "check `ostler doctor` and the server's log, then try again",
+        Draining => "try again; this server is stopping, and another one will respond",
         Internal => "look for the trace id in the server's log, and report it",
     }
 }
 
-/// The same about a run that is known: a command in it can be typed as it stands.
-pub fn hint_about(kind: FailureKind, run: RunId) -> String {
+/// The hint with the run's id filled in, so that its commands can be copied.
+pub(crate) fn hint_about(kind: FailureKind, run: RunId) -> String {
     ["result", "trace"].iter().fold(hint(kind).to_owned(), |hint, verb| {
         hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
     })
 }
 
-/// What the argument parser has to say, in the shape of every other error.
-pub fn of_parser(error: &clap::Error, paint: Paint) -> String {
+/// An error of the argument parser, in the format of every other error.
+pub(crate) fn of_parser(error: &clap::Error, paint: Paint) -> String {
     let text = error.render();
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
-    // Its last line points at the help, which the hint does too.
-    let said = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    format!("{said}\n{} look at the command's `--help`, which ends with examples\n", paint.bold("hint:"))
+    // The last line refers to `--help`, as the hint does.
+    let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
+    format!("{message}\n{} see the command's `--help`, which ends with examples\n", paint.bold("hint:"))
 }
 
 #[cfg(test)]
@@ -206,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_kind_trace_and_what_to_do() {
+    fn an_error_shows_its_kind_its_trace_id_and_a_hint() {
         let failure = Failure::not_found("run").detail("traceId", "trc_1").detail("rule", "run-unknown");
         assert_eq!(
             render(&failure, Paint::PLAIN),
@@ -216,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_of_its_own_wins() {
-        let text = render(&usage("no prompt was given", "say what the agent should do"), Paint::PLAIN);
-        assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: say what the agent should do\n");
+    fn the_hint_of_a_failure_replaces_that_of_its_kind() {
+        let text = render(&usage("no prompt was given", "give the agent a task"), Paint::PLAIN);
+        assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: give the agent a task\n");
     }
 
     #[test]
@@ -250,9 +257,9 @@ mod tests {
         }
     }
 
-    /// `OSTLER_BLESS=1` writes the page anew.
+    /// `OSTLER_BLESS=1` rewrites the page.
     #[test]
-    fn every_kind_reads_in_full() {
+    fn every_kind_has_a_hint() {
         let failure = |kind| Failure::new(kind, "it went wrong").detail("traceId", "trc_1");
         let page: String = FailureKind::ALL.iter().map(|row| render(&failure(row.kind), Paint::PLAIN) + "\n").collect();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/snapshots/error_kinds.txt");

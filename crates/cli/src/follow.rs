@@ -1,5 +1,5 @@
-//! Following runs and sessions live, through lost connections: each new stream goes on after the last event that arrived,
-//! so nothing is missed and nothing comes twice. The number of attempts in a row is bounded.
+//! Follows runs and sessions live, across lost connections: each new stream continues after the last received event, so
+//! that no event is missed or repeated. The number of consecutive attempts is bounded.
 
 use std::time::Duration;
 
@@ -21,40 +21,40 @@ use crate::{
     targets::{SessionKey, Target},
 };
 
-/// Attempts in a row without a single event.
+/// Consecutive attempts without a single event.
 const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MS_MIN: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 5_000;
-/// How long nothing comes before the server is asked whether anything will.
+/// How long the stream is silent before the run is checked for its end.
 const QUIET: Duration = Duration::from_millis(500);
-/// A reader that is slower than the stream holds the stream back.
+/// The capacity of the channel: a reader that is slower than the stream delays the stream.
 const EVENTS_WAITING_MAX: usize = 64;
 
-pub enum Followed {
+pub(crate) enum Followed {
     Event(Box<EventView>),
-    /// The connection is gone; another attempt follows after a pause.
+    /// The connection was lost; another attempt follows after a pause.
     Lost(String),
-    /// Everything there will be has been read, or it cannot be followed any more.
+    /// Every event has been read, or the target cannot be followed any longer.
     Over(Result<(), Failure>),
 }
 
 impl Target {
-    /// The number an event has here: a run's own, or the session's.
-    pub fn number(&self, event: &EventView) -> i64 {
+    /// The sequence number of an event: within the run, or within the session.
+    pub(crate) fn number(&self, event: &EventView) -> i64 {
         match self {
             Self::Run(_) => event.seq.unwrap_or(0),
             Self::Session(_) => event.session_seq,
         }
     }
 
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         match self {
             Self::Run(id) => id,
             Self::Session(session) => &session.id,
         }
     }
 
-    pub async fn page(&self, client: &Client, after_seq: i64) -> Result<EventPage, Failure> {
+    pub(crate) async fn page(&self, client: &Client, after_seq: i64) -> Result<EventPage, Failure> {
         let limit = Some(PAGE_ITEMS_MAX);
         match self {
             Self::Run(id) => client.run_events(id, &EventsQuery { after_seq, limit, ..EventsQuery::default() }).await,
@@ -73,8 +73,8 @@ impl Target {
         }
     }
 
-    /// Whether there is nothing more to come: every command of the run has ended, and all was read. A session goes on from
-    /// run to run. A server that cannot be asked is asked again later.
+    /// Whether no more events will come: every command of the run has ended, and every event was read. A session never
+    /// ends. `false` if the server cannot be reached.
     async fn is_over(&self, client: &Client, seq: i64) -> Result<bool, Failure> {
         let Self::Run(id) = self else { return Ok(false) };
         match client.get_run(id).await {
@@ -88,16 +88,16 @@ impl Target {
     }
 }
 
-/// Follows one thing behind event `after_seq`, in a task of its own, so that a reader may wait for other things as well.
-pub fn follow(client: Client, target: Target, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
+/// Follows one target after event `after_seq`, in its own task, so that the reader can wait for other things as well.
+pub(crate) fn follow(client: Client, target: Target, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
     follow_all(&client, vec![target], after_seq)
 }
 
-/// Follows several things at once; what comes says which of them it is about.
-pub fn follow_all(client: &Client, targets: Vec<Target>, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
+/// Follows several targets at once. Each message carries the index of its target.
+pub(crate) fn follow_all(client: &Client, targets: Vec<Target>, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
     for (index, target) in targets.into_iter().enumerate() {
-        let pump = Pump { client: client.clone(), target, index, to: sender.clone() };
+        let pump = TargetFollower { client: client.clone(), target, index, to: sender.clone() };
         tokio::spawn(async move {
             let over = pump.run(after_seq).await;
             let _ = pump.to.send((pump.index, Followed::Over(over))).await;
@@ -106,7 +106,7 @@ pub fn follow_all(client: &Client, targets: Vec<Target>, after_seq: i64) -> mpsc
     receiver
 }
 
-struct Pump {
+struct TargetFollower {
     client: Client,
     target: Target,
     index: usize,
@@ -118,14 +118,14 @@ struct Position {
     ended: bool,
 }
 
-impl Pump {
+impl TargetFollower {
     async fn run(&self, after_seq: i64) -> Result<(), Failure> {
         let mut at = Position { seq: after_seq, ended: false };
         let mut attempt = 0;
         loop {
             let before = at.seq;
             let lost = match self.read(&mut at).await {
-                // The reader has left.
+                // The reader is gone.
                 Ok(false) => return Ok(()),
                 Ok(true) if at.ended || self.target.is_over(&self.client, at.seq).await? => return Ok(()),
                 Ok(true) => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
@@ -145,11 +145,11 @@ impl Pump {
         }
     }
 
-    /// Reads one stream to its end. `false`: the reader has left.
+    /// Reads one stream to its end. `false` if the reader is gone.
     async fn read(&self, at: &mut Position) -> Result<bool, Failure> {
         let mut stream = self.target.open(&self.client, at.seq).await?;
         loop {
-            // What ends a run is an event, so once per silence is enough to ask; a run may have been idle from the start.
+            // An event ends a run, so one request per silence is enough; a run may have been idle from the start.
             let next = match timeout(QUIET, stream.next()).await {
                 Ok(next) => next,
                 Err(_) if self.target.is_over(&self.client, at.seq).await? => {
@@ -167,14 +167,14 @@ impl Pump {
     }
 }
 
-/// Keeps what the last attempt said about itself, so that the exit code says whether there was an answer at all.
+/// Keeps the kind of the last failure, so that the exit code tells whether the server responded at all.
 fn gave_up(id: &str, mut last: Failure) -> Failure {
     last.message = format!("gave up following after {ATTEMPTS_MAX} attempts: {}", last.message);
-    errors::with_hint(last, format!("the work goes on without us; `ostler trace -f {id}` follows it again"))
+    errors::with_hint(last, format!("the work continues on the server; `ostler trace -f {id}` follows it again"))
 }
 
 /// How long to wait before this attempt.
-pub fn backoff_ms(attempt: u32) -> u64 {
+pub(crate) fn backoff_ms(attempt: u32) -> u64 {
     (BACKOFF_MS_MIN << attempt.saturating_sub(1).min(16)).min(BACKOFF_MS_MAX)
 }
 

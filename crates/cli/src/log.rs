@@ -1,4 +1,4 @@
-//! The log on stderr, of the programs that run for long: the server and the runner.
+//! The log on stderr, of the long-running processes: the server and the runner.
 
 use std::io::{self, Write};
 
@@ -6,11 +6,11 @@ use ostler_protocol::Failure;
 use ostler_server::config::LogFormat;
 use tracing_subscriber::EnvFilter;
 
-use crate::{errors, paint::Paint};
+use crate::{errors, terminal::paint::Paint};
 
 const LOG_DEFAULT: &str = "info,sqlx=warn";
 
-pub fn init(format: LogFormat) -> Result<(), Failure> {
+pub(crate) fn init(format: LogFormat) -> Result<(), Failure> {
     let named =
         ["OSTLER_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
     let filter = EnvFilter::try_new(named.as_deref().unwrap_or(LOG_DEFAULT)).map_err(|error| {
@@ -19,7 +19,7 @@ pub fn init(format: LogFormat) -> Result<(), Failure> {
             "for example OSTLER_LOG=info,ostler_server=debug",
         )
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Best);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| BestEffortStderr);
     match format {
         LogFormat::Text => log.with_ansi(Paint::stderr().is_on()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
@@ -27,10 +27,10 @@ pub fn init(format: LogFormat) -> Result<(), Failure> {
     Ok(())
 }
 
-/// stderr as far as somebody reads it. A log whose reader has gone must not take the program with it.
-struct Best;
+/// Writes to stderr and ignores errors: a log whose reader is gone must not end the program.
+struct BestEffortStderr;
 
-impl Write for Best {
+impl Write for BestEffortStderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = io::stderr().write_all(bytes);
         Ok(bytes.len())

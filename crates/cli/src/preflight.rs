@@ -1,6 +1,6 @@
-//! What the server can be relied on for, asked before a command asks for anything else. A server that lacks what the
-//! command needs is named with what it lacks; one of another version gets a word on stderr. A server that does not answer
-//! here is left to the command itself, which says it better.
+//! Checks the server's capabilities before a command makes any other request. A server that missing a required capability
+//! is rejected by name; a different version gets a note on stderr. If the server does not respond here, the command itself
+//! reports that, with more detail.
 
 use ostler_client::Client;
 use ostler_protocol::{
@@ -9,25 +9,25 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, timeout};
 
-use crate::{errors, output};
+use crate::{errors, terminal::output};
 
-/// How long a command that could also just try is held up.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest that this check delays a command.
+const TIMEOUT: Duration = Duration::from_secs(5);
 const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Refuses a command whose `needs` this server does not have.
-pub async fn preflight(client: &Client, needs: &[&str]) -> Result<(), Failure> {
-    let Ok(answer) = timeout(PATIENCE, client.capabilities()).await else { return Ok(()) };
-    if let Some(word) = judge(answer, needs)? {
-        output::words(&word);
+/// Fails if the server missing one of the `required` capabilities.
+pub(crate) async fn preflight(client: &Client, required: &[&str]) -> Result<(), Failure> {
+    let Ok(response) = timeout(TIMEOUT, client.capabilities()).await else { return Ok(()) };
+    if let Some(note) = check(response, required)? {
+        output::message(&note);
     }
     Ok(())
 }
 
-/// A failure where this client and that server do not fit; a word where they do, but differ. Whether the server can be
-/// reached, and whether it lets us in, is not judged here.
-pub fn judge(answer: Result<SeenCapabilities, Failure>, needs: &[&str]) -> Result<Option<String>, Failure> {
-    let server = match answer {
+/// A failure if client and server are incompatible; a note if they are compatible but of different versions. Whether the
+/// server can be reached, and whether it accepts the token, is not checked here.
+pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&str]) -> Result<Option<String>, Failure> {
+    let server = match response {
         Ok(server) => server,
         Err(failure) if failure.kind == FailureKind::NotFound => return Err(differs("an older one", "/capabilities")),
         Err(failure) if is_foreign(&failure) => return Err(foreign("its /capabilities cannot be read")),
@@ -35,7 +35,7 @@ pub fn judge(answer: Result<SeenCapabilities, Failure>, needs: &[&str]) -> Resul
     };
     let theirs = match &server.ostler_version {
         Some(version) => output::line(version, 40),
-        None => "of no known version".into(),
+        None => "of an unknown version".into(),
     };
     match server.v {
         Some(ENVELOPE_VERSION) => {}
@@ -47,33 +47,37 @@ pub fn judge(answer: Result<SeenCapabilities, Failure>, needs: &[&str]) -> Resul
     if !server.may_speak(ProtocolVersion::CURRENT) {
         return Err(differs(&theirs, &format!("protocol {}", ProtocolVersion::CURRENT.as_str())));
     }
-    let lacks: Vec<_> = needs.iter().copied().filter(|tag| !server.has(tag)).collect();
-    if !lacks.is_empty() {
-        return Err(differs(&theirs, &lacks.join(", ")));
+    let missing: Vec<_> = required.iter().copied().filter(|tag| !server.has(tag)).collect();
+    if !missing.is_empty() {
+        return Err(differs(&theirs, &missing.join(", ")));
     }
     if theirs == OUR_VERSION {
         return Ok(None);
     }
-    Ok(Some(format!("note: this is ostler {OUR_VERSION}, the server is {theirs}; it can do all this command needs\n")))
+    Ok(Some(format!(
+        "note: this is ostler {OUR_VERSION}, the server is {theirs}; it has every capability that this command requires\n"
+    )))
 }
 
-/// Somebody answered, but not as an Ostler does.
-pub fn is_foreign(failure: &Failure) -> bool {
-    failure.rule_name() == Some("answer-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
+/// Whether the response is not that of an Ostler server.
+pub(crate) fn is_foreign(failure: &Failure) -> bool {
+    failure.rule_name() == Some("response-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
 }
 
 fn foreign(why: &str) -> Failure {
     errors::hinted(
         FailureKind::MethodNotAllowed,
-        format!("what answers there is no Ostler that ostler {OUR_VERSION} can talk to: {why}"),
-        "is that the right address? `ostler doctor` looks closer; client and server should be of the same version",
+        format!("the server at this address is not an Ostler that ostler {OUR_VERSION} can talk to: {why}"),
+        "check the address, or run `ostler doctor`; client and server should be of the same version",
     )
 }
 
-fn differs(theirs: &str, lacks: &str) -> Failure {
+fn differs(theirs: &str, missing: &str) -> Failure {
     errors::hinted(
         FailureKind::MethodNotAllowed,
-        format!("this is ostler {OUR_VERSION}, the server is {theirs}, and it lacks what this command needs: {lacks}"),
+        format!(
+            "this is ostler {OUR_VERSION}, the server is {theirs}, and it missing what this command required: {missing}"
+        ),
         "use the same version on both sides; `ostler --version` shows this one",
     )
 }
@@ -90,35 +94,35 @@ mod tests {
     }
 
     #[test]
-    fn the_same_version_is_not_worth_a_word() {
-        assert_eq!(judge(Ok(server(OUR_VERSION)), &["ostler_runs"]).unwrap(), None);
+    fn the_same_version_gets_no_note() {
+        assert_eq!(check(Ok(server(OUR_VERSION)), &["ostler_runs"]).unwrap(), None);
     }
 
     #[test]
-    fn another_version_that_has_everything_gets_a_word() {
-        let word = judge(Ok(server("9.9.9")), &["ostler_runs"]).unwrap().unwrap();
-        assert!(word.contains(OUR_VERSION) && word.contains("9.9.9"), "{word}");
+    fn another_compatible_version_gets_a_note() {
+        let note = check(Ok(server("9.9.9")), &["ostler_runs"]).unwrap().unwrap();
+        assert!(note.contains(OUR_VERSION) && note.contains("9.9.9"), "{note}");
     }
 
     #[test]
-    fn a_server_without_what_is_needed_is_refused_by_name() {
+    fn a_missing_capability_is_named() {
         let mut older = server("0.0.1");
         older.features.retain(|tag| tag != "ostler_runs");
-        let failure = judge(Ok(older), &["health", "ostler_runs"]).unwrap_err();
+        let failure = check(Ok(older), &["health", "ostler_runs"]).unwrap_err();
         assert!(failure.message.contains("0.0.1") && failure.message.contains("ostler_runs"), "{failure}");
         assert!(!failure.message.contains("health"), "{failure}");
     }
 
     #[test]
-    fn a_server_of_another_protocol_is_refused() {
+    fn a_server_of_another_protocol_is_rejected() {
         let mut newer = server("9.9.9");
         newer.protocol_versions.as_mut().unwrap().supported = vec!["v2".into()];
-        assert!(judge(Ok(newer), &[]).unwrap_err().message.contains("protocol v1"));
+        assert!(check(Ok(newer), &[]).unwrap_err().message.contains("protocol v1"));
     }
 
     #[test]
-    fn a_server_that_does_not_say_what_it_speaks_is_judged_by_its_features() {
+    fn a_server_without_protocol_versions_is_checked_by_its_features() {
         let plain = SeenCapabilities { protocol: None, protocol_versions: None, ..server(OUR_VERSION) };
-        assert_eq!(judge(Ok(plain), &["ostler_runs"]).unwrap(), None);
+        assert_eq!(check(Ok(plain), &["ostler_runs"]).unwrap(), None);
     }
 }

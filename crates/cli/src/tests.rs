@@ -1,10 +1,10 @@
-//! The command line as a whole: consistent, exemplified and documented.
+//! The command line as a whole: consistent, with examples, and documented.
 
 use clap::{Command, CommandFactory};
 
 use super::*;
 
-/// Every command for people with its words, `token create` after `token`.
+/// Every visible command with its words, `tokens create` after `tokens`.
 fn commands() -> Vec<(String, Command)> {
     fn walk(words: &str, command: &Command, all: &mut Vec<(String, Command)>) {
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
@@ -36,25 +36,25 @@ fn every_command_shows_an_example_of_itself() {
 }
 
 #[test]
-fn every_command_that_shows_something_speaks_json() {
-    let silent = ["serve", "runner", "completions", "api", "add", "use", "remove", "export"];
+fn every_command_that_prints_data_supports_json() {
+    let without_output = ["serve", "runner", "completions", "api", "add", "use", "remove", "export"];
     for (words, command) in commands() {
         let name = command.get_name();
         let is_leaf = command.get_subcommands().next().is_none();
         let has_output = command.get_arguments().any(|arg| arg.get_id() == "format" && arg.get_short() == Some('o'));
-        assert!(!is_leaf || has_output || silent.contains(&name), "{words} has no `-o`");
+        assert!(!is_leaf || has_output || without_output.contains(&name), "{words} has no `-o`");
     }
 }
 
-/// `OSTLER_BLESS=1` writes the page anew.
+/// `OSTLER_BLESS=1` rewrites the page.
 #[test]
 fn the_generated_page_shows_every_command() {
     let mut page = String::from(
-        "# Commands of `ostler`\n\nMade from the command line itself. How the commands fit together is in [cli.md](../cli.md), what \
-         an exit\ncode means in [exit-codes.md](../exit-codes.md). Every command also takes `--server`, `--context` and\n`--data-dir`.\n",
+        "# Commands of `ostler`\n\nGenerated from the command line itself. How the commands fit together is in [cli.md](../cli.md), the\nmeaning of \
+         exit codes in [exit-codes.md](../exit-codes.md). Every command also takes `--server`, `--context` and\n`--data-dir`.\n",
     );
     for (words, mut command) in commands() {
-        // Lines of one length, wherever it is made; global flags are said once, above.
+        // A fixed line length, independent of the terminal; global flags are listed once, above.
         command = command.term_width(100).mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg });
         let help = command.render_long_help().to_string();
         let plain: Vec<_> = help.lines().map(str::trim_end).collect();
@@ -73,5 +73,13 @@ fn the_scheme_names_every_command() {
     for (words, command) in commands() {
         let is_leaf = command.get_subcommands().next().is_none();
         assert!(!is_leaf || scheme.contains(&format!("`{words}`")), "docs/cli.md does not name `{words}`");
+    }
+}
+
+#[test]
+fn former_names_of_commands_still_work() {
+    for words in ["token list", "context list", "pki list", "pki invite", "pki revoke alice.probe.test"] {
+        let line = std::iter::once("ostler").chain(words.split(' '));
+        assert!(Cli::try_parse_from(line).is_ok(), "{words}");
     }
 }

@@ -1,0 +1,102 @@
+//! What a shell is offered for an argument: ids and names from the server. If the server does not respond at once, the shell
+//! is offered nothing.
+
+use std::{ffi::OsStr, time::Duration};
+
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure,
+    kernel::{
+        backends::Backend,
+        runs::{ListRuns, Run},
+        sessions::{ListSessions, SessionView},
+    },
+    tokens::{ListTokens, ServiceToken},
+    users::{ListUsers, User},
+};
+
+use crate::{
+    connection::Connection,
+    terminal::{
+        status::run_status,
+        times::{age, now},
+    },
+};
+
+/// A person is waiting at a prompt.
+const DEADLINE: Duration = Duration::from_millis(800);
+const CANDIDATES_MAX: u32 = 50;
+
+/// Runs and sessions, for an argument that takes either.
+pub(crate) fn targets() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| query_server(word, fetch_targets))
+}
+
+/// Whether the candidate begins with what was typed.
+fn fits(candidate: &CompletionCandidate, word: &OsStr) -> bool {
+    let begun = word.to_str().unwrap_or_default();
+    candidate.get_value().to_str().is_some_and(|value| value.starts_with(begun))
+}
+
+fn query_server(
+    word: &OsStr,
+    fetch: impl AsyncFnOnce(&Client) -> Result<Vec<CompletionCandidate>, Failure>,
+) -> Vec<CompletionCandidate> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return vec![] };
+    let found = runtime.block_on(async {
+        let client = Connection::default().client()?;
+        tokio::time::timeout(DEADLINE, fetch(&client)).await.map_err(Failure::internal)?
+    });
+    found.unwrap_or_default().into_iter().filter(|candidate| fits(candidate, word)).collect()
+}
+
+/// Service tokens.
+pub(crate) fn tokens() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        query_server(word, async |client: &Client| {
+            let query = ListTokens { limit: Some(CANDIDATES_MAX), cursor: None };
+            let one = |token: ServiceToken| {
+                CompletionCandidate::new(token.token_id.to_string()).help(Some(token.name.into()))
+            };
+            Ok(client.list_tokens(&query).await?.tokens.into_iter().map(one).collect())
+        })
+    })
+}
+
+/// Names of users.
+pub(crate) fn users() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        query_server(word, async |client: &Client| {
+            let query = ListUsers { limit: Some(CANDIDATES_MAX), cursor: None };
+            let one = |user: User| CompletionCandidate::new(user.name).help(Some(user.tenants.join(", ").into()));
+            Ok(client.list_users(&query).await?.users.into_iter().map(one).collect())
+        })
+    })
+}
+
+/// Backend profiles.
+pub(crate) fn profiles() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        query_server(word, async |client: &Client| {
+            let one =
+                |backend: Backend| CompletionCandidate::new(backend.profile).help(Some(backend.backend_kind.into()));
+            Ok(client.list_backends().await?.backends.into_iter().map(one).collect())
+        })
+    })
+}
+
+async fn fetch_targets(client: &Client) -> Result<Vec<CompletionCandidate>, Failure> {
+    let runs = ListRuns { limit: Some(CANDIDATES_MAX), ..ListRuns::default() };
+    let sessions = ListSessions { state: Some("all".into()), limit: Some(CANDIDATES_MAX), ..ListSessions::default() };
+    let (runs, sessions) = tokio::try_join!(client.list_runs(&runs), client.list_sessions(&sessions))?;
+    let session = |session: SessionView| {
+        let help = format!("session, {}, {} ago", session.execution_state.as_str(), age(session.updated_at, now()));
+        CompletionCandidate::new(session.session_id).help(Some(help.into()))
+    };
+    let run = |run: Run| {
+        let help = format!("run, {}, {} ago", run_status(&run), age(run.updated_at, now()));
+        CompletionCandidate::new(run.run_id.to_string()).help(Some(help.into()))
+    };
+    Ok(runs.runs.into_iter().map(run).chain(sessions.sessions.into_iter().map(session)).collect())
+}

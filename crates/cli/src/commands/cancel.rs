@@ -1,0 +1,178 @@
+//! `ostler cancel`: cancels runs, the active command of sessions, or one command. Cancelling something that has ended changes
+//! nothing and shows how it ended.
+
+use clap::builder::NonEmptyStringValueParser;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, Timestamp,
+    kernel::{
+        runs::{Cancel, Terminal},
+        sessions::ControlSession,
+    },
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    candidates,
+    connection::Connection,
+    errors, exit_codes,
+    targets::{Finder, SessionKey, Target, Within},
+    terminal::{
+        confirm::Confirm,
+        output::{self, Output, line},
+        status::run_status,
+    },
+};
+
+/// Cancel runs, the active command of sessions, or one command
+///
+/// A command that a runner is working on ends as soon as the runner has stopped it; any other ends at once. A run ends with
+/// all its unfinished commands. In a session only the active command ends, and the session stays open.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler cancel my-session\n  ostler cancel 01a1dd6b --reason \"wrong branch\"\n  \
+    ostler cancel RUN --command CMD --yes\n  ostler cancel RUN OTHER-RUN --dry-run")]
+pub(crate) struct CancelArgs {
+    #[arg(value_name = "RUN|SESSION", required = true, value_parser = NonEmptyStringValueParser::new(),
+        add = candidates::targets(), help = "What to cancel")]
+    targets: Vec<String>,
+    /// Cancel only this command of the run; the run continues
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
+    command: Option<String>,
+    /// Why, for the record
+    #[arg(long)]
+    reason: Option<String>,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Something to cancel, with its current state.
+struct CancelTarget {
+    target: Target,
+    command: Option<String>,
+    state: String,
+}
+
+pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result<u8, Failure> {
+    if args.command.is_some() && args.targets.len() > 1 {
+        return Err(errors::usage("a command belongs to one run", "name only the run that `--command` belongs to"));
+    }
+    let finder = args.within.finder(connection)?;
+    let mut targets = vec![];
+    for word in &args.targets {
+        targets.push(look(&finder, word, args.command.as_deref()).await?);
+    }
+    let list: String = targets.iter().map(|one| format!("  {}\n", one.state)).collect();
+    output::message(&list);
+    let question =
+        if targets.len() == 1 { "cancel this?".to_owned() } else { format!("cancel these {}?", targets.len()) };
+    if !args.confirm.ask(&question)? {
+        return Ok(exit_codes::OK);
+    }
+    let mut all = vec![];
+    for one in targets {
+        all.push(end(&finder.client, one, args.reason.clone()).await?);
+    }
+    let values: Vec<&Value> = all.iter().map(|(value, _)| value).collect();
+    args.output.many(&values, || all.iter().map(|(_, text)| text.as_str()).collect());
+    Ok(exit_codes::OK)
+}
+
+/// Finds the target and its state, which is shown before the question.
+async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<CancelTarget, Failure> {
+    let client = &finder.client;
+    if let Some(command) = command {
+        let run = finder.run(word).await?;
+        let command = finder.command(&run, command).await?;
+        // A command of another run is not found, rather than cancelled by mistake.
+        let found = client.get_command(&run, &command).await?;
+        let state = format!("command {} · {}", found.command_id, found.state.as_str());
+        return Ok(CancelTarget { target: Target::Run(run), command: Some(command), state });
+    }
+    let target = finder.any(word).await?;
+    let state = match &target {
+        Target::Run(id) => {
+            let run = client.get_run(id).await?;
+            format!(
+                "run {} · {} · {}",
+                run.run_id,
+                run_status(&run),
+                output::count(run.unfinished_commands, "unfinished command")
+            )
+        }
+        Target::Session(key) => {
+            let session = client.get_session(&key.id, &key.query()).await?;
+            let active = session.active_run_id.map_or_else(|| "nothing active".to_owned(), |run| run.to_string());
+            let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
+            format!("session {id} of {tenant} · {} · {active}", session.execution_state.as_str())
+        }
+    };
+    Ok(CancelTarget { target, command: None, state })
+}
+
+/// Cancels the target. Returns its new state as JSON and as text.
+async fn end(client: &Client, target: CancelTarget, reason: Option<String>) -> Result<(Value, String), Failure> {
+    let why = Cancel { reason: reason.clone() };
+    if let Some(command) = &target.command {
+        let command = client.cancel_command(command, &why).await?;
+        let text = render(&command.command_id.to_string(), command.terminal.as_ref(), command.cancel_requested_at);
+        return Ok((value(&command)?, text));
+    }
+    match &target.target {
+        Target::Run(id) => {
+            let run = client.cancel_run(id, &why).await?;
+            let text = render(&run.run_id.to_string(), run.terminal.as_ref(), run.cancel_requested_at);
+            Ok((value(&run)?, text))
+        }
+        Target::Session(SessionKey { id, tenant }) => {
+            let control = ControlSession { action: "cancel".into(), reason, tenant_id: tenant.clone() };
+            let session = client.control_session(id, &control).await?;
+            let now = if session.active_command_id.is_some() { "cancelling" } else { "nothing is active" };
+            let text = format!("{} {now}\n", line(&session.session_id, 200));
+            Ok((value(&session)?, text))
+        }
+    }
+}
+
+fn value<T: Serialize>(thing: &T) -> Result<Value, Failure> {
+    serde_json::to_value(thing).map_err(Failure::internal)
+}
+
+fn render(id: &str, terminal: Option<&Terminal>, requested_at: Option<Timestamp>) -> String {
+    match terminal {
+        Some(terminal) => match &terminal.message {
+            Some(message) => format!("{id} {}: {}\n", terminal.status.as_str(), line(message, 500)),
+            None => format!("{id} {}\n", terminal.status.as_str()),
+        },
+        None if requested_at.is_some() => format!("{id} cancelling: waiting for its runner to stop\n"),
+        None => format!("{id} not cancelled yet\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::kernel::runs::TerminalStatus;
+
+    use super::*;
+
+    #[test]
+    fn the_outcome_is_printed() {
+        let at: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+        let terminal = |status, message: Option<&str>| Terminal {
+            status,
+            failure_kind: None,
+            message: message.map(str::to_owned),
+            source: "manager".into(),
+            seq: 1,
+            at,
+        };
+        let cancelled = terminal(TerminalStatus::Cancelled, Some("cancelled on request"));
+        assert_eq!(render("run_1", Some(&cancelled), Some(at)), "run_1 cancelled: cancelled on request\n");
+        assert_eq!(render("run_1", Some(&terminal(TerminalStatus::Completed, None)), None), "run_1 completed\n");
+        assert_eq!(render("run_1", None, Some(at)), "run_1 cancelling: waiting for its runner to stop\n");
+    }
+}

@@ -1,0 +1,157 @@
+//! `ostler contexts`: lists, adds, chooses and removes contexts, which are names for servers.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use ostler_protocol::Failure;
+use serde::Serialize;
+
+use crate::{
+    connection::{self, Connection},
+    context_file::{Context, Contexts},
+    errors, exit_codes,
+    terminal::{
+        confirm::Confirm,
+        output::{self, Output, line},
+        table::table,
+    },
+};
+
+/// Name servers, and choose one
+///
+/// Contexts are stored in `contexts.toml` in the user's configuration directory. A context is used whole; with `--server` or
+/// OSTLER_SERVER no context is used, so that no token is sent to another server.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example.org --token-file ~/.lab-token\n  \
+    ostler contexts use lab\n  ostler --context lab ps"
+)]
+pub(crate) struct ContextsArgs {
+    #[command(subcommand)]
+    verb: ContextsVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum ContextsVerb {
+    List(ListContextsArgs),
+    Add(AddContextArgs),
+    Use(UseContextArgs),
+    Remove(RemoveContextArgs),
+}
+
+/// List the contexts; the current one is marked with a star
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler contexts list\n  ostler contexts list -o json | jq -r '.[].server'")]
+struct ListContextsArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Add a context, or change one
+///
+/// The server is the one `--server` names. The first context becomes the current one.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example.org --token-file ~/.lab-token\n  \
+    ostler contexts add here --server http://127.0.0.1:4747 --tenant hwlab"
+)]
+struct AddContextArgs {
+    name: String,
+    /// The file that holds the token for it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The tenant to run for
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+/// Make a context the current one
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler contexts use lab")]
+struct UseContextArgs {
+    name: String,
+}
+
+/// Remove a context
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler contexts remove lab --yes")]
+struct RemoveContextArgs {
+    name: String,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+/// A context as it is listed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContextRow<'a> {
+    name: &'a str,
+    current: bool,
+    server: &'a str,
+    token_file: Option<&'a Path>,
+    data_dir: Option<&'a Path>,
+    tenant: Option<&'a str>,
+}
+
+pub(crate) fn contexts(connection: &Connection, args: &ContextsArgs) -> Result<u8, Failure> {
+    match &args.verb {
+        ContextsVerb::List(args) => list(args),
+        ContextsVerb::Add(args) => add(connection, args),
+        ContextsVerb::Use(args) => change(|all| all.choose(&args.name)),
+        ContextsVerb::Remove(args) => {
+            Contexts::load()?.get(&args.name)?;
+            if !args.confirm.ask(&format!("remove the context {:?}?", args.name))? {
+                return Ok(exit_codes::OK);
+            }
+            change(|all| all.remove(&args.name))
+        }
+    }
+}
+
+fn list(args: &ListContextsArgs) -> Result<u8, Failure> {
+    let all = Contexts::load()?;
+    let listed = all.contexts.iter().map(|(name, context)| ContextRow {
+        name,
+        current: all.current.as_ref() == Some(name),
+        server: &context.server,
+        token_file: context.token_file.as_deref(),
+        data_dir: context.data_dir.as_deref(),
+        tenant: context.tenant.as_deref(),
+    });
+    let listed: Vec<_> = listed.collect();
+    args.output.many(&listed, || {
+        let rows = listed.iter().map(|one| {
+            let star = if one.current { "*" } else { "" };
+            vec![star.into(), one.name.into(), line(one.server, 200), one.tenant.unwrap_or("-").into()]
+        });
+        table(&["", "NAME", "SERVER", "TENANT"], rows.collect(), &[2], output::width())
+    });
+    if listed.is_empty() {
+        output::message("no contexts; add one: ostler contexts add NAME --server URL\n");
+    }
+    Ok(exit_codes::OK)
+}
+
+fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
+    let server = connection.server_flag().ok_or_else(|| {
+        errors::usage("a context needs a server", "name it: ostler contexts add NAME --server http://127.0.0.1:4747")
+    })?;
+    connection::check_address(server)?;
+    let absolute = |path: &PathBuf| std::path::absolute(path).map_err(Failure::internal);
+    let context = Context {
+        server: server.to_owned(),
+        token_file: args.token_file.as_ref().map(absolute).transpose()?,
+        data_dir: connection.data_dir_flag().map(absolute).transpose()?,
+        tenant: args.tenant.clone(),
+    };
+    change(|all| all.put(&args.name, context))
+}
+
+/// Reads the file, applies the change, writes the file, and prints the message that `change` returns.
+fn change(change: impl FnOnce(&mut Contexts) -> Result<String, Failure>) -> Result<u8, Failure> {
+    let mut all = Contexts::load()?;
+    let message = change(&mut all)?;
+    all.save()?;
+    output::message(&format!("{message}\n"));
+    Ok(exit_codes::OK)
+}

@@ -1,0 +1,477 @@
+//! `ostler doctor`: checks everything between this machine and a working server, and suggests fixes. It changes nothing.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use jiff::fmt::rfc2822;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID, WorkspaceReadiness},
+    kernel::{
+        backends::{Backend, CodexProgram},
+        provider_profiles::{AgentKind, ProviderProfile},
+        runs::ListRuns,
+    },
+};
+use serde::Serialize;
+use tokio::time::{Duration, Instant};
+
+use crate::{
+    connection::{self, Connection, Origin, Settings},
+    errors, exit_codes,
+    preflight::check,
+    terminal::{
+        output::{self, Output, count, line},
+        paint::Paint,
+        times::now,
+    },
+};
+
+/// With a warning-level skew, ages and leases are hard to read; with a failing one, tokens expire at the wrong time.
+const SKEW_S_WARN: i64 = 5;
+const SKEW_S_FAIL: i64 = 60;
+/// How long to wait for a response. Readiness takes 2 s at most, even if the store hangs.
+const RESPONSE_WAIT: Duration = Duration::from_secs(4);
+const DISK_BYTES_WARN: u64 = 1 << 30;
+const DISK_BYTES_FAIL: u64 = 100 << 20;
+
+/// Check everything between here and a working server, and suggest fixes
+///
+/// Checks the settings, the server, its version, the token, the store, its durability and migrations, the clocks, the disk
+/// and the agents' programs. The exit code is 1 if a check failed; a warning is not a failure.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler doctor\n  ostler --context lab doctor\n  \
+    ostler doctor -o json | jq '.[] | select(.state == \"fail\")'")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum CheckState {
+    Ok,
+    Warn,
+    Fail,
+    /// Could not be checked from here.
+    Skip,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Check {
+    name: &'static str,
+    state: CheckState,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn of(name: &'static str, state: CheckState, found: impl Into<String>, fix: &str) -> Self {
+        let fix = (state != CheckState::Ok && !fix.is_empty()).then(|| fix.to_owned());
+        Self { name, state, found: found.into(), fix }
+    }
+
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self::of(name, CheckState::Ok, found, "")
+    }
+}
+
+pub(crate) async fn doctor(connection: &Connection, args: &DoctorArgs) -> Result<u8, Failure> {
+    let mut report = Report { checks: vec![], is_text: args.output.is_text() };
+    run_checks(connection, &mut report).await;
+    let checks = report.checks;
+    args.output.many(&checks, || verdict(&checks));
+    let failed = checks.iter().any(|check| check.state == CheckState::Fail);
+    Ok(if failed { exit_codes::BROKEN } else { exit_codes::OK })
+}
+
+/// The finished checks. As text, each one is printed as soon as it is finished.
+struct Report {
+    checks: Vec<Check>,
+    is_text: bool,
+}
+
+impl Report {
+    fn extend(&mut self, checks: impl IntoIterator<Item = Check>) {
+        for check in checks {
+            if self.is_text {
+                output::data(&render(&check, Paint::stdout()));
+            }
+            self.checks.push(check);
+        }
+    }
+}
+
+/// Limits the wait for a response, because a server whose store hangs may never respond.
+async fn within<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    match tokio::time::timeout(RESPONSE_WAIT, call).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!("the server did not respond within {} s", RESPONSE_WAIT.as_secs());
+            Err(Failure::new(FailureKind::Overloaded, message))
+        }
+    }
+}
+
+async fn run_checks(connection: &Connection, report: &mut Report) {
+    let settings = match connection.settings() {
+        Ok(settings) => settings,
+        Err(failure) => return report.extend([of_failure("settings", &failure)]),
+    };
+    let from = format!("{} (from {})", line(&settings.server.value, 200), settings.server.origin);
+    report.extend([Check::ok("settings", from)]);
+    let client = match connection.client() {
+        Ok(client) => client,
+        Err(failure) => return report.extend([of_failure("token", &failure)]),
+    };
+    let is_usable = server(&client, &settings, report).await;
+    if connection::is_loopback(&settings.server.value) {
+        report.extend(settings.data_dir.as_ref().and_then(|dir| disk(&dir.value)));
+    } else {
+        let elsewhere = "the server is on another machine; run `ostler doctor` there";
+        report.extend([Check::of("machine", CheckState::Skip, elsewhere, "")]);
+    }
+    if !is_usable {
+        return;
+    }
+    if let Ok(list) = within(client.list_backends()).await {
+        let profiles = within(client.list_provider_profiles(&Default::default())).await;
+        let profiles = profiles.map(|all| all.provider_profiles).unwrap_or_default();
+        report.extend(agents(&list.backends, &profiles));
+        report.extend([codex(&list.codex)]);
+        report.extend(profiles.iter().filter_map(program));
+    }
+}
+
+/// Checks the server itself, and whether it accepts the token. Public endpoints are called without a token, so that a bad
+/// token is not mistaken for a missing server. Returns whether the server can respond to further requests.
+async fn server(client: &Client, settings: &Settings, report: &mut Report) -> bool {
+    let began = Instant::now();
+    let mut open = client.with_token(None);
+    let mut response = within(open.health_and_clock()).await;
+    if response.as_ref().is_err_and(|failure| failure.kind == FailureKind::Unauthenticated) {
+        // It requires a token everywhere.
+        open = client.clone();
+        response = within(open.health_and_clock()).await;
+    }
+    let (health, date) = match response {
+        Ok((health, date)) if health.service_id == SERVICE_ID => (health, date),
+        Ok((health, _)) => {
+            report.extend([foreign(&format!("it identifies itself as {:?}", line(&health.service_id, 80)))]);
+            return false;
+        }
+        Err(failure) if failure.kind == FailureKind::Unauthenticated => {
+            report.extend([Check::ok("server", "responds, and requires a token everywhere")]);
+            report.extend([token(client, settings).await]);
+            return true;
+        }
+        Err(failure) => {
+            report.extend([server_failure(&failure)]);
+            return false;
+        }
+    };
+    report.extend([Check::ok("server", format!("responds in {} ms", began.elapsed().as_millis()))]);
+    report.extend([version(&health, env!("CARGO_PKG_VERSION"))]);
+    if let Err(failure) = check(within(open.capabilities()).await, &[]) {
+        report.extend([of_failure("protocol", &failure)]);
+    }
+    report.extend([clock(date.as_deref(), now())]);
+    let readiness = within(open.readiness()).await;
+    // Without its store the server cannot check a token.
+    let is_reachable = readiness.as_ref().is_ok_and(|readiness| readiness.store.reachable);
+    report.extend([if is_reachable { token(client, settings).await } else { unknown("token") }]);
+    report.extend(store(readiness));
+    is_reachable
+}
+
+/// A check that needs the store, which does not respond.
+fn unknown(name: &'static str) -> Check {
+    Check::of(name, CheckState::Skip, "unknown: the server's store does not respond", "")
+}
+
+fn server_failure(failure: &Failure) -> Check {
+    let message = line(&failure.message, 400);
+    match failure.kind {
+        _ if ostler_client::is_unreachable(failure) => {
+            let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
+            Check::of("server", CheckState::Fail, message, fix)
+        }
+        FailureKind::RateLimited | FailureKind::Overloaded | FailureKind::Draining => {
+            let fix = "wait a moment; if it persists, check the server's log and its [rate_limit]";
+            Check::of("server", CheckState::Fail, format!("asks to retry later: {message}"), fix)
+        }
+        _ => foreign(&message),
+    }
+}
+
+fn foreign(why: &str) -> Check {
+    let fix = "another program uses this address; name Ostler's with `--server` or `--context`";
+    Check::of("server", CheckState::Fail, format!("something responds, but it is not Ostler: {why}"), fix)
+}
+
+fn of_failure(name: &'static str, failure: &Failure) -> Check {
+    Check::of(name, CheckState::Fail, line(&failure.message, 400), &errors::hint_of(failure))
+}
+
+fn worst(fails: bool, warns: bool) -> CheckState {
+    match (fails, warns) {
+        (true, _) => CheckState::Fail,
+        (false, true) => CheckState::Warn,
+        (false, false) => CheckState::Ok,
+    }
+}
+
+fn version(health: &Health, ours: &str) -> Check {
+    let theirs = line(&health.version, 40);
+    if theirs == ours {
+        return Check::ok("version", format!("{ours}, here and on the server"));
+    }
+    let fix = "install the same version on both; until then, features that only one of them has are rejected";
+    Check::of("version", CheckState::Warn, format!("here {ours}, the server {theirs}"), fix)
+}
+
+/// Compares with the `Date` header of a response, which has whole seconds.
+fn clock(date: Option<&str>, now: Timestamp) -> Check {
+    let Some(theirs) = date.and_then(|date| rfc2822::DateTimeParser::new().parse_timestamp(date).ok()) else {
+        return Check::of("clock", CheckState::Skip, "the server sent no time", "");
+    };
+    let skew_s = (now.as_second() - theirs.as_second()).abs();
+    let state = worst(skew_s >= SKEW_S_FAIL, skew_s >= SKEW_S_WARN);
+    let found = if skew_s <= 1 { "in sync with the server's".into() } else { format!("{skew_s} s from the server's") };
+    Check::of("clock", state, found, "set both clocks by NTP (timedatectl set-ntp true)")
+}
+
+async fn token(client: &Client, settings: &Settings) -> Check {
+    let from = settings.token.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+    match within(client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() })).await {
+        Ok(_) => Check::ok("token", format!("accepted ({from})")),
+        Err(failure) if failure.kind == FailureKind::Forbidden => {
+            Check::of("token", CheckState::Warn, format!("may not list runs ({from})"), errors::hint(failure.kind))
+        }
+        Err(failure) => {
+            let state = if failure.kind == FailureKind::RateLimited { CheckState::Warn } else { CheckState::Fail };
+            let fix = match (&settings.token, failure.kind) {
+                (Some(origin), FailureKind::Unauthenticated) => better_token(origin),
+                _ => errors::hint_of(&failure),
+            };
+            Check::of("token", state, format!("{} ({from})", line(&failure.message, 200)), &fix)
+        }
+    }
+}
+
+/// What to do about a token that the server rejects.
+fn better_token(origin: &Origin) -> String {
+    match origin {
+        Origin::File(path) => {
+            let path = path.display();
+            format!(
+                "{path} holds no token of this server; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token"
+            )
+        }
+        _ => "set OSTLER_TOKEN to a token of this server, or unset it to use the one in its data directory".into(),
+    }
+}
+
+fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
+    let readiness = match readiness {
+        Ok(readiness) => readiness,
+        Err(failure) => return vec![of_failure("store", &failure)],
+    };
+    let engine = line(&readiness.store.engine, 40);
+    let works = readiness.store.reachable && readiness.store.writable;
+    let replicas = if readiness.store.multi_replica { "for several servers" } else { "for one server" };
+    let reason = line(readiness.store.reason.as_deref().unwrap_or("no reason given"), 40);
+    let (trouble, fix) = match (readiness.store.reachable, readiness.store.writable) {
+        (false, _) => {
+            (format!("; does not respond ({reason})"), "check the server's log, and whether the database is up")
+        }
+        (true, false) => (format!("; not writable ({reason})"), trouble_fix(&reason)),
+        (true, true) => (String::new(), ""),
+    };
+    let applied = &readiness.migrations.applied;
+    let latest = applied.last().map(|id| format!(", the latest {}", line(id, 80))).unwrap_or_default();
+    let migrated = if readiness.migrations.ready { CheckState::Ok } else { CheckState::Fail };
+    let durable = if readiness.durability.durable { CheckState::Ok } else { CheckState::Fail };
+    let weak = line(&readiness.durability.weak_settings.join(", "), 300);
+    let durability =
+        if readiness.durability.durable { "acknowledged writes survive a power failure".into() } else { weak };
+    let migrations = Check::of(
+        "migrations",
+        migrated,
+        format!("{} applied{latest}", applied.len()),
+        "start the newest version of the server once; it migrates",
+    );
+    let durability =
+        Check::of("durability", durable, durability, "turn these settings on, or acknowledged writes can be lost");
+    let is_reachable = readiness.store.reachable;
+    vec![
+        Check::of(
+            "store",
+            if works { CheckState::Ok } else { CheckState::Fail },
+            format!("{engine}, {replicas}{trouble}"),
+            fix,
+        ),
+        if is_reachable { migrations } else { unknown("migrations") },
+        if is_reachable { durability } else { unknown("durability") },
+        confinement(&readiness.confinement),
+        user(&readiness.confinement),
+        git(&readiness.workspaces),
+        mesh(&readiness.mesh),
+        Check::of(
+            "ready",
+            if readiness.status == "ready" { CheckState::Ok } else { CheckState::Fail },
+            line(&readiness.status, 80),
+            "see the checks above and the server's log",
+        ),
+    ]
+}
+
+/// What to do about a store that can be read but not written.
+fn trouble_fix(reason: &str) -> &'static str {
+    match reason {
+        "disk-full" => "free space on the store's disk; the server resumes by itself",
+        "read-only" => "check for a failed disk, or a standby that was not promoted",
+        _ => "check the server's log and the store's disk",
+    }
+}
+
+/// The mesh. A server without it is still useful, so a failure is a warning.
+fn mesh(found: &MeshReadiness) -> Check {
+    let domain = line(&found.domain, 80);
+    match &found.reason {
+        None => Check::ok("mesh", format!("open for names of {domain}")),
+        Some(why) => {
+            let found = format!("closed: {}", line(why, 300));
+            Check::of(
+                "mesh",
+                CheckState::Warn,
+                found,
+                "see `ostler pki show`, and docs/mesh.md for where its keys are stored",
+            )
+        }
+    }
+}
+
+/// How agents' programs are confined.
+fn confinement(found: &ConfinementReadiness) -> Check {
+    let (state, found) = match (found.guarded, found.landlock) {
+        (false, _) => (CheckState::Warn, "agents' programs are not guarded".to_owned()),
+        (true, 0) => (CheckState::Warn, "agents are guarded; their files are not confined".to_owned()),
+        (true, level) => {
+            let processes = if found.isolated { "a PID namespace for each" } else { "no PID namespaces" };
+            let what =
+                format!("agents are guarded; files by Landlock {level}; {processes}; the network by Codex alone");
+            (CheckState::Ok, what)
+        }
+    };
+    Check::of(
+        "confinement",
+        state,
+        found,
+        "run the server on Linux 5.13 or newer with Landlock on (confinement.landlock)",
+    )
+}
+
+/// Agents run as the server's user, which should not be root.
+fn user(found: &ConfinementReadiness) -> Check {
+    if !found.root {
+        return Check::ok("user", "the server does not run as root");
+    }
+    let what = "the server runs as root, and so do its agents: they can read and change root's files";
+    Check::of("user", CheckState::Warn, what, "run it as a separate user, as deploy/ostler.service does")
+}
+
+fn git(found: &WorkspaceReadiness) -> Check {
+    match &found.reason {
+        None => Check::ok("git", "installed"),
+        Some(why) => {
+            let what = format!("{}; checkouts fail, and the changes of a turn are unknown", line(why, 200));
+            Check::of("git", CheckState::Warn, what, "install git on the server's machine, and restart the server")
+        }
+    }
+}
+
+/// Free space at the data directory of the server on this machine.
+fn disk(dir: &Path) -> Option<Check> {
+    let there = dir.ancestors().find(|path| path.exists())?;
+    let space = rustix::fs::statvfs(there).ok()?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let state = worst(free < DISK_BYTES_FAIL, free < DISK_BYTES_WARN);
+    let found = format!("{:.1} GiB free at {}", free as f64 / f64::from(1 << 30), dir.display());
+    Some(Check::of("disk", state, found, "free space: a full disk stops every write"))
+}
+
+/// Profiles that runs can use: their program is available and their secret is configured.
+fn agents(backends: &[Backend], profiles: &[ProviderProfile]) -> Option<Check> {
+    if backends.is_empty() {
+        return None;
+    }
+    let is_set =
+        |name: &str| profiles.iter().find(|profile| profile.profile == name).is_none_or(|profile| profile.configured);
+    let built_in = backends.iter().filter(|backend| backend.available).map(|backend| backend.profile.as_str());
+    let own = profiles.iter().map(|profile| profile.profile.as_str());
+    let own = own.filter(|name| !backends.iter().any(|backend| backend.profile == *name));
+    let (ready, unset): (Vec<_>, Vec<_>) = built_in.chain(own).partition(|name| is_set(name));
+    let names = |names: &[&str]| names.iter().map(|name| line(name, 63)).collect::<Vec<_>>().join(", ");
+    let mut found = format!("{} can run: {}", count(ready.len() as i64, "profile"), names(&ready));
+    if !unset.is_empty() {
+        found += &format!("; not configured: {}", names(&unset));
+    }
+    let state = if ready.is_empty() { CheckState::Fail } else { CheckState::Ok };
+    Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
+}
+
+/// A profile whose own program is missing on the server's machine.
+fn program(profile: &ProviderProfile) -> Option<Check> {
+    let message = profile.message.as_deref().filter(|_| profile.configured && profile.agent == AgentKind::Acp)?;
+    let is_missing = profile.failure_kind == Some(FailureKind::InfraFailed);
+    let (name, found) = (line(&profile.profile, 63), line(message, 300));
+    let fix = format!("install it on the server's machine, or change the command: `ostler profiles config {name}`");
+    is_missing.then(|| Check::of("profile", CheckState::Fail, format!("{name}: {found}"), &fix))
+}
+
+/// Which Codex the server runs, and whether it works.
+fn codex(found: &CodexProgram) -> Check {
+    let program = found.program.as_deref().map(|program| line(program, 200));
+    let problem = line(found.problem.as_deref().unwrap_or("the server gave no reason"), 200);
+    match (program, &found.version) {
+        (Some(program), Some(version)) => Check::ok("codex", format!("{} ({program})", line(version, 80))),
+        (Some(program), None) => {
+            let fix = "reinstall it, or set the server's agents.codex to a working one, and restart the server";
+            Check::of("codex", CheckState::Fail, format!("{program}: {problem}"), fix)
+        }
+        (None, _) => {
+            let fix =
+                "for Codex's profiles: npm install -g @openai/codex on the server's machine, or set its agents.codex";
+            Check::of("codex", CheckState::Warn, problem, fix)
+        }
+    }
+}
+
+fn render(check: &Check, paint: Paint) -> String {
+    let (word, painted) = match check.state {
+        CheckState::Ok => ("ok", paint.green("ok")),
+        CheckState::Warn => ("warn", paint.yellow("warn")),
+        CheckState::Fail => ("fail", paint.red("fail")),
+        CheckState::Skip => ("skip", paint.dim("skip")),
+    };
+    let gap = " ".repeat(6 - word.len());
+    let fix = check.fix.as_ref().map(|fix| format!("{:18}fix: {fix}\n", "")).unwrap_or_default();
+    format!("{painted}{gap}{:<12}{}\n{fix}", check.name, check.found)
+}
+
+/// The last line: how many checks failed.
+fn verdict(checks: &[Check]) -> String {
+    let number = |state| checks.iter().filter(|check| check.state == state).count() as i64;
+    let (failed, warned) = (number(CheckState::Fail), number(CheckState::Warn));
+    let verdict = match (failed, warned) {
+        (0, 0) => "all checks passed".into(),
+        (0, _) => format!("no failures, {}", output::count(warned, "warning")),
+        _ => format!("{} failed, {}", output::count(failed, "check"), output::count(warned, "warning")),
+    };
+    format!("\n{verdict}\n")
+}

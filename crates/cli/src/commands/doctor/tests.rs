@@ -1,0 +1,92 @@
+use super::*;
+
+#[test]
+fn a_clock_is_compared_by_the_second() {
+    let now: Timestamp = "2026-11-15T05:09:02.9Z".parse().unwrap();
+    let state = |date| clock(Some(date), now).state;
+    assert_eq!(state("Sun, 15 Nov 2026 05:09:02 GMT"), CheckState::Ok);
+    assert_eq!(state("Sun, 15 Nov 2026 05:09:07 GMT"), CheckState::Warn);
+    assert_eq!(state("Sun, 15 Nov 2026 05:08:02 GMT"), CheckState::Fail);
+    assert_eq!(clock(None, now).state, CheckState::Skip);
+}
+
+#[test]
+fn a_closed_mesh_is_a_warning() {
+    let found = |reason: Option<&str>| {
+        mesh(&MeshReadiness { open: reason.is_none(), domain: "probe.test".into(), reason: reason.map(Into::into) })
+    };
+    assert_eq!(found(None), Check::ok("mesh", "open for names of probe.test"));
+    let closed = found(Some("the keys are damaged"));
+    assert_eq!((closed.state, closed.found.as_str()), (CheckState::Warn, "closed: the keys are damaged"));
+}
+
+#[test]
+fn root_and_a_missing_git_are_warnings() {
+    let confined = |root| ConfinementReadiness::of(true, 6, true, root);
+    assert_eq!((user(&confined(false)).state, user(&confined(true)).state), (CheckState::Ok, CheckState::Warn));
+    let missing = WorkspaceReadiness { git: false, reason: Some("git is not on the server's PATH".into()) };
+    assert!(git(&missing).found.starts_with("git is not on the server's PATH; checkouts fail"));
+    assert_eq!(git(&missing).state, CheckState::Warn);
+    assert_eq!(git(&WorkspaceReadiness { git: true, reason: None }).state, CheckState::Ok);
+}
+
+#[test]
+fn available_profiles_are_listed() {
+    let built_in = ostler_protocol::kernel::backends::built_in();
+    let profile = |name: &str, configured: bool| -> ProviderProfile {
+        let secret = serde_json::json!({"name": "s", "keys": []});
+        serde_json::from_value(serde_json::json!({"profile": name, "configured": configured, "secretRef": secret,
+            "builtIn": true, "agent": "model"}))
+        .unwrap()
+    };
+    let check = agents(&built_in, &[profile("model", false), profile("qwen", true)]).unwrap();
+    let found = "2 profiles can run: scripted, qwen; not configured: model";
+    assert_eq!((check.state, check.found.as_str()), (CheckState::Ok, found));
+    assert_eq!(agents(&[], &[]), None);
+}
+
+#[test]
+fn another_version_is_a_warning() {
+    let health: Health = serde_json::from_value(serde_json::json!({"serviceId": "ostler", "status": "ok",
+        "version": "9.0.0", "sourceCommit": "x"}))
+    .unwrap();
+    let check = version(&health, "0.1.0");
+    assert_eq!((check.state, check.found.as_str()), (CheckState::Warn, "here 0.1.0, the server 9.0.0"));
+    assert_eq!(version(&health, "9.0.0").state, CheckState::Ok);
+}
+
+#[test]
+fn each_line_shows_the_state_and_the_fix() {
+    let checks =
+        [Check::ok("server", "responds"), Check::of("token", CheckState::Fail, "rejected", "set OSTLER_TOKEN")];
+    let text = "ok    server      responds\nfail  token       rejected\n                  fix: set OSTLER_TOKEN\n\n1 check failed, 0 warnings\n";
+    let lines: String = checks.iter().map(|check| render(check, Paint::PLAIN)).collect();
+    assert_eq!(lines + &verdict(&checks), text);
+}
+
+#[test]
+fn checks_that_need_the_store_are_unknown_while_it_does_not_respond() {
+    let readiness: Readiness = serde_json::from_value(serde_json::json!({"serviceId": "ostler", "status": "not-ready",
+        "version": "1", "sourceCommit": "x",
+        "store": {"engine": "postgres", "reachable": false, "writable": false, "reason": "silent", "multiReplica": true},
+        "migrations": {"ready": false, "applied": []}, "durability": {"durable": false, "weakSettings": []},
+        "secretRefs": {"redacted": true, "databaseUrl": "configured", "providerSecrets": "local-files"},
+        "confinement": ConfinementReadiness::of(true, 6, true, false), "workspaces": {"git": true},
+        "mesh": {"open": true, "domain": "probe.test"}}))
+    .unwrap();
+    let checks = store(Ok(readiness));
+    let check = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
+    assert_eq!((check("store").state, check("ready").state), (CheckState::Fail, CheckState::Fail));
+    for name in ["migrations", "durability"] {
+        assert_eq!(check(name), &unknown(name), "{name}");
+        assert_eq!((check(name).state, &check(name).fix), (CheckState::Skip, &None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_respond_is_not_waited_for() {
+    let began = Instant::now();
+    let failure = within(std::future::pending::<Result<(), Failure>>()).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(failure.message.contains("did not respond within 4 s"), "{failure:?}");
+}

@@ -1,0 +1,56 @@
+//! `ostler guard`: the process that a runner starts to supervise an agent's program. Internal.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use ostler_protocol::{Failure, FailureKind};
+use ostler_runner::guard::Order;
+
+/// Supervise an agent's program
+#[derive(clap::Args, Debug)]
+pub(crate) struct GuardArgs {
+    /// Execute the program, as a child of the guard with this process id
+    #[arg(long, value_name = "PID")]
+    within: Option<i32>,
+    /// Be the first process of the program's namespaces, as a child of the guard with this process id
+    #[arg(long, value_name = "PID", conflicts_with = "within")]
+    init: Option<i32>,
+    order: String,
+    program: PathBuf,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Closes inherited descriptors: an agent inherits only its standard streams.
+pub(crate) fn protect() -> Result<(), Failure> {
+    #[cfg(target_os = "linux")]
+    ostler_runner::guard::close_inherited().map_err(|error| not_started("descriptors", &error))?;
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) async fn guard(args: &GuardArgs) -> Result<u8, Failure> {
+    let order: Order = serde_json::from_str(&args.order).map_err(|error| not_started("order", &error))?;
+    match (args.within, args.init) {
+        (Some(pid), _) => {
+            let error = ostler_runner::guard::confine(&order, pid, &args.program, &args.arguments);
+            Err(not_started("start", &format!("{}: {error}", args.program.display())))
+        }
+        (None, Some(pid)) => {
+            let ended = ostler_runner::guard::init(&order, pid, &args.program, &args.arguments);
+            ended.map_err(|error| not_started("namespaces", &error))
+        }
+        (None, None) => {
+            let watched = ostler_runner::guard::watch(&order, &args.program, &args.arguments).await;
+            watched.map_err(|error| not_started("guard", &error))
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) async fn guard(_: &GuardArgs) -> Result<u8, Failure> {
+    Err(not_started("guard", &"the guard is not available on this system"))
+}
+
+fn not_started(rule: &'static str, why: &dyn std::fmt::Display) -> Failure {
+    Failure::rule(FailureKind::InfraFailed, rule, format!("the agent's program was not started: {why}"))
+}

@@ -1,0 +1,181 @@
+//! `ostler jobs`: the runner jobs of a run, each of which starts a runner.
+
+use clap::{Subcommand, builder::NonEmptyStringValueParser};
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure,
+    ids::{RunnerJobId, prefix_range},
+    kernel::runner_jobs::{ListRunnerJobs, RunnerJob},
+    limits::PAGE_ITEMS_MAX,
+};
+
+use crate::{
+    candidates,
+    commands::list::Listing,
+    connection::Connection,
+    errors, exit_codes,
+    targets::{self, Finder, Within},
+    terminal::{
+        events::field,
+        output::{Output, line},
+        times::{Times, now},
+    },
+};
+
+/// Show the runner jobs of a run: which runner was started, and how it ended
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1")]
+pub(crate) struct JobsArgs {
+    #[command(subcommand)]
+    verb: JobsVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum JobsVerb {
+    List(ListJobsArgs),
+    Show(ShowJobArgs),
+}
+
+/// List a run's jobs, newest first
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs list RUN -o jsonl | jq -r .phase")]
+struct ListJobsArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "The run, or a session for its latest one")]
+    run: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show one job
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs show RUN job_01a1 -o json")]
+struct ShowJobArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "The run, or a session for its latest one")]
+    run: String,
+    #[arg(value_name = "JOB", help = "The job's id, or the beginning of it")]
+    job: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) async fn jobs(connection: &Connection, args: &JobsArgs) -> Result<u8, Failure> {
+    match &args.verb {
+        JobsVerb::List(args) => list(&args.within.finder(connection)?, args).await,
+        JobsVerb::Show(args) => show(&args.within.finder(connection)?, args).await,
+    }
+}
+
+async fn list(finder: &Finder, args: &ListJobsArgs) -> Result<u8, Failure> {
+    let jobs = all(&finder.client, &finder.run(&args.run).await?).await?;
+    JOBS.print(&jobs, false, args.times, args.output)
+}
+
+const JOBS: Listing<RunnerJob> = Listing {
+    nothing: "the run has no runner jobs; its creator starts the runner\n",
+    headers: &["JOB", "PHASE", "LAUNCHER", "STARTS", "CHANGED", "ENDED"],
+    shrink: &[5, 2],
+    row: |job, times, now| {
+        vec![
+            job.runner_job_id.to_string(),
+            job.phase.as_str().into(),
+            job.launcher.as_str().into(),
+            job.attempt.to_string(),
+            times.ago(job.updated_at, now),
+            ending(job),
+        ]
+    },
+};
+
+async fn show(finder: &Finder, args: &ShowJobArgs) -> Result<u8, Failure> {
+    let run = finder.run(&args.run).await?;
+    let found = match args.job.parse::<RunnerJobId>() {
+        Ok(_) => finder.client.get_runner_job(&run, &args.job).await,
+        Err(_) => find(all(&finder.client, &run).await?, &args.job),
+    };
+    let job = found.map_err(|failure| errors::listed_by(failure, &format!("ostler jobs list {run}")))?;
+    args.output.one(&job, || render(&job, args.times));
+    Ok(exit_codes::OK)
+}
+
+async fn all(client: &Client, run: &str) -> Result<Vec<RunnerJob>, Failure> {
+    let query = ListRunnerJobs { limit: Some(PAGE_ITEMS_MAX), ..ListRunnerJobs::default() };
+    Ok(client.list_runner_jobs(run, &query).await?.runner_jobs)
+}
+
+fn find(jobs: Vec<RunnerJob>, word: &str) -> Result<RunnerJob, Failure> {
+    let unknown = || targets::unknown("runner job of this run", word);
+    let (prefix, _) = prefix_range(RunnerJobId::PREFIX, word).ok_or_else(unknown)?;
+    let fits = |job: &&RunnerJob| job.runner_job_id.to_string().starts_with(&prefix);
+    let candidates = jobs.iter().filter(fits).map(|job| (job.runner_job_id.to_string(), job.phase.as_str().to_owned()));
+    let id = targets::one(word, "runner job", candidates.collect())?.ok_or_else(unknown)?;
+    jobs.into_iter().find(|job| job.runner_job_id.to_string() == id).ok_or_else(unknown)
+}
+
+/// How the last runner ended.
+fn ending(job: &RunnerJob) -> String {
+    let summary = job.terminal_summary.to_value();
+    let words = ["status", "failureKind", "message"].map(|key| field(&summary, key));
+    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    if words.is_empty() { "-".into() } else { words.join(" ") }
+}
+
+fn render(job: &RunnerJob, times: Times) -> String {
+    let fields = [
+        ("job", job.runner_job_id.to_string()),
+        ("run", job.run_id.to_string()),
+        ("command", job.command_id.to_string()),
+        ("phase", job.phase.as_str().to_owned()),
+        ("launcher", job.launcher.as_str().into()),
+        ("starts", job.attempt.to_string()),
+        ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
+        ("runner", line(&job.runner_id, 200)),
+        ("name", format!("{} in {}", line(&job.job_name, 200), line(&job.namespace, 80))),
+        ("log", job.log_path.as_deref().map_or_else(|| "-".to_owned(), |path| line(path, 400))),
+        ("made", times.ago(job.created_at, now())),
+        ("changed", times.ago(job.updated_at, now())),
+        ("ended", ending(job)),
+    ];
+    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(number: u32) -> RunnerJob {
+        let id = |prefix: &str| format!("{prefix}{number:032x}");
+        let body = json!({"runnerJobId": id("job_"), "runId": id("run_"), "commandId": id("cmd_"), "attemptId": id("att_"),
+            "attempt": 2, "jobName": "n", "namespace": "local", "launcher": "resident", "runnerId": "r", "podName": null,
+            "logPath": null, "standing": true, "phase": "failed",
+            "terminalSummary": {"status": "failed", "failureKind": "infra-failed", "message": "it died"},
+            "poll": {"job": "", "events": "", "result": ""},
+            "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:00:00Z"});
+        serde_json::from_str(&body.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_found_by_the_beginning_of_its_id() {
+        let jobs = vec![job(0x1f), job(0x2f)];
+        let whole = job(0x1f).runner_job_id.to_string();
+        assert_eq!(find(jobs.clone(), &whole[..35]).unwrap().runner_job_id.to_string(), whole);
+        assert!(find(jobs.clone(), "job_0000").unwrap_err().message.contains("is the beginning of 2 runner jobs"));
+        assert_eq!(find(jobs, "nonsense").unwrap_err().message, "no runner job of this run \"nonsense\"");
+    }
+
+    #[test]
+    fn an_ended_job_shows_its_outcome() {
+        assert_eq!(ending(&job(1)), "failed infra-failed it died");
+    }
+}

@@ -1,0 +1,78 @@
+//! What the list commands have in common: their flags, their table, the hint when there is nothing to list, and reading
+//! every page.
+
+use ostler_protocol::{Failure, Timestamp};
+use serde::Serialize;
+
+use crate::{
+    exit_codes,
+    terminal::{
+        output::{self, Output},
+        table::table,
+        times::{Times, now},
+    },
+};
+
+/// Flattened into the arguments of a list command.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct ListFlags {
+    /// Show at most this many
+    #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub times: Times,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// How a list of `T` is printed.
+pub(crate) struct Listing<T> {
+    /// Printed to stderr if there is nothing to list, with what to do about it.
+    pub nothing: &'static str,
+    pub headers: &'static [&'static str],
+    /// The columns that are shortened to fit the terminal, the first one first.
+    pub shrink: &'static [usize],
+    pub row: fn(&T, Times, Timestamp) -> Vec<String>,
+}
+
+impl<T: Serialize> Listing<T> {
+    /// Prints one page, newest first, and notes on stderr if there is more.
+    pub(crate) fn print(&self, page: &[T], has_more: bool, times: Times, output: Output) -> Result<u8, Failure> {
+        output.page(page, has_more, self.nothing, || self.render(page, times, now(), output::width()));
+        Ok(exit_codes::OK)
+    }
+
+    pub(crate) fn render(&self, page: &[T], times: Times, now: Timestamp, width: Option<usize>) -> String {
+        let rows = page.iter().map(|one| (self.row)(one, times, now)).collect();
+        table(self.headers, rows, self.shrink, width)
+    }
+}
+
+/// Reads every page of a list. `read` takes a cursor and returns the items of a page and the next cursor.
+pub(crate) async fn all_pages<T>(
+    mut read: impl AsyncFnMut(Option<String>) -> Result<(Vec<T>, Option<String>), Failure>,
+) -> Result<Vec<T>, Failure> {
+    let (mut all, mut cursor) = (vec![], None);
+    loop {
+        let (items, next) = read(cursor).await?;
+        all.extend(items);
+        cursor = next;
+        if cursor.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_page_is_read_in_order() {
+        let all = all_pages(async |cursor: Option<String>| {
+            let page: i32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
+            Ok((vec![page * 2, page * 2 + 1], (page < 2).then(|| (page + 1).to_string())))
+        });
+        assert_eq!(all.await.unwrap(), [0, 1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,187 @@
+//! The commands of `ostler`, one file per verb or noun; the nouns of a dialect are in a folder of that dialect.
+//! `docs/cli.md` explains which commands are verbs and which are nouns.
+
+mod api;
+mod approve;
+mod backends;
+mod cancel;
+pub(crate) mod completions;
+mod config;
+mod contexts;
+mod deny;
+mod diff;
+mod doctor;
+mod guard;
+mod jobs;
+mod list;
+mod mesh;
+mod output;
+mod permissions;
+mod profiles;
+mod ps;
+mod read;
+mod result;
+mod run;
+mod runner;
+mod runs;
+mod serve;
+mod sessions;
+mod steer;
+mod tokens;
+mod trace;
+mod trust;
+mod users;
+mod verify;
+
+use clap::Subcommand;
+use ostler_protocol::Failure;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    commands::{
+        mesh::{identities, pki},
+        trust::{agents, consent, webhooks},
+    },
+    connection::Connection,
+    environment, preflight,
+};
+
+/// Verbs for runs and sessions, then a noun with verbs for everything else.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Run(run::RunArgs),
+    Ps(ps::PsArgs),
+    Result(result::ResultArgs),
+    Trace(trace::TraceArgs),
+    Diff(diff::DiffArgs),
+    Output(output::OutputArgs),
+    Read(read::ReadArgs),
+    Steer(steer::SteerArgs),
+    Approve(approve::ApproveArgs),
+    Deny(deny::DenyArgs),
+    Cancel(cancel::CancelArgs),
+    Runs(runs::RunsArgs),
+    Sessions(sessions::SessionsArgs),
+    Jobs(jobs::JobsArgs),
+    Agents(agents::AgentsArgs),
+    Backends(backends::BackendsArgs),
+    Profiles(profiles::ProfilesArgs),
+    #[command(alias = "context")]
+    Contexts(contexts::ContextsArgs),
+    Config(config::ConfigArgs),
+    Api(api::ApiArgs),
+    #[command(alias = "token")]
+    Tokens(tokens::TokensArgs),
+    Users(users::UsersArgs),
+    Consent(consent::ConsentArgs),
+    Identities(identities::IdentitiesArgs),
+    Pki(pki::PkiArgs),
+    Webhooks(webhooks::WebhooksArgs),
+    Mesh(mesh::MeshArgs),
+    Serve(serve::ServeArgs),
+    Runner(runner::RunnerArgs),
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
+    Doctor(doctor::DoctorArgs),
+    Verify(verify::VerifyArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// Protects the secrets of this process from the programs it will start. Called before anything else.
+    pub(crate) fn protect(&self) -> Result<(), Failure> {
+        match self {
+            Self::Serve(_) | Self::Runner(_) => environment::protect(),
+            Self::Guard(_) => guard::protect(),
+            _ => Ok(()),
+        }
+    }
+
+    /// One thread per core for the server; a client, which mostly waits, starts faster with one thread.
+    pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
+        let mut builder = match self {
+            Self::Serve(_) | Self::Verify(_) => Builder::new_multi_thread(),
+            _ => Builder::new_current_thread(),
+        };
+        builder.enable_all().build().map_err(Failure::internal)
+    }
+
+    /// The capabilities that this command requires of the server. `None` if it talks to no server, or to any version of
+    /// one.
+    fn required_capabilities(&self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Self::Serve(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) | Self::Completions(_) => {
+                return None;
+            }
+            // The mesh negotiates a version of its own at the start of a session.
+            Self::Mesh(_) => return None,
+            Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
+            // The keys of the authorities are on this machine.
+            Self::Pki(args) if !args.is_remote() => return None,
+            // The launcher is of the same build: it starts its own program.
+            Self::Runner(args) if args.is_launched() => return None,
+            Self::Runner(_) => &["ostler_runners"],
+            Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
+            Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
+            Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],
+            Self::Result(_) => &["ostler_results"],
+            Self::Diff(_) => &["ostler_results", "ostler_diffs"],
+            Self::Runs(_) => &["ostler_runs"],
+            Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
+            Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
+            Self::Jobs(_) => &["ostler_runner_jobs"],
+            Self::Agents(_) => &["ostler_agents"],
+            Self::Backends(_) => &["ostler_backends"],
+            Self::Profiles(_) => &["ostler_provider_profiles"],
+            Self::Tokens(_) => &["ostler_service_tokens"],
+            Self::Users(args) if args.is_change() => &["ostler_users", "ostler_user_changes"],
+            Self::Users(_) => &["ostler_users"],
+            Self::Consent(args) if args.is_offline() => return None,
+            Self::Consent(_) => &["ostler_agents", "ostler_consent"],
+            Self::Identities(_) | Self::Pki(_) => &["ostler_identities"],
+            Self::Webhooks(_) => &["ostler_webhooks"],
+        })
+    }
+
+    /// Runs the command and returns its exit code.
+    pub(crate) async fn execute(&self, connection: &Connection) -> Result<u8, Failure> {
+        if let Some(required) = self.required_capabilities() {
+            preflight::preflight(&connection.client()?, required).await?;
+        }
+        match self {
+            Self::Run(args) => run::run(connection, args).await,
+            Self::Ps(args) => ps::ps(connection, args).await,
+            Self::Result(args) => result::result(connection, args).await,
+            Self::Trace(args) => trace::trace(connection, args).await,
+            Self::Diff(args) => diff::diff(connection, args).await,
+            Self::Output(args) => output::output(connection, args).await,
+            Self::Read(args) => read::read(connection, args).await,
+            Self::Steer(args) => steer::steer(connection, args).await,
+            Self::Approve(args) => approve::approve(connection, args).await,
+            Self::Deny(args) => deny::deny(connection, args).await,
+            Self::Cancel(args) => cancel::cancel(connection, args).await,
+            Self::Runs(args) => runs::runs(connection, args).await,
+            Self::Sessions(args) => sessions::sessions(connection, args).await,
+            Self::Jobs(args) => jobs::jobs(connection, args).await,
+            Self::Agents(args) => agents::agents(connection, args).await,
+            Self::Backends(args) => backends::backends(connection, args).await,
+            Self::Profiles(args) => profiles::profiles(connection, args).await,
+            Self::Contexts(args) => contexts::contexts(connection, args),
+            Self::Config(args) => config::config(connection, args),
+            Self::Api(args) => api::api(connection, args).await,
+            Self::Tokens(args) => tokens::tokens(connection, args).await,
+            Self::Users(args) => users::users(connection, args).await,
+            Self::Consent(args) => consent::consent(connection, args).await,
+            Self::Identities(args) => identities::identities(connection, args).await,
+            Self::Pki(args) => pki::pki(connection, args).await,
+            Self::Webhooks(args) => webhooks::webhooks(connection, args).await,
+            Self::Mesh(args) => mesh::mesh(connection, args).await,
+            Self::Serve(args) => serve::serve(connection, args).await,
+            Self::Runner(args) => runner::runner(connection, args).await,
+            Self::Guard(args) => guard::guard(args).await,
+            Self::Doctor(args) => doctor::doctor(connection, args).await,
+            Self::Verify(args) => verify::verify(connection, args).await,
+            Self::Completions(args) => completions::completions(args),
+        }
+    }
+}

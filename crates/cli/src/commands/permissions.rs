@@ -1,0 +1,189 @@
+//! Answers a permission request of an agent. The request is read and displayed first, and the answer names its digest, so
+//! that a person never allows something they have not seen.
+
+use clap::builder::NonEmptyStringValueParser;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    ids::{PermissionId, prefix_range},
+    kernel::permissions::{AnswerPermission, OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
+};
+
+use crate::{
+    candidates,
+    connection::Connection,
+    errors, exit_codes,
+    targets::{self, Within},
+    terminal::{
+        output::{self, Output},
+        permissions::{describe, options},
+        times::now,
+    },
+};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct RequestArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "The run, or a session for its active or latest one")]
+    run: String,
+    #[arg(value_name = "PRM", help = "The request's id, or the beginning of it")]
+    permission: Option<String>,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+    /// Answer with this option
+    #[arg(long, value_name = "ID")]
+    option: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Allow,
+    Reject,
+}
+
+pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict: Verdict) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let client = &finder.client;
+    let run = finder.run(&args.run).await?;
+    let all = client.list_permissions(&run).await?.permissions;
+    let request = pick(all, args, verdict, now())?;
+    let option = choose(&request.options, args.option.as_deref(), verdict)?;
+    output::message(&describe(&request, now()));
+    let answer = AnswerPermission { option_id: option.option_id.clone(), digest: request.digest.clone() };
+    let answered = client.answer_permission(&run, &request.permission_id.to_string(), &answer).await?;
+    args.output.one(&answered, || format!("{} {}\n", answered.permission_id, answered.status.as_str()));
+    Ok(exit_codes::OK)
+}
+
+fn pick(
+    all: Vec<PermissionRequest>,
+    args: &RequestArgs,
+    verdict: Verdict,
+    now: Timestamp,
+) -> Result<PermissionRequest, Failure> {
+    if let Some(id_prefix) = &args.permission {
+        let hint = format!("`ostler result {}` lists the open requests", args.run);
+        let unknown = || errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint.clone());
+        let (prefix, _) = prefix_range(PermissionId::PREFIX, id_prefix).ok_or_else(unknown)?;
+        let id = |request: &PermissionRequest| request.permission_id.to_string();
+        let fits = all.iter().filter(|request| id(request).starts_with(&prefix));
+        let candidates = fits.map(|request| (id(request), request.status.as_str().to_owned())).collect();
+        let chosen = targets::one(id_prefix, "permission request", candidates)?.ok_or_else(unknown)?;
+        return all.into_iter().find(|request| id(request) == chosen).ok_or_else(unknown);
+    }
+    let mut open: Vec<_> = all.into_iter().filter(|request| request.status == PermissionStatus::Pending).collect();
+    match open.len() {
+        0 => Err(errors::hinted(
+            FailureKind::NotFound,
+            "the run has no open permission request",
+            format!("`ostler trace {}` shows past requests and answers", args.run),
+        )),
+        1 => Ok(open.remove(0)),
+        number => {
+            let verb = if verdict == Verdict::Allow { "approve" } else { "deny" };
+            let list: String = open.iter().map(|request| describe(request, now)).collect();
+            let message = format!("the run has {number} open permission requests\n{}", list.trim_end());
+            Err(errors::usage(message, format!("name one: ostler {verb} {} prm_…", args.run)))
+        }
+    }
+}
+
+/// The named option if it fits the verdict; else the fitting option with the smallest effect.
+fn choose<'a>(
+    all: &'a [PermissionOption],
+    named: Option<&str>,
+    verdict: Verdict,
+) -> Result<&'a PermissionOption, Failure> {
+    let fits = |option: &&PermissionOption| option.kind.allows() == (verdict == Verdict::Allow);
+    if let Some(named) = named {
+        let found = all.iter().find(|option| option.option_id == named);
+        let found = found.ok_or_else(|| errors::usage("the request has no such option", hint(all)))?;
+        return Some(found).filter(fits).ok_or_else(|| {
+            let (does, verb) = if found.kind.allows() { ("allows", "approve") } else { ("refuses", "deny") };
+            errors::usage(format!("the option {named:?} {does}"), format!("use `ostler {verb}` for it"))
+        });
+    }
+    let once = |option: &&PermissionOption| matches!(option.kind, OptionKind::AllowOnce | OptionKind::RejectOnce);
+    let fitting = || all.iter().filter(fits);
+    fitting().find(once).or_else(|| fitting().next()).ok_or_else(|| {
+        let what = if verdict == Verdict::Allow { "allows" } else { "refuses" };
+        errors::usage(format!("the request has no option that {what}"), hint(all))
+    })
+}
+
+fn hint(all: &[PermissionOption]) -> String {
+    format!("its options are {}", options(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::terminal::output::Format;
+
+    const NOW: &str = "2030-01-01T00:00:05Z";
+
+    fn request(number: u32, status: &str) -> PermissionRequest {
+        serde_json::from_value(json!({"permissionId": format!("prm_{number:032x}"), "runId": format!("run_{:032x}", 1),
+            "commandId": format!("cmd_{:032x}", 1), "title": "Clean up?", "command": "rm -rf build", "toolCallId": null, "digest": "ab".repeat(32),
+            "options": [{"optionId": "always", "name": "Always", "kind": "allow_always"},
+                {"optionId": "yes", "name": "Once", "kind": "allow_once"},
+                {"optionId": "no", "name": "No", "kind": "reject_once"}],
+            "deadline": "2030-01-01T00:10:00Z", "status": status, "optionId": null, "resolvedBy": null,
+            "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}))
+        .unwrap()
+    }
+
+    fn picked(all: Vec<PermissionRequest>, permission: Option<&str>) -> Result<PermissionRequest, Failure> {
+        let permission = permission.map(str::to_owned);
+        let args = RequestArgs {
+            run: "run_1".into(),
+            permission,
+            within: Within::default(),
+            output: Output { format: Format::Text },
+            option: None,
+        };
+        pick(all, &args, Verdict::Allow, NOW.parse().unwrap())
+    }
+
+    #[test]
+    fn the_only_open_request_needs_no_id() {
+        assert_eq!(picked(vec![request(1, "denied"), request(2, "pending")], None).unwrap(), request(2, "pending"));
+        assert_eq!(picked(vec![request(1, "denied")], None).unwrap_err().kind, FailureKind::NotFound);
+    }
+
+    #[test]
+    fn several_open_requests_are_listed() {
+        let failure = picked(vec![request(1, "pending"), request(2, "pending")], None).unwrap_err();
+        assert!(
+            failure.message.contains(&format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  abab", 2)),
+            "{}",
+            failure.message
+        );
+        let id = format!("prm_{:032x}", 1);
+        let all = vec![request(1, "pending"), request(2, "pending")];
+        assert_eq!(picked(all, Some(&id)).unwrap(), request(1, "pending"));
+        assert_eq!(picked(vec![request(2, "pending")], Some(&id)).unwrap_err().kind, FailureKind::NotFound);
+    }
+
+    #[test]
+    fn the_fitting_option_with_the_smallest_effect_is_chosen() {
+        let all = request(1, "pending").options;
+        assert_eq!(choose(&all, None, Verdict::Allow).unwrap().option_id, "yes");
+        assert_eq!(choose(&all, None, Verdict::Reject).unwrap().option_id, "no");
+        assert_eq!(choose(&all[..1], None, Verdict::Allow).unwrap().option_id, "always");
+        assert_eq!(choose(&all, Some("always"), Verdict::Allow).unwrap().option_id, "always");
+        assert!(choose(&all[..2], None, Verdict::Reject).is_err());
+    }
+
+    #[test]
+    fn approve_never_refuses_and_deny_never_allows() {
+        let all = request(1, "pending").options;
+        let failure = choose(&all, Some("no"), Verdict::Allow).unwrap_err();
+        assert_eq!(failure.message, "the option \"no\" refuses");
+        assert!(choose(&all, Some("yes"), Verdict::Reject).is_err());
+        assert!(choose(&all, Some("other"), Verdict::Allow).is_err());
+    }
+}

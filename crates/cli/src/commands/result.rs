@@ -1,0 +1,268 @@
+//! `ostler result`: the outcome of a run's command. If it did not complete, the reason and a hint come first.
+
+use std::collections::BTreeMap;
+
+use clap::builder::NonEmptyStringValueParser;
+use ostler_protocol::{
+    Failure,
+    kernel::{fold::ToolItem, results::RunResult},
+};
+
+use crate::{
+    candidates,
+    connection::Connection,
+    errors, exit_codes,
+    targets::Within,
+    terminal::{
+        output::{Output, count, harmless, line},
+        paint::Paint,
+        permissions::{answer_commands, request_text},
+        status::{phase_words, recovery_command},
+        times::age_ms,
+    },
+};
+
+/// Show the outcome of a run's latest command, or of one command
+///
+/// The exit code is that of the outcome: 0 only for completed, 9 while it has not ended.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler result 01a1dd6b\n  ostler result my-session\n  \
+    ostler result RUN -o json | jq -r .reply")]
+pub(crate) struct ResultArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "The run, or a session for its active or latest one")]
+    run: String,
+    /// The result of this command instead of the latest, by its id or the beginning of it
+    #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
+    command: Option<String>,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) async fn result(connection: &Connection, args: &ResultArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let run = finder.run(&args.run).await?;
+    let command = match &args.command {
+        Some(word) => Some(finder.command(&run, word).await?),
+        None => None,
+    };
+    let result = finder.client.run_result(&run, command.as_deref()).await?;
+    args.output.one(&result, || render(&result, &connection.invocation(), Paint::stdout()));
+    Ok(exit_codes::of_outcome(result.terminal_status))
+}
+
+pub(crate) fn render(result: &RunResult, invocation: &str, paint: Paint) -> String {
+    let mut out = format!("{}\n", paint.status(&line(&result.status, 40)));
+    if let Some(kind) = result.failure_kind {
+        let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
+        out.push_str(&format!(
+            "  failure: {kind}\n  blocker: {}\n  next:    {}\n",
+            line(blocker, 500),
+            errors::hint_about(kind, result.run_id)
+        ));
+    }
+    out.push_str(&text_of(result));
+    out.push_str(&open_permissions(result, invocation));
+    out.push('\n');
+    // A pending run whose commands have all ended is idle.
+    let is_idle = result.terminal_status.is_some() && result.run_status == "pending";
+    let run_status = if is_idle { "idle".into() } else { line(&result.run_status, 40) };
+    field(&mut out, "run", &format!("{} ({run_status})", result.run_id));
+    if let Some(command) = result.command_id {
+        field(&mut out, "command", &command.to_string());
+    }
+    field(&mut out, "session", &line(&result.session_id, 200));
+    field(&mut out, "events", &events(result));
+    if result.usage.total_tokens > 0 {
+        field(&mut out, "usage", &usage(result));
+    }
+    if let Some(steer) = &result.steer_delivery {
+        let stage = if steer.accepted { "accepted by the agent" } else { "not accepted by the agent yet" };
+        field(&mut out, "steer", stage);
+    }
+    tools(&mut out, result);
+    liveness(&mut out, result);
+    out
+}
+
+fn field(out: &mut String, name: &str, value: &str) {
+    out.push_str(&format!("{name:<9}{value}\n"));
+}
+
+/// The reply; if there is none, the last text, marked as such.
+fn text_of(result: &RunResult) -> String {
+    let block = |text: &str| format!("\n{}\n", harmless(text).trim_end());
+    let Some(last) = &result.final_response else { return String::new() };
+    let cut = if last.text_truncated { "(the text was shortened)\n" } else { "" };
+    match &result.reply {
+        Some(reply) => format!("{}{cut}", block(reply)),
+        None => format!("\nthe last text, which is not the reply:{}{cut}", block(&last.text)),
+    }
+}
+
+fn open_permissions(result: &RunResult, invocation: &str) -> String {
+    let one = |request: &ostler_protocol::kernel::permissions::PermissionRequest| {
+        let head = format!("\npermission needed: {}", line(&request.title, 400));
+        let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options);
+        format!("{text}{}", answer_commands(invocation, request.run_id, request.permission_id))
+    };
+    result.open_permissions.iter().map(one).collect()
+}
+
+fn events(result: &RunResult) -> String {
+    match result.scoped_event_count {
+        Some(own) => format!("{own} of the command, {} of the run", result.event_count),
+        None => result.event_count.to_string(),
+    }
+}
+
+fn usage(result: &RunResult) -> String {
+    let tokens = count(result.usage.total_tokens, "token");
+    if result.usage.cost_usd > 0.0 { format!("{tokens}, {:.4} USD", result.usage.cost_usd) } else { tokens }
+}
+
+fn tools(out: &mut String, result: &RunResult) {
+    let tools = &result.tool_call_summary;
+    if tools.count == 0 {
+        return;
+    }
+    let mut text = count(tools.count, "call");
+    for (label, counts) in [("", &tools.status_counts), ("exit ", &tools.exit_code_counts)] {
+        if !counts.is_empty() {
+            text.push_str(&format!("; {}", tally(label, counts)));
+        }
+    }
+    field(out, "tools", &text);
+    for item in &tools.items {
+        out.push_str(&format!("  {}\n", tool(item)));
+    }
+}
+
+fn tally(label: &str, counts: &BTreeMap<String, i64>) -> String {
+    counts.iter().map(|(name, number)| format!("{number} × {label}{}", line(name, 40))).collect::<Vec<_>>().join(", ")
+}
+
+fn tool(item: &ToolItem) -> String {
+    let name = [&item.tool_name, &item.method, &item.tool_type].into_iter().flatten().next();
+    let mut words = vec![line(name.map_or("tool", String::as_str), 80)];
+    words.extend(item.status.as_ref().map(|status| line(status, 40)));
+    words.extend(item.exit_code.map(|code| format!("(exit {code})")));
+    words.extend(item.command.as_ref().map(|command| line(command, 120)));
+    words.join(" ")
+}
+
+fn liveness(out: &mut String, result: &RunResult) {
+    let liveness = &result.liveness;
+    let phase = phase_words(liveness.phase);
+    let age = liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", age_ms(ms))).unwrap_or_default();
+    field(out, "liveness", &format!("{phase}{age}"));
+    if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
+        let age = age_ms(lease.heartbeat_age_ms);
+        field(out, "runner", &format!("{}; last heartbeat {age} ago", line(&lease.runner_id, 200)));
+    }
+    if liveness.active {
+        field(out, "next", &line(&liveness.suggested_action, 200));
+        if let Some(recovery) = &liveness.recovery {
+            field(out, "recover", &recovery_command(recovery));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::terminal::turn_view;
+
+    fn sample(change: impl FnOnce(&mut Value)) -> RunResult {
+        let mut body = json!({"runId": format!("run_{:032x}", 1), "commandId": format!("cmd_{:032x}", 1), "attemptId": null,
+            "sessionId": "s1", "status": "completed", "runStatus": "pending", "terminalStatus": "completed",
+            "completed": true, "terminalSource": "terminal_status", "reply": "hello",
+            "finalResponse": {"text": "hello", "seq": 4, "source": "authoritative-final", "replyAuthority": true,
+                "final": true, "textTruncated": false, "outputTruncated": false},
+            "finalAssistantSeq": 4, "finalAssistantSource": "x", "finalAssistantTextTruncated": false,
+            "finalAssistantOutputTruncated": false, "failureKind": null, "blocker": null, "lastSeq": 9,
+            "eventCount": 9, "eventsCapped": false, "nextAfterSeq": 9, "scopedLastSeq": 8, "scopedEventCount": 6,
+            "artifactSummary": {"outputEvents": 0, "outputBytes": 0, "truncated": false, "eventsPath": ""},
+            "toolCallSummary": {"count": 0, "statusCounts": {}, "exitCodeCounts": {}, "items": []},
+            "usage": {"totalTokens": 0, "costUsd": 0.0},
+            "liveness": {"phase": "terminal", "active": false, "lastSeq": 9, "lastEventAgeMs": 3000,
+                "lastCommandActivity": null, "lease": null, "openToolCalls": [], "resumeAt": null,
+                "suggestedAction": "read the result"},
+            "supervisor": {"state": "done", "summary": "", "suggestedAction": ""},
+            "openPermissions": [], "steerDelivery": null, "chainHead": {"sessionSeq": 9, "hash": "00"}});
+        change(&mut body);
+        serde_json::from_value(body).unwrap()
+    }
+
+    fn tail(status: &str, lines: &str) -> String {
+        format!(
+            "\nrun      run_{:032x} ({status})\ncommand  cmd_{:032x}\nsession  s1\n\
+             events   6 of the command, 9 of the run\n{lines}",
+            1, 1
+        )
+    }
+
+    #[test]
+    fn a_completed_command_shows_its_reply_first() {
+        let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
+        assert_eq!(text, format!("completed\n\nhello\n{}", tail("idle", "liveness ended; last event 3s ago\n")));
+    }
+
+    #[test]
+    fn a_failed_command_shows_the_reason_and_a_hint_first() {
+        let failed = sample(|body| {
+            body["status"] = "failed".into();
+            body["terminalStatus"] = "failed".into();
+            body["failureKind"] = "backend-failed".into();
+            body["blocker"] = "the agent fell over".into();
+            body["reply"] = Value::Null;
+        });
+        let text = render(&failed, "ostler", Paint::PLAIN);
+        let head = "failed\n  failure: backend-failed\n  blocker: the agent fell over\n  \
+            next:    `ostler trace RUN` shows what the agent did before it failed\n\n\
+            the last text, which is not the reply:\nhello\n"
+            .replace("RUN", &failed.run_id.to_string());
+        assert_eq!(text, format!("{head}{}", tail("idle", "liveness ended; last event 3s ago\n")));
+        let words = turn_view::outcome(&failed, Paint::PLAIN);
+        assert!(
+            words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id))
+        );
+    }
+
+    #[test]
+    fn an_open_request_shows_its_command() {
+        let waiting = sample(|body| {
+            body["openPermissions"] = json!([{"permissionId": format!("prm_{:032x}", 1), "runId": body["runId"],
+                "commandId": body["commandId"], "title": "Clean up?", "command": "rm -rf build", "toolCallId": null,
+                "digest": "ab".repeat(32), "options": [{"optionId": "yes", "name": "Once", "kind": "allow_once"}],
+                "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
+                "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}]);
+        });
+        let text = render(&waiting, "ostler", Paint::PLAIN);
+        assert!(text.contains("permission needed: Clean up?\n  command: rm -rf build\n  digest:  abab"), "{text}");
+    }
+
+    #[test]
+    fn a_running_command_shows_its_state() {
+        let running = sample(|body| {
+            body["status"] = "running".into();
+            body["terminalStatus"] = Value::Null;
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["usage"]["totalTokens"] = 7.into();
+            body["toolCallSummary"] = json!({"count": 3, "statusCounts": {"completed": 2, "started": 1},
+                "exitCodeCounts": {"0": 2}, "items": [{"toolName": "shell", "status": "started", "command": "ls"}]});
+            body["liveness"] = json!({"phase": "waiting-tool", "active": true, "lastSeq": 9, "lastEventAgeMs": 61000,
+                "lastCommandActivity": null, "openToolCalls": ["t"], "resumeAt": null, "suggestedAction": "wait",
+                "lease": {"runnerId": "r1", "leaseEpoch": 1, "live": true, "expiresAt": "2030-01-01T00:00:00Z",
+                    "heartbeatAgeMs": 2000}});
+        });
+        let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
+            liveness running a tool; last event 1m ago\nrunner   r1; last heartbeat 2s ago\nnext     wait\n";
+        assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail("pending", lines)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Submits a turn to a session that may already have an active run. A backend process keeps its run for a while after a turn;
+//! the next prompt of the session is then submitted to that run, so that the same process handles it.
+
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    kernel::{
+        commands::CreateCommand,
+        runs::{CreateRun, CreatedRun, Run},
+    },
+};
+use serde_json::{Value, json};
+
+use crate::errors;
+
+/// Returns the run with the submitted command, and the number of the run's last event before it.
+pub(crate) async fn submit(client: &Client, request: &CreateRun) -> Result<(CreatedRun, i64), Failure> {
+    let busy = match client.create_run(request).await {
+        Ok(created) => return Ok((created, 0)),
+        Err(failure) if failure.kind == FailureKind::SessionBusy => failure,
+        Err(failure) => return Err(failure),
+    };
+    let details = busy.details.as_ref();
+    let active = details.and_then(|details| details.get("activeRunId")?.as_str().map(str::to_owned));
+    let (Some(run_id), Some(first)) = (active, &request.command) else { return Err(busy) };
+    let Ok(run) = client.get_run(&run_id).await else { return Err(busy) };
+    if let Some(hint) = mismatch(&run, request) {
+        return Err(errors::with_hint(busy, hint));
+    }
+    let command = client.create_command(&run_id, &with_timeout(first, request)).await?;
+    let before = run.last_seq;
+    Ok((CreatedRun { run, command: Some(command), runner_job: None }, before))
+}
+
+/// If the active run cannot take the request: a hint that says why. Only what was requested explicitly has to match.
+fn mismatch(run: &Run, request: &CreateRun) -> Option<String> {
+    let id = run.run_id;
+    if run.unfinished_commands > 0 || run.cancel_requested_at.is_some() {
+        return Some(format!("its run {id} is busy: wait for it, `ostler steer {id}` it, or use another session"));
+    }
+    let is =
+        |requested: &Option<String>, current: &str| requested.as_deref().is_none_or(|requested| requested == current);
+    let policy = request.execution_policy.as_ref().map(RawJson::to_value).unwrap_or_default();
+    let allowed = |name: &str, current: Value| policy.get(name).is_none_or(|requested| *requested == current);
+    let workspace = request.workspace_ref.as_ref().map(RawJson::to_value).unwrap_or_default();
+    let other = [
+        ("profile", is(&request.backend_profile, &run.backend_profile)),
+        ("project", is(&request.project_id, &run.project_id)),
+        ("provider", is(&request.provider_id, &run.provider_id)),
+        ("workspace", workspace["kind"] == "none" || workspace == run.workspace_ref.to_value()),
+        ("sandbox", allowed("sandbox", json!(run.execution_policy.sandbox))),
+        ("approval policy", allowed("approval", json!(run.execution_policy.approval))),
+    ];
+    let (what, _) = other.into_iter().find(|(_, same)| !same)?;
+    Some(format!(
+        "its run {id} is kept for another turn, with another {what}: request the same, end it with `ostler cancel {id}`, \
+         or wait until its runner is released"
+    ))
+}
+
+/// The command for an existing run: the timeout becomes a budget of the command. One above the run's has no effect.
+fn with_timeout(first: &CreateCommand, request: &CreateRun) -> CreateCommand {
+    let policy = request.execution_policy.as_ref().map(RawJson::to_value).unwrap_or_default();
+    let mut payload = first.payload.to_value();
+    if let Some(timeout) = policy.get("timeoutMs") {
+        payload["budgets"]["timeoutMs"] = timeout.clone();
+    }
+    CreateCommand { payload: RawJson::of(&payload), ..first.clone() }
+}

@@ -1,0 +1,184 @@
+//! `ostler serve`: runs the server in the foreground. One JSON line on stdout reports that it is ready, logs go to stderr, and
+//! SIGINT or SIGTERM stops it gracefully.
+
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use ostler_protocol::Failure;
+use ostler_server::{
+    Config, Server,
+    config::{LogFormat, Overrides},
+};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{connection::Connection, environment, exit_codes, log, terminal::output};
+
+/// Start the server
+///
+/// Without flags it listens on 127.0.0.1:4747 and stores everything in the data directory, where the first start creates
+/// the operator's token. When it is ready, it prints one JSON object with `address` and `tokenFile` on stdout.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler serve\n  ostler serve --listen 127.0.0.1:0 --data-dir ./data\n  \
+    ostler serve --database-url postgres://ostler@localhost/ostler --log-format json")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    flags: ServerFlags,
+    /// The format of logs on stderr [default: text]; OSTLER_LOG, else RUST_LOG, sets what is logged
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormatFlag>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormatFlag {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The settings that flags can override.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ServerFlags {
+    /// The address to listen on; port 0 picks a free one [default: 127.0.0.1:4747]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Accept callers on this machine without a token; for experiments
+    #[arg(long)]
+    open_loopback: bool,
+    /// Require a token everywhere, also for /health and /capabilities
+    #[arg(long, conflicts_with = "open_loopback")]
+    require_auth: bool,
+    /// Accept calls from web pages of this origin, for example https://console.example; can be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// Limit the request rate of each caller; the rates are in the configuration's [rate_limit]
+    #[arg(long)]
+    rate_limit: bool,
+    /// The domain whose names this server certifies in the mesh [default: localhost.test]
+    #[arg(long, value_name = "DOMAIN")]
+    mesh_issuer: Option<String>,
+    /// Use TLS with this certificate chain, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Start even if the store's settings may lose acknowledged writes in a power failure
+    #[arg(long)]
+    unsafe_durability: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct StoreArgs {
+    /// The Postgres database to use instead of SQLite in the data directory [env: DATABASE_URL]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// The configuration file and the overrides of these flags.
+    pub(crate) fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
+        let data_dir = connection.data_dir_flag().cloned();
+        let removed_flag = || environment::current().text(environment::DATABASE_URL_FLAG);
+        let database_url = self.database_url.clone().or_else(removed_flag).filter(|url| !url.is_empty());
+        (self.config.as_deref(), Overrides { data_dir, database_url, ..Overrides::default() })
+    }
+
+    /// Loads the configuration from the file, the environment and the flags.
+    pub(crate) fn load(&self, connection: &Connection) -> Result<Config, Failure> {
+        let (file, overrides) = self.overrides(connection);
+        Config::load(file, &environment::current(), overrides)
+    }
+}
+
+impl ServerFlags {
+    pub(crate) fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
+        let (file, store_overrides) = self.store.overrides(connection);
+        let overrides = Overrides {
+            listen: self.listen.clone(),
+            open_loopback: self.open_loopback,
+            require_auth: self.require_auth,
+            allow_origins: self.allow_origin.clone(),
+            rate_limit: self.rate_limit,
+            mesh_issuer: self.mesh_issuer.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+            unsafe_durability: self.unsafe_durability,
+            ..store_overrides
+        };
+        (file, overrides)
+    }
+}
+
+/// The ready line.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Ready {
+    address: String,
+    token_file: PathBuf,
+}
+
+pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u8, Failure> {
+    // Registered before the server starts, so that no signal is missed.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
+    let (file, overrides) = args.flags.overrides(connection);
+    let mut config = Config::load(file, &environment::current(), overrides)?;
+    // The running version, even if another one has been installed over it.
+    config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
+    log::init(match args.log_format {
+        Some(LogFormatFlag::Text) => LogFormat::Text,
+        Some(LogFormatFlag::Json) => LogFormat::Json,
+        None => config.log.format,
+    })?;
+    let server = tokio::select! {
+        started = Server::start(config) => started?,
+        _ = interrupt.recv() => return Ok(exit_codes::OK),
+        _ = terminate.recv() => return Ok(exit_codes::OK),
+    };
+    let address = format!("{}://{}", server.scheme(), server.address());
+    output::data(&output::json_line(&Ready { address: address.clone(), token_file: server.token_file().to_owned() }));
+    tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
+    if std::io::stderr().is_terminal() {
+        output::message(&format!("ready; try: ostler --server {address} run \"say hello\"\n"));
+    }
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("stopping; a second signal stops at once");
+    tokio::select! {
+        () = server.stop() => Ok(exit_codes::OK),
+        _ = interrupt.recv() => Ok(exit_codes::LEFT),
+        _ = terminate.recv() => Ok(exit_codes::LEFT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args as _;
+    use ostler_server::config::DEFAULT_LISTEN;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_the_default_address() {
+        let help = ServeArgs::augment_args(clap::Command::new("serve")).render_long_help().to_string();
+        assert!(help.matches(DEFAULT_LISTEN).count() >= 1, "{help}");
+    }
+
+    #[test]
+    fn the_ready_line_is_one_json_object() {
+        let ready = Ready { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
+        assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
+    }
+}

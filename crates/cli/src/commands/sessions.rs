@@ -1,0 +1,252 @@
+//! `ostler sessions`: makes, shows, renames, closes and evicts sessions.
+
+use clap::{Subcommand, builder::NonEmptyStringValueParser};
+use ostler_protocol::{
+    Failure,
+    ids::RunId,
+    kernel::{
+        session_storage::{SessionStorage, StorageKind, StorageQuery},
+        sessions::{ControlSession, CreateSession, SessionQuery, SessionView, UpdateSession},
+    },
+};
+
+use crate::{
+    candidates,
+    commands::read::Reader,
+    connection::Connection,
+    exit_codes,
+    targets::{SessionKey, Within},
+    terminal::{
+        confirm::Confirm,
+        output::{self, Output, line},
+        status::{phase_words, recovery_command},
+        times::{Times, iso, now},
+    },
+};
+
+/// Make, show, rename, close and evict sessions
+///
+/// `ostler ps` lists them.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions create review --profile scripted\n  ostler sessions show review")]
+pub(crate) struct SessionsArgs {
+    #[command(subcommand)]
+    verb: SessionsVerb,
+}
+
+#[derive(Subcommand, Debug)]
+enum SessionsVerb {
+    Create(CreateSessionArgs),
+    Show(ShowSessionArgs),
+    Rename(RenameSessionArgs),
+    Close(CloseSessionArgs),
+    Evict(EvictSessionArgs),
+}
+
+/// Make a session before its first run
+///
+/// `ostler run --session ID` makes one too. An existing id returns the existing session.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions create review\n  ostler sessions create --profile scripted -o json"
+)]
+struct CreateSessionArgs {
+    #[arg(value_name = "ID", help = "An id of your choice; by default the server generates one")]
+    id: Option<String>,
+    #[arg(long, default_value = "scripted", help = "The backend profile of its runs", add = candidates::profiles())]
+    profile: String,
+    #[arg(long, help = "The tenant it belongs to [default: the context's, else local]")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Show one session, and the state of its active or latest run
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions show review\n  ostler sessions show ses_01a1 -o json | jq .liveness"
+)]
+struct ShowSessionArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    reader: Reader,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) async fn sessions(connection: &Connection, args: &SessionsArgs) -> Result<u8, Failure> {
+    match &args.verb {
+        SessionsVerb::Create(args) => create(connection, args).await,
+        SessionsVerb::Show(args) => show(connection, args).await,
+        SessionsVerb::Rename(args) => rename(connection, args).await,
+        SessionsVerb::Close(args) => close(connection, args).await,
+        SessionsVerb::Evict(args) => evict(connection, args).await,
+    }
+}
+
+/// Give a session a title; its id stays
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler sessions rename review \"Review of Tuesday\"\n  ostler sessions rename review \"\""
+)]
+struct RenameSessionArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[arg(help = "The title; an empty one removes it")]
+    title: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Close a session permanently: it accepts no more work, and can still be read
+///
+/// Its unfinished commands must end first.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions close review --yes\n  ostler sessions close review --dry-run")]
+struct CloseSessionArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Remove the backend's stored conversation and the session's own workspace with its files
+///
+/// The messages can still be read; the session accepts no more work. `ostler sessions show` shows how much is stored and
+/// until when.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions evict review --dry-run\n  ostler sessions evict review --yes")]
+struct EvictSessionArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
+    output: Output,
+}
+
+async fn rename(connection: &Connection, args: &RenameSessionArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let SessionKey { id, tenant } = finder.session(&args.session).await?;
+    let update = UpdateSession { title: Some(args.title.clone()), tenant_id: tenant };
+    let session = finder.client.update_session(&id, &update).await?;
+    args.output.one(&session, || match &session.title {
+        Some(title) => format!("{} is now {:?}\n", line(&session.session_id, 200), line(title, 200)),
+        None => format!("{} has no title\n", line(&session.session_id, 200)),
+    });
+    Ok(exit_codes::OK)
+}
+
+async fn close(connection: &Connection, args: &CloseSessionArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let session = finder.client.get_session(&key.id, &key.query()).await?;
+    let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
+    output::message(&format!("  session {id} of {tenant} · {}\n", session.execution_state.as_str()));
+    if !args.confirm.ask("close this permanently?")? {
+        return Ok(exit_codes::OK);
+    }
+    let control = ControlSession { action: "close".into(), reason: None, tenant_id: Some(session.tenant_id) };
+    let closed = finder.client.control_session(&key.id, &control).await?;
+    args.output.one(&closed, || format!("{id} closed\n"));
+    Ok(exit_codes::OK)
+}
+
+async fn evict(connection: &Connection, args: &EvictSessionArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let query = StorageQuery { tenant_id: key.query().tenant_id };
+    let found = finder.client.session_storage(&key.id, &query).await?;
+    let id = line(&found.session_id, 200);
+    let held = storage(&found.storage, Times::default());
+    output::message(&format!("  session {id} of {} · {held}\n", line(&found.tenant_id, 80)));
+    if !args.confirm.ask("remove this, and the session's own workspace, permanently?")? {
+        return Ok(exit_codes::OK);
+    }
+    let evicted = finder.client.delete_session_storage(&key.id, &query).await?;
+    args.output.one(&evicted, || format!("{id} evicted\n"));
+    Ok(exit_codes::OK)
+}
+
+async fn create(connection: &Connection, args: &CreateSessionArgs) -> Result<u8, Failure> {
+    let session = CreateSession {
+        tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
+        session_id: args.id.clone(),
+        backend_profile: Some(args.profile.clone()),
+        ..CreateSession::default()
+    };
+    let made = connection.client()?.create_session(&session).await?;
+    args.output.one(&made, || format!("{}\n", line(&made.session_id, 200)));
+    Ok(exit_codes::OK)
+}
+
+async fn show(connection: &Connection, args: &ShowSessionArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let key = finder.session(&args.session).await?;
+    let query = SessionQuery { reader_id: args.reader.id(), ..key.query() };
+    let session = finder.client.get_session(&key.id, &query).await?;
+    args.output.one(&session, || render(&session, args.times));
+    Ok(exit_codes::OK)
+}
+
+fn render(session: &SessionView, times: Times) -> String {
+    let id = |run: Option<RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());
+    let unread = if session.unread { "unread" } else { "read" };
+    let mut fields = vec![
+        ("session", line(&session.session_id, 200)),
+        ("tenant", line(&session.tenant_id, 200)),
+        ("title", session.title.as_deref().map_or_else(|| "-".into(), |title| line(title, 200))),
+        ("profile", line(&session.backend_profile, 63)),
+        ("state", session.execution_state.as_str().to_owned()),
+        ("version", format!("{}, {unread}", session.version)),
+        ("active", id(session.active_run_id)),
+        ("latest", id(session.last_run_id)),
+        ("events", session.last_seq.to_string()),
+        ("storage", storage(&session.storage, times)),
+        ("chain", line(&session.chain_head.hash, 64)),
+        ("made", times.ago(session.created_at, now())),
+        ("changed", times.ago(session.updated_at, now())),
+    ];
+    if let Some(at) = session.closed_at {
+        fields.push(("closed", times.ago(at, now())));
+    }
+    if let Some(liveness) = &session.liveness {
+        fields.push(("phase", phase_words(liveness.phase).to_owned()));
+        fields.push(("next", line(&liveness.suggested_action, 200)));
+        fields.extend(liveness.recovery.as_ref().map(|recovery| ("recover", recovery_command(recovery))));
+    }
+    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+/// The stored conversation of the session's backend.
+fn storage(storage: &SessionStorage, times: Times) -> String {
+    let kind = storage.storage_kind.as_str();
+    let mut words = vec![match (storage.storage_kind, storage.storage_evicted_at) {
+        (StorageKind::Evicted, Some(at)) => format!("{kind} {}", times.ago(at, now())),
+        _ => kind.to_owned(),
+    }];
+    if storage.storage_kind == StorageKind::Local {
+        if let (Some(files), Some(bytes)) = (storage.storage_files_count, storage.storage_size_bytes) {
+            words.push(format!("{}, {}", output::count(files, "file"), output::count(bytes, "byte")));
+        }
+        words.extend(storage.expires_at.map(|at| format!("kept until {}", iso(at))));
+    }
+    words.join(" · ")
+}

@@ -1,0 +1,326 @@
+//! `ostler trace`: the events of runs and sessions in order, one line each, and with `-f` as they happen. With several targets
+//! each line has a prefix, coloured on a terminal.
+
+use std::collections::VecDeque;
+
+use clap::builder::NonEmptyStringValueParser;
+use jiff::SignedDuration;
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure, Timestamp,
+    kernel::events::{EventType, EventView},
+};
+use regex::Regex;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    candidates,
+    connection::Connection,
+    errors, exit_codes,
+    follow::{Followed, follow_all},
+    targets::{Target, Within},
+    terminal::{
+        events,
+        output::{self, Format, Output, shorten},
+        paint::Paint,
+        times::{Times, now, parse_ms},
+    },
+};
+
+/// The longest text line if stdout is not a terminal.
+const LINE_CHARS_MAX: usize = 240;
+/// How many targets can be followed at once.
+const TARGETS_MAX: usize = 32;
+const LABEL_CHARS_MAX: usize = 16;
+
+/// Show the events of runs and sessions
+///
+/// With `-f` it continues across lost connections and server restarts, without gaps or duplicates: for a run until all its
+/// commands have ended, for a session until Ctrl-C. Relative times count from the first event shown.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  ostler trace 01a1dd6b\n  ostler trace -f review nightly --kind tool_call,error\n  \
+    ostler trace -f my-session --since 10m --grep 'cargo (test|build)'\n  \
+    ostler trace -o jsonl RUN | jq 'select(.type == \"tool_call\")'"
+)]
+pub(crate) struct TraceArgs {
+    #[arg(value_name = "RUN|SESSION", required = true, value_parser = NonEmptyStringValueParser::new(),
+        add = candidates::targets(), help = "What to show; with several, each line has a prefix")]
+    targets: Vec<String>,
+    /// Follow new events
+    #[arg(short, long)]
+    follow: bool,
+    /// Begin after the event with this number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    after: i64,
+    /// Only events of this recent period, such as `10m` or `2h`
+    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
+    since: Option<i64>,
+    /// Only events whose text or payload matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    grep: Option<Regex>,
+    /// Only events of these types, such as `tool_call,error`
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = event_type)]
+    kind: Vec<EventType>,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn event_type(text: &str) -> Result<EventType, String> {
+    EventType::parse(text).ok_or_else(|| {
+        let all: Vec<_> = EventType::ALL.iter().map(|event_type| event_type.as_str()).collect();
+        format!("valid types: {}", all.join(", "))
+    })
+}
+
+pub(crate) async fn trace(connection: &Connection, args: &TraceArgs) -> Result<u8, Failure> {
+    if args.follow && args.output.format == Format::Json {
+        return Err(errors::usage("`-f` never ends, so it cannot write a JSON document", "use `-o jsonl`"));
+    }
+    if args.targets.len() > TARGETS_MAX {
+        return Err(errors::usage(format!("at most {TARGETS_MAX} can be shown at once"), "name fewer"));
+    }
+    let finder = args.within.finder(connection)?;
+    let client = &finder.client;
+    let mut found = vec![];
+    for word in &args.targets {
+        found.push(finder.any(word).await?);
+    }
+    let mut sink = EventPrinter::new(args, &found);
+    if args.follow {
+        live(client, args, found, &mut sink).await?
+    } else {
+        pages(client, args, found, &mut sink).await?
+    }
+    sink.finish();
+    Ok(exit_codes::OK)
+}
+
+/// The events of one target that are not printed yet.
+struct TargetPages {
+    target: Target,
+    waiting: VecDeque<EventView>,
+    after: i64,
+    has_more: bool,
+}
+
+impl TargetPages {
+    /// Reads the next page if no event is waiting and there is more.
+    async fn fill(&mut self, client: &Client) -> Result<(), Failure> {
+        while self.waiting.is_empty() && self.has_more {
+            let page = self.target.page(client, self.after).await?;
+            self.has_more = page.has_more && page.next_after_seq > self.after;
+            self.after = page.next_after_seq;
+            self.waiting = page.events.into();
+        }
+        Ok(())
+    }
+}
+
+/// Prints all existing events of all targets, oldest first.
+async fn pages(
+    client: &Client,
+    args: &TraceArgs,
+    found: Vec<Target>,
+    sink: &mut EventPrinter<'_>,
+) -> Result<(), Failure> {
+    let start = |target| TargetPages { target, waiting: VecDeque::new(), after: args.after, has_more: true };
+    let mut all: Vec<_> = found.into_iter().map(start).collect();
+    loop {
+        for pages in &mut all {
+            pages.fill(client).await?;
+        }
+        let heads =
+            all.iter().enumerate().filter_map(|(index, pages)| Some((pages.waiting.front()?.created_at, index)));
+        let Some((_, index)) = heads.min() else { return Ok(()) };
+        if let Some(event) = all[index].waiting.pop_front() {
+            sink.show(index, &event);
+        }
+    }
+}
+
+async fn live(
+    client: &Client,
+    args: &TraceArgs,
+    found: Vec<Target>,
+    sink: &mut EventPrinter<'_>,
+) -> Result<(), Failure> {
+    let mut open = found.len();
+    let mut followed = follow_all(client, found, args.after);
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    while open > 0 {
+        tokio::select! {
+            next = followed.recv() => match next {
+                Some((index, Followed::Event(event))) => sink.show(index, &event),
+                Some((index, Followed::Lost(line))) => output::message(&format!("{}{line}\n", sink.prefix(index))),
+                Some((_, Followed::Over(over))) => {
+                    over?;
+                    open -= 1;
+                }
+                None => break,
+            },
+            _ = interrupts.recv() => break,
+        }
+    }
+    Ok(())
+}
+
+/// Prints events as they are read, so that a long trace needs no memory.
+struct EventPrinter<'a> {
+    args: &'a TraceArgs,
+    /// One per target if there are several, all of one width.
+    prefixes: Vec<String>,
+    prefix_chars: usize,
+    width: Option<usize>,
+    not_before: Option<Timestamp>,
+    first: Option<Timestamp>,
+    printed: usize,
+}
+
+impl<'a> EventPrinter<'a> {
+    fn new(args: &'a TraceArgs, found: &[Target]) -> Self {
+        let (prefixes, prefix_chars) = prefixes(&args.targets, found, Paint::stdout());
+        Self {
+            args,
+            prefixes,
+            prefix_chars,
+            width: output::width(),
+            not_before: args.since.and_then(|ms| now().checked_sub(SignedDuration::from_millis(ms)).ok()),
+            first: None,
+            printed: 0,
+        }
+    }
+
+    fn prefix(&self, index: usize) -> &str {
+        self.prefixes.get(index).map_or("", String::as_str)
+    }
+
+    fn wants(&self, event: &EventView) -> bool {
+        let args = self.args;
+        let recent = self.not_before.is_none_or(|time| event.created_at >= time);
+        let kind = args.kind.is_empty() || args.kind.contains(&event.event_type);
+        let text = |grep: &Regex| grep.is_match(&events::summary(event)) || grep.is_match(event.payload.as_str());
+        recent && kind && args.grep.as_ref().is_none_or(text)
+    }
+
+    fn show(&mut self, index: usize, event: &EventView) {
+        if !self.wants(event) {
+            return;
+        }
+        let first = *self.first.get_or_insert(event.created_at);
+        let text = match self.args.output.format {
+            Format::Text => {
+                let width = self.width.map(|width| width.saturating_sub(self.prefix_chars));
+                format!("{}{}\n", self.prefix(index), render(event, self.args.times, first, width))
+            }
+            Format::Jsonl => output::json_line(event),
+            Format::Json => {
+                let before = if self.printed == 0 { "[\n  " } else { ",\n  " };
+                format!("{before}{}", output::json_line(event).trim_end())
+            }
+        };
+        output::data(&text);
+        self.printed += 1;
+    }
+
+    fn finish(&self) {
+        match (self.args.output.format, self.printed) {
+            (Format::Json, 0) => output::data("[]\n"),
+            (Format::Json, _) => output::data("\n]\n"),
+            _ => {}
+        }
+        if self.printed == 0 {
+            output::message("no events\n");
+        }
+    }
+}
+
+/// The words by which the targets were named, shortened and padded to one width; none for a single target.
+fn prefixes(words: &[String], found: &[Target], paint: Paint) -> (Vec<String>, usize) {
+    if found.len() < 2 {
+        return (vec![], 0);
+    }
+    // The end of an id distinguishes it better than its beginning, which is a time.
+    let label = |word: &String| match word.char_indices().rev().nth(LABEL_CHARS_MAX - 2) {
+        Some((start, _)) if start > 0 => format!("…{}", &word[start..]),
+        _ => word.clone(),
+    };
+    let labels: Vec<_> = words.iter().map(label).collect();
+    let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let painted = |(index, label): (usize, &String)| paint.nth(index, &format!("{label:<width$} |")) + " ";
+    (labels.iter().enumerate().map(painted).collect(), width + 3)
+}
+
+/// `   12    +1.234s  tool_call            shell completed: ls`.
+pub(crate) fn render(event: &EventView, times: Times, first: Timestamp, width: Option<usize>) -> String {
+    let seq = event.seq.unwrap_or(event.session_seq);
+    let at = times.since(event.created_at, first);
+    let text = format!("{seq:>5}  {at:>9}  {:<19}  {}", event.event_type.as_str(), events::summary(event));
+    shorten(text.trim_end(), width.unwrap_or(LINE_CHARS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+    use crate::terminal::events::fixtures::event;
+
+    #[derive(Parser)]
+    struct TestCli {
+        #[command(flatten)]
+        args: TraceArgs,
+    }
+
+    fn args(words: &[&str]) -> TraceArgs {
+        TestCli::parse_from(std::iter::once("trace").chain(words.iter().copied())).args
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let event = event(12, EventType::AssistantMessage, json!({"text": "hello\nthere"}));
+        let first = "2030-01-02T03:04:05Z".parse().unwrap();
+        let text = render(&event, args(&["r"]).times, first, None);
+        assert_eq!(text, "   12    +0.678s  assistant_message    hello there");
+        let exact = render(&event, args(&["r", "--time", "iso"]).times, first, None);
+        assert!(exact.contains("2030-01-02T03:04:05.678Z"), "{exact}");
+    }
+
+    #[test]
+    fn a_line_fits_the_terminal() {
+        let event = event(12, EventType::AssistantMessage, json!({"text": "x".repeat(500)}));
+        let (times, first) = (args(&["r"]).times, event.created_at);
+        assert_eq!(render(&event, times, first, Some(80)).chars().count(), 80);
+        assert_eq!(render(&event, times, first, None).chars().count(), LINE_CHARS_MAX);
+    }
+
+    #[test]
+    fn an_event_must_pass_every_filter() {
+        let call = event(1, EventType::ToolCall, json!({"name": "shell", "command": "cargo test", "secret": "deep"}));
+        let wants = |words: &[&str]| {
+            let args = args(words);
+            EventPrinter::new(&args, &[]).wants(&call)
+        };
+        assert!(wants(&["r"]) && wants(&["r", "--kind", "tool_call,error"]) && wants(&["r", "--grep", "cargo (t|b)"]));
+        assert!(wants(&["r", "--grep", "deep"]), "the whole payload is searched");
+        assert!(!wants(&["r", "--kind", "error"]) && !wants(&["r", "--kind", "tool_call", "--grep", "npm"]));
+        // The fixture's year is in the future, so that it is always recent.
+        assert!(wants(&["r", "--since", "1m"]));
+        assert!(TestCli::try_parse_from(["trace", "r", "--kind", "nonsense"]).is_err());
+    }
+
+    #[test]
+    fn several_targets_have_prefixes_of_one_width() {
+        let words = ["review".to_owned(), format!("run_{:032x}", 0xabcdef)];
+        let found = words.clone().map(Target::Run);
+        let (prefixes, width) = prefixes(&words, &found, Paint::PLAIN);
+        assert_eq!(prefixes, ["review           | ", "…000000000abcdef | "]);
+        assert_eq!(width, 19);
+        assert_eq!(super::prefixes(&words[..1], &found[..1], Paint::PLAIN).0, Vec::<String>::new());
+    }
+}

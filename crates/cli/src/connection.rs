@@ -1,0 +1,399 @@
+//! Which server to talk to and which token to use: from flags, the environment, a context, or by default, in this order. A
+//! token is read, passed to the client and never printed; there is no flag for it, because a command line is visible to
+//! every process of the machine.
+
+use std::{
+    ffi::OsString,
+    fmt,
+    io::ErrorKind,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use ostler_client::Client;
+use ostler_protocol::{Failure, FailureKind, limits::USER_TOKEN_BYTES_MAX};
+use ostler_server::config::DEFAULT_LISTEN;
+use secrecy::SecretString;
+
+use crate::{
+    context_file::{self, Context, Contexts},
+    environment, errors,
+};
+
+const SERVER_VARIABLE: &str = "OSTLER_SERVER";
+const CONTEXT_VARIABLE: &str = "OSTLER_CONTEXT";
+const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
+const TENANT_VARIABLE: &str = "OSTLER_TENANT";
+const TOKEN_VARIABLE: &str = "OSTLER_TOKEN";
+const TOKEN_FILE: &str = "token";
+const TENANT_DEFAULT: &str = "local";
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// The server to talk to [env: OSTLER_SERVER] [default: http://127.0.0.1:4747]
+    #[arg(long, global = true, value_name = "URL", conflicts_with = "context")]
+    server: Option<String>,
+    /// The context to use: a server and its token under a name [env: OSTLER_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME", add = clap_complete::ArgValueCompleter::new(context_file::candidates))]
+    context: Option<String>,
+    /// The server's data directory, where its `token` file is [env: OSTLER_DATA_DIR]
+    ///
+    /// By default $XDG_DATA_HOME/ostler or ~/.local/share/ostler. The file is only used for a server on this machine; for
+    /// another one, set OSTLER_TOKEN or use a context with a token file.
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    Flag(&'static str),
+    Variable(&'static str),
+    Context(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Variable(name) => write!(f, "environment {name}"),
+            Self::Context(name) => write!(f, "context {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Setting<T> {
+    pub value: T,
+    pub origin: Origin,
+}
+
+/// The result of flags, environment and contexts together.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub context: Option<Setting<String>>,
+    pub server: Setting<String>,
+    /// `None` if there is no home directory.
+    pub data_dir: Option<Setting<PathBuf>>,
+    pub tenant: Setting<String>,
+    /// Where the token is read from. `None` if there is no token.
+    pub token: Option<Origin>,
+}
+
+impl Settings {
+    /// The server if it was named for this call, and is not merely the default or current one.
+    pub(crate) fn named_server(&self) -> Option<String> {
+        let named = match &self.server.origin {
+            Origin::Default => false,
+            Origin::Context(_) => self.context.as_ref().is_some_and(|context| context.origin != Origin::Default),
+            _ => true,
+        };
+        named.then(|| self.server.value.clone())
+    }
+}
+
+impl Connection {
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        let settings = self.settings()?;
+        Client::http(&settings.server.value, token(&settings)?)
+    }
+
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
+        let environment = environment::current();
+        self.resolve(&Contexts::load()?, |name| environment.get(name).filter(|value| !value.is_empty()))
+    }
+
+    /// The tenant of new work: the flag's, else the configured one.
+    pub(crate) fn tenant(&self, flag: Option<&str>) -> Result<String, Failure> {
+        match flag {
+            Some(tenant) => Ok(tenant.to_owned()),
+            None => Ok(self.settings()?.tenant.value),
+        }
+    }
+
+    /// A context is used whole or not at all: a server named by itself never receives a context's token.
+    fn resolve(&self, all: &Contexts, env: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Failure> {
+        let variable = |name: &'static str| {
+            let value = env(name)?.into_string().ok()?;
+            Some(Setting { value, origin: Origin::Variable(name) })
+        };
+        let flag = |value: &Option<String>, name| {
+            let value = value.clone().filter(|value| !value.is_empty())?;
+            Some(Setting { value, origin: Origin::Flag(name) })
+        };
+        let server = flag(&self.server, "--server");
+        let named = flag(&self.context, "--context");
+        let alone = server.is_some() || (named.is_none() && variable(SERVER_VARIABLE).is_some());
+        let current = || all.current.clone().map(|value| Setting { value, origin: Origin::Default });
+        let name = if alone { None } else { named.or_else(|| variable(CONTEXT_VARIABLE)).or_else(current) };
+        let context = name.as_ref().map(|name| all.get(&name.value)).transpose()?;
+        let of_context = || Origin::Context(name.as_ref().map(|name| name.value.clone()).unwrap_or_default());
+
+        let default = Setting { value: format!("http://{DEFAULT_LISTEN}"), origin: Origin::Default };
+        let server = match context {
+            Some(context) => Setting { value: context.server.clone(), origin: of_context() },
+            None => server.or_else(|| variable(SERVER_VARIABLE)).unwrap_or(default),
+        };
+        let data_dir = self
+            .data_dir_of(context, &env)
+            .map(|(value, origin)| Setting { value, origin: origin.unwrap_or_else(of_context) });
+        let tenant = context.and_then(|context| context.tenant.clone());
+        let tenant = tenant.map(|value| Setting { value, origin: of_context() });
+        let tenant = tenant.or_else(|| variable(TENANT_VARIABLE));
+        let tenant = tenant.unwrap_or(Setting { value: TENANT_DEFAULT.into(), origin: Origin::Default });
+        let token = match context.and_then(|context| context.token_file.clone()) {
+            Some(file) => Some(Origin::File(file)),
+            None if env(TOKEN_VARIABLE).is_some() => Some(Origin::Variable(TOKEN_VARIABLE)),
+            None if is_loopback(&server.value) => data_dir.as_ref().map(|dir| Origin::File(dir.value.join(TOKEN_FILE))),
+            None => None,
+        };
+        Ok(Settings { context: name, server, data_dir, tenant, token })
+    }
+
+    /// The data directory and its origin. An origin of `None` is the context.
+    fn data_dir_of(
+        &self,
+        context: Option<&Context>,
+        env: &impl Fn(&str) -> Option<OsString>,
+    ) -> Option<(PathBuf, Option<Origin>)> {
+        if let Some(dir) = self.data_dir_flag() {
+            return Some((dir.clone(), Some(Origin::Flag("--data-dir"))));
+        }
+        if let Some(dir) = context.and_then(|context| context.data_dir.clone()) {
+            return Some((dir, None));
+        }
+        if let Some(dir) = env(DATA_DIR_VARIABLE) {
+            return Some((dir.into(), Some(Origin::Variable(DATA_DIR_VARIABLE))));
+        }
+        default_data_dir(env("XDG_DATA_HOME"), env("HOME")).map(|dir| (dir, Some(Origin::Default)))
+    }
+
+    pub(crate) fn server_flag(&self) -> Option<&str> {
+        self.server.as_deref().filter(|server| !server.is_empty())
+    }
+
+    pub(crate) fn data_dir_flag(&self) -> Option<&PathBuf> {
+        self.data_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// The data directory of a server started here. Contexts describe servers elsewhere, so they are ignored.
+    pub(crate) fn data_dir(&self) -> Option<PathBuf> {
+        let from_env = || std::env::var_os(DATA_DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        self.data_dir_flag().cloned().or_else(from_env)
+    }
+
+    /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. An address with a
+    /// password in it is omitted.
+    pub(crate) fn invocation(&self) -> String {
+        let mut out = String::from("ostler");
+        let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
+        if let Some(name) = &self.context {
+            out.push_str(&format!(" --context {}", quoted(name)));
+        } else if let Some(server) = self.server_flag().map(str::to_owned).or(variable).filter(|s| !s.contains('@')) {
+            out.push_str(&format!(" --server {}", quoted(&server)));
+        }
+        if let Some(dir) = self.data_dir() {
+            out.push_str(&format!(" --data-dir {}", quoted(&dir.to_string_lossy())));
+        }
+        out
+    }
+}
+
+/// Reads the token. A missing file in the data directory is not a failure: the server may not require a token, and rejects
+/// the call if it does. A missing file that a context names is a failure.
+fn token(settings: &Settings) -> Result<Option<SecretString>, Failure> {
+    match &settings.token {
+        None => Ok(None),
+        Some(Origin::File(path)) => {
+            let found = read_token(path)?;
+            let is_named = settings.data_dir.as_ref().is_none_or(|dir| dir.value.join(TOKEN_FILE) != *path);
+            if found.is_none() && is_named {
+                let message = format!("the context's token file {} does not exist", path.display());
+                return Err(errors::hinted(FailureKind::Unauthenticated, message, "put the token into that file"));
+            }
+            Ok(found)
+        }
+        Some(_) => {
+            let text = environment::current().text(TOKEN_VARIABLE).unwrap_or_default();
+            checked(&text, TOKEN_VARIABLE).map(Some)
+        }
+    }
+}
+
+/// Checks that the client can use this address.
+pub(crate) fn check_address(server: &str) -> Result<(), Failure> {
+    Client::http(server, None).map(drop)
+}
+
+pub(crate) fn default_data_dir(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+    let base = xdg.and_then(absolute).or_else(|| home.and_then(absolute).map(|home| home.join(".local/share")));
+    base.map(|base| base.join("ostler"))
+}
+
+fn read_token(path: &Path) -> Result<Option<SecretString>, Failure> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => checked(&text, &path.display().to_string()).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(errors::hinted(
+            FailureKind::Unauthenticated,
+            format!("cannot read the token file {}: {error}", path.display()),
+            "run as the user who runs the server, or set OSTLER_TOKEN",
+        )),
+    }
+}
+
+fn checked(text: &str, from: &str) -> Result<SecretString, Failure> {
+    let token = text.trim();
+    if token.is_empty() || token.len() > USER_TOKEN_BYTES_MAX || !token.bytes().all(|b| b.is_ascii_graphic()) {
+        let message = format!("{from} does not hold a token");
+        return Err(errors::hinted(FailureKind::Unauthenticated, message, "a token is one word of printable ASCII"));
+    }
+    Ok(SecretString::from(token.to_owned()))
+}
+
+/// Whether the URL certainly names this machine. Anything unusual counts as another machine, so that a crafted address
+/// never receives the local operator's token.
+pub(crate) fn is_loopback(server: &str) -> bool {
+    let rest = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"));
+    let Some(authority) = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest)) else { return false };
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/.:-_@%+=,~[]".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings that follow from flags, variables and contexts.
+    fn resolved(connection: &Connection, variables: &[(&str, &str)], contexts: &str) -> Settings {
+        let all = toml::from_str(contexts).unwrap();
+        let env = |name: &str| variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| value.into());
+        connection.resolve(&all, env).unwrap()
+    }
+
+    fn flags(server: &str, context: &str) -> Connection {
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Connection { server: given(server), context: given(context), data_dir: None }
+    }
+
+    const CONTEXTS: &str = r#"
+        current = "lab"
+        [contexts.lab]
+        server = "https://lab.example.org"
+        token_file = "/secrets/lab"
+        tenant = "hwlab"
+        [contexts.here]
+        server = "http://127.0.0.1:9"
+    "#;
+
+    #[test]
+    fn the_default_is_the_server_on_this_machine() {
+        let settings = resolved(&Connection::default(), &[("HOME", "/h")], "");
+        assert_eq!(settings.server, Setting { value: "http://127.0.0.1:4747".into(), origin: Origin::Default });
+        assert_eq!(settings.token, Some(Origin::File("/h/.local/share/ostler/token".into())));
+        assert_eq!(settings.tenant.value, "local");
+        let help = Connection::augment_args(clap::Command::new("ostler")).render_long_help().to_string();
+        assert!(help.contains(&settings.server.value), "{help}");
+    }
+
+    #[test]
+    fn flags_override_variables_and_variables_override_the_current_context() {
+        let server = |connection: &Connection, variables: &[(&str, &str)]| {
+            let settings = resolved(connection, variables, CONTEXTS);
+            (settings.server.value, settings.server.origin.to_string())
+        };
+        let env = [("OSTLER_SERVER", "http://env"), ("OSTLER_CONTEXT", "here")];
+        let of = |value: &str, origin: &str| (value.to_owned(), origin.to_owned());
+        assert_eq!(server(&flags("http://flag", ""), &env), of("http://flag", "flag --server"));
+        assert_eq!(server(&flags("", "lab"), &env), of("https://lab.example.org", "context lab"));
+        assert_eq!(server(&flags("", ""), &env), of("http://env", "environment OSTLER_SERVER"));
+        assert_eq!(server(&flags("", ""), &env[1..]), of("http://127.0.0.1:9", "context here"));
+        assert_eq!(server(&flags("", ""), &[]), of("https://lab.example.org", "context lab"));
+    }
+
+    #[test]
+    fn a_contexts_token_is_sent_only_to_its_own_server() {
+        let token = |connection: &Connection, variables: &[(&str, &str)]| {
+            resolved(connection, variables, CONTEXTS).token.map(|origin| origin.to_string())
+        };
+        assert_eq!(token(&flags("", ""), &[]).as_deref(), Some("file /secrets/lab"));
+        assert_eq!(token(&flags("https://other.example.org", ""), &[]), None);
+        assert_eq!(token(&flags("", ""), &[("OSTLER_SERVER", "https://other.example.org")]), None);
+        assert_eq!(token(&flags("", "lab"), &[("OSTLER_TOKEN", "t")]).as_deref(), Some("file /secrets/lab"));
+        assert_eq!(token(&flags("", "here"), &[("OSTLER_TOKEN", "t")]).as_deref(), Some("environment OSTLER_TOKEN"));
+    }
+
+    #[test]
+    fn an_unknown_context_is_rejected() {
+        let all: Contexts = toml::from_str(CONTEXTS).unwrap();
+        let failure = flags("", "lob").resolve(&all, |_| None).unwrap_err();
+        assert_eq!(failure.message, "no context \"lob\"; existing contexts: here, lab");
+    }
+
+    #[test]
+    fn the_token_file_is_used_only_for_this_machine() {
+        for ours in
+            ["http://127.0.0.1:4747", "http://localhost/", "https://localhost:1", "http://[::1]:9", "http://127.9.9.9"]
+        {
+            assert!(is_loopback(ours), "{ours}");
+        }
+        for other in [
+            "http://example.org",
+            "http://localhost.example.org:4747",
+            "http://127.0.0.1.example.org",
+            "http://127.0.0.1:80@example.org",
+            "http://localhost@example.org",
+            "http://127.0.0.1\\@example.org",
+            "http://example.org/127.0.0.1",
+            "http://example.org#localhost",
+            "localhost:4747",
+            "",
+        ] {
+            assert!(!is_loopback(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_data_directory_follows_xdg_then_home() {
+        let dir = |xdg: Option<&str>, home: Option<&str>| default_data_dir(xdg.map(Into::into), home.map(Into::into));
+        assert_eq!(dir(Some("/x"), Some("/h")), Some("/x/ostler".into()));
+        assert_eq!(dir(Some("relative"), Some("/h")), Some("/h/.local/share/ostler".into()));
+        assert_eq!(dir(None, None), None);
+    }
+
+    #[test]
+    fn an_invalid_token_is_rejected_without_being_printed() {
+        for bad in ["", "two words", "ümlaut"] {
+            let failure = checked(bad, "OSTLER_TOKEN").unwrap_err();
+            assert_eq!(failure.message, "OSTLER_TOKEN does not hold a token");
+        }
+        assert!(checked("abc\n", "OSTLER_TOKEN").is_ok());
+    }
+
+    #[test]
+    fn a_suggested_command_reaches_the_same_server() {
+        let connection = Connection { data_dir: Some("/my data".into()), ..flags("http://[::1]:9", "") };
+        assert_eq!(connection.invocation(), "ostler --server http://[::1]:9 --data-dir '/my data'");
+        assert_eq!(flags("", "my lab").invocation(), "ostler --context 'my lab'");
+    }
+}

@@ -1,0 +1,219 @@
+//! Events as one short line each. A payload may contain anything, so every field is read leniently, without control
+//! characters.
+
+use ostler_protocol::kernel::events::{EventType, EventView, PHASE_APPROVAL_DECLINED};
+use serde_json::Value;
+
+use crate::terminal::output::line;
+
+/// The most that is printed of one field.
+const FIELD_CHARS_MAX: usize = 200;
+
+/// The short text of an event. Only its fields are bounded in width.
+pub(crate) fn summary(event: &EventView) -> String {
+    let payload = event.payload.to_value();
+    if payload.is_null() {
+        return "(erased)".into();
+    }
+    let text = describe(event.event_type, &payload);
+    if text.is_empty() { line(&payload.to_string(), FIELD_CHARS_MAX) } else { text }
+}
+
+fn describe(event_type: EventType, payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    match event_type {
+        EventType::UserMessage => message_text(payload),
+        EventType::AssistantDelta | EventType::ReasoningDelta => delta(payload),
+        EventType::AssistantMessage | EventType::Reasoning => field("text"),
+        EventType::ToolCall => tool_call(payload),
+        EventType::CommandOutput => words(&[&labelled(&field("stream"), ":"), &field("text")]),
+        EventType::Step => words(&[&field("name"), &field("status")]),
+        EventType::Usage => usage(payload),
+        EventType::BackendStatus => backend(payload),
+        EventType::Lease => {
+            // An expired lease was not ended by its runner.
+            let of = if field("state") == "expired" { "of " } else { "by " };
+            words(&[&field("state"), &labelled(of, &field("runnerId"))])
+        }
+        EventType::PermissionRequest => {
+            let command = labelled("(command: ", &labelled(&field("command"), ")"));
+            words(&[&field("permissionId"), &field("title"), &command])
+        }
+        EventType::PermissionResolved => {
+            words(&[&field("permissionId"), &field("status"), &labelled("by ", &field("resolvedBy"))])
+        }
+        EventType::Error => words(&[&labelled(&field("failureKind"), ":"), &field("message")]),
+        EventType::TerminalStatus => words(&[&field("status"), &field("failureKind"), &field("message")]),
+        EventType::Audit => words(&[&field("action"), &labelled("by ", &field("by")), &field("reason")]),
+        EventType::Custom => field("name"),
+        EventType::Session => session(payload),
+        EventType::State | EventType::Activity => String::new(),
+    }
+}
+
+/// `shell completed: ls -la (exit 0)`.
+pub(crate) fn tool_call(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let name = first(&[field("name"), field("toolName"), field("method"), field("toolCallId")]);
+    let what = first(&[field("command"), field("arguments"), field("summary"), field("result")]);
+    let head = words(&[&name, &field("status")]);
+    let body = if what.is_empty() { head } else { format!("{head}: {what}") };
+    words(&[&body, &labelled("(exit ", &labelled(&field("exitCode"), ")"))])
+}
+
+/// `approval:declined: touch x (the run's policy is never to ask)`.
+fn backend(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let phase = words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]);
+    match field("phase").as_str() {
+        PHASE_APPROVAL_DECLINED => declined(&phase, payload),
+        _ => words(&[&phase, &labelled("(", &labelled(&field("message"), ")"))]),
+    }
+}
+
+/// A request that was declined by policy, and the reason.
+pub(crate) fn declined(head: &str, payload: &Value) -> String {
+    let (command, reason) = (field(payload, "command"), field(payload, "reason"));
+    let what = if command.is_empty() { head.to_owned() } else { format!("{head}: {command}") };
+    words(&[&what, &labelled("(", &labelled(&reason, ")"))])
+}
+
+/// White space is printed as an escaped string: some deltas consist of nothing else.
+fn delta(payload: &Value) -> String {
+    let text = field(payload, "delta");
+    let raw = payload.get("delta").and_then(Value::as_str).unwrap_or_default();
+    if text.is_empty() && !raw.is_empty() { format!("{raw:?}") } else { text }
+}
+
+/// `renamed to Tuesday by operator`.
+fn session(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let title = match (field("change").as_str(), field("title")) {
+        ("renamed", title) if title.is_empty() => "to no title".into(),
+        ("renamed", title) => format!("to {title}"),
+        (_, title) => title,
+    };
+    let thread = labelled("thread ", &field("threadId"));
+    words(&[&field("change"), &title, &thread, &labelled("by ", &field("by"))])
+}
+
+fn usage(payload: &Value) -> String {
+    let tokens = |key: &str| payload.get(key).and_then(Value::as_i64);
+    let sum = || tokens("inputTokens").unwrap_or(0) + tokens("outputTokens").unwrap_or(0);
+    words(&[&field(payload, "model"), &format!("{} tokens", tokens("totalTokens").unwrap_or_else(sum))])
+}
+
+fn message_text(payload: &Value) -> String {
+    let parts = ["content", "parts"].iter().find_map(|key| payload.get(*key)?.as_array());
+    let joined = parts.map(|parts| parts.iter().map(|part| field(part, "text")).collect::<Vec<_>>().join(" "));
+    first(&[joined.unwrap_or_default(), field(payload, "text"), field(payload, "content"), field(payload, "prompt")])
+}
+
+/// A field as text: strings as they are, anything else as JSON, nothing for null.
+pub(crate) fn field(payload: &Value, key: &str) -> String {
+    match payload.get(key) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => line(text, FIELD_CHARS_MAX),
+        Some(other) => line(&other.to_string(), FIELD_CHARS_MAX),
+    }
+}
+
+fn first(texts: &[String]) -> String {
+    texts.iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
+}
+
+fn words(texts: &[&str]) -> String {
+    texts.iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join(" ")
+}
+
+/// Both parts, or nothing if one is empty.
+fn labelled(before: &str, after: &str) -> String {
+    if before.is_empty() || after.is_empty() { String::new() } else { format!("{before}{after}") }
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use ostler_protocol::RawJson;
+
+    use super::*;
+
+    pub(crate) fn id<T: std::str::FromStr>(prefix: &str, number: u32) -> T
+    where
+        T::Err: std::fmt::Debug,
+    {
+        format!("{prefix}{number:032x}").parse().unwrap()
+    }
+
+    pub(crate) fn event(seq: i64, event_type: EventType, payload: Value) -> EventView {
+        EventView {
+            seq: Some(seq),
+            run_id: Some(id("run_", 1)),
+            session_seq: seq,
+            event_type,
+            command_id: Some(id("cmd_", 1)),
+            created_at: "2030-01-02T03:04:05.678Z".parse().unwrap(),
+            payload: RawJson::of(&payload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{fixtures::event, *};
+
+    #[test]
+    fn every_type_is_printed_as_one_line() {
+        use EventType::*;
+        for (event_type, payload, text) in [
+            (UserMessage, json!({"messageId": "m", "content": [{"type": "text", "text": "do\nit"}]}), "do it"),
+            (UserMessage, json!({"text": "do it"}), "do it"),
+            (AssistantDelta, json!({"delta": "he"}), "he"),
+            (AssistantMessage, json!({"text": "hello"}), "hello"),
+            (
+                ToolCall,
+                json!({"name": "shell", "status": "completed", "command": "ls", "exitCode": 0}),
+                "shell completed: ls (exit 0)",
+            ),
+            (
+                ToolCall,
+                json!({"toolCallId": "t1", "status": "started", "arguments": {"a": 1}}),
+                r#"t1 started: {"a":1}"#,
+            ),
+            (CommandOutput, json!({"stream": "stdout", "text": "x\ny"}), "stdout: x y"),
+            (Usage, json!({"inputTokens": 3, "outputTokens": 4}), "7 tokens"),
+            (BackendStatus, json!({"phase": "thread/started"}), "thread/started"),
+            (
+                BackendStatus,
+                json!({"phase": "approval:declined", "command": "touch x", "reason": "never asks"}),
+                "approval:declined: touch x (never asks)",
+            ),
+            (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),
+            (
+                PermissionRequest,
+                json!({"permissionId": "prm_1", "title": "Go on?", "command": "make"}),
+                "prm_1 Go on? (command: make)",
+            ),
+            (PermissionResolved, json!({"permissionId": null, "status": "denied", "resolvedBy": "a"}), "denied by a"),
+            (Error, json!({"failureKind": "internal", "message": "oh"}), "internal: oh"),
+            (TerminalStatus, json!({"status": "completed", "failureKind": null}), "completed"),
+            (
+                TerminalStatus,
+                json!({"status": "failed", "failureKind": "internal", "message": "m"}),
+                "failed internal m",
+            ),
+            (AssistantDelta, json!({"delta": " \n"}), r#"" \n""#),
+            (Lease, json!({"state": "expired", "runnerId": "r1"}), "expired of r1"),
+            (Session, json!({"change": "renamed", "title": "x", "by": "operator"}), "renamed to x by operator"),
+            (Session, json!({"change": "renamed", "title": null, "by": "ada"}), "renamed to no title by ada"),
+            (Session, json!({"change": "closed", "by": "ada"}), "closed by ada"),
+            (Session, json!({"threadId": "t1"}), "thread t1"),
+            (Session, json!({"other": "x"}), r#"{"other":"x"}"#),
+            (Custom, json!({}), "{}"),
+            (AssistantMessage, Value::Null, "(erased)"),
+        ] {
+            assert_eq!(summary(&event(1, event_type, payload)), text);
+        }
+    }
+}

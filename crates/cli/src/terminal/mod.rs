@@ -1,0 +1,15 @@
+//! How things are printed, and how a person at a terminal is asked. Knows no command: everything here takes values and
+//! writes text. Only [`output`] writes to stdout and stderr.
+
+pub(crate) mod confirm;
+pub(crate) mod events;
+pub(crate) mod output;
+pub(crate) mod paint;
+pub(crate) mod permissions;
+pub(crate) mod repaint;
+pub(crate) mod screen;
+pub(crate) mod secret_input;
+pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod times;
+pub(crate) mod turn_view;

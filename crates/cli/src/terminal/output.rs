@@ -1,0 +1,270 @@
+//! What the program writes, and where: data to stdout, messages to stderr. Every command prints values through [`Output`],
+//! so that `-o json` and `-o jsonl` work the same everywhere. Text from agents and peers cannot control the terminal.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+
+use clap::ValueEnum;
+use ostler_protocol::{kernel::events::clip, text::turns};
+use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::exit_codes;
+
+/// Flattened into the arguments of every command that prints data.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Output {
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_enum,
+        default_value = "text",
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        help = "How to print it: text, json, or jsonl (one object per line)"
+    )]
+    pub format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+    /// One JSON object per line.
+    Jsonl,
+}
+
+impl Output {
+    /// Prints one value.
+    pub(crate) fn one<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) {
+        data(&match self.format {
+            Format::Text => text(),
+            Format::Json => json(value),
+            Format::Jsonl => json_line(value),
+        });
+    }
+
+    /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
+    pub(crate) fn many<T: Serialize>(self, values: &[T], text: impl FnOnce() -> String) {
+        match self.format {
+            Format::Text if values.is_empty() => {}
+            Format::Text => data(&text()),
+            Format::Json => data(&json(&values)),
+            Format::Jsonl => values.iter().for_each(|value| data(&json_line(value))),
+        }
+    }
+
+    /// Prints a page of a list. Notes on stderr that there is more, or, if the list is empty, `nothing`.
+    pub(crate) fn page<T: Serialize>(self, values: &[T], has_more: bool, nothing: &str, text: impl FnOnce() -> String) {
+        self.many(values, text);
+        if values.is_empty() {
+            message(nothing);
+        } else if has_more {
+            message(&format!("there are more than these {}; see `--limit`\n", values.len()));
+        }
+    }
+
+    pub(crate) fn is_text(self) -> bool {
+        self.format == Format::Text
+    }
+}
+
+/// Writes data to stdout and flushes it.
+pub(crate) fn data(text: &str) {
+    bytes(text.as_bytes());
+}
+
+/// Writes bytes to stdout and flushes it. Exits if stdout cannot be written.
+pub(crate) fn bytes(data: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(data).and_then(|()| out.flush()) {
+        if error.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(exit_codes::READER_GONE.into());
+        }
+        message(&format!("error: cannot write to stdout: {error}\n"));
+        std::process::exit(exit_codes::FAILED.into());
+    }
+}
+
+/// Writes a message to stderr. Errors are ignored: there is no other place to report them.
+pub(crate) fn message(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The width of the terminal. `None` if stdout is not a terminal.
+pub(crate) fn width() -> Option<usize> {
+    size().map(|(width, _)| width)
+}
+
+/// Columns and lines of the terminal. `None` if stdout is not a terminal.
+pub(crate) fn size() -> Option<(usize, usize)> {
+    let (width, height) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some((width.0.into(), height.0.into()))
+}
+
+/// Removes control characters: text from agents and peers must not move the cursor, rename the window or change the
+/// reading direction. Line ends and tabs stay.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_control(*c)).collect()
+}
+
+/// The text without control characters, on one line, and bounded.
+pub(crate) fn line(text: &str, chars_max: usize) -> String {
+    let flat: String =
+        text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| !is_control(*c)).collect();
+    clip(flat.trim(), chars_max)
+}
+
+/// Wraps text to a width, between words; a word wider than that is broken.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut line, mut wide) = (vec![], String::new(), 0);
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if wide > 0 && wide + 1 + word.width() > width {
+            lines.push(std::mem::take(&mut line));
+            wide = 0;
+        } else if wide > 0 {
+            line.push(' ');
+            wide += 1;
+        }
+        for c in word.chars() {
+            let more = c.width().unwrap_or(0);
+            if wide > 0 && wide + more > width {
+                lines.push(std::mem::take(&mut line));
+                wide = 0;
+            }
+            line.push(c);
+            wide += more;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// The whole text, with control characters written as escapes.
+pub(crate) fn visible(text: &str) -> String {
+    let write =
+        |c: char| if is_control(c) && !"\n\t".contains(c) { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(write).collect()
+}
+
+fn is_control(c: char) -> bool {
+    c.is_control() || turns(c)
+}
+
+/// `3 runs`, `1 run`.
+pub(crate) fn count(number: i64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+pub(crate) fn json<T: Serialize>(value: &T) -> String {
+    for_stdout(serialised(serde_json::to_string_pretty(value))) + "\n"
+}
+
+pub(crate) fn json_line<T: Serialize>(value: &T) -> String {
+    for_stdout(serialised(serde_json::to_string(value))) + "\n"
+}
+
+#[expect(clippy::expect_used, reason = "wire types have string keys and no serializer that fails")]
+fn serialised(json: serde_json::Result<String>) -> String {
+    json.expect("wire types serialise")
+}
+
+/// The JSON unchanged, or for a terminal the same JSON without control characters.
+fn for_stdout(json: String) -> String {
+    if std::io::stdout().is_terminal() { escape_json(&json) } else { json }
+}
+
+/// The same JSON with control characters, and those that change the reading direction, written as `\u` escapes. JSON allows
+/// such characters only within strings, so the escapes are always valid.
+pub(crate) fn escape_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Spaces and line ends between values stay.
+        let is_harmful = is_control(c) && !c.is_ascii_whitespace() || matches!(c, '\u{2028}' | '\u{2029}');
+        match is_harmful {
+            // All of them are in the basic plane.
+            true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// The change of a value, each side bounded: `"low" → "high"`, `+ 1` if it was added, `- 1` if it was removed.
+pub(crate) fn value_change(old: &serde_json::Value, new: &serde_json::Value, chars_max: usize) -> String {
+    let text = |value: &serde_json::Value| line(&json_line(value), chars_max);
+    match (old.is_null(), new.is_null()) {
+        (true, true) => String::new(),
+        (true, false) => format!("+ {}", text(new)),
+        (false, true) => format!("- {}", text(old)),
+        (false, false) => format!("{} → {}", text(old), text(new)),
+    }
+}
+
+/// Shortens text to at most `max` columns of a terminal, including the mark.
+pub(crate) fn shorten(text: &str, max: usize) -> String {
+    if columns(text) <= max {
+        return text.to_owned();
+    }
+    let mut left = max.saturating_sub(1);
+    let fits = |c: &char| {
+        let wide = c.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = if fits { left - wide } else { 0 };
+        fits
+    };
+    let mut out: String = text.chars().take_while(fits).collect();
+    out.push('…');
+    out
+}
+
+/// The number of terminal columns that the text takes.
+pub(crate) fn columns(text: &str) -> usize {
+    text.width()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_between_words_or_within_a_word_that_is_too_wide() {
+        assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert_eq!(wrapped("读取本地文件", 5), ["读取", "本地", "文件"]);
+        assert_eq!(wrapped("", 5), [""]);
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\r\n\tc\u{202e}d"), "a[2Jb\n\tcd");
+        assert_eq!(line(" two\nlines\x07 ", 20), "two lines");
+        assert_eq!(line("abcdef", 3), "abc…");
+    }
+
+    #[test]
+    fn json_for_a_terminal_is_equal_and_has_no_control_characters() {
+        let value = serde_json::json!({"a\u{202e}": "\u{1b}[2J \u{85} \u{9b}31m \u{7f} \u{2066}x\u{2069} \u{2028} é 日本 🐎\n\t"});
+        for written in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
+            let escaped = escape_json(&written);
+            assert!(!escaped.chars().any(|c| is_control(c) && c != '\n'), "{escaped:?}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+            assert!(escaped.contains("é 日本 🐎") && escaped.contains("\\u0085") && escaped.contains("\\u202e"));
+        }
+    }
+
+    #[test]
+    fn a_line_is_shortened_by_columns() {
+        assert_eq!(shorten("abcdef", 6), "abcdef");
+        assert_eq!(shorten("abcdef", 5), "abcd…");
+        assert_eq!(shorten("日本語", 5), "日本…");
+        assert_eq!(shorten("日本語", 4), "日…");
+    }
+
+    #[test]
+    fn counts_have_a_plural() {
+        assert_eq!([count(0, "run"), count(1, "run"), count(2, "run")], ["0 runs", "1 run", "2 runs"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! A permission request as a person sees it before they answer. It always shows the whole command that will run, and
+//! nothing in it can drive the terminal.
+
+use ostler_protocol::{
+    Timestamp,
+    ids::{PermissionId, RunId},
+    kernel::permissions::{PermissionOption, PermissionRequest},
+};
+
+use crate::terminal::{
+    output::{self, line},
+    times::age,
+};
+
+/// A request with its id and its age.
+pub(crate) fn describe(request: &PermissionRequest, now: Timestamp) -> String {
+    let head = format!("{}: {}", request.permission_id, line(&request.title, 400));
+    let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options);
+    format!("{text}  asked:   {} ago\n", age(request.created_at, now))
+}
+
+pub(crate) fn request_text(head: &str, command: Option<&str>, digest: &str, all: &[PermissionOption]) -> String {
+    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", indented(what)));
+    format!("{head}\n{command}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+}
+
+/// The whole command, its lines aligned below each other.
+fn indented(command: &str) -> String {
+    output::visible(command.trim_end_matches('\n')).replace('\n', "\n           ")
+}
+
+/// The commands that answer the request.
+pub(crate) fn answer_commands(invocation: &str, run: RunId, permission: PermissionId) -> String {
+    let rest = format!("{run} {permission}");
+    format!("  approve: {invocation} approve {rest}\n  deny:    {invocation} deny {rest}\n")
+}
+
+/// `allow (Allow once), reject (Reject)`.
+pub(crate) fn options(options: &[PermissionOption]) -> String {
+    let one = |option: &PermissionOption| format!("{} ({})", line(&option.option_id, 80), line(&option.name, 80));
+    options.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_command_is_shown_whole_and_nothing_in_it_is_hidden() {
+        let long = format!("echo {}; touch HIDDEN", "a".repeat(4_000));
+        assert!(request_text("", Some(&long), "", &[]).contains(&format!("  command: {long}\n")));
+        let hostile = "echo 1\u{1b}[8m\rrm -rf ~\u{202e}\nls\t-l\n";
+        let visible = "  command: echo 1\\u{1b}[8m\\rrm -rf ~\\u{202e}\n           ls\t-l\n";
+        let text = request_text("", Some(hostile), "", &[]);
+        assert!(text.contains(visible), "{text}");
+    }
+
+    #[test]
+    fn a_request_is_shown_with_its_command_and_its_digest() {
+        let digest = "ab".repeat(32);
+        let request: PermissionRequest = serde_json::from_value(json!({"permissionId": format!("prm_{:032x}", 1),
+            "runId": format!("run_{:032x}", 1), "commandId": format!("cmd_{:032x}", 1), "title": "Clean up?",
+            "command": "rm -rf build", "toolCallId": null, "digest": digest,
+            "options": [{"optionId": "yes", "name": "Once", "kind": "allow_once"},
+                {"optionId": "no", "name": "No", "kind": "reject_once"}],
+            "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
+            "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}))
+        .unwrap();
+        let text = describe(&request, "2030-01-01T00:00:05Z".parse().unwrap());
+        let head = format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  {digest}\n", 1);
+        assert_eq!(text, format!("{head}  options: yes (Once), no (No)\n  asked:   5s ago\n"));
+    }
+}

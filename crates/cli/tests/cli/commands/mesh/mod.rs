@@ -1,0 +1,4 @@
+//! The commands of the mesh.
+
+mod messages;
+mod pki;

@@ -1,0 +1,15 @@
+//! Each command against a real server, or against a server of canned responses.
+
+mod canned_server;
+mod mesh;
+mod preflight;
+mod profiles;
+mod readme;
+mod reads;
+mod runner;
+mod serve;
+mod serve_log;
+mod trust;
+mod verify;
+mod without_git;
+mod workspaces;

@@ -1,0 +1,148 @@
+//! Starting and stopping a server: one ready line, private files, one server per SQLite store, and a prompt exit.
+
+use std::{io::Read, process::Output, time::Duration};
+
+use crate::fixtures::{
+    http::Http,
+    process::eventually,
+    runner::{count, submit},
+    test_home::{Engine, TestHome, both_engines, mode},
+};
+
+#[both_engines]
+fn the_ready_line_is_the_only_output_on_stdout(engine: Engine) {
+    let home = TestHome::with_empty_database(engine);
+    let server = home.serve();
+    let ready = server.ready.as_object().unwrap();
+    assert_eq!(ready.keys().map(String::as_str).collect::<Vec<_>>(), ["address", "tokenFile"]);
+    assert_eq!(ready["tokenFile"], home.data_dir.join("token").to_str().unwrap());
+    assert!(!server.address.ends_with(":0"), "the port that was taken");
+    assert_eq!((mode(&home.data_dir), mode(&home.data_dir.join("token"))), (0o700, 0o600));
+    let Output { status, stdout, stderr } = home.cli(Some(&server), &["run", "say hello"]);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    assert_eq!(stdout, b"say hello\n");
+    let readiness = Http::with_token(&server.address, None).get("/health/readiness").good();
+    assert_eq!(readiness["durability"]["durable"], true, "{readiness}");
+    let (status, _, rest) = server.terminate();
+    assert_eq!((status.code(), rest), (Some(0), vec![]));
+}
+
+#[both_engines]
+fn it_stops_promptly_with_a_follower_a_waiter_and_a_running_turn(engine: Engine) {
+    let mut home = TestHome::with_empty_database(engine);
+    home.set("OSTLER_RUNNER__LEASE_MS", "2000");
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "3000");
+    home.set("OSTLER_RUNNER__SWEEP_INTERVAL_MS", "50");
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, r#"{"script": [{"tool": {"name": "t", "waitMs": 400}}, {"say": "done"}]}"#);
+    eventually("the turn is at work", || {
+        (count(&http.events(&run_id), "tool_call", "/status", "started") >= 1).then_some(())
+    });
+    let mut follower = http.follow(&run_id);
+    let (address, token, path) = (
+        server.address.clone(),
+        server.token.clone(),
+        format!("/api/v1/runs/{run_id}/events?afterSeq=100000&waitMs=30000"),
+    );
+    let waiter = std::thread::spawn(move || Http::with_token(&address, Some(&token)).get(&path).status);
+    std::thread::sleep(Duration::from_millis(500));
+    let (status, took, rest) = server.terminate();
+    assert_eq!((status.code(), rest), (Some(0), vec![]), "{}", home.log());
+    assert!(took < Duration::from_secs(20), "it waited for the waiter: {took:?}");
+    let mut frames = String::new();
+    follower.read_to_string(&mut frames).expect("the stream is ended, not torn off");
+    assert!(frames.contains("event: tool_call") && frames.ends_with("0\r\n\r\n"), "{frames}");
+    assert_eq!(waiter.join().unwrap(), 200);
+
+    // The next server resumes the interrupted turn.
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    eventually("the turn ends", || {
+        (count(&http.events(&run_id), "terminal_status", "/status", "completed") == 1).then_some(())
+    });
+    server.stop();
+}
+
+#[test]
+fn a_second_server_on_the_same_sqlite_store_is_rejected() {
+    let home = TestHome::on_disk(Engine::Sqlite);
+    let server = home.serve();
+    let status = home.try_serve().err().expect("the second one does not start");
+    assert_eq!(status.code(), Some(5), "it is in use, which is no failed run");
+    let log = home.log();
+    assert!(log.contains("hint: stop the other process"), "{log}");
+    assert!(log.contains("another process has") && log.contains("SQLite serves one process"), "{log}");
+    let (code, printed) = home.verify();
+    assert!(code > 1 && printed.contains("another process has"), "{code}: {printed}");
+    assert_eq!(Http::new(&server).get("/health/readiness").status, 200, "the first one is not disturbed");
+    server.stop();
+    home.serve().stop();
+}
+
+#[test]
+fn an_address_in_use_and_an_invalid_address_have_exit_codes_of_their_own() {
+    let home = TestHome::on_disk(Engine::Sqlite);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (listen, code) in [(address.as_str(), 5), ("nope", 2)] {
+        let output = home.cli(None, &["serve", "--listen", listen]);
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{listen}: {printed}");
+        assert!(printed.contains("hint: ") && printed.contains("--listen"), "{printed}");
+    }
+    let bad = home.cli(None, &["--server", "nope", "ps"]);
+    let printed = String::from_utf8(bad.stderr).unwrap();
+    assert!(bad.status.code() == Some(2) && printed.contains("http://127.0.0.1:4747"), "{printed}");
+}
+
+#[test]
+fn a_token_that_others_can_read_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = TestHome::on_disk(Engine::Sqlite);
+    home.serve().stop();
+    std::fs::set_permissions(home.data_dir.join("token"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert_ne!(home.try_serve().err().expect("refused").code(), Some(0));
+    assert!(home.log().contains("can be read by others; run: chmod 600"), "{}", home.log());
+}
+
+#[test]
+fn a_missing_store_is_reported() {
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    home.set("DATABASE_URL", &format!("postgres://nobody@{free}/x"));
+    assert_ne!(home.try_serve().err().expect("no start").code(), Some(0));
+    assert!(home.log().contains("Connection refused"), "{}", home.log());
+    home.set("DATABASE_URL", "mysql://root@127.0.0.1/x");
+    assert_ne!(home.try_serve().err().expect("no start").code(), Some(0));
+    assert!(home.log().contains("must begin with postgres://"), "{}", home.log());
+}
+
+#[test]
+fn a_start_that_waits_for_its_store_can_be_interrupted() {
+    // It accepts the connection and sends nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    home.set("DATABASE_URL", &format!("postgres://nobody@{}/x", silent.local_addr().unwrap()));
+    let mut process = home.spawn_serve();
+    let (_connection, _) = silent.accept().unwrap();
+    process.signal(rustix::process::Signal::TERM);
+    assert_eq!(process.wait().code(), Some(0), "{}", home.log());
+}
+
+#[test]
+fn an_open_server_logs_a_warning() {
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    home.flags.push("--open-loopback".into());
+    home.serve().stop();
+    assert!(home.log().contains("without a token"), "{}", home.log());
+}
+
+#[test]
+fn the_ready_line_has_an_absolute_token_path() {
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    home.data_dir = "data".into();
+    let server = home.serve();
+    assert_eq!(server.ready["tokenFile"], home.path("data/token").canonicalize().unwrap().to_str().unwrap());
+    server.stop();
+}

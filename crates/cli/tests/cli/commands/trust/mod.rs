@@ -1,0 +1,5 @@
+//! The commands of the trust dialect.
+
+mod agents;
+mod consent;
+mod webhooks;

@@ -1,0 +1,10 @@
+//! Programs that we did not write, unmodified, against a real server.
+
+mod agui;
+mod aun_core;
+mod browser;
+mod bucket;
+mod codex;
+mod model_server;
+mod openssl;
+mod qwen;

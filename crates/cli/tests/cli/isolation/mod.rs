@@ -1,0 +1,5 @@
+//! What an agent's program cannot reach: other processes, files outside its workspace, secrets.
+
+mod guard;
+mod processes;
+mod secrets;

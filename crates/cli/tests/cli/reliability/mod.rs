@@ -1,0 +1,11 @@
+//! Processes that are killed, disks that fill up, power that fails: what was acknowledged is still there.
+
+mod backup;
+mod disk_full;
+mod drain;
+mod killed_replica;
+mod killed_runner;
+mod killed_server;
+mod killed_turn;
+mod power_cut;
+mod weak_durability;

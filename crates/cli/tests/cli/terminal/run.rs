@@ -1,0 +1,171 @@
+//! The output of `ostler run`: streamed text, lines for tool calls, a status line that is erased, Ctrl-C, and a server that
+//! goes away in the middle.
+
+use serde_json::json;
+
+use crate::fixtures::{
+    process::{Server, ostler},
+    pty::{CTRL_C, Terminal},
+    snapshot::{assert_snapshot, piped},
+    test_home::{Engine, TestHome},
+};
+
+/// Streamed text, a tool that takes a moment, and a reply.
+fn script() -> String {
+    json!({"script": [{"say": "Looking at the disk."},
+        {"tool": {"name": "shell", "command": "df -h", "output": "/dev/sda1 93%\n", "waitMs": 50}},
+        {"tool": {"name": "shell", "command": "rm -r logs", "exitCode": 2}},
+        {"say": "Two lines\nof reply."}]})
+    .to_string()
+}
+
+fn start() -> (TestHome, Server) {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    (home, server)
+}
+
+/// Whether colour was used. Cursor movements of the status line do not count.
+fn is_coloured(raw: &str) -> bool {
+    raw.split("\x1b[")
+        .skip(1)
+        .any(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m'))
+}
+
+#[test]
+fn a_run_at_a_terminal_streams_the_reply_and_notes_every_tool_call() {
+    let (home, server) = start();
+    let ended = Terminal::start(&home, &server, &["run", &script()], &[]).ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    assert!(is_coloured(&ended.raw), "{:?}", ended.raw);
+    assert_snapshot("run_terminal", &home, &ended.screen);
+}
+
+#[test]
+fn without_colour_a_run_has_the_same_text() {
+    let (home, server) = start();
+    let ended = Terminal::start(&home, &server, &["run", &script()], &[("NO_COLOR", "1")]).ends();
+    assert!(!is_coloured(&ended.raw), "{:?}", ended.raw);
+    assert_snapshot("run_terminal", &home, &ended.screen);
+}
+
+#[test]
+fn a_piped_run_prints_the_reply_on_stdout_and_messages_on_stderr() {
+    let (home, server) = start();
+    assert_snapshot("run_piped", &home, &piped(&home.cli(Some(&server), &["run", &script()])));
+    let events = home.cli(Some(&server), &["run", "-o", "jsonl", "hello"]);
+    let lines: Vec<serde_json::Value> =
+        String::from_utf8(events.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<_> = lines.iter().map(|event| event["seq"].as_i64().unwrap()).collect();
+    assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>());
+    assert_eq!(lines.last().unwrap()["type"], "terminal_status");
+}
+
+#[test]
+fn a_status_line_shows_the_phase_and_is_erased() {
+    let (home, server) = start();
+    let script = json!({"script": [{"ask": {"title": "Delete old logs?", "command": "rm -r logs"}}, {"say": "Done."}]});
+    let terminal = Terminal::start(&home, &server, &["run", "--session", "disk", &script.to_string()], &[]);
+    let waiting = terminal.shows("waiting for permission ·");
+    assert_snapshot("run_waiting", &home, &waiting);
+    // The session resolves to its active run.
+    let approved = home.cli(Some(&server), &["approve", "disk"]);
+    assert!(approved.status.success(), "{approved:?}");
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    assert_snapshot("run_approved", &home, &ended.screen);
+}
+
+#[test]
+fn the_status_line_returns_while_a_reply_pauses() {
+    let (home, server) = start();
+    let waits = json!({"script": [{"say": "First."}, {"wait": 4000}, {"say": "Last."}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &waits], &[]);
+    let waiting = terminal.shows("First.\nwaiting for the agent");
+    assert_eq!(waiting.matches("Ctrl-C").count(), 1, "{waiting}");
+    let ended = terminal.ends();
+    let after = ended.screen.split_once("First.").unwrap().1;
+    assert!(after.starts_with("\nLast.\ncompleted ·"), "it leaves no trace: {}", ended.screen);
+}
+
+#[test]
+fn both_streams_in_one_pipe_do_not_mix_lines() {
+    let (home, server) = start();
+    let mut command = home.command(&["run", &script()]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.env("OSTLER_SERVER", server.url()).stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_snapshot("run_terminal", &home, &text);
+}
+
+#[test]
+fn no_status_line_is_drawn_for_a_machine() {
+    let (home, server) = start();
+    let waits = json!({"script": [{"wait": 1200}, {"say": "Done."}]}).to_string();
+    for environment in [("CI", "true"), ("TERM", "dumb")] {
+        let ended = Terminal::start(&home, &server, &["run", &waits], &[environment]).ends();
+        assert!(
+            !ended.raw.contains("waiting for") && !ended.raw.contains("\x1b[K"),
+            "{environment:?}: {:?}",
+            ended.raw
+        );
+    }
+    let ended = Terminal::start(&home, &server, &["run", &waits], &[]).ends();
+    assert!(ended.raw.contains("waiting for"), "the check finds what it looks for: {:?}", ended.raw);
+}
+
+#[test]
+fn ctrl_c_at_the_terminal_cancels_and_waits_for_the_end() {
+    let (home, server) = start();
+    let script = json!({"script": [{"say": "Working."}, {"wait": 600_000}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &script], &[]);
+    terminal.shows("Working.");
+    terminal.types(CTRL_C);
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 11, "{}", ended.screen);
+    assert_snapshot("run_cancelled", &home, &ended.screen.replace("^C", ""));
+}
+
+#[test]
+fn a_run_continues_when_its_server_returns() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let address = server.address.clone();
+    let script = json!({"script": [{"say": "Before."}, {"wait": 1500}, {"say": "After."}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &script], &[]);
+    terminal.shows("Before.");
+    server.kill();
+    terminal.shows("trying again in");
+    let server = home.serve_at(&address);
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    assert!(ended.screen.contains("another runner took the turn over; the reply starts again\n"), "{}", ended.screen);
+    assert!(ended.screen.contains("After.\ncompleted · run_"), "{}", ended.screen);
+    server.stop();
+}
+
+#[test]
+fn a_prompt_is_read_from_a_file_or_a_pipe_and_a_dry_run_sends_nothing() {
+    let (home, server) = start();
+    let file = home.path("task.md");
+    std::fs::write(&file, "hello from a file\n").unwrap();
+    let printed = home.cli(Some(&server), &["run", "--file", file.to_str().unwrap()]);
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), "hello from a file\n");
+    let dry = home.cli(Some(&server), &["run", "--dry-run", "--tenant", "hwlab", "--timeout", "20m", "hello"]);
+    assert_snapshot("run_dry", &home, &piped(&dry));
+    let runs = home.cli(Some(&server), &["runs", "list", "-o", "json"]);
+    let runs: Vec<serde_json::Value> = serde_json::from_slice(&runs.stdout).unwrap();
+    assert_eq!(runs.len(), 1, "only the first was sent");
+    let missing = home.cli(Some(&server), &["run", "--file", "/no/such/file"]);
+    assert_snapshot("error_prompt_file", &home, &piped(&missing));
+}
+
+#[test]
+fn help_needs_no_server_and_no_home() {
+    let output = ostler(&["--help"]).output().unwrap();
+    assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("Exit codes:"));
+}
