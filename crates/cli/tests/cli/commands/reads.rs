@@ -137,7 +137,7 @@ fn without_machine(printed: &str) -> String {
     if let Some(at) = warning {
         lines.drain(at..at + 2);
     }
-    // Whether agents get PID namespaces depends on the machine, and is only known a while after the start.
+    // Whether agents get PID namespaces depends on the machine, and is known only some time after the start.
     let text = (lines.join("\n") + "\n").replace("; a PID namespace for each", "").replace("no PID namespaces; ", "");
     match warning {
         Some(_) => text
