@@ -1,4 +1,4 @@
-//! Checks the server's capabilities before a command makes any other request. A server that missing a required capability
+//! Checks the server's capabilities before a command makes any other request. A server that lacks a required capability
 //! is rejected by name; a different version gets a note on stderr. If the server does not respond here, the command itself
 //! reports that, with more detail.
 
@@ -15,7 +15,7 @@ use crate::{errors, terminal::output};
 const TIMEOUT: Duration = Duration::from_secs(5);
 const OUR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Fails if the server missing one of the `required` capabilities.
+/// Fails if the server lacks one of the `required` capabilities.
 pub(crate) async fn preflight(client: &Client, required: &[&str]) -> Result<(), Failure> {
     let Ok(response) = timeout(TIMEOUT, client.capabilities()).await else { return Ok(()) };
     if let Some(note) = check(response, required)? {
@@ -61,7 +61,7 @@ pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&st
 
 /// Whether the response is not that of an Ostler server.
 pub(crate) fn is_foreign(failure: &Failure) -> bool {
-    failure.rule_name() == Some("response-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
+    failure.rule_name() == Some("answer-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
 }
 
 fn foreign(why: &str) -> Failure {
@@ -76,7 +76,7 @@ fn differs(theirs: &str, missing: &str) -> Failure {
     errors::hinted(
         FailureKind::MethodNotAllowed,
         format!(
-            "this is ostler {OUR_VERSION}, the server is {theirs}, and it missing what this command required: {missing}"
+            "this is ostler {OUR_VERSION}, the server is {theirs}, and it lacks what this command requires: {missing}"
         ),
         "use the same version on both sides; `ostler --version` shows this one",
     )

@@ -379,7 +379,7 @@ mod tests {
     fn a_long_text_is_displayed_whole() {
         let (agent, mut manifest) = (agent(), manifest());
         let words: Vec<_> = (0..300).map(|number| format!("word{number}")).collect();
-        manifest.permission_scopes[0].description_fallback = Some(texts.join(" "));
+        manifest.permission_scopes[0].description_fallback = Some(words.join(" "));
         let screen =
             ConsentScreen::new(&agent, &manifest, None, Language::En, Timestamp::UNIX_EPOCH).render(Paint::PLAIN);
         assert!(words.iter().all(|word| screen.contains(word)), "{screen}");

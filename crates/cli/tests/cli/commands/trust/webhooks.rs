@@ -45,7 +45,7 @@ fn a_webhook_is_set_tested_removed_and_replayed(engine: Engine) {
     let replay = ["webhooks", "replay", agent, "--dead"];
     assert!(!ostler(&replay).status.success(), "there is no webhook to tell it to");
     stdout_of(ostler(&["webhooks", "set", agent, UNREACHABLE]));
-    assert_eq!(stdout_of(ostler(&replay)), format!("{delivery} waits\n"));
+    assert_eq!(stdout_of(ostler(&replay)), format!("{delivery} pending\n"));
     assert_eq!(json(&["webhooks", "list", agent, "--status", "dead"]), json!([]));
 }
 
