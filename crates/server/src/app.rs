@@ -19,7 +19,7 @@ use ostler_runner::guard::Isolation;
 use ostler_store::{
     Db, StoreError, StoreFault,
     lane::{Committed, Host, LaneError, Lanes},
-    mesh_messages::Letter,
+    mesh::messages::Letter,
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
@@ -334,9 +334,9 @@ impl App {
         if let Some(known) = self.runs.get(&run_id) {
             return Ok(known);
         }
-        let run = ostler_store::runs::get(&self.db, run_id).await.map_err(store_failure)?;
+        let run = ostler_store::kernel::runs::get(&self.db, run_id).await.map_err(store_failure)?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
-        let session = ostler_store::sessions::get(&self.db, run.session).await.map_err(store_failure)?;
+        let session = ostler_store::kernel::sessions::get(&self.db, run.session).await.map_err(store_failure)?;
         let session = session.ok_or_else(|| Failure::not_found("run"))?;
         Ok(self.remember_run(&run, &session))
     }
@@ -365,7 +365,7 @@ impl App {
         if let Some(known) = self.commands.get(&command_id) {
             return Ok(known);
         }
-        let command = ostler_store::commands::get(&self.db, command_id).await.map_err(store_failure)?;
+        let command = ostler_store::kernel::commands::get(&self.db, command_id).await.map_err(store_failure)?;
         let run_id = command.ok_or_else(|| Failure::not_found("command"))?.run_id;
         let known = self.run_ref(run_id).await?;
         self.remember_command(command_id, &known);

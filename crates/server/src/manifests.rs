@@ -126,10 +126,10 @@ impl Manifests {
 
     /// The agent's manifest of now.
     pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<Version>, Failure> {
-        let version = store::manifests::find_current_version(db, agent_id).await.map_err(store_failure)?;
+        let version = store::trust::manifests::find_current_version(db, agent_id).await.map_err(store_failure)?;
         match version {
             Some(version) => self.get(db, agent_id, version).await,
-            None if store::agents::get(db, agent_id).await.map_err(store_failure)?.is_none() => {
+            None if store::trust::agents::get(db, agent_id).await.map_err(store_failure)?.is_none() => {
                 Err(Failure::not_found("agent"))
             }
             None => {
@@ -142,7 +142,7 @@ impl Manifests {
     pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<Version>, Failure> {
         // Boxed, as those below are: such futures stand in each other, and a worker's stack is small.
         let read = Box::pin(async {
-            let kept = store::manifests::get(db, agent_id, version).await.map_err(store_failure)?;
+            let kept = store::trust::manifests::get(db, agent_id, version).await.map_err(store_failure)?;
             let kept = kept.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
             let since = kept.declared_since;
             let canonical = Canonical { text: kept.manifest, hash: kept.hash };
@@ -222,7 +222,7 @@ mod tests {
             relations::standing::declared_since,
         },
     };
-    use ostler_store::{StoreConfig, Synchronous, manifests::KeptManifest};
+    use ostler_store::{StoreConfig, Synchronous, trust::manifests::KeptManifest};
     use serde_json::{Value, json};
     use uuid::Uuid;
 
@@ -275,7 +275,7 @@ mod tests {
     async fn publish(db: &Db, agent_id: AgentId, manifests: &[Value]) {
         let (now, mut since) = (Timestamp::UNIX_EPOCH, DeclaredSince::default());
         let mut agent = Agent::new(agent_id, "helper".into(), "local".into(), None, now);
-        store::agents::insert(db, &agent, None).await.unwrap();
+        store::trust::agents::insert(db, &agent, None).await.unwrap();
         for (manifest, version) in manifests.iter().zip(1..) {
             let Checked { canonical: Canonical { text, hash }, manifest, .. } =
                 Checked::read(&manifest.to_string()).unwrap();
@@ -283,7 +283,7 @@ mod tests {
             let declared_since = since.clone();
             let kept = KeptManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
             (agent.capability_manifest_version, agent.revision) = (version, version + 1);
-            assert!(store::agents::update(db, &agent, Some(&kept), None).await.unwrap());
+            assert!(store::trust::agents::update(db, &agent, Some(&kept), None).await.unwrap());
         }
     }
 

@@ -62,7 +62,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut after: Option<SessionId> = None;
     loop {
-        let sessions = store::sessions::list_after(db, after, PAGE).await.map_err(store_failure)?;
+        let sessions = store::kernel::sessions::list_after(db, after, PAGE).await.map_err(store_failure)?;
         let Some(last) = sessions.last() else { break };
         after = Some(last.session);
         let fits =
@@ -85,7 +85,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
 async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after: Option<String> = None;
     loop {
-        let orphans = store::events::list_orphans(db, after.as_deref(), PAGE).await.map_err(store_failure)?;
+        let orphans = store::kernel::events::list_orphans(db, after.as_deref(), PAGE).await.map_err(store_failure)?;
         let Some(last) = orphans.last() else { return Ok(()) };
         after = Some(last.session_id.clone());
         for orphans in orphans.into_iter().filter(|o| wanted.is_none_or(|w| o.session_id == w)) {
@@ -101,7 +101,7 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
 async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after = None;
     loop {
-        let runs = store::runs::list_without_events(db, after, PAGE).await.map_err(store_failure)?;
+        let runs = store::kernel::runs::list_without_events(db, after, PAGE).await.map_err(store_failure)?;
         let Some(last) = runs.last() else { return Ok(()) };
         after = Some(last.run_id);
         let fits = |run: &Run| wanted.is_none_or(|w| run.session.to_string() == w || run.session_id == w);
@@ -126,7 +126,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     // From below the first number: a row that was put there does not belong either.
     let mut after = i64::MIN;
     loop {
-        let page = store::events::list_by_session(db, session.session, after, PAGE).await;
+        let page = store::kernel::events::list_by_session(db, session.session, after, PAGE).await;
         let page = match page {
             Ok(page) => page,
             Err(error) if error.is_corrupt() => {
@@ -172,12 +172,12 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
         let (mut runs, mut commands, mut leases) = (vec![], vec![], vec![]);
         let (mut permissions, mut jobs, mut reply_seqs) = (vec![], vec![], vec![]);
         for run_id in replay.run_ids() {
-            runs.extend(store::runs::get(db, run_id).await?);
-            commands.extend(store::commands::list_by_run(db, run_id).await?);
-            leases.extend(store::leases::get(db, run_id).await?);
-            permissions.extend(store::permissions::list_by_run(db, run_id).await?);
-            jobs.extend(store::runner_jobs::list_by_run(db, run_id).await?);
-            reply_seqs.extend(store::commands::list_reply_seqs(db, run_id).await?);
+            runs.extend(store::kernel::runs::get(db, run_id).await?);
+            commands.extend(store::kernel::commands::list_by_run(db, run_id).await?);
+            leases.extend(store::kernel::leases::get(db, run_id).await?);
+            permissions.extend(store::kernel::permissions::list_by_run(db, run_id).await?);
+            jobs.extend(store::kernel::runner_jobs::list_by_run(db, run_id).await?);
+            reply_seqs.extend(store::kernel::commands::list_reply_seqs(db, run_id).await?);
         }
         let rows = Rows { session, runs: &runs, commands: &commands, leases: &leases };
         let mut differences = replay.differences(&rows);
@@ -197,7 +197,7 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
 async fn find_unreadable(db: &Db, session: &Session, after: i64, mut head: Hash) -> Result<(i64, String), Failure> {
     let mut seq = after;
     loop {
-        match store::events::get(db, session.session, seq + 1).await {
+        match store::kernel::events::get(db, session.session, seq + 1).await {
             Ok(Some(event)) => {
                 if let Err(reason) = check_event(&head, seq, &event) {
                     return Ok((seq + 1, reason.to_owned()));

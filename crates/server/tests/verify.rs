@@ -15,7 +15,10 @@ use ostler_server::{
     clock::Clock,
     verify::{Broken, verify},
 };
-use ostler_store::{Db, events, sessions};
+use ostler_store::{
+    Db,
+    kernel::{events, sessions},
+};
 use ostler_testkit::scratch;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};

@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     db::{Db, Engine, StoreError},
     health::StoreFault,
-    mesh_messages::{Letter, Post, Posted},
+    mesh::messages::{Letter, Post, Posted},
     postgres,
 };
 

@@ -115,13 +115,13 @@ impl Authenticator {
 /// Who a token of ours was made for, and when that ends.
 async fn look_up(db: &Db, rest: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
     if rest.starts_with(RUN) {
-        let job = store::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
+        let job = store::kernel::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
         // Good while its job runs, and no longer: it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
         return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
     }
     if rest.starts_with(AGENT) {
-        let found = store::agents::find_token_by_hash(db, hash).await.map_err(store_failure)?;
+        let found = store::trust::agents::find_token_by_hash(db, hash).await.map_err(store_failure)?;
         let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;
         let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
         return Ok((principal, found.expires_at));

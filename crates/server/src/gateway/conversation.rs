@@ -16,7 +16,7 @@ use ostler_protocol::{
     },
     rpc::{Frame as RpcFrame, RpcError, Version},
 };
-use ostler_store::mesh_messages::Mailbox;
+use ostler_store::mesh::messages::Mailbox;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};

@@ -16,9 +16,9 @@ use ostler_protocol::{
         messages::{Message, RECEIVED_EVENT},
     },
 };
-use ostler_store::{
-    mesh_messages::{self as store, Contents, Letter},
-    mesh_queue,
+use ostler_store::mesh::{
+    messages::{self as store, Contents, Letter},
+    queue,
 };
 use tokio::sync::Notify;
 
@@ -151,14 +151,14 @@ impl Delivery {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
-            if !mesh_queue::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
-                return mesh_queue::is_taken(&app.db, &letter.owner, letter.seq).await.map_err(store_failure);
+            if !queue::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
+                return queue::is_taken(&app.db, &letter.owner, letter.seq).await.map_err(store_failure);
             }
             if self.connections.offer(&letter.owner, chosen, &frame) {
                 return Ok(true);
             }
             // It left meanwhile: whoever is next has it, here or elsewhere.
-            mesh_queue::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
+            queue::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
             if let Some(told) = &app.told {
                 told.put_mailbox(&letter.owner);
             }
@@ -231,11 +231,11 @@ impl Delivery {
 
     /// Hands out what waits in the queue of an agent, as far as there is somebody to take it.
     async fn hand_out_untaken(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
-        for seq in mesh_queue::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
+        for seq in queue::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
             if self.connections.ready(aid).is_empty() {
                 break;
             }
-            if let Some(letter) = mesh_queue::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
+            if let Some(letter) = queue::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
                 self.hand_out(app, &letter).await?;
             }
         }

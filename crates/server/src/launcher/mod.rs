@@ -148,7 +148,7 @@ async fn keep_vouching(app: &App, owner: &str) {
 /// A job whose heartbeat is not renewed is given to another launcher.
 async fn vouch(app: &App, owner: &str) -> Result<(), store::StoreError> {
     let jobs = app.in_hand.snapshot().jobs();
-    store::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await
+    store::kernel::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await
 }
 
 async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
@@ -164,7 +164,10 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
         return jobs;
     }
     let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
-    match store::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand).await.map_err(store_failure) {
+    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand)
+        .await
+        .map_err(store_failure)
+    {
         Ok(claimed) => {
             if claimed.len() as u32 == wanted {
                 app.hub.jobs.notify_one();
@@ -190,7 +193,7 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
     if unanswered.is_empty() {
         return vec![];
     }
-    match store::runner_jobs::list_claimed(&app.db, owner, &unanswered).await {
+    match store::kernel::runner_jobs::list_claimed(&app.db, owner, &unanswered).await {
         Ok(mut jobs) => {
             jobs.retain(|job| hand.on_owned(job, owner) == Owned::TakeUp);
             if !jobs.is_empty() {
@@ -208,8 +211,8 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
 /// With every place taken, runners that only wait for another turn give way to jobs that wait for a runner.
 async fn make_room(app: &App, owner: &str) {
     let counts = async {
-        let waiting = store::runner_jobs::count_waiting(&app.db, app.now()).await?;
-        Ok::<_, store::StoreError>(waiting - store::leases::count_leaving(&app.db, owner).await?)
+        let waiting = store::kernel::runner_jobs::count_waiting(&app.db, app.now()).await?;
+        Ok::<_, store::StoreError>(waiting - store::kernel::leases::count_leaving(&app.db, owner).await?)
     };
     match counts.await.map(u32::try_from) {
         Ok(Ok(lacking)) if lacking > 0 => let_go(app, owner, lacking, DismissOp { only_if_idle: true }).await,
@@ -220,7 +223,7 @@ async fn make_room(app: &App, owner: &str) {
 
 /// Lets runners of ours go, the longest idle first.
 async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
-    match store::leases::list_by_launcher(&app.db, owner, limit).await {
+    match store::kernel::leases::list_by_launcher(&app.db, owner, limit).await {
         Ok(held) => {
             // A runner that was not reached is found again by the next pass.
             let _ = leases::dismiss(app, held, op).await;

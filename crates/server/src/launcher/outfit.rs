@@ -107,7 +107,7 @@ pub async fn sweep(app: &App) {
     for home in std::fs::read_dir(homes).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let job_id = home.file_name().and_then(|name| name.to_str()?.parse::<RunnerJobId>().ok());
         let job = match job_id {
-            Some(job_id) => store::runner_jobs::get(&app.db, job_id).await,
+            Some(job_id) => store::kernel::runner_jobs::get(&app.db, job_id).await,
             None => Ok(None),
         };
         // A store that does not answer says nothing about the runner.

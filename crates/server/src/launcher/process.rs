@@ -67,7 +67,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     let run = app.run_ref(job.run_id).await?;
     let token = auth::mint(auth::RUN);
     let token_hash = auth::token_hash(token.expose_secret());
-    let ours = store::runner_jobs::update_token(&app.db, job.runner_job_id, owner, &token_hash).await;
+    let ours = store::kernel::runner_jobs::update_token(&app.db, job.runner_job_id, owner, &token_hash).await;
     if !ours.map_err(store_failure)? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
@@ -171,7 +171,7 @@ async fn stuck(app: &App, job: &RunnerJob, patience: Duration) {
     let (mut last_seen, mut patience) = (Instant::now(), patience);
     while last_seen.elapsed() < patience {
         tokio::time::sleep((patience / 4).min(LOOK_EVERY)).await;
-        let lease = store::leases::get(&app.db, job.run_id).await;
+        let lease = store::kernel::leases::get(&app.db, job.run_id).await;
         // A store that does not answer says nothing about the runner.
         if lease.map_or(true, |lease| lease.is_some_and(|lease| !lease.ended && lease.runner_id == job.runner_id)) {
             last_seen = Instant::now();

@@ -117,7 +117,7 @@ async fn accepted_before(
     input: &RunInput,
 ) -> Result<Option<CommandAlias>, Failure> {
     let Some(thread) = thread else { return Ok(None) };
-    let known = store::aliases::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
+    let known = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
     known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
 }
 
@@ -125,7 +125,7 @@ async fn accepted_before(
 async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
     let active = failure.details.as_ref().and_then(|details| details.get(ACTIVE_COMMAND)?.as_str()?.parse().ok());
     let Some(command_id) = active else { return failure };
-    match store::aliases::find_by_command(&app.db, command_id).await {
+    match store::kernel::aliases::find_by_command(&app.db, command_id).await {
         Ok(Some(run)) => failure.detail("activeRunId", run.alias),
         _ => failure,
     }
@@ -274,7 +274,7 @@ async fn find(
 ) -> Result<(Session, CommandAlias), Failure> {
     let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
     let session = threads::get(app, caller, &thread_id).await?;
-    let alias = store::aliases::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
+    let alias = store::kernel::aliases::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
     let alias = alias.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
     Ok((session, alias))
 }

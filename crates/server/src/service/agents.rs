@@ -20,7 +20,10 @@ use ostler_protocol::{
         },
     },
 };
-use ostler_store::{self as store, manifests::KeptManifest, webhooks::NewDelivery};
+use ostler_store::{
+    self as store,
+    trust::{manifests::KeptManifest, webhooks::NewDelivery},
+};
 use secrecy::ExposeSecret;
 
 use super::{live, relations, tokens::later, webhooks};
@@ -41,7 +44,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     app.name("name", &asked.name)?;
     let owner_id = caller.owner()?;
     // Calls at the same moment may get past it by as many as they are.
-    let has = store::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await.map_err(store_failure)?;
+    let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await.map_err(store_failure)?;
     check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
     let checked = match &asked.capability_manifest {
         Some(text) => Some(read(app, text).await?),
@@ -52,7 +55,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     let mut agent = Agent::new(id, asked.name, owner_id, asked.backend_profile, now);
     let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
     let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
-    store::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
+    store::trust::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
     tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
     // Nobody has consented to anything of it yet.
     let (manifest_changed, breaking, scopes_requiring_reauth) = (first.is_some(), false, vec![]);
@@ -89,7 +92,7 @@ pub(super) fn retired() -> Failure {
 
 /// An agent, also one that was retired.
 async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
-    let found = store::agents::get(&app.db, id).await.map_err(store_failure)?;
+    let found = store::trust::agents::get(&app.db, id).await.map_err(store_failure)?;
     found.ok_or_else(|| Failure::not_found("agent"))
 }
 
@@ -109,7 +112,7 @@ pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent,
 /// Nobody answers any more for agents whose owner was removed: they are retired.
 pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
     loop {
-        let orphaned = store::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await.map_err(store_failure)?;
+        let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await.map_err(store_failure)?;
         if orphaned.is_empty() {
             return Ok(());
         }
@@ -119,7 +122,7 @@ pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
 
 async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
     for id in ids {
-        store::agents::update_retired(&app.db, *id, app.now()).await.map_err(store_failure)?;
+        store::trust::agents::update_retired(&app.db, *id, app.now()).await.map_err(store_failure)?;
     }
     app.auth.forget_callers();
     Ok(())
@@ -130,7 +133,7 @@ pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> R
     let name = asked.name.map(|name| name.to_lowercase());
     let fingerprint = cursors::fingerprint("agents", &name);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found = store::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
+    let found = store::trust::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
     let mut agents = found.map_err(store_failure)?;
     let more = agents.len() > limit as usize;
     agents.truncate(limit as usize);
@@ -181,7 +184,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         };
         let kept = published.as_ref().map(|(kept, _)| kept);
         let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
-        if store::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
+        if store::trust::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
             let manifest_changed = published.is_some();
             let diff = published.map(|(_, diff)| diff).unwrap_or_default();
             let (breaking, scopes_requiring_reauth) = (diff.breaking, diff.scopes_requiring_reauth.clone());
@@ -247,7 +250,7 @@ pub async fn create_token(
     asked.check()?;
     app.name("name", &asked.name)?;
     owned(app, caller, id).await?;
-    let has = store::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
+    let has = store::trust::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
     check_room(has, AGENT_TOKENS_MAX, "tokens")?;
     let now = app.wall();
     let agent_token = AgentToken {
@@ -260,7 +263,7 @@ pub async fn create_token(
     };
     let token = mint(auth::AGENT);
     let hash = token_hash(token.expose_secret());
-    if !store::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)? {
+    if !store::trust::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)? {
         return Err(retired());
     }
     tracing::info!(agent_id = %id, token_id = %agent_token.token_id, by = caller.name(), "an agent's token was made");
@@ -270,7 +273,7 @@ pub async fn create_token(
 pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
     Access::Own.admit(caller)?;
     owned(app, caller, id).await?;
-    let tokens = store::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await.map_err(store_failure)?;
+    let tokens = store::trust::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await.map_err(store_failure)?;
     Ok(AgentTokens { tokens })
 }
 
@@ -284,7 +287,7 @@ pub async fn revoke_token(
     Access::Own.admit(caller)?;
     owned(app, caller, id).await?;
     let revoked = app.taking_rights(move |app| async move {
-        store::agents::update_token_revoked(&app.db, id, token_id, app.now()).await.map_err(store_failure)
+        store::trust::agents::update_token_revoked(&app.db, id, token_id, app.now()).await.map_err(store_failure)
     });
     let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
     tracing::info!(agent_id = %id, %token_id, by = caller.name(), "an agent's token was revoked");

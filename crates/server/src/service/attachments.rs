@@ -13,7 +13,7 @@ use ostler_protocol::{
         history::Picture,
     },
 };
-use ostler_store::{self as store, attachments::Quota};
+use ostler_store::{self as store, run_input::attachments::Quota};
 use serde_json::{Value, json};
 
 use super::threads;
@@ -58,7 +58,7 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
     let path = path.ok_or_else(|| Failure::internal("a thread's id that fits makes a path"))?;
     let quota = Quota { bytes: app.config.attachments.quota_bytes, files: ATTACHMENTS_PER_USER_MAX };
     let size = upload.bytes.len() as i64;
-    if !store::attachments::insert(&app.db, &path, size, quota, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::insert(&app.db, &path, size, quota, app.now()).await.map_err(store_failure)? {
         let message = format!(
             "with this file you would have more than {} bytes or {} files of attachments; erase a thread first",
             quota.bytes, quota.files
@@ -75,11 +75,11 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
 async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
     let Upload { bytes, place: _place, .. } = upload;
     if let Err(failure) = app.attachments.put(&path, bytes).await {
-        store::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
+        store::run_input::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
         return Err(failure);
     }
     // Whoever erased the thread meanwhile has seen the row, and not the file.
-    if !store::attachments::exists(&app.db, &path).await.map_err(store_failure)? {
+    if !store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)? {
         app.attachments.delete(&path).await?;
         return Err(Failure::not_found("thread"));
     }
@@ -94,7 +94,7 @@ pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<Sign
     if path.owner != owner {
         return Err(forbidden("owner", "this attachment is somebody else's"));
     }
-    let there = store::attachments::exists(&app.db, &path).await.map_err(store_failure)?;
+    let there = store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)?;
     if asked.bucket != app.attachments.bucket || !there {
         return Err(not_found());
     }
@@ -151,7 +151,7 @@ pub async fn take(
         return Err(invalid("this attachment was uploaded for another thread"));
     }
     // Whether the message comes to be is not known here; the sweep looks for it.
-    if !store::attachments::update_asked_for(&app.db, &path, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::update_asked_for(&app.db, &path, app.now()).await.map_err(store_failure)? {
         return Err(invalid("this attachment is not there any more"));
     }
     let mime_type = path.image_type().map(ImageType::mime_type);
@@ -192,7 +192,7 @@ fn is_trusted(hosts: &[String], url: &str) -> bool {
 pub async fn sweep(app: &App) -> Result<usize, Failure> {
     let age = SignedDuration::from_millis(app.config.attachments.unused_ms);
     let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
-    let unused = store::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
+    let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
     let mut gone = 0;
     for path in unused {
         match let_go(app, &path, before).await {
@@ -207,11 +207,11 @@ pub async fn sweep(app: &App) -> Result<usize, Failure> {
 
 /// False: a message uses it, or asks for it.
 async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
-    if !store::attachments::update_let_go(&app.db, path, before, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::update_let_go(&app.db, path, before, app.now()).await.map_err(store_failure)? {
         return Ok(false);
     }
-    if store::attachments::is_used(&app.db, path).await.map_err(store_failure)? {
-        store::attachments::update_used(&app.db, path, app.now()).await.map_err(store_failure)?;
+    if store::run_input::attachments::is_used(&app.db, path).await.map_err(store_failure)? {
+        store::run_input::attachments::update_used(&app.db, path, app.now()).await.map_err(store_failure)?;
         return Ok(false);
     }
     remove(app, path).await.map(|()| true)
@@ -220,13 +220,14 @@ async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool,
 /// The row goes last: while it stands, somebody tries again.
 async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
     app.attachments.delete(path).await?;
-    store::attachments::delete(&app.db, path).await.map_err(store_failure)
+    store::run_input::attachments::delete(&app.db, path).await.map_err(store_failure)
 }
 
 /// Lets go of everything that a thread had when it was erased; what came later is for the next one of its name. Idempotent.
 pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
     loop {
-        let files = store::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
+        let files =
+            store::run_input::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
         let files = files.map_err(store_failure)?;
         for path in &files {
             remove(app, path).await?;

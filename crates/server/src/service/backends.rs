@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub async fn list(app: &App) -> Result<BackendList, Failure> {
-    let known = store::backends::list(&app.db).await.map_err(store_failure)?;
+    let known = store::kernel::backends::list(&app.db).await.map_err(store_failure)?;
     // Asked once, and only when somebody wants to know: it takes a process.
     let codex = app.codex.get_or_init(|| codex(&app.config.agents)).await.clone();
     let has_codex = codex.version.is_some();
@@ -27,7 +27,7 @@ pub async fn list(app: &App) -> Result<BackendList, Failure> {
 /// Writes down what this build offers. Run once at start.
 pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
     for (position, backend) in ostler_protocol::kernel::backends::built_in().iter().enumerate() {
-        store::backends::insert(db, position as i64, backend).await?;
+        store::kernel::backends::insert(db, position as i64, backend).await?;
     }
     Ok(())
 }

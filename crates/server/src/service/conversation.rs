@@ -21,8 +21,13 @@ use crate::{
 /// Whoever may see the run may see what its agent goes on with, also where it was said in an earlier run of the session.
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Conversation, Failure> {
     let command = commands::get(app, caller, run_id, command_id).await?;
-    let said =
-        store::events::list_newest(&app.db, command.session, &SAID, CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX as usize);
+    let said = store::kernel::events::list_newest(
+        &app.db,
+        command.session,
+        &SAID,
+        CONVERSATION_EVENTS_MAX,
+        PAGE_ITEMS_MAX as usize,
+    );
     let said = said.await.map_err(store_failure)?;
     let before = Conversation::before(command_id, &said.events);
     let truncated = before.truncated || said.truncated;
@@ -35,7 +40,7 @@ async fn images(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, 
     if pictures.is_empty() {
         return Ok(vec![]);
     }
-    let session = store::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
+    let session = store::kernel::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
     let signed = |picture: Picture| {
         let url = attachments::url_of_thread(app, session.as_ref()?, &picture)?;
         Some(HistoryAttachment { mime_type: picture.mime_type, url })

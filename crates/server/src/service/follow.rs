@@ -11,7 +11,7 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_store::{self as store, events::Bounds};
+use ostler_store::{self as store, kernel::events::Bounds};
 use tokio::time::{Duration, Instant};
 
 use crate::{
@@ -56,7 +56,7 @@ pub struct Follower {
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
     let known = app.visible_run(caller, run_id).await?;
     let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
-    let run = store::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+    let run = store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?;
     let run = run.ok_or_else(|| Failure::not_found("run"))?;
     within_log(after, run.last_seq)?;
     // A follower that starts behind the end must not wait for it.
@@ -159,8 +159,10 @@ impl Follower {
         let (db, after) = (&self.app.db, self.after);
         let page = async {
             match self.scope {
-                Scope::Run(run_id) => store::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await,
-                Scope::Session => store::events::list_by_session(db, self.session, after, CATCH_UP).await,
+                Scope::Run(run_id) => {
+                    store::kernel::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await
+                }
+                Scope::Session => store::kernel::events::list_by_session(db, self.session, after, CATCH_UP).await,
             }
         };
         let page = match self.replaying {

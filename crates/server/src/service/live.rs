@@ -33,7 +33,7 @@ pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<News>, Failur
         Listener::Human(user_id) => {
             let asked = relations::pending(app, user_id).await?;
             let disabled =
-                store::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await.map_err(store_failure)?;
+                store::trust::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await.map_err(store_failure)?;
             Ok(asked.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
         }
         Listener::Agent(agent_id) => {

@@ -25,9 +25,11 @@ use ostler_protocol::{
 };
 use ostler_store::{
     lane::LaneError,
-    mesh_messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Sent},
-    mesh_prekeys,
-    mesh_queue::{self, Queue},
+    mesh::{
+        messages::{self as store, Ack, Acked, Kept, Mailbox, Outgoing, Post, Posted, Sent},
+        prekeys as stored_prekeys,
+        queue::{self, Queue},
+    },
 };
 use serde::Serialize;
 
@@ -127,9 +129,9 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
         return false;
     }
     let handed_out = async {
-        match mesh_queue::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
+        match queue::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
             Some(letter) => app.mesh.delivery.hand_out(app, &letter).await,
-            None => mesh_queue::is_taken(&app.db, to, sent.seq).await.map_err(store_failure),
+            None => queue::is_taken(&app.db, to, sent.seq).await.map_err(store_failure),
         }
     };
     handed_out.await.unwrap_or_else(|failure| {
@@ -163,15 +165,14 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
     };
     let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
     let kept = kept.await.map_err(store_failure)?;
-    let queue = mesh_queue::get(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
+    let queue = queue::get(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
     let end = page_end(&kept, &queue, after, limit);
     let server_ack_seq = if after <= acked { floor(&kept, &queue, acked, mailbox.last_seq) } else { acked };
     let mut messages = kept.messages;
     messages.retain(|message| message.seq <= end);
     if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
         // What another has taken meanwhile is the other's.
-        let claimed =
-            mesh_queue::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
+        let claimed = queue::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
         messages.extend(claimed.iter().filter_map(|letter| letter.for_device(&place.device_id)));
         messages.sort_by_key(|message| message.seq);
         messages.truncate(limit as usize);
@@ -298,7 +299,7 @@ pub async fn put_prekey(app: &App, caller: &MeshCaller, mut asked: Prekey) -> Re
         return Err(Failure::rule(FailureKind::Forbidden, "prekey-signature", message));
     }
     asked.device_id = (!device_id.is_empty()).then(|| device_id.clone());
-    mesh_prekeys::update(&app.db, &caller.aid, &device_id, &asked, app.now()).await.map_err(store_failure)?;
+    stored_prekeys::update(&app.db, &caller.aid, &device_id, &asked, app.now()).await.map_err(store_failure)?;
     Ok(PutPrekeyResult { ok: true })
 }
 
@@ -316,7 +317,7 @@ fn is_signed(prekey: &Prekey, owner: Certificate) -> bool {
 
 /// The newest prekeys of an agent. Reading takes none away.
 pub async fn get_prekey(app: &App, _: &MeshCaller, asked: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
-    let device_prekeys = mesh_prekeys::list(&app.db, &asked.aid).await.map_err(store_failure)?;
+    let device_prekeys = stored_prekeys::list(&app.db, &asked.aid).await.map_err(store_failure)?;
     let prekey = device_prekeys.first().cloned();
     Ok(GetPrekeyResult { found: prekey.is_some(), prekey, device_prekeys })
 }

@@ -43,10 +43,10 @@ pub async fn page(app: &App) -> String {
 }
 
 async fn counts(app: &App) -> Result<Counts, StoreError> {
-    let (jobs_pending, jobs_running) = store::runner_jobs::count_open(&app.db).await?;
+    let (jobs_pending, jobs_running) = store::kernel::runner_jobs::count_open(&app.db).await?;
     Ok(Counts {
-        deliveries_waiting: store::webhooks::count_waiting(&app.db).await?,
-        leases: store::leases::count_held(&app.db).await?,
+        deliveries_waiting: store::trust::webhooks::count_waiting(&app.db).await?,
+        leases: store::kernel::leases::count_held(&app.db).await?,
         jobs_pending,
         jobs_running,
     })

@@ -18,7 +18,7 @@ use crate::{
 
 pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<PermissionList, Failure> {
     app.visible_run(caller, run_id).await?;
-    let permissions = store::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+    let permissions = store::kernel::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
     Ok(PermissionList { permissions })
 }
 

@@ -152,7 +152,8 @@ async fn is_recalled(app: &App, owner: &ProfileOwner, profile: &str) -> bool {
 }
 
 async fn try_recall(app: &App, owner: &ProfileOwner, profile: &str) -> Result<(), Failure> {
-    let held = store::leases::list_by_profile(&app.db, profile, owner.tenant_id()).await.map_err(store_failure)?;
+    let held =
+        store::kernel::leases::list_by_profile(&app.db, profile, owner.tenant_id()).await.map_err(store_failure)?;
     leases::dismiss(app, held, DismissOp { only_if_idle: false }).await
 }
 
@@ -187,8 +188,8 @@ pub async fn delete(
 /// Whether the tenant had a profile of this name, which has been deleted: then deleting it again changes nothing.
 async fn is_deleted(app: &App, owner: &ProfileOwner, profile: &str) -> Result<bool, Failure> {
     let Some(tenant_id) = owner.tenant_id() else { return Ok(false) };
-    let owners = store::provider_profiles::Owners::Tenants(vec![tenant_id.to_owned()]);
-    let changes = store::provider_profiles::list_changes(&app.db, &owners, Some(profile), None, 1).await;
+    let owners = store::kernel::provider_profiles::Owners::Tenants(vec![tenant_id.to_owned()]);
+    let changes = store::kernel::provider_profiles::list_changes(&app.db, &owners, Some(profile), None, 1).await;
     Ok(!changes.map_err(store_failure)?.is_empty())
 }
 
@@ -443,6 +444,6 @@ fn missing_program(agent: &AgentConfig) -> Option<String> {
 
 /// The latest trial of each profile, by owner and name.
 async fn latest_trials(app: &App) -> Result<BTreeMap<(Option<String>, String), Validation>, Failure> {
-    let latest = store::provider_profiles::list_latest(&app.db).await.map_err(store_failure)?;
+    let latest = store::kernel::provider_profiles::list_latest(&app.db).await.map_err(store_failure)?;
     Ok(latest.into_iter().map(|trial| ((trial.tenant_id.clone(), trial.profile.clone()), trial)).collect())
 }

@@ -7,7 +7,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store,
-    receipts::{Of, Page},
+    trust::receipts::{Of, Page},
 };
 
 use super::relations::own;
@@ -44,5 +44,5 @@ pub async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i
 }
 
 async fn read(app: &App, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, Failure> {
-    store::receipts::list(&app.db, of, after_seq, limit).await.map_err(store_failure)
+    store::trust::receipts::list(&app.db, of, after_seq, limit).await.map_err(store_failure)
 }

@@ -19,7 +19,7 @@ use ostler_protocol::{
         },
     },
 };
-use ostler_store::{self as store, webhooks::NewDelivery};
+use ostler_store::{self as store, trust::webhooks::NewDelivery};
 use tokio::time::timeout;
 
 use super::{agents, live, webhooks};
@@ -97,18 +97,20 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
     let user_id = caller.owner()?;
     let (agent_id, answers) = asked.into_answers();
     for _ in 0..ATTEMPTS_MAX {
-        if let Some(known) = store::relations::find_active(&app.db, &user_id, agent_id).await.map_err(store_failure)? {
+        if let Some(known) =
+            store::trust::relations::find_active(&app.db, &user_id, agent_id).await.map_err(store_failure)?
+        {
             return Ok((same(app, known, &answers).await?, false));
         }
         // The ledger's end comes first: whoever writes after this makes the count old, and the number taken.
-        let head = store::receipts::head(&app.db, &user_id).await.map_err(store_failure)?;
-        let count = store::relations::count_active(&app.db, &user_id).await.map_err(store_failure)?;
+        let head = store::trust::receipts::head(&app.db, &user_id).await.map_err(store_failure)?;
+        let count = store::trust::relations::count_active(&app.db, &user_id).await.map_err(store_failure)?;
         if count >= RELATIONS_PER_USER_MAX {
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
             return Err(Failure::rule(FailureKind::StateConflict, "relations-limit", message));
         }
         let agent = agents::get(app, agent_id).await?;
-        let ended = store::relations::find_ended(&app.db, &user_id, agent_id).await.map_err(store_failure)?;
+        let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await.map_err(store_failure)?;
         let refused = ended.map(|ended| ended.answers).unwrap_or_default();
         let current = app.manifests.current(&app.db, agent_id).await?;
         let between = Between {
@@ -123,7 +125,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
         let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
         let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
         let told = told(app, Act::Established, &relation, Some(&current)).await;
-        let inserted = store::relations::insert(&app.db, &relation, &receipt, told.as_ref()).await;
+        let inserted = store::trust::relations::insert(&app.db, &relation, &receipt, told.as_ref()).await;
         if inserted.map_err(store_failure)? {
             announce(app, told);
             return Ok((Held::of(app, relation).await?.standing(now).view(), true));
@@ -157,7 +159,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRelations) -> Result
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("relations", &(&user_id, asked.agent_id));
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found = store::relations::list(&app.db, &user_id, asked.agent_id, after.as_ref(), limit + 1).await;
+    let found = store::trust::relations::list(&app.db, &user_id, asked.agent_id, after.as_ref(), limit + 1).await;
     let mut found = found.map_err(store_failure)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
@@ -213,7 +215,8 @@ pub async fn use_scope(
     for _ in 0..ATTEMPTS_MAX {
         let held = Held::of(app, own(app, caller, relation_id).await?).await?;
         let now = app.wall();
-        let used = store::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await.map_err(store_failure)?;
+        let used =
+            store::trust::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await.map_err(store_failure)?;
         if let Some(used) = used {
             if used.used_scope.as_ref() == Some(&asked.scope) {
                 return Ok(held.standing(now).view());
@@ -266,7 +269,7 @@ pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> 
 
 /// What a person has not answered to yet, whenever it happened: they are told on every connect until they do.
 pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Failure> {
-    let behind = store::relations::list_behind(&app.db, user_id, RELATIONS_PER_USER_MAX as u32).await;
+    let behind = store::trust::relations::list_behind(&app.db, user_id, RELATIONS_PER_USER_MAX as u32).await;
     let mut told = vec![];
     for (relation, current) in behind.map_err(store_failure)? {
         told.extend(asked(app, &relation, current).await?);
@@ -291,7 +294,8 @@ pub async fn each_pending(
     let Some(current) = current_version(app, agent_id).await? else { return Ok(()) };
     let mut last: Option<Relation> = None;
     loop {
-        let page = store::relations::list_behind_version(&app.db, agent_id, current, last.as_ref(), TOLD_AT_ONCE);
+        let page =
+            store::trust::relations::list_behind_version(&app.db, agent_id, current, last.as_ref(), TOLD_AT_ONCE);
         let page = page.await.map_err(store_failure)?;
         let Some(end) = page.last().cloned() else { return Ok(()) };
         for relation in page {
@@ -327,23 +331,23 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
 }
 
 async fn current_version(app: &App, agent_id: AgentId) -> Result<Option<i64>, Failure> {
-    store::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)
+    store::trust::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)
 }
 
 /// The versions of an agent before this one that people last consented to.
 pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
-    store::relations::list_consented_before(&app.db, agent_id, version).await.map_err(store_failure)
+    store::trust::relations::list_consented_before(&app.db, agent_id, version).await.map_err(store_failure)
 }
 
 /// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.
 async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure> {
     let manifest_version = decided.must_be_current();
     let Decided { next, act, used, current, language } = decided;
-    let head = store::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
+    let head = store::trust::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
     let manifest = current.as_ref().map(|current| &current.checked.manifest);
     let before = match act {
         Act::Established | Act::Consented => None,
-        _ => store::receipts::find_last(&app.db, next.relation_id).await.map_err(store_failure)?,
+        _ => store::trust::receipts::find_last(&app.db, next.relation_id).await.map_err(store_failure)?,
     };
     let words = match (&before, manifest) {
         (Some(before), manifest) => Words::Kept { before, manifest },
@@ -352,7 +356,7 @@ async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure>
     };
     let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
     let told = told(app, act, &next, current.as_deref()).await;
-    let updated = store::relations::update(&app.db, &next, &receipt, manifest_version, told.as_ref()).await;
+    let updated = store::trust::relations::update(&app.db, &next, &receipt, manifest_version, told.as_ref()).await;
     if !updated.map_err(store_failure)? {
         return Ok(None);
     }
@@ -373,7 +377,7 @@ async fn told(app: &App, act: Act, relation: &Relation, current: Option<&Version
 
 /// What the agent still declares, if that can be read soon.
 async fn declared_soon(app: &App, agent_id: AgentId) -> Option<DeclaredSince> {
-    let read = store::manifests::find_declared(&app.db, agent_id);
+    let read = store::trust::manifests::find_declared(&app.db, agent_id);
     timeout(DECLARED_WITHIN, read).await.ok().and_then(Result::ok).flatten()
 }
 
@@ -387,7 +391,7 @@ fn announce(app: &App, told: Option<NewDelivery>) {
 /// Ends relations whose person or agent is there no longer. Can be done twice, so two servers do no harm.
 pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
     loop {
-        let orphaned = store::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await.map_err(store_failure)?;
+        let orphaned = store::trust::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await.map_err(store_failure)?;
         if orphaned.is_empty() {
             return Ok(());
         }
@@ -408,7 +412,7 @@ async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
         if write(app, Decided::alone(next, Act::Ended)).await?.is_some() {
             return Ok(());
         }
-        let known = store::relations::get(&app.db, relation.relation_id).await.map_err(store_failure)?;
+        let known = store::trust::relations::get(&app.db, relation.relation_id).await.map_err(store_failure)?;
         relation = known.ok_or_else(|| Failure::not_found("relation"))?;
     }
     Err(contended())
@@ -417,7 +421,7 @@ async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
 /// A relation of the caller's. Somebody else's is not even there.
 pub(super) async fn own(app: &App, caller: &Principal, relation_id: RelationId) -> Result<Relation, Failure> {
     let user_id = caller.owner()?;
-    let found = store::relations::get(&app.db, relation_id).await.map_err(store_failure)?;
+    let found = store::trust::relations::get(&app.db, relation_id).await.map_err(store_failure)?;
     found.filter(|relation| relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
 }
 

@@ -127,7 +127,7 @@ fn check_first(first: &CreateCommand) -> Result<(), Failure> {
 
 async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) -> Result<Option<CreatedRun>, Failure> {
     let Some(key) = key else { return Ok(None) };
-    let Some(run) = store::runs::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)? else {
+    let Some(run) = store::kernel::runs::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)? else {
         return Ok(None);
     };
     if run.request_hash != hash {
@@ -135,9 +135,9 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
         return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
             .detail("runId", run.run_id.to_string()));
     }
-    let first = store::commands::get_first(&app.db, run.run_id).await.map_err(store_failure)?;
+    let first = store::kernel::commands::get_first(&app.db, run.run_id).await.map_err(store_failure)?;
     let runner_job = match run.standing_job_id {
-        Some(id) => store::runner_jobs::get(&app.db, id).await.map_err(store_failure)?,
+        Some(id) => store::kernel::runner_jobs::get(&app.db, id).await.map_err(store_failure)?,
         None => None,
     };
     let command = first.filter(|_| runner_job.is_some());
@@ -154,7 +154,8 @@ async fn session(
     let chosen =
         asked.session_ref.as_ref().map(|session| app.name("sessionRef.sessionId", &session.session_id)).transpose()?;
     if let Some(chosen) = chosen {
-        let known = store::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
+        let known =
+            store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
         if let Some(session) = known {
             caller.may_control(&session)?;
             session_storage::check_there(app, &session).await?;
@@ -249,7 +250,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Fa
 
 /// The run, for whoever works for it.
 pub async fn read(app: &App, run_id: RunId) -> Result<Run, Failure> {
-    store::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))
+    store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunPage, Failure> {
@@ -265,7 +266,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
     let filters = (&tenants, names, &asked.status, &ids, &sees_threads_of);
     let fingerprint = cursors::fingerprint("runs", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let filter = store::runs::Filter {
+    let filter = store::kernel::runs::Filter {
         tenants,
         threads_of: sees_threads_of,
         project_id: asked.project_id,
@@ -275,7 +276,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         status,
         ids,
     };
-    let mut runs = store::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut runs =
+        store::kernel::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = runs.len() > limit as usize;
     runs.truncate(limit as usize);
     let next_cursor = runs.last().filter(|_| more).map(|run| {

@@ -101,10 +101,10 @@ async fn find_made(
 ) -> Result<Option<Session>, Failure> {
     let mut known = None;
     if let Some(key) = key {
-        known = store::sessions::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)?;
+        known = store::kernel::sessions::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)?;
     }
     if let (None, Some(chosen)) = (&known, chosen) {
-        known = store::sessions::find_by_name(&app.db, tenant_id, chosen).await.map_err(store_failure)?;
+        known = store::kernel::sessions::find_by_name(&app.db, tenant_id, chosen).await.map_err(store_failure)?;
     }
     // One that came with a run was not asked for with any body.
     match known {
@@ -166,12 +166,19 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     let fingerprint = cursors::fingerprint("sessions", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let open = match only_open {
-        true => Some(store::readers::settle(&app.db, &reader_id, app.now()).await.map_err(store_failure)?),
+        true => Some(store::kernel::readers::settle(&app.db, &reader_id, app.now()).await.map_err(store_failure)?),
         false => None,
     };
-    let filter =
-        store::sessions::Filter { tenants, threads_of, backend_profile: asked.backend_profile, reader_id, open, ids };
-    let mut found = store::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let filter = store::kernel::sessions::Filter {
+        tenants,
+        threads_of,
+        backend_profile: asked.backend_profile,
+        reader_id,
+        open,
+        ids,
+    };
+    let mut found =
+        store::kernel::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next_cursor = found.last().filter(|_| more).map(|(session, _)| {
@@ -191,8 +198,8 @@ pub async fn get(app: &App, caller: &Principal, id: &str, asked: SessionQuery) -
 pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
     let page = match run_id {
-        Some(run_id) => store::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
-        None => store::events::list_by_session(&app.db, session.session, after, limit).await,
+        Some(run_id) => store::kernel::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
+        None => store::kernel::events::list_by_session(&app.db, session.session, after, limit).await,
     };
     Ok(written(page.map_err(store_failure)?, run_id, after))
 }
@@ -209,7 +216,7 @@ pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEvent
 /// What people read: the agent's messages and its tools' output.
 pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
-    let page = store::events::list_output(&app.db, session.session, run_id, after, limit).await;
+    let page = store::kernel::events::list_output(&app.db, session.session, run_id, after, limit).await;
     Ok(written(page.map_err(store_failure)?, run_id, after))
 }
 
@@ -221,7 +228,7 @@ pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -
     if !(0..=session.version).contains(&version) {
         return Err(Failure::invalid("read-version", "version must be one the session has had"));
     }
-    let marked = store::readers::update_version(&app.db, session.session, &reader_id, version, app.now()).await;
+    let marked = store::kernel::readers::update_version(&app.db, session.session, &reader_id, version, app.now()).await;
     marked.map_err(store_failure)?;
     view(app, session, &reader_id).await
 }
@@ -248,7 +255,8 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
 /// The one session of this id that the caller may see.
 pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
     let tenants = caller.tenants_within(tenant_id)?;
-    let mut found = store::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
+    let mut found =
+        store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
     // A thread of another user answers like an absent one, alone and beside others of its id.
     found.retain(|session| caller.may_see(session).is_ok());
     if found.len() > 1 {
@@ -287,11 +295,11 @@ fn reader(caller: &Principal, asked: Option<&str>) -> Result<String, Failure> {
 }
 
 async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {
-    let read = store::readers::get_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
+    let read = store::kernel::readers::get_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
     let liveness = match session.active_run_id.or(session.last_run_id) {
         None => None,
         Some(run_id) => {
-            let row = store::results::get(&app.db, run_id, None).await.map_err(store_failure)?;
+            let row = store::kernel::results::get(&app.db, run_id, None).await.map_err(store_failure)?;
             row.map(|row| {
                 let open = row.run.open_permissions;
                 Liveness::of(&row.run, row.command.as_ref(), row.lease.as_ref(), open, app.now())
@@ -323,7 +331,7 @@ async fn run_within(app: &App, session: &Session, asked: Option<&str>) -> Result
     Ok(Some(run.run_id))
 }
 
-fn written(page: store::events::Page, run_id: Option<RunId>, after: i64) -> String {
+fn written(page: store::kernel::events::Page, run_id: Option<RunId>, after: i64) -> String {
     let number =
         |event: &ostler_protocol::kernel::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
     let next = page.events.last().map_or(after, number);

@@ -14,7 +14,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store,
-    webhooks::{NewDelivery, Sealed},
+    trust::webhooks::{NewDelivery, Sealed},
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWeb
     let secret = secret_text(&random);
     let webhook = Webhook { agent_id, url: url.into(), created_at: app.now(), disabled_at: None };
     let sealed = hex(&app.secrets.seal(&sealed_name(agent_id), secret.as_bytes()));
-    if !store::webhooks::insert(&app.db, &webhook, &sealed).await.map_err(store_failure)? {
+    if !store::trust::webhooks::insert(&app.db, &webhook, &sealed).await.map_err(store_failure)? {
         return Err(retired());
     }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was set");
@@ -55,14 +55,14 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWeb
 
 pub async fn get(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     owned(app, caller, agent_id).await?;
-    let found = store::webhooks::get(&app.db, agent_id).await.map_err(store_failure)?;
+    let found = store::trust::webhooks::get(&app.db, agent_id).await.map_err(store_failure)?;
     found.map(|sealed| sealed.webhook).ok_or_else(no_webhook)
 }
 
 /// Removes an agent's webhook; what waited for it is given up.
 pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     let webhook = get(app, caller, agent_id).await?;
-    if !store::webhooks::delete(&app.db, agent_id, app.now()).await.map_err(store_failure)? {
+    if !store::trust::webhooks::delete(&app.db, agent_id, app.now()).await.map_err(store_failure)? {
         return Err(no_webhook());
     }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was removed");
@@ -73,7 +73,7 @@ pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<
 pub async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Delivery, Failure> {
     listening(app, caller, agent_id).await?;
     let new = new_delivery(app, agent_id, TEST, &json!({}));
-    store::webhooks::insert_delivery(&app.db, &new).await.map_err(store_failure)?;
+    store::trust::webhooks::insert_delivery(&app.db, &new).await.map_err(store_failure)?;
     app.hub.deliveries.notify_one();
     get_delivery(app, caller, agent_id, new.delivery_id).await
 }
@@ -109,7 +109,8 @@ pub async fn list_deliveries(
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("deliveries", &(agent_id, asked.status));
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found = store::webhooks::list_deliveries(&app.db, agent_id, asked.status, after.as_ref(), limit + 1).await;
+    let found =
+        store::trust::webhooks::list_deliveries(&app.db, agent_id, asked.status, after.as_ref(), limit + 1).await;
     let mut deliveries = found.map_err(store_failure)?;
     let more = deliveries.len() > limit as usize;
     deliveries.truncate(limit as usize);
@@ -127,7 +128,7 @@ pub async fn get_delivery(
     delivery_id: DeliveryId,
 ) -> Result<Delivery, Failure> {
     owned(app, caller, agent_id).await?;
-    let found = store::webhooks::get_delivery(&app.db, agent_id, delivery_id).await.map_err(store_failure)?;
+    let found = store::trust::webhooks::get_delivery(&app.db, agent_id, delivery_id).await.map_err(store_failure)?;
     found.ok_or_else(|| Failure::not_found("delivery"))
 }
 
@@ -140,7 +141,7 @@ pub async fn replay(
 ) -> Result<Delivery, Failure> {
     let known = get_delivery(app, caller, agent_id, delivery_id).await?;
     listening(app, caller, agent_id).await?;
-    let replayed = store::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
+    let replayed = store::trust::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
     let replayed = replayed.map_err(store_failure)?.ok_or_else(|| {
         if known.status == DeliveryStatus::Dead {
             let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
@@ -156,7 +157,7 @@ pub async fn replay(
 /// Forgets what ended long ago.
 pub async fn forget_ended(app: &App) -> Result<(), Failure> {
     let before = app.now().checked_sub(KEPT).map_err(Failure::internal)?;
-    while store::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await.map_err(store_failure)?
+    while store::trust::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await.map_err(store_failure)?
         == FORGOTTEN_MAX as usize
     {}
     drop_overfull(app).await
@@ -166,14 +167,15 @@ pub async fn forget_ended(app: &App) -> Result<(), Failure> {
 /// forgotten when there are too many. A re-consent is its owner's own doing, and is not.
 async fn drop_overfull(app: &App) -> Result<(), Failure> {
     loop {
-        let found = store::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
+        let found = store::trust::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
         let overfull = found.map_err(store_failure)?;
         if overfull.is_empty() {
             return Ok(());
         }
         for (agent_id, status) in overfull {
             let dropped =
-                store::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, FORGOTTEN_MAX).await;
+                store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, FORGOTTEN_MAX)
+                    .await;
             app.metrics.deliveries_dropped(dropped.map_err(store_failure)?);
         }
     }

@@ -162,8 +162,8 @@ async fn faded(app: &App, correction_us: i64, elapsed_us: i64) -> i64 {
 
 /// Whether nothing in the store is being timed. A store that does not answer may hold anything.
 async fn is_idle(app: &App) -> bool {
-    let leases = store::leases::count_held(&app.db).await;
-    let jobs = store::runner_jobs::count_open(&app.db).await;
+    let leases = store::kernel::leases::count_held(&app.db).await;
+    let jobs = store::kernel::runner_jobs::count_open(&app.db).await;
     matches!((leases, jobs), (Ok(0), Ok((_, 0))))
 }
 

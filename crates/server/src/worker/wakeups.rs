@@ -279,7 +279,7 @@ async fn publish(app: &App, session: SessionId, (first, last): (i64, i64)) {
     let count = last.saturating_sub(first).saturating_add(1);
     let read = match u32::try_from(count) {
         Ok(limit) if count <= EVENTS_MAX => {
-            store::events::list_by_session(&app.db, session, first - 1, limit).await.ok()
+            store::kernel::events::list_by_session(&app.db, session, first - 1, limit).await.ok()
         }
         _ => None,
     };

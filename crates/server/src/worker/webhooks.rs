@@ -18,7 +18,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store,
-    webhooks::{Ended, Sealed},
+    trust::webhooks::{Ended, Sealed},
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
@@ -80,17 +80,17 @@ pub async fn run(app: App) {
 
 async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Failure> {
     let now = app.now();
-    if free == 0 || !store::webhooks::any_due(&app.db, now).await.map_err(store_failure)? {
+    if free == 0 || !store::trust::webhooks::any_due(&app.db, now).await.map_err(store_failure)? {
         return Ok(vec![]);
     }
     let time = SignedDuration::try_from(app.config.webhooks.timeout()).unwrap_or(GRACE) + GRACE;
     let until = now.checked_add(time).map_err(Failure::internal)?;
-    let claimed = store::webhooks::claim(&app.db, owner, until, now, free as u32).await;
+    let claimed = store::trust::webhooks::claim(&app.db, owner, until, now, free as u32).await;
     claimed.map_err(store_failure)
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
-    let known = match once_stored(app, || store::webhooks::get(&app.db, delivery.agent_id)).await {
+    let known = match once_stored(app, || store::trust::webhooks::get(&app.db, delivery.agent_id)).await {
         Ok(known) => known,
         Err(error) => {
             // The receiver was not asked, so it did not fail. The delivery is due again when this owner's time is over.
@@ -192,12 +192,12 @@ async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), s
         Outcome::Unanswered => None,
     };
     let ended = Ended { delivery_id: *delivery_id, owner, status, due_at, last_status, last_error };
-    store::webhooks::update_ended(&app.db, ended, now).await?;
+    store::trust::webhooks::update_ended(&app.db, ended, now).await?;
     if let (Next::Disable, Some(told)) = (next, told)
-        && store::webhooks::update_disabled(&app.db, &told, now).await?
+        && store::trust::webhooks::update_disabled(&app.db, &told, now).await?
     {
         tracing::info!(%agent_id, "a webhook was disabled: its receiver is gone");
-        if let Some(agent) = store::agents::get(&app.db, *agent_id).await? {
+        if let Some(agent) = store::trust::agents::get(&app.db, *agent_id).await? {
             let owner = Listener::Human(agent.owner_id.into());
             let webhook = Webhook { disabled_at: Some(now), ..told.webhook };
             let news = service::live::webhook_disabled(&webhook);
@@ -209,6 +209,6 @@ async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), s
 
 /// Whether this is still the agent's webhook: each has its own secret.
 async fn is_set(app: &App, told: &Sealed) -> Result<bool, store::StoreError> {
-    let known = store::webhooks::get(&app.db, told.webhook.agent_id).await?;
+    let known = store::trust::webhooks::get(&app.db, told.webhook.agent_id).await?;
     Ok(known.is_some_and(|known| known.secret == told.secret))
 }

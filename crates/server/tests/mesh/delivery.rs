@@ -9,7 +9,7 @@ use ostler_server::clock::Clock;
 use ostler_store::{
     Db,
     lane::{Committed, Host, Lanes},
-    mesh_messages::{Letter, Outgoing, Post},
+    mesh::messages::{Letter, Outgoing, Post},
 };
 use serde_json::json;
 

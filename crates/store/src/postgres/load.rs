@@ -18,8 +18,8 @@ use sqlx::PgConnection;
 
 use super::Hold;
 use crate::{
-    commands::UNFINISHED,
     db::{PgQuery, StoreError},
+    kernel::commands::UNFINISHED,
     lane::{Desks, Warm},
     record::{Reader, Record, RowRef, columns, select, sql},
 };

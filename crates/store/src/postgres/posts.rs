@@ -21,8 +21,10 @@ use crate::{
     db::StoreError,
     health::WriteHealth,
     lane::{self, Host, LaneError, PostJob},
-    mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name},
-    mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+    mesh::{
+        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name},
+        queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+    },
 };
 
 /// Messages one flush takes. What waits is looked up in what was given, so it is kept small.

@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::Lane;
 use crate::{
     db::{PgQuery, StoreError},
-    events::COLUMNS,
+    kernel::events::COLUMNS,
     lane::Changes,
     record::{Kind, Record, Value, insert_rows, update_rows, update_width},
 };

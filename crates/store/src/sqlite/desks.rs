@@ -19,8 +19,8 @@ use rusqlite::Connection;
 
 use super::query;
 use crate::{
-    commands::UNFINISHED,
     db::StoreError,
+    kernel::commands::UNFINISHED,
     lane::{Changes, Desks, Rows, Warm},
     record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };

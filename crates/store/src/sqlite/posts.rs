@@ -19,8 +19,10 @@ use crate::{
     db::StoreError,
     health::StoreFault,
     lane::{self, Host, LaneError, PostJob},
-    mesh_messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
-    mesh_queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+    mesh::{
+        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
+        queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+    },
     record::{Value, opt_text, text},
 };
 

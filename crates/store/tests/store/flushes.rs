@@ -9,7 +9,10 @@ use ostler_protocol::kernel::{
     permissions::PermissionStatus,
     runner_jobs::RunnerJob,
 };
-use ostler_store::{lane::LaneError, permissions, runner_jobs};
+use ostler_store::{
+    kernel::{permissions, runner_jobs},
+    lane::LaneError,
+};
 use serde_json::{Value, json};
 
 use crate::{

@@ -11,7 +11,7 @@ use std::{
 use ostler_protocol::{Timestamp, ids::SessionId, kernel::events::Event};
 use ostler_store::{
     lane::{Committed, Host},
-    mesh_messages::Letter,
+    mesh::messages::Letter,
 };
 
 /// 2026-01-01, in microseconds.

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Timestamp,
     ids::{CommandId, SessionId},
 };
-use ostler_store::{Db, StoreError, aliases, migrate};
+use ostler_store::{Db, StoreError, kernel::aliases, migrate};
 use uuid::Uuid;
 
 use crate::{

@@ -14,9 +14,9 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{
-    Db, StoreError, commands,
+    Db, StoreError,
+    kernel::{commands, leases, permissions, runner_jobs, runs, sessions},
     lane::{Host, LaneError, Lanes},
-    leases, permissions, runner_jobs, runs, sessions,
 };
 use tokio::runtime::{Builder, Runtime};
 

@@ -12,8 +12,8 @@ use ostler_protocol::{
 };
 use ostler_store::{
     Db, StoreError,
+    kernel::{runner_jobs, runs},
     lane::{Host, LaneError},
-    runner_jobs, runs,
 };
 use serde_json::json;
 

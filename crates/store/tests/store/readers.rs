@@ -10,8 +10,10 @@ use ostler_protocol::{
 };
 use ostler_store::{
     Db,
-    readers::{self, Settled},
-    sessions::{self, Filter},
+    kernel::{
+        readers::{self, Settled},
+        sessions::{self, Filter},
+    },
 };
 use sqlx::{Connection, Executor, PgConnection};
 

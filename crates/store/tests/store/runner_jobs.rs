@@ -4,7 +4,7 @@ use ostler_protocol::{
     ids::RunnerJobId,
     kernel::{operations::Op, runner_jobs::RunnerJob},
 };
-use ostler_store::runner_jobs::{claim, get, list_abandoned, list_claimed, update_heartbeat};
+use ostler_store::kernel::runner_jobs::{claim, get, list_abandoned, list_claimed, update_heartbeat};
 
 use crate::{
     build::LAUNCHER,

@@ -40,7 +40,9 @@ fn runner_process() {
 fn spawn_runner(http_address: &str, token: &str, writer: &Writer) -> Guarded {
     let order = [http_address, token, &writer.run_id, &writer.command_id, &writer.epoch.unwrap().to_string()].join(" ");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "reliability::killed_runner::runner_process", "--ignored", "--nocapture"]).env(ORDER, order);
+    command
+        .args(["--exact", "reliability::killed_runner::runner_process", "--ignored", "--nocapture"])
+        .env(ORDER, order);
     Guarded(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
 }
 

@@ -11,7 +11,7 @@ use ostler_protocol::{
         history::Picture,
     },
 };
-use ostler_store::{self as store, events::Bounds};
+use ostler_store::{self as store, kernel::events::Bounds};
 use serde_json::Value;
 
 use crate::{
@@ -32,7 +32,8 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
     let signed = |picture: &Picture| attachments::url_of(app, picture);
     let (mut replay, mut after) = (Replay::default(), 0);
     while after < last {
-        let page = store::events::list_by_session(&app.db, session, after, CHUNK).await.map_err(store_failure)?;
+        let page =
+            store::kernel::events::list_by_session(&app.db, session, after, CHUNK).await.map_err(store_failure)?;
         for event in page.events.iter().filter(|event| event.session_seq <= last) {
             replay.take(event, signed);
         }
@@ -46,7 +47,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
 
 /// The thread's state as the events up to this number have left it.
 pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Failure> {
-    let newest = store::events::list_newest_before(
+    let newest = store::kernel::events::list_newest_before(
         &app.db,
         session,
         EventType::State,

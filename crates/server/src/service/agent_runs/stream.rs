@@ -61,7 +61,7 @@ pub async fn open(
     let begins = match begins {
         Some(seq) => seq,
         None => {
-            let first = store::aliases::first_seq(&app.db, command_id).await.map_err(store_failure)?;
+            let first = store::kernel::aliases::first_seq(&app.db, command_id).await.map_err(store_failure)?;
             first.unwrap_or(after_seq)
         }
     };

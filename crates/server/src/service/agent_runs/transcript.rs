@@ -16,7 +16,7 @@ use ostler_protocol::{
     limits::CONVERSATION_EVENTS_MAX,
     run_input::agui::{input::RUN_MESSAGES_INVALID, messages::Message},
 };
-use ostler_store::{self as store, events::Newest};
+use ostler_store::{self as store, kernel::events::Newest};
 use serde::Deserialize;
 
 use crate::app::{App, store_failure};
@@ -77,7 +77,7 @@ pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) 
 }
 
 async fn newest(app: &App, thread: &Session, types: &[EventType], limit: usize) -> Result<Newest, Failure> {
-    let log = store::events::list_newest(&app.db, thread.session, types, CONVERSATION_EVENTS_MAX, limit);
+    let log = store::kernel::events::list_newest(&app.db, thread.session, types, CONVERSATION_EVENTS_MAX, limit);
     log.await.map_err(store_failure)
 }
 

@@ -10,7 +10,7 @@ use ostler_protocol::{
         pki::AgentMdKept,
     },
 };
-use ostler_store::{self as store, agent_md::Kept};
+use ostler_store::{self as store, mesh::agent_md::Kept};
 
 use super::{identities, tokens::whose};
 use crate::{
@@ -26,7 +26,7 @@ pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
 pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
     let read = AgentMd::read(text, aid)?;
     let kept = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
-    store::agent_md::upsert(&app.db, aid, &kept).await.map_err(store_failure)?;
+    store::mesh::agent_md::upsert(&app.db, aid, &kept).await.map_err(store_failure)?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
     Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
@@ -37,7 +37,7 @@ pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Fa
     if identities::find(app, aid).await?.as_ref().is_none_or(is_revoked) {
         return Err(Failure::not_found("agent.md"));
     }
-    let kept = store::agent_md::get(&app.db, aid).await.map_err(store_failure)?;
+    let kept = store::mesh::agent_md::get(&app.db, aid).await.map_err(store_failure)?;
     let kept = kept.ok_or_else(|| Failure::not_found("agent.md"))?;
     if kept.visibility == Visibility::Private && caller(app, token).await?.as_ref() != Some(aid) {
         return Err(Failure::not_found("agent.md"));

@@ -17,7 +17,7 @@ use ostler_protocol::{
         identities::{Identity, Operation, RevocationReason},
     },
 };
-use ostler_store::{self as store, identities::Revoked};
+use ostler_store::{self as store, mesh::identities::Revoked};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
@@ -171,7 +171,7 @@ fn result(aid: &Aid, made: &Certificate) -> CertResult {
 
 /// A certificate that we gave to this name, and that still says something: in force, or not long past its end.
 async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Identity, Certificate), Failure> {
-    let found = store::identities::find_by_fingerprint(&app.db, aid, fingerprint).await.map_err(store_failure)?;
+    let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, fingerprint).await.map_err(store_failure)?;
     let identity = found.ok_or_else(|| unproved("the certificate is not one of this name's"))?;
     if identity.revoked_at.is_some() {
         return Err(revoked());
@@ -203,7 +203,7 @@ async fn finish(
     if !certificate.public_key().verifies_base64(signed, signature) {
         return Err(unproved("the signature does not check out"));
     }
-    let spent = store::mesh_logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
+    let spent = store::mesh::logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
     if spent.map_err(store_failure)? { Ok(identity) } else { Err(unproved("the nonce was used")) }
 }
 

@@ -19,7 +19,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store, Db,
-    identities::{Entry, Made, Revoked},
+    mesh::identities::{Entry, Made, Revoked},
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ struct Invited {
 
 /// The name with its newest certificate. `None`: nobody has it.
 pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
-    store::identities::get(&app.db, aid).await.map_err(store_failure)
+    store::mesh::identities::get(&app.db, aid).await.map_err(store_failure)
 }
 
 /// The name with one of the certificates that it ever had; with the newest, if none is named.
@@ -53,7 +53,7 @@ pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<
     match fingerprint {
         None => find(app, aid).await?.ok_or_else(|| not_registered(aid)),
         Some(one) => {
-            let found = store::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?;
+            let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?;
             found.ok_or_else(|| Failure::not_found("certificate of this name with that fingerprint"))
         }
     }
@@ -104,7 +104,7 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
     let _turn = app.mesh.certifying.lock().await;
     let operation = grounds.operation;
     let entry = entry(grounds, aid.clone(), &made, now);
-    let is_written = store::identities::append(&app.db, &entry).await.map_err(store_failure)?;
+    let is_written = store::mesh::identities::append(&app.db, &entry).await.map_err(store_failure)?;
     if is_written {
         tracing::info!(%aid, operation = operation.as_str(), serial = entry.serial, "a certificate was made");
     }
@@ -141,7 +141,7 @@ fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry
 /// server has no mesh.
 pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
     let (domain, ours) = (pki.domain().as_str(), pki.issuer().certificate().fingerprint());
-    if store::identities::claim_issuer(db, domain, &ours, now).await? != ours {
+    if store::mesh::identities::claim_issuer(db, domain, &ours, now).await? != ours {
         let message = "another authority certifies this store's domain; servers of one store share mesh.pki_directory";
         return Ok(Err(format!("{message} (domain {domain})")));
     }
@@ -150,11 +150,11 @@ pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), Str
 }
 
 async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), store::StoreError> {
-    if store::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
+    if store::mesh::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
         let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
-        let known = store::identities::get(db, &aid).await?.is_some();
+        let known = store::mesh::identities::get(db, &aid).await?.is_some();
         let operation = if known { Operation::Renew } else { Operation::Issue };
-        store::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
+        store::mesh::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
         let aid = aid.clone();
         let (made, asked_with, asked_by, invite) = (None, None, None, None);
         let entry = Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at };
-        if store::identities::append(&app.db, &entry).await.map_err(store_failure)? {
+        if store::mesh::identities::append(&app.db, &entry).await.map_err(store_failure)? {
             tracing::info!(aid = %entry.aid, by, reason = reason.as_str(), "a name was revoked");
         }
     }
@@ -250,8 +250,8 @@ fn changed_meanwhile(aid: &Aid) -> Failure {
 /// and prekeys that were. What these can still do does not depend on it.
 pub async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
     doubt(app, aid);
-    store::mesh_logins::delete_fallen(&app.db, aid).await.map_err(store_failure)?;
-    store::mesh_prekeys::delete_of(&app.db, aid).await.map_err(store_failure)
+    store::mesh::logins::delete_fallen(&app.db, aid).await.map_err(store_failure)?;
+    store::mesh::prekeys::delete_of(&app.db, aid).await.map_err(store_failure)
 }
 
 pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
@@ -264,7 +264,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListIdentities) -> Resul
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("identities", &());
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut identities = store::identities::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut identities =
+        store::mesh::identities::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
     let more = identities.len() > limit as usize;
     identities.truncate(limit as usize);
     let next_cursor = identities.last().filter(|_| more).map(|last| {
@@ -298,7 +299,7 @@ pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Res
 
 /// Whether an invitation still gives a name.
 pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
-    match store::identities::is_used(&app.db, invite).await.map_err(store_failure)? {
+    match store::mesh::identities::is_used(&app.db, invite).await.map_err(store_failure)? {
         true => Err(not_invited("the invitation was used")),
         false => Ok(()),
     }

@@ -61,14 +61,14 @@ pub fn root(app: &App) -> Result<String, Failure> {
 /// Everything that was revoked, as it stands.
 pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = app.mesh.pki()?;
-    let (now, last) = (app.wall(), store::identities::last_revocation(&app.db).await.map_err(store_failure)?);
+    let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await.map_err(store_failure)?);
     let known = app.mesh.revocations.lock().expect("never poisoned").clone();
     if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
         return Ok(known);
     }
     // RFC 5280: what has expired is on one more list, and then on none.
     let good_at = hours_after(now, -crl::LIST_HOURS);
-    let revoked = store::identities::list_revoked(&app.db, good_at).await.map_err(store_failure)?;
+    let revoked = store::mesh::identities::list_revoked(&app.db, good_at).await.map_err(store_failure)?;
     let entries: Vec<(Serial, Revocation)> = revoked
         .into_iter()
         .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
@@ -94,11 +94,11 @@ fn signed_as(reason: RevocationReason) -> Reason {
 }
 
 async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> {
-    let known = store::identities::find_status(&app.db, &serial.to_string()).await.map_err(store_failure)?;
+    let known = store::mesh::identities::find_status(&app.db, &serial.to_string()).await.map_err(store_failure)?;
     Ok(match known {
         None => ocsp::Status::Unknown,
-        Some(store::identities::Status::Good) => ocsp::Status::Good,
-        Some(store::identities::Status::Revoked { at, reason }) => {
+        Some(store::mesh::identities::Status::Good) => ocsp::Status::Good,
+        Some(store::mesh::identities::Status::Revoked { at, reason }) => {
             ocsp::Status::Revoked(Revocation { at, reason: signed_as(reason) })
         }
     })

@@ -11,7 +11,7 @@ use ostler_protocol::{
         connections::{Live, Place, Refused, admit},
     },
 };
-use ostler_store::mesh_presence::{self as store, Seat};
+use ostler_store::mesh::presence::{self as store, Seat};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{sleep, timeout},

@@ -13,7 +13,7 @@ use ostler_protocol::{
         identities::Identity,
     },
 };
-use ostler_store::{self as store, mesh_logins::Pair};
+use ostler_store::{self as store, mesh::logins::Pair};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
@@ -51,7 +51,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
     let minted = mint_pair(now);
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
     let by = (&proved.aid, proved.serial.as_str());
-    let inserted = store::mesh_logins::insert(&app.db, &login_id, by, &minted.pair, ends_at, LOGINS_PER_AID_MAX);
+    let inserted = store::mesh::logins::insert(&app.db, &login_id, by, &minted.pair, ends_at, LOGINS_PER_AID_MAX);
     inserted.await.map_err(store_failure)?;
     Ok(Login2Result {
         access_token: minted.access,
@@ -65,7 +65,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
 pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
     let now = app.wall();
     let (hash, minted) = (token_hash(token), mint_pair(now));
-    let refreshed = store::mesh_logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
+    let refreshed = store::mesh::logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
     if refreshed.await.map_err(store_failure)?.is_some() {
         return Ok(RefreshTokenResult {
             success: true,
@@ -76,7 +76,7 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
         });
     }
     app.to_the_end(|app| async move {
-        if let Some(aid) = store::mesh_logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
+        if let Some(aid) = store::mesh::logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
             tracing::warn!(%aid, "a refresh token was shown a second time; its login was ended");
             doubt(&app, &aid);
         }
@@ -91,12 +91,12 @@ pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Fail
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
-    store::mesh_logins::find_by_access(&app.db, &token_hash(token), app.wall()).await.map_err(store_failure)
+    store::mesh::logins::find_by_access(&app.db, &token_hash(token), app.wall()).await.map_err(store_failure)
 }
 
 /// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
 pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
-    store::mesh_logins::is_live(&app.db, login_id, app.wall()).await.map_err(store_failure)
+    store::mesh::logins::is_live(&app.db, login_id, app.wall()).await.map_err(store_failure)
 }
 
 /// Has every connection of a name, to whichever server, look whether its login still stands.
@@ -110,5 +110,5 @@ pub(super) fn doubt(app: &App, aid: &Aid) {
 /// Forgets logins that are over, and what can be used no more anyway, wherever a clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
-    store::mesh_logins::delete_ended(&app.db, ended_before).await.map_err(store_failure)
+    store::mesh::logins::delete_ended(&app.db, ended_before).await.map_err(store_failure)
 }

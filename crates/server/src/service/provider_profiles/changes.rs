@@ -9,7 +9,7 @@ use ostler_protocol::{
         Credential, ListProfileChanges, ProfileAction, ProfileChange, ProfileChangePage, ProfileOwner, changed_fields,
     },
 };
-use ostler_store::{self as store, provider_profiles::Owners};
+use ostler_store::{self as store, kernel::provider_profiles::Owners};
 
 use crate::{
     app::{App, store_failure},
@@ -46,7 +46,7 @@ impl Change {
             resource_version: after.map(|after| after.resource_version.clone()),
             created_at: app.now(),
         };
-        store::provider_profiles::insert_change(&app.db, &change).await.map_err(store_failure)?;
+        store::kernel::provider_profiles::insert_change(&app.db, &change).await.map_err(store_failure)?;
         let action = change.action.as_str();
         tracing::info!(
             profile = self.profile,
@@ -71,7 +71,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListProfileChanges) -> R
     };
     let fingerprint = cursors::fingerprint("profile-changes", &(format!("{owners:?}"), profile));
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found = store::provider_profiles::list_changes(&app.db, &owners, profile, after.as_ref(), limit + 1).await;
+    let found =
+        store::kernel::provider_profiles::list_changes(&app.db, &owners, profile, after.as_ref(), limit + 1).await;
     let mut changes = found.map_err(store_failure)?;
     let more = changes.len() > limit as usize;
     changes.truncate(limit as usize);

@@ -59,7 +59,7 @@ pub async fn validate(
         runner_job_id: job.runner_job_id,
         created_at: created.run.created_at,
     };
-    store::provider_profiles::insert(&app.db, &record).await.map_err(store_failure)?;
+    store::kernel::provider_profiles::insert(&app.db, &record).await.map_err(store_failure)?;
     find(app, record.validation_id).await
 }
 
@@ -125,6 +125,6 @@ pub async fn get_validation(
 }
 
 async fn find(app: &App, id: ValidationId) -> Result<Validation, Failure> {
-    let trial = store::provider_profiles::get(&app.db, id).await.map_err(store_failure)?;
+    let trial = store::kernel::provider_profiles::get(&app.db, id).await.map_err(store_failure)?;
     trial.ok_or_else(|| Failure::not_found("validation"))
 }

@@ -16,9 +16,9 @@ use ostler_protocol::{
         prekeys::{PREKEY_DEVICES_MAX, Prekey},
     },
 };
-use ostler_store::{
-    mesh_messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
-    mesh_prekeys, mesh_queue,
+use ostler_store::mesh::{
+    messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
+    prekeys, queue,
 };
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
@@ -78,12 +78,11 @@ pub async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Ac
 }
 
 pub async fn mailbox(workshop: &Workshop, owner: &str) -> Mailbox {
-    mesh_messages::get_mailbox(&workshop.db, &aid(owner)).await.unwrap().unwrap()
+    messages::get_mailbox(&workshop.db, &aid(owner)).await.unwrap().unwrap()
 }
 
 pub async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) -> Vec<Message> {
-    let kept =
-        mesh_messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap();
+    let kept = messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap();
     assert!(kept.is_all || kept.messages.len() == 200);
     kept.messages
 }
@@ -175,7 +174,7 @@ impl Play {
             9 | 10 => self.recall().await,
             11 => {
                 let (owner, mode) = (self.dice.pick(&AIDS), self.dice.pick(&[Mode::Fanout, Mode::Queue]));
-                mesh_messages::update_mode(&self.workshop.db, &aid(owner), mode).await.unwrap();
+                messages::update_mode(&self.workshop.db, &aid(owner), mode).await.unwrap();
                 self.model.modes.insert(owner, mode);
             }
             12 => self.claim().await,
@@ -187,7 +186,7 @@ impl Play {
             }
             14 => {
                 let now = self.workshop.now();
-                mesh_messages::delete_expired(&self.workshop.db, now, jiff::Timestamp::MIN).await.unwrap();
+                messages::delete_expired(&self.workshop.db, now, jiff::Timestamp::MIN).await.unwrap();
                 let now_ms = self.model.now_ms;
                 for kept in self.model.boxes.values_mut() {
                     // What is swept is forgotten, its id too.
@@ -297,7 +296,7 @@ impl Play {
             Some(kept) => Ok(aid(kept.to)),
         };
         let now = self.workshop.now();
-        let recalled = mesh_messages::recall(&self.workshop.db, &aid(caller), &id, now).await.unwrap();
+        let recalled = messages::recall(&self.workshop.db, &aid(caller), &id, now).await.unwrap();
         assert_eq!(recalled, expected, "{id} by {caller}");
         if recalled.is_ok() {
             for kept in self.model.boxes.values_mut().flat_map(BTreeMap::values_mut) {
@@ -313,7 +312,7 @@ impl Play {
         if self.dice.roll(3) == 0 {
             let (db, now) = (&self.workshop.db, self.workshop.now());
             let upto = open[self.dice.roll(open.len())];
-            let claimed = mesh_queue::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
+            let claimed = queue::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
             let mut numbers: Vec<i64> = claimed.iter().map(|letter| letter.seq).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, open.into_iter().filter(|open| *open <= upto).collect::<Vec<_>>());
@@ -321,7 +320,7 @@ impl Play {
             numbers.iter().for_each(|number| kept.get_mut(number).unwrap().taken_by = Some(device));
             return;
         }
-        let claimed = mesh_queue::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
+        let claimed = queue::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
         let kept = self.model.boxes.get_mut(owner).unwrap().get_mut(&seq).unwrap();
         assert_eq!(claimed, kept.taken_by.is_none());
         kept.taken_by = Some(device);
@@ -343,17 +342,17 @@ impl Play {
             assert_eq!(message.payload.to_value()[field], text);
             assert_eq!(message.device_id.as_deref(), kept.devices.is_some().then_some(device));
         }
-        let letters = mesh_messages::list_letters(&self.workshop.db, &aid(owner), after, 1_000, now).await.unwrap();
+        let letters = messages::list_letters(&self.workshop.db, &aid(owner), after, 1_000, now).await.unwrap();
         let seen: Vec<Message> = letters.iter().filter_map(|letter| letter.for_device(device)).collect();
         assert_eq!(seen, found, "what is passed on is what is pulled");
-        if let Some(mailbox) = mesh_messages::get_mailbox(&self.workshop.db, &aid(owner)).await.unwrap() {
+        if let Some(mailbox) = messages::get_mailbox(&self.workshop.db, &aid(owner)).await.unwrap() {
             assert_eq!(mailbox.last_seq, self.model.last.get(owner).copied().unwrap_or(0));
             let place = spot(device);
-            let queue = mesh_queue::get(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
+            let queue = queue::get(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
             let open: Vec<i64> = queue.open.iter().map(|(seq, _)| *seq).collect();
             assert_eq!(open, self.model.open(owner, device), "{owner} {device}");
         }
-        let acked = mesh_messages::get_ack(&self.workshop.db, &aid(owner), &spot(device)).await.unwrap();
+        let acked = messages::get_ack(&self.workshop.db, &aid(owner), &spot(device)).await.unwrap();
         assert_eq!(acked, self.model.acks.get(&(owner, device)).copied().unwrap_or(0));
     }
 }
@@ -425,8 +424,7 @@ async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
     }
     let list = async |limit, bytes_max| {
         let owner = aid(AIDS[1]);
-        let found =
-            mesh_messages::list(&workshop.db, &owner, "desk", 0, limit, bytes_max, workshop.now()).await.unwrap();
+        let found = messages::list(&workshop.db, &owner, "desk", 0, limit, bytes_max, workshop.now()).await.unwrap();
         (found.messages.iter().map(|message| message.seq).collect::<Vec<_>>(), found.is_all)
     };
     assert_eq!(list(200, BYTES_MAX).await, ((1..=50).collect(), true));
@@ -438,7 +436,7 @@ async fn a_pull_gives_as_many_as_fit_and_at_least_one(place: Place) {
 #[both_engines]
 async fn an_id_is_that_of_one_message_to_one_recipient(place: Place) {
     let workshop = Workshop::open(&place).await;
-    mesh_messages::update_mode(&workshop.db, &aid(AIDS[2]), Mode::Queue).await.unwrap();
+    messages::update_mode(&workshop.db, &aid(AIDS[2]), Mode::Queue).await.unwrap();
     for (id, first, second) in [("kept", AIDS[1], AIDS[2]), ("queued", AIDS[2], AIDS[1])] {
         let sent = send(&workshop, outgoing(AIDS[0], first, id, "x")).await;
         let again = send(&workshop, outgoing(AIDS[0], second, id, "x")).await;
@@ -467,10 +465,10 @@ async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {
     let many = futures_util::future::join_all([1, 3, 2, 3].map(|seq| ack(&workshop, AIDS[1], "phone", seq))).await;
     assert!(many.iter().all(|acked| acked.ack_seq <= 3));
     assert_eq!(many.iter().map(|acked| acked.senders.len()).max(), Some(2));
-    assert_eq!(mesh_messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 3);
+    assert_eq!(messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 3);
     // Who has not moved it for long enough starts anew.
-    mesh_messages::delete_expired(&workshop.db, workshop.now(), workshop.now()).await.unwrap();
-    assert_eq!(mesh_messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 0);
+    messages::delete_expired(&workshop.db, workshop.now(), workshop.now()).await.unwrap();
+    assert_eq!(messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 0);
 }
 
 #[both_engines]
@@ -489,7 +487,7 @@ async fn a_message_is_found_by_an_index(place: Place) {
         // As its own daemon would, sooner or later.
         PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
     }
-    for (statement, plan) in mesh_messages::explain(&workshop.db, &aid(AIDS[2]), workshop.now()).await.unwrap() {
+    for (statement, plan) in messages::explain(&workshop.db, &aid(AIDS[2]), workshop.now()).await.unwrap() {
         let index = match statement {
             "list" => vec!["mesh_messages_seq", "mesh_message_copies_device"],
             "letters" => vec!["mesh_messages_seq"],
@@ -548,19 +546,19 @@ fn prekey(number: usize, device: &str) -> Prekey {
 async fn a_device_has_one_prekey_and_an_agent_so_many_devices(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, alice) = (&workshop.db, aid(AIDS[0]));
-    assert_eq!(mesh_prekeys::list(db, &alice).await.unwrap(), []);
+    assert_eq!(prekeys::list(db, &alice).await.unwrap(), []);
     for (number, device) in [(1, "desk"), (2, "phone"), (3, "desk")] {
         workshop.host.advance_ms(1);
-        mesh_prekeys::update(db, &alice, device, &prekey(number, device), workshop.now()).await.unwrap();
+        prekeys::update(db, &alice, device, &prekey(number, device), workshop.now()).await.unwrap();
     }
-    assert_eq!(mesh_prekeys::list(db, &alice).await.unwrap(), [prekey(3, "desk"), prekey(2, "phone")]);
-    assert_eq!(mesh_prekeys::list(db, &aid(AIDS[1])).await.unwrap(), []);
+    assert_eq!(prekeys::list(db, &alice).await.unwrap(), [prekey(3, "desk"), prekey(2, "phone")]);
+    assert_eq!(prekeys::list(db, &aid(AIDS[1])).await.unwrap(), []);
     for number in 0..PREKEY_DEVICES_MAX {
         workshop.host.advance_ms(1);
         let device = format!("device-{number}");
-        mesh_prekeys::update(db, &alice, &device, &prekey(number, &device), workshop.now()).await.unwrap();
+        prekeys::update(db, &alice, &device, &prekey(number, &device), workshop.now()).await.unwrap();
     }
-    let kept = mesh_prekeys::list(db, &alice).await.unwrap();
+    let kept = prekeys::list(db, &alice).await.unwrap();
     assert_eq!(kept.len(), PREKEY_DEVICES_MAX);
     assert_eq!(kept.last().unwrap().device_id.as_deref(), Some("device-0"), "the two oldest went");
 }

@@ -7,12 +7,12 @@ use ostler_protocol::{
     RawJson,
     mesh::messages::{DeviceCopy, LETTER_BYTES, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Parcel},
 };
-use ostler_store::mesh_messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted, Sent};
+use ostler_store::mesh::messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted, Sent};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::{
-    mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
+    mesh::messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
     place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
@@ -125,7 +125,7 @@ async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
         ..outgoing(from, to, "both", "x")
     };
     assert_eq!(post(&workshop, both(AIDS[1], AIDS[2])).await, Posted::Full, "there is no room for its sender's copy");
-    assert_eq!(mesh_messages::get_mailbox(&workshop.db, &aid(AIDS[2])).await.unwrap(), None);
+    assert_eq!(messages::get_mailbox(&workshop.db, &aid(AIDS[2])).await.unwrap(), None);
     assert_eq!(send(&workshop, both(AIDS[0], AIDS[2])).await.seq, 1, "others have room");
     workshop.host.advance_ms(weight / MAILBOX_DRAIN_BYTES_PER_MS + 1);
     assert_eq!(send(&workshop, message("c")).await.seq, 3, "what was refused took no number");
@@ -144,10 +144,9 @@ async fn of_too_many_places_the_longest_unmoved_are_forgotten(place: Place) {
         workshop.host.advance_ms(1);
         ack(&workshop, AIDS[1], &format!("device-{number}"), 1).await;
     }
-    mesh_messages::delete_expired(&workshop.db, workshop.now(), Timestamp::MIN).await.unwrap();
-    let mark = async |owner: &str, device: &str| {
-        mesh_messages::get_ack(&workshop.db, &aid(owner), &spot(device)).await.unwrap()
-    };
+    messages::delete_expired(&workshop.db, workshop.now(), Timestamp::MIN).await.unwrap();
+    let mark =
+        async |owner: &str, device: &str| messages::get_ack(&workshop.db, &aid(owner), &spot(device)).await.unwrap();
     assert_eq!((mark(AIDS[1], "device-0").await, mark(AIDS[1], "device-1").await), (0, 0));
     assert_eq!((mark(AIDS[1], "device-2").await, mark(AIDS[2], "desk").await), (1, 1));
 }

@@ -8,7 +8,10 @@ use ostler_protocol::{
         webhooks::Webhook,
     },
 };
-use ostler_store::{Db, agents, webhooks};
+use ostler_store::{
+    Db,
+    trust::{agents, webhooks},
+};
 use uuid::Uuid;
 
 use crate::place::{Place, both_engines};

@@ -13,7 +13,13 @@ use ostler_protocol::{
         relations::{Answer, Consented, Relation},
     },
 };
-use ostler_store::{Db, receipts, receipts::Of, relations};
+use ostler_store::{
+    Db,
+    trust::{
+        receipts::{self, Of},
+        relations,
+    },
+};
 use uuid::Uuid;
 
 use crate::{

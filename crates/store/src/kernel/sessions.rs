@@ -12,7 +12,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    readers::Settled,
+    kernel::readers::Settled,
     record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
 };
 

@@ -12,9 +12,11 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Statement, StoreError},
-    manifests, receipts,
     record::{Reader, Value, json, text},
-    webhooks::{self, NewDelivery},
+    trust::{
+        manifests, receipts,
+        webhooks::{self, NewDelivery},
+    },
 };
 
 const COLUMNS: &str = "relation_id, agent_id, agent_name, agent_owner_id, user_id, created_at, consented_version, \

@@ -18,7 +18,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    mesh_queue::{self, queued_since},
+    mesh::queue::{self, queued_since},
     record::{Reader, Value, json, text},
 };
 
@@ -473,7 +473,7 @@ pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<
         }
     }
     deleted += delete_forgotten(db).await?;
-    Ok(deleted + mesh_queue::delete_expired(db, now).await?)
+    Ok(deleted + queue::delete_expired(db, now).await?)
 }
 
 /// Of too many places of an agent, those go whose mark has not moved for the longest.

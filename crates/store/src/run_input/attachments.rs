@@ -7,8 +7,8 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    history::SAID,
     record::{Reader, text},
+    run_input::history::SAID,
 };
 
 /// What one user may have.

@@ -5,13 +5,13 @@ use ostler_protocol::mesh::{
     connections::Mode,
     messages::{QUEUED_MAX, QUEUED_MS_MAX, RecallError},
 };
-use ostler_store::{
-    mesh_messages,
-    mesh_queue::{self, Queue},
+use ostler_store::mesh::{
+    messages,
+    queue::{self, Queue},
 };
 
 use crate::{
-    mesh_messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
+    mesh::messages::{AIDS, ack, aid, mailbox, outgoing, pull, send, spot},
     place::{Place, both_engines},
     workshop::Workshop,
 };
@@ -19,7 +19,7 @@ use crate::{
 /// Bobby's, to whom these were sent.
 async fn queue_of(place: &Place, ids: &[&str]) -> Workshop {
     let workshop = Workshop::open(place).await;
-    mesh_messages::update_mode(&workshop.db, &aid(AIDS[1]), Mode::Queue).await.unwrap();
+    messages::update_mode(&workshop.db, &aid(AIDS[1]), Mode::Queue).await.unwrap();
     for id in ids {
         assert_eq!(send(&workshop, outgoing(AIDS[0], AIDS[1], id, id)).await.mode, Mode::Queue);
     }
@@ -28,7 +28,7 @@ async fn queue_of(place: &Place, ids: &[&str]) -> Workshop {
 
 async fn queue(workshop: &Workshop, device: &str) -> Queue {
     let mailbox = mailbox(workshop, AIDS[1]).await;
-    mesh_queue::get(&workshop.db, &aid(AIDS[1]), &mailbox, &spot(device), workshop.now()).await.unwrap()
+    queue::get(&workshop.db, &aid(AIDS[1]), &mailbox, &spot(device), workshop.now()).await.unwrap()
 }
 
 async fn open(workshop: &Workshop, device: &str) -> Vec<i64> {
@@ -36,17 +36,17 @@ async fn open(workshop: &Workshop, device: &str) -> Vec<i64> {
 }
 
 async fn untaken(workshop: &Workshop) -> Vec<i64> {
-    mesh_queue::list_untaken(&workshop.db, &aid(AIDS[1]), workshop.now()).await.unwrap()
+    queue::list_untaken(&workshop.db, &aid(AIDS[1]), workshop.now()).await.unwrap()
 }
 
 async fn claim(workshop: &Workshop, seq: i64, device: &str) -> bool {
-    mesh_queue::claim(&workshop.db, &aid(AIDS[1]), seq, &spot(device)).await.unwrap()
+    queue::claim(&workshop.db, &aid(AIDS[1]), seq, &spot(device)).await.unwrap()
 }
 
 /// The numbers that a place has now of those up to one.
 async fn claim_open(workshop: &Workshop, device: &str, upto: i64) -> Vec<i64> {
     let (owner, place) = (aid(AIDS[1]), spot(device));
-    let claimed = mesh_queue::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
+    let claimed = queue::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
     let mut numbers: Vec<i64> = claimed.await.unwrap().iter().map(|letter| letter.seq).collect();
     numbers.sort_unstable();
     numbers
@@ -71,7 +71,7 @@ async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
     workshop.host.advance_ms(QUEUED_MS_MAX);
     let late = queue().await;
     assert_eq!((late.open.as_slice(), late.earliest_seq, late.dropped), (&[][..], None, 103));
-    mesh_messages::delete_expired(&workshop.db, workshop.now(), jiff::Timestamp::MIN).await.unwrap();
+    messages::delete_expired(&workshop.db, workshop.now(), jiff::Timestamp::MIN).await.unwrap();
     assert_eq!(queue().await.dropped, 103, "counted once");
     // Eight messages of a mebibyte are too much for it, however few they are.
     for number in 0..9 {
@@ -90,7 +90,7 @@ async fn a_queued_message_is_taken_by_one_place(place: Place) {
     assert_eq!(claimed.into_iter().filter(|claimed| *claimed).count(), 1);
     assert!(claim(&workshop, 2, "desk").await);
     assert_eq!(untaken(&workshop).await, [3]);
-    let queued = mesh_queue::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
+    let queued = queue::get_queued(&workshop.db, &owner, 3).await.unwrap().unwrap();
     let message = queued.for_device("whatever").unwrap();
     assert_eq!(
         (message.seq, message.delivery_mode, message.payload.to_value()["text"].as_str()),
@@ -102,7 +102,7 @@ async fn a_queued_message_is_taken_by_one_place(place: Place) {
     assert_eq!(acked.senders, [aid(AIDS[0])]);
     let left = open(&workshop, "desk").await;
     assert!(left.contains(&2) && !left.contains(&3), "{left:?}");
-    let recalled = mesh_messages::recall(&workshop.db, &aid(AIDS[0]), "b", workshop.now()).await.unwrap();
+    let recalled = messages::recall(&workshop.db, &aid(AIDS[0]), "b", workshop.now()).await.unwrap();
     assert_eq!(recalled, Err(RecallError::NotFound), "the queue has no history");
 }
 
@@ -141,7 +141,7 @@ async fn a_pull_takes_what_it_gives(place: Place) {
 async fn what_could_not_be_handed_over_is_for_the_next(place: Place) {
     let workshop = queue_of(&place, &["a"]).await;
     let release = async |device: &str| {
-        mesh_queue::release(&workshop.db, &aid(AIDS[1]), 1, &spot(device)).await.unwrap();
+        queue::release(&workshop.db, &aid(AIDS[1]), 1, &spot(device)).await.unwrap();
     };
     assert!(claim(&workshop, 1, "desk").await);
     release("phone").await;

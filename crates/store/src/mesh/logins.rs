@@ -4,7 +4,7 @@ use ostler_protocol::{Timestamp, mesh::Aid};
 
 use crate::{
     db::{Db, Statement, StoreError},
-    identities::is_good,
+    mesh::identities::is_good,
     record::text,
 };
 

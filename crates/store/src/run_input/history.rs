@@ -13,7 +13,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    events::{COLUMNS, decode},
+    kernel::events::{COLUMNS, decode},
     record::{Reader, Value, text},
 };
 

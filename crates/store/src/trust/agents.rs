@@ -9,9 +9,11 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Statement, StoreError},
-    manifests::{self, KeptManifest},
     record::{Reader, Value, text},
-    webhooks::{self, NewDelivery},
+    trust::{
+        manifests::{self, KeptManifest},
+        webhooks::{self, NewDelivery},
+    },
 };
 
 const COLUMNS: &str = "agent_id, name, owner_id, backend_profile, capability_manifest, capability_manifest_version, \

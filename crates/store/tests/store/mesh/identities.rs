@@ -11,8 +11,10 @@ use ostler_protocol::{
 };
 use ostler_store::{
     Db,
-    identities::{self, Entry, Made, Revoked, Status},
-    mesh_logins::{self, Pair},
+    mesh::{
+        identities::{self, Entry, Made, Revoked, Status},
+        logins::{self, Pair},
+    },
 };
 
 use sqlx::{Connection, Executor, PgConnection};
@@ -143,28 +145,28 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let (db, now) = (&workshop.db, workshop.now());
     let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
     let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
-    let whose = async |hash, at| mesh_logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
-    let live = async |at| mesh_logins::is_live(db, "login", at).await.unwrap();
+    let whose = async |hash, at| logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
+    let live = async |at| logins::is_live(db, "login", at).await.unwrap();
     identities::append(db, &made(Operation::Issue, "alice", "c1", now)).await.unwrap();
-    mesh_logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600), 9).await.unwrap();
+    logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600), 9).await.unwrap();
     assert_eq!(whose("a0", now).await, Some(aid("alice")));
     assert_eq!(whose("a0", later(60)).await, None, "its time is over");
     assert!(live(later(60)).await && !live(later(600)).await);
     let refresh =
-        async |hash, n, most, at| mesh_logins::update_refreshed(db, hash, &pair(n), most, at).await.unwrap().is_some();
+        async |hash, n, most, at| logins::update_refreshed(db, hash, &pair(n), most, at).await.unwrap().is_some();
     assert!(refresh("r0", 1, 2, now).await);
     assert!(!refresh("r0", 9, 2, now).await, "it was used");
     assert_eq!((whose("a0", now).await, whose("a1", now).await), (None, Some(aid("alice"))));
     assert!(!refresh("r1", 2, 2, later(600)).await, "the chain has ended");
     assert!(refresh("r1", 2, 2, now).await);
     assert!(!refresh("r2", 3, 2, now).await, "so many times and no more");
-    assert_eq!(mesh_logins::delete_by_spent(db, "r0").await.unwrap(), None, "long forgotten");
-    assert_eq!(mesh_logins::delete_by_spent(db, "r1").await.unwrap(), Some(aid("alice")));
+    assert_eq!(logins::delete_by_spent(db, "r0").await.unwrap(), None, "long forgotten");
+    assert_eq!(logins::delete_by_spent(db, "r1").await.unwrap(), Some(aid("alice")));
     assert_eq!((whose("a2", now).await, live(now).await), (None, false));
-    assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
-    assert!(!mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
-    mesh_logins::delete_ended(db, later(60)).await.unwrap();
-    assert!(mesh_logins::spend(db, "nonce", later(60)).await.unwrap());
+    assert!(logins::spend(db, "nonce", later(60)).await.unwrap());
+    assert!(!logins::spend(db, "nonce", later(60)).await.unwrap());
+    logins::delete_ended(db, later(60)).await.unwrap();
+    assert!(logins::spend(db, "nonce", later(60)).await.unwrap());
 }
 
 /// Whether or not anybody gets to delete it.
@@ -177,11 +179,11 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
         |login: &str| Pair { access_hash: login.into(), access_until: until, refresh_hash: format!("r-{login}") };
     let append = async |entry: Entry| assert!(identities::append(db, &entry).await.unwrap());
     let login = async |login: &str, name: &str, serial: &str| {
-        mesh_logins::insert(db, login, (&aid(name), serial), &pair(login), until, 9).await.unwrap();
+        logins::insert(db, login, (&aid(name), serial), &pair(login), until, 9).await.unwrap();
     };
     let stands = async |login: &str| {
-        let is_live = mesh_logins::is_live(db, login, now).await.unwrap();
-        let known = mesh_logins::find_by_access(db, login, now).await.unwrap();
+        let is_live = logins::is_live(db, login, now).await.unwrap();
+        let known = logins::find_by_access(db, login, now).await.unwrap();
         assert_eq!(known.is_some(), is_live, "{login}");
         is_live
     };
@@ -205,7 +207,7 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     };
     append(rekey).await;
     assert!(!stands("first").await && stands("second").await && stands("bobby's").await);
-    let refresh = async |hash| mesh_logins::update_refreshed(db, hash, &pair("next"), 9, now).await.unwrap();
+    let refresh = async |hash| logins::update_refreshed(db, hash, &pair("next"), 9, now).await.unwrap();
     assert_eq!(refresh("r-first").await, None);
     append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
     assert!(!stands("second").await && stands("bobby's").await);
@@ -214,7 +216,7 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     append(made(Operation::Rekey, "alice", "a4", now)).await;
     login("third", "alice", "a4").await;
     for name in ["alice", "bobby"] {
-        mesh_logins::delete_fallen(db, &aid(name)).await.unwrap();
+        logins::delete_fallen(db, &aid(name)).await.unwrap();
     }
     assert!(stands("third").await);
     login("second", "alice", "a4").await;
@@ -231,9 +233,9 @@ async fn the_oldest_login_of_a_name_makes_room_for_the_next(place: Place) {
     }
     let login = async |login: &str, (name, serial), ends_at| {
         let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };
-        mesh_logins::insert(db, login, (&aid(name), serial), &pair, ends_at, 2).await.unwrap();
+        logins::insert(db, login, (&aid(name), serial), &pair, ends_at, 2).await.unwrap();
     };
-    let stands = async |login| mesh_logins::is_live(db, login, now).await.unwrap();
+    let stands = async |login| logins::is_live(db, login, now).await.unwrap();
     login("bobby's", ("bobby", "b1"), later(50)).await;
     for (n, one) in ["1", "2", "3"].into_iter().enumerate() {
         login(one, ("alice", "a1"), later(60 + n as i64)).await;

@@ -9,7 +9,7 @@ use ostler_protocol::mesh::{
 
 use crate::{
     db::{Db, StoreError},
-    mesh_messages::mode,
+    mesh::messages::mode,
     record::{Reader, text},
 };
 

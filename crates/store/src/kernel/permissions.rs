@@ -8,8 +8,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    commands::UNFINISHED,
     db::{Db, StoreError},
+    kernel::commands::UNFINISHED,
     record::{Kind::*, Reader, Record, Value, json, text},
 };
 

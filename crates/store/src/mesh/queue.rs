@@ -13,7 +13,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, StoreError},
-    mesh_messages::{Letter, Mailbox, decode_letter},
+    mesh::messages::{Letter, Mailbox, decode_letter},
     record::{Reader, Value, text},
 };
 

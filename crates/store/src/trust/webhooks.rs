@@ -14,9 +14,9 @@ use ostler_protocol::{
 };
 
 use crate::{
-    agents,
     db::{Db, Engine, Statement, StoreError},
     record::{Reader, Value, text},
+    trust::agents,
 };
 
 const COLUMNS: &str = "agent_id, url, created_at, disabled_at";

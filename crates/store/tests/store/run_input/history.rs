@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use ostler_protocol::kernel::events::EventType;
-use ostler_store::history::{self, Extent, Span};
+use ostler_store::run_input::history::{self, Extent, Span};
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
 

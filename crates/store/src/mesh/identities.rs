@@ -12,7 +12,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Statement, StoreError},
-    mesh_logins,
+    mesh::logins,
     record::{Reader, Value, opt_text, text},
 };
 
@@ -66,7 +66,7 @@ const TRIES_MAX: usize = 100;
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
         let mut statements = vec![row(entry)];
-        statements.extend(entry.asked_by.as_ref().map(|login_id| mesh_logins::go_on(login_id, &entry.serial)));
+        statements.extend(entry.asked_by.as_ref().map(|login_id| logins::go_on(login_id, &entry.serial)));
         match db.write_together(statements).await {
             Err(error) if error.is_unique_violation() => {
                 if contradicts(db, entry).await? {

@@ -1,0 +1,16 @@
+//! Sessions, runs, commands, events and what belongs to them.
+
+pub mod aliases;
+pub mod backends;
+pub mod commands;
+pub mod erasures;
+pub mod events;
+pub mod leases;
+pub mod permissions;
+pub mod provider_profiles;
+pub mod readers;
+pub mod results;
+pub mod runner_jobs;
+pub mod runners;
+pub mod runs;
+pub mod sessions;

@@ -1,0 +1,3 @@
+//! Threads and their history.
+
+mod history;

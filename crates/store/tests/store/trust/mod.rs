@@ -1,0 +1,4 @@
+//! Agents and the scopes that people grant them.
+
+mod agents;
+mod relations;
