@@ -96,68 +96,114 @@ bodies! {
 /// Most bytes of a string as it is sent. No field accepts more than a command's payload, and no escape is longer than six bytes.
 const STRING_BYTES_MAX: usize = 6 * COMMAND_PAYLOAD_BYTES_MAX;
 
-/// Rejects JSON that nests too deeply, contains too many values, or has a string that no field accepts. One pass, which stops
-/// at the first bound that is exceeded and costs much less than parsing. It does not check whether the text is valid JSON.
-pub fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
-    let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
-    while let Some(&byte) = text.get(at) {
+/// Checks the bounds of JSON text that arrives in pieces: how deeply it nests, how many values it contains, and whether it has
+/// a string that no field accepts. One pass, which stops at the first bound that is exceeded and costs much less than
+/// parsing. It does not check whether the text is valid JSON.
+pub struct JsonScan {
+    values_max: usize,
+    values: usize,
+    depth: usize,
+    /// Bytes so far of the string that the text is in.
+    string: Option<usize>,
+    /// Whether the last piece ended with a backslash in a string.
+    is_escaped: bool,
+}
+
+/// Which bytes mean something outside strings.
+static IS_STRUCTURE: [bool; 256] = {
+    let (mut table, mut at) = ([false; 256], 0);
+    let bytes = b"\"{}[],:";
+    while at < bytes.len() {
+        table[bytes[at] as usize] = true;
         at += 1;
-        match byte {
-            b'"' => {
-                let start = at;
-                at = string_end(text, start);
-                if at - start > STRING_BYTES_MAX {
-                    let what = "a string of the body";
-                    return Err(Failure::too_large("json-string", what, at - start, STRING_BYTES_MAX));
+    }
+    table
+};
+
+impl JsonScan {
+    pub fn new(values_max: usize) -> Self {
+        Self { values_max, values: 0, depth: 0, string: None, is_escaped: false }
+    }
+
+    /// Checks the next piece of the text.
+    pub fn feed(&mut self, text: &[u8]) -> Result<(), Failure> {
+        let mut at = 0;
+        loop {
+            if let Some(before) = self.string {
+                let (end, is_over) = self.string_end(text, at);
+                let bytes = before + (end - at);
+                if bytes > STRING_BYTES_MAX {
+                    return Err(Failure::too_large("json-string", "a string of the body", bytes, STRING_BYTES_MAX));
                 }
+                self.string = (!is_over).then_some(bytes);
+                at = end;
             }
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > JSON_DEPTH_MAX {
-                    let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
-                    return Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX));
-                }
+            while text.get(at).is_some_and(|byte| !IS_STRUCTURE[usize::from(*byte)]) {
+                at += 1;
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' | b':' => {
-                values += 1;
-                if values > values_max {
-                    let message =
-                        format!("the body holds too many members and items: over {values_max} commas and colons");
-                    let failure = Failure::rule(FailureKind::PayloadTooLarge, "json-values", message);
-                    return Err(failure.detail("valuesMax", values_max));
-                }
+            let Some(&byte) = text.get(at) else { return Ok(()) };
+            at += 1;
+            match byte {
+                b'"' => self.string = Some(0),
+                b'{' | b'[' => self.open()?,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => self.count()?,
             }
-            _ => {}
         }
     }
-    Ok(())
+
+    fn open(&mut self) -> Result<(), Failure> {
+        self.depth += 1;
+        if self.depth <= JSON_DEPTH_MAX {
+            return Ok(());
+        }
+        let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
+        Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX))
+    }
+
+    fn count(&mut self) -> Result<(), Failure> {
+        self.values += 1;
+        if self.values <= self.values_max {
+            return Ok(());
+        }
+        let max = self.values_max;
+        let message = format!("the body holds too many members and items: over {max} commas and colons");
+        Err(Failure::rule(FailureKind::PayloadTooLarge, "json-values", message).detail("valuesMax", max))
+    }
+
+    /// The position after the quote that ends the string, or the end of the text; and whether the string is over.
+    fn string_end(&mut self, text: &[u8], mut at: usize) -> (usize, bool) {
+        if self.is_escaped && at < text.len() {
+            self.is_escaped = false;
+            at += 1;
+        }
+        // Most strings are short; setting up a search would cost more than a step per byte.
+        for &byte in &text[at..text.len().min(at + SHORT_STRING_BYTES)] {
+            match byte {
+                b'"' => return (at + 1, true),
+                b'\\' => break,
+                _ => at += 1,
+            }
+        }
+        while let Some(found) = memchr::memchr2(b'"', b'\\', &text[at..]) {
+            at += found;
+            // Escapes often come in a row; a new search for each would cost more than a step per byte.
+            while text.get(at) == Some(&b'\\') {
+                at += 2;
+            }
+            if at > text.len() {
+                self.is_escaped = true;
+                return (text.len(), false);
+            }
+            if text.get(at) == Some(&b'"') {
+                return (at + 1, true);
+            }
+        }
+        (text.len(), false)
+    }
 }
 
 const SHORT_STRING_BYTES: usize = 24;
-
-/// The position after the quote that ends the string, or the end of the text.
-fn string_end(text: &[u8], mut at: usize) -> usize {
-    // Most strings are short; setting up a search would cost more than a step per byte.
-    for &byte in &text[at..text.len().min(at + SHORT_STRING_BYTES)] {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => break,
-            _ => at += 1,
-        }
-    }
-    while let Some(found) = memchr::memchr2(b'"', b'\\', &text[at..]) {
-        at += found;
-        // Escapes often come in a row; a new search for each would cost more than a step per byte.
-        while text.get(at) == Some(&b'\\') {
-            at = (at + 2).min(text.len());
-        }
-        if text.get(at) == Some(&b'"') {
-            return at + 1;
-        }
-    }
-    text.len()
-}
 
 #[cfg(test)]
 mod tests {
@@ -165,6 +211,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
+        JsonScan::new(values_max).feed(text)
+    }
 
     fn refused(text: &str, values_max: usize) -> Option<String> {
         check_json(text.as_bytes(), values_max).err().and_then(|failure| failure.rule_name().map(str::to_owned))
@@ -224,6 +274,14 @@ mod tests {
             if count > 0 {
                 prop_assert_eq!(refused(&text, count - 1), Some("json-values".to_owned()));
             }
+        }
+
+        #[test]
+        fn pieces_count_like_the_whole(text in r#"[\\\\"\[\]{},:a ]{0,60}"#, cut in 0_usize..60, values_max in 0_usize..6) {
+            let (first, rest) = text.as_bytes().split_at(cut.min(text.len()));
+            let mut scan = JsonScan::new(values_max);
+            let in_pieces = scan.feed(first).and_then(|()| scan.feed(rest));
+            prop_assert_eq!(in_pieces.is_ok(), check_json(text.as_bytes(), values_max).is_ok());
         }
     }
 }

@@ -11,7 +11,7 @@ use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt;
 use ostler_protocol::{
     Failure, FailureKind,
-    bodies::{RequestBody, check_json},
+    bodies::{JsonScan, RequestBody},
     json::{BODY, read_shape},
     limits::{BODY_BYTES_MAX, JSON_VALUES_MAX},
 };
@@ -100,7 +100,7 @@ impl<T: RequestBody + Default> FromRequest<App> for OptionalBody<T> {
 /// A body of another content type than JSON, as it came.
 pub async fn read_raw(request: Request, app: &App, content_type: &str, bytes_max: usize) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), content_type)?;
-    read_bytes(request, app, bytes_max).await
+    read_bytes(request, app, bytes_max, None).await
 }
 
 /// A page can send some content types without asking; JSON is not one of them.
@@ -123,10 +123,9 @@ fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> 
 
 async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Refusal> {
     let bounds = Bounds::of::<T>();
-    let bytes = read_bytes(request, app, bounds.bytes_max).await?;
+    let bytes = read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await?;
     let size = bytes.len();
     let parse = move || {
-        check_json(&bytes, bounds.values_max)?;
         let text = std::str::from_utf8(&bytes);
         let text = text.map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
         read_shape("body-shape", BODY, text)
@@ -137,13 +136,16 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
 /// A JSON body as it came, for what reads it by rules of its own.
 pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), JSON)?;
-    let bytes = read_bytes(request, app, bounds.bytes_max).await?;
-    // A scan of a large body takes too long for a thread that serves everybody.
-    let (size, scanned) = (bytes.len(), bytes.clone());
-    app.compute(size, move || check_json(&scanned, bounds.values_max)).await.map(|()| bytes)
+    read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await
 }
 
-async fn read_bytes(mut request: Request, app: &App, bytes_max: usize) -> Result<Bytes, Failure> {
+/// Reads a body, checked by `scan` as it arrives.
+async fn read_bytes(
+    mut request: Request,
+    app: &App,
+    bytes_max: usize,
+    scan: Option<JsonScan>,
+) -> Result<Bytes, Failure> {
     let too_large = || {
         let message = format!("the body is over {bytes_max} bytes");
         Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).detail("bytesMax", bytes_max)
@@ -163,13 +165,17 @@ async fn read_bytes(mut request: Request, app: &App, bytes_max: usize) -> Result
     if let Some(share) = &share {
         share.reserve(announced.unwrap_or(bytes_max)).await?;
     }
-    let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max)).await;
+    let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max, scan)).await;
     let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
     match read {
         Ok(bytes) => Ok(bytes),
         Err(BodyError::TooLarge) => {
             drain_later(body, patience);
             Err(too_large())
+        }
+        Err(BodyError::OutOfBounds(failure)) => {
+            drain_later(body, patience);
+            Err(failure)
         }
         Err(BodyError::Broken) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
         Err(BodyError::Refused(failure)) => Err(failure),
@@ -179,12 +185,18 @@ async fn read_bytes(mut request: Request, app: &App, bytes_max: usize) -> Result
 /// Why a body was not read to its end.
 enum BodyError {
     TooLarge,
+    OutOfBounds(Failure),
     Broken,
     Refused(Failure),
 }
 
 /// Reads a body into memory. What has arrived is counted in the request's share of the work in flight.
-async fn collect(body: &mut AxumBody, share: Option<&Share>, bytes_max: usize) -> Result<Bytes, BodyError> {
+async fn collect(
+    body: &mut AxumBody,
+    share: Option<&Share>,
+    bytes_max: usize,
+    mut scan: Option<JsonScan>,
+) -> Result<Bytes, BodyError> {
     let mut reading = share.map(Share::start_reading);
     let mut bytes = BytesMut::new();
     loop {
@@ -201,6 +213,10 @@ async fn collect(body: &mut AxumBody, share: Option<&Share>, bytes_max: usize) -
         let size = bytes.len() + data.len();
         if size > bytes_max {
             return Err(BodyError::TooLarge);
+        }
+        // Piece by piece: a scan of the whole body would keep other tasks from this thread for too long.
+        if let Some(scan) = &mut scan {
+            scan.feed(&data).map_err(BodyError::OutOfBounds)?;
         }
         if let Some(reading) = &mut reading {
             reading.grow_to(size).await.map_err(BodyError::Refused)?;
