@@ -19,8 +19,14 @@ const EMPTY_NAMES: [&str; 5] = ["utils", "common", "helpers", "types", "misc"];
 /// Folders of dialects. The kernel imports none of them.
 const DIALECTS: [&str; 4] = ["run_input", "mesh", "trust", "daemon"];
 
+/// Crates of dialects.
+const DIALECT_CRATES: [&str; 4] = ["ostler-manager", "ostler-run-input", "ostler-mesh", "ostler-trust"];
+/// What a dialect stands on. None uses another.
+const USED_BY_DIALECTS: &[&str] =
+    &["ostler-server", "ostler-store", "ostler-crypto", "ostler-client", "ostler-protocol", "ostler-testkit"];
+
 /// The one-way rule: a crate may use those named after it, and no other of ours.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 18] = [
     ("ostler-protocol", &[]),
     ("ostler-crypto", &[]),
     ("ostler-store", &["ostler-protocol", "ostler-testkit"]),
@@ -30,9 +36,24 @@ const MAY_USE: [(&str, &[&str]); 14] = [
         "ostler-server",
         &["ostler-store", "ostler-runner", "ostler-client", "ostler-crypto", "ostler-protocol", "ostler-testkit"],
     ),
+    ("ostler-manager", USED_BY_DIALECTS),
+    ("ostler-run-input", USED_BY_DIALECTS),
+    ("ostler-mesh", USED_BY_DIALECTS),
+    ("ostler-trust", USED_BY_DIALECTS),
     (
         "ostler-cli",
-        &["ostler-server", "ostler-runner", "ostler-client", "ostler-protocol", "ostler-stand-ins", "ostler-testkit"],
+        &[
+            "ostler-manager",
+            "ostler-run-input",
+            "ostler-mesh",
+            "ostler-trust",
+            "ostler-server",
+            "ostler-runner",
+            "ostler-client",
+            "ostler-protocol",
+            "ostler-stand-ins",
+            "ostler-testkit",
+        ],
     ),
     ("ostler-stand-ins", &[]),
     ("ostler-testkit", &["ostler-store", "ostler-testkit-macros"]),
@@ -58,8 +79,14 @@ fn crates_depend_in_one_direction() {
             offenders.push(format!("{user} has no place in the one-way rule: give it one in MAY_USE"));
             continue;
         };
-        // Dependencies of every kind: a test that reaches around the rule proves less than it seems to.
-        let used = package["dependencies"].as_array().unwrap().iter().map(name).filter(|used| ours.contains(used));
+        // Dependencies of every kind: a test that reaches around the rule proves less than it seems to. The engine's tests
+        // speak every dialect.
+        let used = package["dependencies"].as_array().unwrap().iter();
+        let used = used.filter(|used| {
+            let is_test = used["kind"] == "dev" && user == "ostler-server";
+            !(is_test && DIALECT_CRATES.contains(&used["name"].as_str().unwrap()))
+        });
+        let used = used.map(name).filter(|used| ours.contains(used));
         offenders.extend(used.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{user} → {used}")));
     }
     assert_none(offenders, "dependencies against the one-way rule");
@@ -128,9 +155,10 @@ fn nothing_has_an_empty_name() {
 }
 
 #[test]
-fn the_kernel_knows_no_dialect() {
+fn kernel_and_engine_know_no_dialect() {
     let mut offenders = Vec::new();
-    for path in source_files().into_iter().filter(|path| path.starts_with("crates/protocol/src/kernel")) {
+    let neutral = ["crates/protocol/src/kernel", "crates/store/src/kernel", "crates/server/src"];
+    for path in source_files().into_iter().filter(|path| neutral.iter().any(|neutral| path.starts_with(neutral))) {
         for (number, line) in fs::read_to_string(root().join(&path)).unwrap().lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             if DIALECTS.iter().any(|dialect| code.contains(&format!("{dialect}::"))) {
@@ -138,7 +166,7 @@ fn the_kernel_knows_no_dialect() {
             }
         }
     }
-    assert_none(offenders, "imports of a dialect in the kernel");
+    assert_none(offenders, "imports of a dialect in the kernel or the engine");
 }
 
 #[test]

@@ -87,9 +87,10 @@ mod tests {
     use ostler_protocol::capabilities::{Capabilities, Toggles};
 
     use super::*;
+    use crate::commands::serve;
 
     fn server(version: &str) -> SeenCapabilities {
-        let sent = Capabilities::of_this_build(Toggles::default(), "/".into(), version.into());
+        let sent = Capabilities::new(serve::dialects().capabilities(), Toggles::default(), "/".into(), version.into());
         serde_json::from_value(serde_json::to_value(sent).unwrap()).unwrap()
     }
 

@@ -153,7 +153,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The manager dialect's failure body: a problem of RFC 9457 that also says its kind, message and trace id by themselves.
+/// The body of a failure: a problem of RFC 9457 with the failure's kind, message and trace id as members of their own.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -172,41 +172,12 @@ pub struct Problem {
     pub failure_kind: FailureKind,
     pub message: String,
     pub trace_id: String,
-    /// In the run input dialect: its own stable name for what went wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub code: Option<String>,
     #[serde(default)]
     #[schema(value_type = Object, required)]
     pub details: Map<String, Value>,
-    /// The same again, as the trust dialect writes it; only on its paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub error: Option<TrustError>,
-}
-
-/// A failure in the trust dialect.
-#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct TrustError {
-    /// The rule that was broken, or else the kind of failure: `SCOPE_UNKNOWN`, `NOT_FOUND`.
-    pub code: String,
-    pub message: String,
-    /// Where a client finds its own words for it.
-    pub i18n_key: String,
-    #[schema(value_type = Object)]
-    pub params: Map<String, Value>,
 }
 
 impl Problem {
-    pub fn in_trust_dialect(mut self) -> Self {
-        let rule = self.details.get("rule").and_then(Value::as_str).unwrap_or(self.failure_kind.as_str());
-        let name = rule.replace('-', "_");
-        let (message, params) = (self.message.clone(), self.details.clone());
-        let (code, i18n_key) = (name.to_ascii_uppercase(), format!("errors.{name}"));
-        self.error = Some(TrustError { code, message, i18n_key, params });
-        self
-    }
-
     pub fn new(kind: FailureKind, message: String, trace_id: String, details: Map<String, Value>) -> Self {
         let row = kind.row();
         Self {
@@ -217,9 +188,7 @@ impl Problem {
             failure_kind: kind,
             message,
             trace_id,
-            code: None,
             details,
-            error: None,
         }
     }
 }

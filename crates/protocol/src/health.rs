@@ -1,6 +1,7 @@
 //! Health answers. They say what is ready and what is not, and never a secret.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 pub const SERVICE_ID: &str = "ostler";
@@ -28,17 +29,17 @@ pub struct Readiness {
     pub secret_refs: SecretRefReadiness,
     pub confinement: ConfinementReadiness,
     pub workspaces: WorkspaceReadiness,
-    pub mesh: MeshReadiness,
+    /// A member for each dialect that has something to report.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub dialects: Map<String, Value>,
 }
 
-/// Whether agents can come to this server's gateway.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct MeshReadiness {
-    pub open: bool,
-    pub domain: String,
-    /// Why not, if not.
-    pub reason: Option<String>,
+impl Readiness {
+    /// The member of a dialect, if the server speaks it.
+    pub fn dialect<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_value(self.dialects.get(name)?.clone()).ok()
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

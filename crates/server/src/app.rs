@@ -1,4 +1,4 @@
-//! What every service function is given: the store, the lanes, the hub, time, ids and policy.
+//! What every service function is given: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -19,7 +19,6 @@ use ostler_runner::guard::Isolation;
 use ostler_store::{
     Db, StoreError, StoreFault,
     lane::{Committed, Host, LaneError, Lanes},
-    mesh::messages::Letter,
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
@@ -30,25 +29,24 @@ use tokio::{
 use tracing::Instrument;
 
 use crate::{
-    attachments::Attachments,
     auth::{Authenticator, Principal},
-    clock::Clock,
-    clock::Ids,
-    config::Config,
-    gateway::delivery::Delivery,
+    clock::{Clock, Ids, fill},
+    config::{Config, LimitsSection},
+    dialect::{Dialects, States, Topic},
     hub::Hub,
     launcher::InHand,
-    live::Live,
-    manifests::Manifests,
-    mesh::Mesh,
     metrics::Metrics,
-    places::{Places, STREAMS},
-    refusals::Refusals,
+    net::{
+        places::{Places, STREAMS},
+        refusals::Refusals,
+        sockets::Frame,
+        waiting::{Bounds, Waiting},
+        work::Work,
+    },
     secrets::SecretStore,
     service::{health::StoreCheck, replays::Replays},
     traces::Traces,
-    work::Work,
-    worker::wakeups::Tray,
+    worker::wakeups::Pending,
 };
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
@@ -58,6 +56,9 @@ const STORE_RETRY_MS: i64 = 2_000;
 const RUNS_REMEMBERED: usize = 16_384;
 /// Parsing and redacting this much takes less than a millisecond or two.
 const INLINE_BYTES_MAX: usize = 32 * 1024;
+
+/// How long a WebSocket may take to introduce itself while many do.
+const PRESSED_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
@@ -72,7 +73,6 @@ pub struct Inner {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
-    pub attachments: Attachments,
     pub followers: Arc<Places>,
     pub replays: Replays,
     /// What callers' requests are worked on at once.
@@ -81,11 +81,15 @@ pub struct Inner {
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.
     computing: Semaphore,
-    pub live: Arc<Live>,
-    pub mesh: Mesh,
-    /// What the other servers are to be told, where there can be others.
-    pub told: Option<Arc<Tray>>,
-    pub manifests: Manifests,
+    pub dialects: Dialects,
+    /// What the dialects have opened.
+    states: States,
+    /// This server's number among those of the store.
+    pub server_number: i64,
+    /// WebSockets whose other end has not introduced itself.
+    pub fresh_sockets: Arc<Waiting>,
+    /// Wake-ups for other servers, where there can be others.
+    others: Option<Arc<Pending>>,
     /// What this server's launcher runs.
     pub in_hand: InHand,
     pub metrics: Arc<Metrics>,
@@ -132,9 +136,8 @@ impl RunRef {
 pub struct LaneHost {
     pub clock: Arc<dyn Clock>,
     pub hub: Arc<Hub>,
-    /// What the other servers are to be told, where there can be others.
-    pub told: Option<Arc<Tray>>,
-    pub delivery: Arc<Delivery>,
+    /// Wake-ups for other servers, where there can be others.
+    pub others: Option<Arc<Pending>>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -143,19 +146,12 @@ impl Host for LaneHost {
         self.clock.now()
     }
 
-    fn deliver(&self, letter: &Letter) -> bool {
-        if let Some(told) = &self.told {
-            told.put_mailbox(&letter.owner);
-        }
-        self.delivery.deliver(letter)
-    }
-
     fn committed(&self, committed: Committed) {
         let took = self.clock.now().duration_since(committed.began_at);
         self.metrics.flushed(committed.requests, committed.events.len(), took.as_micros() as i64);
         committed.events.iter().filter_map(outcome).for_each(|(status, is_run)| self.metrics.ended(status, is_run));
-        if let Some(told) = &self.told {
-            told.put_committed(&committed);
+        if let Some(others) = &self.others {
+            others.add_committed(&committed);
         }
         self.hub.publish(committed.events);
         if committed.jobs_waiting {
@@ -186,11 +182,11 @@ pub struct Parts {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
-    pub attachments: Attachments,
-    pub mesh: Mesh,
+    pub dialects: Dialects,
+    pub states: States,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
-    pub told: Option<Arc<Tray>>,
+    pub others: Option<Arc<Pending>>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -213,14 +209,17 @@ impl App {
             redactor,
             auth,
             secrets,
-            attachments,
-            mesh,
+            dialects,
+            states,
             metrics,
             traces,
-            told,
+            others,
             stage,
         } = parts;
         let work = Work::new(&config.limits);
+        let fresh_sockets = fresh_sockets(&config.limits);
+        let mut server_number = [0; 8];
+        fill(&mut server_number);
         Self(Arc::new(Inner {
             db,
             lanes,
@@ -231,16 +230,16 @@ impl App {
             redactor,
             auth,
             secrets,
-            attachments,
             followers: Places::new(STREAMS),
             replays: Replays::default(),
             work,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),
-            live: Arc::default(),
-            mesh,
-            told,
-            manifests: Manifests::default(),
+            dialects,
+            states,
+            server_number: i64::from_ne_bytes(server_number),
+            fresh_sockets,
+            others,
             in_hand: InHand::default(),
             metrics,
             store_check: StoreCheck::default(),
@@ -251,6 +250,33 @@ impl App {
             commands: Cache::new(RUNS_REMEMBERED),
             stage,
         }))
+    }
+
+    /// What a dialect has opened.
+    ///
+    /// # Panics
+    /// If no dialect of this server has opened such a state.
+    pub fn state<T: Send + Sync + 'static>(&self) -> &T {
+        self.states.get()
+    }
+
+    /// Whether other servers may use this store.
+    pub fn has_others(&self) -> bool {
+        self.others.is_some()
+    }
+
+    /// Wakes whatever waits for this key on other servers.
+    pub fn wake_others(&self, topic: &Topic, key: &impl ToString) {
+        if let Some(others) = &self.others {
+            others.add_key(topic, key);
+        }
+    }
+
+    /// Sends a frame to the connections of this key on other servers. It may be lost.
+    pub fn send_to_others(&self, topic: &Topic, key: &impl ToString, frame: &Frame) {
+        if let Some(others) = &self.others {
+            others.add_frame(topic, key, frame);
+        }
     }
 
     /// Does something to its end, in a task of its own: whoever asked for it may hang up.
@@ -429,6 +455,14 @@ impl App {
         let failure = Failure::new(FailureKind::Draining, "this server is stopping and takes no new work");
         Err(failure.detail("retryAfterMs", DRAINING_RETRY_MS))
     }
+}
+
+fn fresh_sockets(limits: &LimitsSection) -> Arc<Waiting> {
+    Waiting::new(Bounds {
+        all_max: limits.sockets_fresh_max,
+        per_address_max: limits.sockets_fresh_per_address_max,
+        pressed_wait: PRESSED_WAIT,
+    })
 }
 
 fn cores() -> usize {

@@ -18,9 +18,7 @@ mod tokens;
 
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
-pub use tokens::{
-    AGENT, AID_ACCESS, AID_REFRESH, RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash,
-};
+pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash};
 
 /// The user that the operator's own token speaks for.
 pub const LOCAL: &str = "local";
@@ -68,8 +66,8 @@ pub enum Access {
     Signed,
     /// Everybody: who it is comes in the first frame of what is opened.
     Introduce,
-    /// Everybody, under the names of the mesh's domain too. Who writes proves by the mesh's own means who they are.
-    Mesh,
+    /// Everybody, also under the host names of the route's dialect, whose handlers check proofs of their own.
+    Anonymous,
     /// Everybody who has a tenant: lists, sessions, what this server offers.
     Browse,
     /// Who may see a run: its tenant's callers, and its own runner.
@@ -93,7 +91,7 @@ impl Access {
     pub const ALL: [Self; 11] = [
         Self::Public,
         Self::Signed,
-        Self::Mesh,
+        Self::Anonymous,
         Self::Browse,
         Self::Read,
         Self::Submit,
@@ -108,7 +106,7 @@ impl Access {
         match self {
             Self::Public => "public",
             Self::Signed => "signed",
-            Self::Mesh => "mesh",
+            Self::Anonymous => "anonymous",
             Self::Introduce => "introduce",
             Self::Browse => "browse",
             Self::Read => "read",
@@ -127,7 +125,7 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Signed | Self::Introduce | Self::Mesh => "this needs a token",
+            Self::Public | Self::Signed | Self::Introduce | Self::Anonymous => "this needs a token",
             Self::Browse => "a runner sees its own run only; agents and tokens of the role provide see none",
             Self::Read => "agents and tokens of the role provide see no run",
             Self::Submit => "runners, agents and tokens of the role provide may not submit work",
@@ -143,7 +141,7 @@ impl Access {
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce | Self::Mesh, _) => true,
+            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce | Self::Anonymous, _) => true,
             (Self::Read, _) => !matches!(caller, Agent { .. } | Service { role: TokenRole::Provide, .. }),
             (Self::Browse, _) => {
                 !matches!(caller, Runner { .. } | Agent { .. } | Service { role: TokenRole::Provide, .. })

@@ -1,14 +1,13 @@
 //! Configuration: one struct, unknown keys refused, one TOML file, environment overrides `OSTLER_SECTION__KEY`.
 
-mod agent_runs;
-mod attachments;
 mod environment;
 mod execution;
 mod keys;
 mod limits;
-mod mesh;
 mod outgoing;
-mod webhooks;
+mod sections;
+pub mod settings;
+mod tls;
 
 use std::{
     ops::RangeInclusive,
@@ -27,18 +26,17 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use agent_runs::AgentRunsSection;
-pub use attachments::AttachmentsSection;
 pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
-pub use mesh::{MeshSection, Registration};
 pub use outgoing::{OutgoingSection, ProfilesSection};
-pub use webhooks::WebhooksSection;
+pub use sections::{Section, SectionType, Sections};
 
-use crate::rates::Rates;
+use crate::net::rates::Rates;
 
+/// Milliseconds of a day, the longest that most times may be.
+pub const MS_MAX: u64 = 86_400_000;
 /// Where a server listens unless told otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
@@ -54,16 +52,15 @@ pub struct Config {
     pub runner: RunnerSection,
     pub agents: AgentsSection,
     pub sessions: SessionsSection,
-    pub agent_runs: AgentRunsSection,
-    pub attachments: AttachmentsSection,
-    pub mesh: MeshSection,
     pub workspaces: WorkspacesSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
     pub outgoing: OutgoingSection,
-    pub webhooks: WebhooksSection,
     pub log: LogSection,
     pub rate_limit: Rates,
+    /// The sections of dialects.
+    #[serde(skip)]
+    sections: Sections,
     /// The variables that it was read from; some are needed later.
     #[serde(skip)]
     pub environment: Environment,
@@ -202,19 +199,25 @@ pub struct Overrides {
     pub allow_origins: Vec<String>,
     pub rate_limit: bool,
     pub unsafe_durability: bool,
-    pub mesh_issuer: Option<String>,
+    /// Keys of dialects' sections, and their values: `mesh.issuer`.
+    pub keys: Vec<(&'static str, String)>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
 }
 
 impl Config {
     /// Reads the file, then the environment, then the overrides.
-    pub fn load(file: Option<&Path>, environment: &Environment, overrides: Overrides) -> Result<Self, Failure> {
+    pub fn load(
+        file: Option<&Path>,
+        environment: &Environment,
+        overrides: Overrides,
+        sections: &[SectionType],
+    ) -> Result<Self, Failure> {
         let variables = environment.variables().filter_map(|(name, value)| {
             let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
             Some((name, value.into_string().ok()?))
         });
-        let mut config = Self::read(file, variables)?;
+        let mut config = Self::read(file, variables, &overrides.keys, sections)?;
         config.environment = environment.clone();
         if config.store.database_url.is_none() {
             config.store.database_url = environment.text("DATABASE_URL").map(SecretString::from);
@@ -227,7 +230,6 @@ impl Config {
         config.server.require_auth |= overrides.require_auth;
         config.server.allow_origins.extend(overrides.allow_origins);
         config.rate_limit.on |= overrides.rate_limit;
-        config.mesh.issuer = overrides.mesh_issuer.unwrap_or(config.mesh.issuer);
         config.server.tls_cert = overrides.tls_cert.or(config.server.tls_cert);
         config.server.tls_key = overrides.tls_key.or(config.server.tls_key);
         config.check()?;
@@ -237,7 +239,6 @@ impl Config {
 
     /// A number that makes no sense is refused here, not bent to fit somewhere else.
     fn check_numbers(&self) -> Result<(), Failure> {
-        const MS_MAX: u64 = 86_400_000;
         const WORK_BYTES: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
         let (runner, limits) = (&self.runner, &self.limits);
         let lease = LEASE_MS_MIN as u64..=LEASE_MS_MAX as u64;
@@ -249,9 +250,6 @@ impl Config {
             ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
             ("runner.idle_ms", runner.idle_ms, 0..=MS_MAX),
             ("runner.job_silence_ms", u64::try_from(runner.job_silence_ms).unwrap_or(0), 1..=MS_MAX),
-            ("agent_runs.streams_per_user_max", self.agent_runs.streams_per_user_max as u64, counted.clone()),
-            ("attachments.url_ttl_ms", u64::try_from(self.attachments.url_ttl_ms).unwrap_or(0), 1_000..=MS_MAX),
-            ("attachments.unused_ms", u64::try_from(self.attachments.unused_ms).unwrap_or(0), 1_000..=365 * MS_MAX),
             ("limits.followers_max", limits.followers_max as u64, counted.clone()),
             ("limits.followers_per_caller_max", limits.followers_per_caller_max as u64, counted.clone()),
             ("limits.readmit_ms", limits.readmit_ms, 1..=MS_MAX),
@@ -275,16 +273,8 @@ impl Config {
             ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
             ("limits.socket_reread_ms", limits.socket_reread_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
-            ("webhooks.timeout_ms", self.webhooks.timeout_ms, 1..=MS_MAX),
-            ("webhooks.poll_ms", self.webhooks.poll_ms, 1..=MS_MAX),
         ];
-        match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
-            None => Ok(()),
-            Some((key, _, range)) => {
-                let message = format!("{key} must be {} to {}", range.start(), range.end());
-                Err(Failure::invalid("config", message))
-            }
-        }
+        ranges.into_iter().try_for_each(|(key, value, range)| check_range(key, value, range))
     }
 
     /// What can be told to be wrong before anything is opened.
@@ -295,18 +285,24 @@ impl Config {
         }
         self.rate_limit.check()?;
         self.check_numbers()?;
-        self.mesh_domain()?;
         self.tls_files()?;
+        self.sections.check(self)?;
         self.outgoing.rules()?;
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
-    fn read(file: Option<&Path>, environment: impl Iterator<Item = (String, String)>) -> Result<Self, Failure> {
+    /// Reads the file, then these variables, then these flags. Nothing is checked but names and types.
+    pub fn read(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: &[(&'static str, String)],
+        sections: &[SectionType],
+    ) -> Result<Self, Failure> {
         let mut builder = config::Config::builder();
         if let Some(file) = file {
             builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
         }
-        let lists: Vec<_> = keys().into_iter().filter(Key::is_list).map(|key| key.name).collect();
+        let lists: Vec<_> = keys(sections).into_iter().filter(Key::is_list).map(|key| key.name).collect();
         // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
         for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
             let name = name.replace("__", ".");
@@ -316,7 +312,23 @@ impl Config {
             }
             .map_err(invalid)?;
         }
-        builder.build().and_then(config::Config::try_deserialize).map_err(invalid)
+        for (name, value) in flags {
+            builder = builder.set_override(*name, value.as_str()).map_err(invalid)?;
+        }
+        let read = || {
+            let mut whole: config::Map<String, config::Value> = builder.build()?.try_deserialize()?;
+            let sections = Sections::take(sections, &mut whole)?;
+            let own = config::Value::new(None, config::ValueKind::Table(whole));
+            Ok(Self { sections, ..Self::deserialize(own)? })
+        };
+        read().map_err(invalid)
+    }
+
+    /// The whole configuration, secrets hidden.
+    pub fn json(&self) -> serde_json::Value {
+        let mut json = serde_json::to_value(self).expect("our own types serialise");
+        self.sections.json().for_each(|(name, section)| json[name] = section);
+        json
     }
 
     /// What clients can tell of this configuration.
@@ -370,6 +382,14 @@ fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
     Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(config::Value::from).collect())
 }
 
+/// Rejects a number that makes no sense, by the name of its key.
+pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(Failure::invalid("config", format!("{key} must be {} to {}", range.start(), range.end())))
+}
+
 fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Result<S::Ok, S::Error> {
     secret.as_ref().map(|_| "(hidden)").serialize(output)
 }
@@ -398,7 +418,7 @@ mod tests {
     use super::*;
 
     fn from_environment(pairs: &[(&str, &str)]) -> Result<Config, Failure> {
-        Config::read(None, pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+        Config::read(None, pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())), &[], &[])
     }
 
     #[test]

@@ -22,8 +22,6 @@ pub struct Hub {
     topics: Mutex<HashMap<SessionId, Topic>>,
     /// A runner job waits for a launcher.
     pub jobs: Notify,
-    /// Something waits to be told to a webhook.
-    pub deliveries: Notify,
 }
 
 impl Hub {

@@ -1,40 +1,26 @@
-//! The server: verbs (`service`), their routes (`http`), the mesh's gateway (`gateway`), background work (`worker`) and
-//! starting runners (`launcher`), on top of the store. State of sessions, runs and commands is decided by
-//! `protocol::kernel::operations`; services of other nouns apply the pure rules of `protocol` to rows that they read, and
-//! write if the rows have not changed.
+//! The engine that dialects stand on: HTTP and WebSockets (`net`), who is calling (`auth`), verbs on the kernel's nouns
+//! (`service`), background work (`worker`), starting runners (`launcher`), and `dialect`, the descriptor with which a dialect
+//! registers. It knows no dialect. State of sessions, runs and commands is decided by `protocol::kernel::operations`.
 
-mod app;
-mod attachments;
-mod auth;
+pub mod app;
+pub mod auth;
 pub mod clock;
 pub mod config;
-mod directories;
-mod gateway;
-mod http;
-mod hub;
-mod isolation;
+pub mod dialect;
+pub mod directories;
+mod holdings;
+pub mod hub;
 mod launcher;
-mod listener;
-mod live;
-mod manifests;
-mod mesh;
-mod metrics;
-pub mod pki;
-mod places;
-pub mod rates;
-mod refusals;
-mod secrets;
-mod server;
-mod service;
-pub mod settings;
-mod tls;
+pub mod metrics;
+pub mod net;
+pub mod secrets;
+pub mod server;
+pub mod service;
 mod traces;
 pub mod verify;
-mod waiting;
-mod work;
 mod worker;
 
+pub use crate::net::openapi;
 pub use config::Config;
-pub use http::openapi;
-pub use server::Server;
+pub use server::{RunningServer, Server};
 pub use verify::verify;

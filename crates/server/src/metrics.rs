@@ -13,15 +13,13 @@ use http::{Method, StatusCode};
 use ostler_protocol::{
     Failure,
     kernel::{runner_jobs::JobEnd, runs::TerminalStatus},
-    mesh::messages::SendStatus,
-    trust::webhooks::Next,
 };
 
-use crate::live::connection::Close;
+use crate::net::sockets::Close;
 
 mod page;
 
-pub use page::{Counts, Gauges, page};
+pub use page::{Counts, Gauges, NAMES, page};
 
 /// Where the buckets of a time end, in microseconds.
 const TIMES_US: [u64; 12] =
@@ -33,9 +31,6 @@ const STATUSES: [u16; 22] =
     [0, 101, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
 /// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
 const RULES_MAX: usize = 512;
-const SENDS: [(SendStatus, &str); 3] =
-    [(SendStatus::Sent, "sent"), (SendStatus::Delivered, "delivered"), (SendStatus::Duplicate, "duplicate")];
-const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
 /// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in, sent too much at once; the server stops;
 /// anything else.
 pub const SOCKET_ENDS: [(&str, u16); 7] = [
@@ -86,11 +81,6 @@ pub struct Metrics {
     jobs_ended: [AtomicU64; JOB_ENDS.len()],
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
-    large_manifests: AtomicU64,
-    reauth_retries: AtomicU64,
-    webhook_attempts: [AtomicU64; ATTEMPTS.len()],
-    deliveries_dropped: AtomicU64,
-    mesh_sends: [AtomicU64; SENDS.len()],
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
     clock_jumps: [AtomicU64; JumpedClock::ALL.len()],
 }
@@ -149,15 +139,6 @@ impl Metrics {
         self.events.fetch_add(events as u64, Relaxed);
     }
 
-    /// A manifest came near its size limit.
-    pub fn reauth_retried(&self) {
-        self.reauth_retries.fetch_add(1, Relaxed);
-    }
-
-    pub fn large_manifest(&self) {
-        self.large_manifests.fetch_add(1, Relaxed);
-    }
-
     pub fn run_started(&self) {
         self.runs_started.fetch_add(1, Relaxed);
     }
@@ -177,27 +158,6 @@ impl Metrics {
 
     pub fn spans_dropped(&self, spans: usize) {
         self.spans_dropped.fetch_add(spans as u64, Relaxed);
-    }
-
-    /// Deliveries that had ended were forgotten before their time.
-    pub fn deliveries_dropped(&self, deliveries: usize) {
-        self.deliveries_dropped.fetch_add(deliveries as u64, Relaxed);
-    }
-
-    pub fn webhook_attempt(&self, next: Next) {
-        let at = match next {
-            Next::Delivered => 0,
-            Next::Again { .. } => 1,
-            Next::Dead => 2,
-            Next::Disable => 3,
-        };
-        self.webhook_attempts[at].fetch_add(1, Relaxed);
-    }
-
-    pub fn mesh_sent(&self, status: SendStatus) {
-        if let Some(at) = SENDS.iter().position(|(known, _)| *known == status) {
-            self.mesh_sends[at].fetch_add(1, Relaxed);
-        }
     }
 
     pub fn socket_closed(&self, close: Close) {

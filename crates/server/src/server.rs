@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::Router;
-use ostler_protocol::{Failure, FailureKind, Timestamp, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
 use ostler_store::{Db, StoreConfig, StoreError, StoreFault, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -17,41 +17,55 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     app::{App, LaneHost, Parts, Stage},
-    attachments::Attachments,
     auth::{Authenticator, Issuers, operator_token, signing_key},
     clock::{Clock, ServerClock},
     config::Config,
-    directories, gateway, http,
+    dialect::{Dialect, Dialects, Opening},
+    directories,
     hub::Hub,
-    isolation, launcher, listener,
-    mesh::Mesh,
+    launcher::{self, isolation},
     metrics::Metrics,
-    pki::Pki,
+    net::{self as http, listener, tls},
     secrets::SecretStore,
-    service, tls,
+    service,
     traces::{self, Traces},
-    worker::{self, wakeups::Tray},
+    worker::{self, wakeups::Pending},
 };
 
 /// How long each part of the server gets to end once it stops.
 const STOP: Duration = Duration::from_secs(10);
 
+/// A server that has not started: its configuration and the dialects that it will speak.
 pub struct Server {
-    address: SocketAddr,
-    token_file: PathBuf,
-    app: App,
-    stage: watch::Sender<Stage>,
-    launcher: JoinHandle<()>,
-    tasks: Vec<JoinHandle<()>>,
+    config: Config,
+    clock: Arc<dyn Clock>,
+    dialects: Dialects,
 }
 
 impl Server {
-    pub async fn start(config: Config) -> Result<Self, Failure> {
-        Self::start_with(config, Arc::new(ServerClock::default())).await
+    pub fn new(config: Config) -> Self {
+        Self { config, clock: Arc::new(ServerClock::default()), dialects: Dialects::default() }
     }
 
-    /// As [`Server::start`], with a clock of the caller's.
-    pub async fn start_with(mut config: Config, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
+    #[must_use]
+    pub fn with(mut self, dialect: Dialect) -> Self {
+        self.dialects = self.dialects.with(dialect);
+        self
+    }
+
+    #[must_use]
+    pub fn with_dialects(self, dialects: Dialects) -> Self {
+        Self { dialects, ..self }
+    }
+
+    /// Uses another clock than the machine's.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    pub async fn start(self) -> Result<RunningServer, Failure> {
+        let Self { mut config, clock, dialects } = self;
         config.server.workspace = Some(workspace(&config)?);
         let data_dir = config.data_dir()?;
         directories::make(&data_dir).map_err(|failure| not_started("data-dir", failure.cause.unwrap_or_default()))?;
@@ -66,24 +80,19 @@ impl Server {
         let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
         service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
-        let mesh = mesh(&db, &config, clock.wall()).await?;
         let tls = tls::acceptor(&config)?;
         let listener =
             TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
         let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
         check_open(&config, address)?;
         config.server.listen = address.to_string();
-        let attachments = Attachments::open(&config)?;
+        let opening = || Opening { db: db.clone(), config: config.clone(), wall: clock.wall() };
+        let states = dialects.open(opening).await?;
         let hub = Arc::new(Hub::default());
-        let told = db.multi_replica().then(Arc::<Tray>::default);
+        let others = db.multi_replica().then(Arc::<Pending>::default);
         let metrics = Arc::<Metrics>::default();
-        let host = LaneHost {
-            clock: clock.clone(),
-            hub: hub.clone(),
-            told: told.clone(),
-            delivery: mesh.delivery.clone(),
-            metrics: metrics.clone(),
-        };
+        let host =
+            LaneHost { clock: clock.clone(), hub: hub.clone(), others: others.clone(), metrics: metrics.clone() };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
         let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&known);
@@ -93,7 +102,7 @@ impl Server {
         let redactor = Redactor::new(&own);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
-        let auth = Authenticator::new(&token, issuers);
+        let auth = Authenticator::new(&token, issuers, dialects.tokens());
         let parts = Parts {
             db,
             lanes,
@@ -103,11 +112,11 @@ impl Server {
             redactor,
             auth,
             secrets,
-            attachments,
-            mesh,
+            dialects,
+            states,
             metrics,
             traces,
-            told: told.clone(),
+            others: others.clone(),
             stage: reached,
         };
         let app = App::new(parts);
@@ -116,14 +125,25 @@ impl Server {
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
-        let mut tasks = spawn(&app, (listener, tls), router.clone(), told);
+        let mut tasks = spawn(&app, (listener, tls), router.clone(), others);
         if let (Some(endpoint), Some(spans)) = (app.config.log.otlp_endpoint.clone(), spans) {
             tasks.push(tokio::spawn(traces::run(app.clone(), endpoint, spans)));
         }
         let launcher = tokio::spawn(launcher::run(app.clone(), router));
-        Ok(Self { address, token_file, app, stage, launcher, tasks })
+        Ok(RunningServer { address, token_file, app, stage, launcher, tasks })
     }
+}
 
+pub struct RunningServer {
+    address: SocketAddr,
+    token_file: PathBuf,
+    app: App,
+    stage: watch::Sender<Stage>,
+    launcher: JoinHandle<()>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl RunningServer {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -168,7 +188,7 @@ fn spawn(
     app: &App,
     (listener, tls): (TcpListener, Option<TlsAcceptor>),
     router: Router,
-    told: Option<Arc<Tray>>,
+    others: Option<Arc<Pending>>,
 ) -> Vec<JoinHandle<()>> {
     let serving = tokio::spawn(listener::serve(app.clone(), listener, tls, router));
     let mut tasks = vec![
@@ -176,29 +196,13 @@ fn spawn(
         tokio::spawn(worker::clock::run(app.clone())),
         tokio::spawn(worker::sweeper::run(app.clone())),
         tokio::spawn(worker::housekeeping::run(app.clone())),
-        tokio::spawn(worker::webhooks::run(app.clone())),
     ];
-    tasks.push(tokio::spawn(gateway::delivery::run(app.clone())));
-    if let Some(told) = told {
-        tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), told)));
+    let workers = app.dialects.iter().flat_map(|dialect| &dialect.workers);
+    tasks.extend(workers.map(|work| tokio::spawn(work(app.clone()))));
+    if let Some(others) = others {
+        tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), others)));
     }
     tasks
-}
-
-/// The mesh, with the keys of its domain. Where they cannot be had, or another authority certifies the domain, the rest
-/// works without it.
-async fn mesh(db: &Db, config: &Config, now: Timestamp) -> Result<Mesh, Failure> {
-    let opened = match Pki::open(config, now) {
-        Ok(pki) => {
-            let recorded = service::mesh::identities::record(db, &pki, now).await;
-            recorded.map_err(|error| not_started("store", error))?.map(|()| pki)
-        }
-        Err(failure) => Err(failure.message),
-    };
-    if let Err(why) = &opened {
-        tracing::warn!(why, "the mesh is off");
-    }
-    Ok(Mesh::new(opened, &config.limits))
 }
 
 /// Where this server is at home, without links or dots.

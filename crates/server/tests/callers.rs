@@ -1,10 +1,11 @@
 //! How callers show who they are, and where they may come from. Who may do what is in `matrix.rs`.
 
 use ostler_protocol::FailureKind::*;
+use ostler_server::Server;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Caller, Engine, TestServer, both_engines, id, one_engine, run_body};
+use crate::harness::{Caller, Engine, TestServer, both_engines, dialects, id, one_engine, run_body};
 
 #[tokio::test]
 async fn a_server_that_others_can_reach_is_not_opened() {
@@ -13,7 +14,7 @@ async fn a_server_that_others_can_reach_is_not_opened() {
     config.server.data_dir = Some(data_dir.path().join("data"));
     config.server.open_loopback = true;
     config.server.listen = "0.0.0.0:0".into();
-    let refused = ostler_server::Server::start(config).await.err().expect("refused");
+    let refused = Server::new(config).with_dialects(dialects()).start().await.err().expect("refused");
     assert_eq!(refused.rule_name(), Some("open-loopback"));
 }
 

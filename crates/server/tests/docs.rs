@@ -1,11 +1,15 @@
 //! The pages people read are true: what they list is what the program has. `OSTLER_BLESS=1` writes the made ones anew.
 
 mod served;
+mod settings;
 
 use std::path::PathBuf;
 
 use ostler_server::config::keys;
+
 use serde_json::Value;
+
+use crate::harness::dialects;
 
 const LIMITS: &str = include_str!("../../protocol/src/limits.rs");
 
@@ -42,7 +46,7 @@ The rest of this page is generated from the program's own list of settings.
 fn the_page_of_configuration_lists_every_key() {
     let mut text = CONFIGURATION.to_owned();
     let mut section = String::new();
-    for key in keys() {
+    for key in keys(&dialects().sections()) {
         let (of, field) = key.name.rsplit_once('.').expect("every key has a section");
         if of != section {
             text += &format!("\n## `[{of}]`\n\n| key | default | environment | meaning |\n|---|---|---|---|\n");
@@ -72,6 +76,24 @@ fn the_page_of_the_gateways_methods_is_their_table() {
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(kept == text, "docs/generated/methods.md is not the table; run this with OSTLER_BLESS=1");
+}
+
+#[test]
+fn the_page_of_metrics_is_their_table() {
+    let mut text = String::from(
+        "# Metrics\n\nMade from the tables in `crates/server/src/metrics/page.rs` and in `metrics.rs` of each dialect. `GET /metrics` is for\n\
+         the operator, unless `server.open_metrics` opens it. Counters are of one server and start at zero with it.\n\n\
+         | metric | type | labels | meaning |\n|---|---|---|---|\n",
+    );
+    for (name, kind, labels, help) in dialects().metrics() {
+        text += &format!("| `{name}` | {kind} | {labels} | {help} |\n");
+    }
+    let path = page("generated/metrics.md");
+    if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == text, "docs/generated/metrics.md is not the table; run this with OSTLER_BLESS=1");
 }
 
 /// `262144` as a page writes it.

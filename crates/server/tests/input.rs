@@ -9,7 +9,7 @@ use ostler_protocol::FailureKind::{self, *};
 use serde_json::{Value, json};
 
 use self::scene::{DIGEST, Form, PERMISSION_ID, Scene, Write};
-use crate::harness::{Engine, TestServer, both_engines, id, one_engine, run_body};
+use crate::harness::{Engine, TestServer, both_engines, id, one_engine, openapi, run_body};
 
 /// By which the run input dialect refuses what is no input at all.
 const AGENT_RULE: &str = "AGENT_RUN_INPUT_INVALID";
@@ -21,7 +21,7 @@ fn invalid(path: &str) -> FailureKind {
 
 #[test]
 fn every_write_of_the_document_is_tried_here() {
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let writes = document["paths"].as_object().unwrap().iter().flat_map(|(path, item)| {
         let bodies = item
             .as_object()
@@ -323,7 +323,7 @@ async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine:
 #[one_engine]
 async fn unknown_parameters_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let run_id = server.create_run().await;
     let session_id = id(&server.run(&run_id).await, "sessionId");
     let agent_id = id(&server.post("/agents", &json!({"name": "reader"})).await.with_status(201), "id");

@@ -9,7 +9,7 @@ use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, Key, TestServer, both_engines, id, one_engine, signed_by},
+    harness::{Caller, Engine, Key, TestServer, both_engines, id, one_engine, openapi, signed_by},
     surface::{OPERATIONS, Picture, Scene},
 };
 
@@ -56,7 +56,7 @@ struct Operation {
 
 /// Every operation of the document with what it declares, from the rows of the surface test.
 fn operations() -> Vec<Operation> {
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let mut declared = BTreeMap::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {

@@ -2,9 +2,10 @@
 //! cursor of one list opens no other.
 
 use ostler_protocol::{FailureKind::SchemaInvalid, limits::PAGE_ITEMS_MAX};
+use ostler_trust::config::WebhooksSection;
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Caller, Engine, TestServer, both_engines, id, one_engine};
+use crate::harness::{Agent, Caller, Engine, TestServer, both_engines, id, one_engine, openapi};
 
 /// How many of each there are: more than two pages of most sizes.
 const ITEMS: usize = 11;
@@ -21,7 +22,10 @@ struct Scene {
 
 impl Scene {
     async fn set(engine: Engine) -> Self {
-        let server = TestServer::with(engine, |setup| setup.config.webhooks.allow_loopback = true).await;
+        let server = TestServer::with(engine, |setup| {
+            setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true)
+        })
+        .await;
         let run_id = server.create_run().await;
         let (agent_id, _) = server.agent().await;
         let webhook = json!({"url": "http://127.0.0.1:9/"});
@@ -163,7 +167,7 @@ async fn a_cursor_opens_only_its_own_list(engine: Engine) {
 #[one_engine]
 async fn every_list_states_its_limit(engine: Engine) {
     let scene = Scene::set(engine).await;
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     for (path, ..) in scene.lists() {
         let most = scene.server.get(&format!("{path}&limit={PAGE_ITEMS_MAX}")).await;
         most.with_status(200);

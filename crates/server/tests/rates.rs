@@ -1,7 +1,7 @@
 //! Rate limits: off by default; each caller's own, by what it comes for; a refusal says when to come again.
 
 use ostler_protocol::FailureKind::*;
-use ostler_server::rates::Rates;
+use ostler_server::net::rates::Rates;
 use serde_json::json;
 
 use crate::harness::{Answer, Caller, Engine, TestServer, one_engine};

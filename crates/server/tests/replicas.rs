@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use ostler_server::{Config, Server};
+use ostler_server::Config;
 use ostler_testkit::scratch;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::agent_runs::{THREAD, told};
-use crate::harness::{Caller, Database, Engine, PATIENCE, TestClock, TestServer, eventually, id};
+use crate::{
+    harness::{Caller, Database, Engine, PATIENCE, TestClock, TestServer, eventually, id, start},
+    run_input::runs::{THREAD, told},
+};
 
 /// Longer than any test waits.
 const NEVER_MS: u64 = 3_600_000;
@@ -217,7 +219,7 @@ async fn servers_that_start_together_on_an_empty_database_all_start() {
         config.server.data_dir = Some(data_dir.path().to_owned());
         config.store.database_url = Some(database.url().into());
         config.runner.slots = 0;
-        Server::start_with(config, clock.clone())
+        start(config, clock.clone())
     };
     let homes: Vec<_> = (0..4).map(|_| scratch::in_memory()).collect();
     let servers: Vec<_> = join_all(homes.iter().map(start)).await.into_iter().map(Result::unwrap).collect();

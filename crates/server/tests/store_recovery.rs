@@ -1,6 +1,7 @@
 //! A store that fails under load: restarted, killed, cut off after it has carried a statement out, or full. Afterwards
 //! everything that was accepted is finished, once, by a server that was never restarted.
 
+use ostler_trust::config::WebhooksSection;
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
@@ -17,7 +18,7 @@ use crate::{
     harness::{
         Behaviour, Caller, Database, Engine, HookReceiver, TestServer, both_engines, eventually, id, run, run_body,
     },
-    sockets::new_agent,
+    trust::sockets::new_agent,
 };
 
 const RESTARTS: usize = 20;
@@ -211,8 +212,8 @@ async fn a_running_job_that_its_launcher_does_not_run_is_started_again(engine: E
 #[both_engines]
 async fn a_webhook_that_could_not_be_read_has_not_failed(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.webhooks.allow_loopback = true;
-        setup.config.webhooks.poll_ms = 10;
+        setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true);
+        setup.config.change(|webhooks: &mut WebhooksSection| webhooks.poll_ms = 10);
     })
     .await;
     let hook = HookReceiver::start([Behaviour::Answer(204, String::new())]).await;

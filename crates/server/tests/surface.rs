@@ -25,8 +25,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    agents::sample_manifest,
-    harness::{Agent, Caller, Engine, PNG, TestServer, both_engines, check_request, id, one_engine, run_body},
+    harness::{Agent, Caller, Engine, PNG, TestServer, both_engines, check_request, id, one_engine, openapi, run_body},
+    trust::agents::sample_manifest,
 };
 
 /// What the calls of the table can name.
@@ -253,7 +253,7 @@ const UNREACHABLE: &str = "https://localhost:9/hook";
 
 /// Every operation the document has.
 fn documented() -> BTreeSet<(String, String)> {
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let mut operations = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
@@ -399,7 +399,7 @@ impl Scene {
 #[one_engine]
 async fn the_served_document_is_the_handlers_own(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let own = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let own = openapi().clone();
     assert_eq!(server.get("/openapi.json").await.with_status(200), own);
     // Every path parameter is described, and every operation says what a failure looks like.
     for (path, item) in own["paths"].as_object().unwrap() {
@@ -475,7 +475,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("UiTheme", words::<ui::schema::UiTheme>()),
         ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),
     ]);
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let schemas = document["components"]["schemas"].as_object().unwrap().iter();
     let enums = schemas.filter_map(|(name, schema)| Some((name.as_str(), schema["enum"].as_array()?)));
     let listed: BTreeMap<_, _> = enums
@@ -489,7 +489,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
 fn the_kept_document_is_up_to_date() {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test");
     let path = PathBuf::from(manifest).join("../../docs/generated/openapi.json");
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     let text = format!("{}\n", serde_json::to_string_pretty(&document).unwrap());
     if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

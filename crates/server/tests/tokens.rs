@@ -1,10 +1,9 @@
 //! Service tokens: made by the operator, shown once, kept as hashes, good until they end or are revoked.
 
 use ostler_protocol::{FailureKind::*, limits::TOKEN_LIFE_MS_MAX};
-use ostler_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Engine, TestServer, both_engines, id};
+use crate::harness::{Caller, Engine, TestServer, both_engines, id, start};
 
 async fn make(server: &TestServer, change: impl FnOnce(&mut Value)) -> Value {
     let mut body = json!({"name": "ci", "role": "client", "tenants": ["hwlab"]});
@@ -97,7 +96,7 @@ fn a_revoked_token_stops_working_on_another_server_within_five_seconds() {
         let elsewhere = tempfile::TempDir::new().unwrap();
         let mut config = server.config.clone();
         config.server.data_dir = Some(elsewhere.path().to_owned());
-        let second = Server::start_with(config, server.clock.clone()).await.unwrap();
+        let second = start(config, server.clock.clone()).await.unwrap();
         let made = make(&server, |_| ()).await;
         let there = bearer(&Caller::new(&second), &made);
         there.get("/api/v1/runs").await.with_status(200);

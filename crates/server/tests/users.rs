@@ -6,10 +6,9 @@ use ostler_protocol::{
     FailureKind::*,
     limits::{USER_TOKEN_LIFE_MS_DEFAULT, USER_TOKEN_LIFE_MS_MAX},
 };
-use ostler_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body};
+use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body, start};
 
 /// A user of these tenants, as somebody who calls.
 async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
@@ -200,7 +199,7 @@ fn servers_of_one_store_know_each_others_users() {
         let elsewhere = tempfile::TempDir::new().unwrap();
         let mut config = server.config.clone();
         config.server.data_dir = Some(elsewhere.path().to_owned());
-        let second = Server::start_with(config, server.clock.clone()).await.unwrap();
+        let second = start(config, server.clock.clone()).await.unwrap();
         let operator_there = Caller::new(&second);
         let here = user(&server, "ada", &["hwlab"]).await;
         let made = operator_there.post("/api/v1/users/ada/token", &json!({})).await.with_status(201);

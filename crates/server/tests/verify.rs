@@ -11,7 +11,7 @@ use ostler_protocol::{
     },
 };
 use ostler_server::{
-    Config, Server,
+    Config,
     clock::Clock,
     verify::{Broken, verify},
 };
@@ -24,7 +24,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
-use crate::harness::{Caller, Database, Engine, TestClock, both_engines};
+use crate::harness::{Caller, Database, Engine, TestClock, both_engines, start};
 
 /// A stopped server's store, with one session in it.
 struct Left {
@@ -58,7 +58,7 @@ impl Left {
         config.store.database_url = database.as_ref().map(|database| database.url().into());
         config.runner.slots = 0;
         let clock = Arc::new(TestClock::default());
-        let server = Server::start_with(config.clone(), clock.clone()).await.unwrap();
+        let server = start(config.clone(), clock.clone()).await.unwrap();
         play(&Caller::new(&server), &clock).await;
         server.stop().await;
         let db = Db::open(&config.store().unwrap(), clock.now()).await.unwrap();

@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     db::{Db, Engine, StoreError},
     health::StoreFault,
-    mesh::messages::{Letter, Post, Posted},
+    mesh::messages::{Letter, Post, Posted, Recipients},
     postgres,
 };
 
@@ -54,9 +54,6 @@ pub trait Host: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Called once per flush, after its commit and before its answers.
     fn committed(&self, committed: Committed);
-    /// Called for each letter that was made durable, in the order of its mailbox, before its sender is answered. Whether
-    /// somebody was given it here.
-    fn deliver(&self, letter: &Letter) -> bool;
 }
 
 /// What a flush made durable.
@@ -94,13 +91,14 @@ pub(crate) struct Job {
 /// A message, or how far one has received them.
 pub(crate) struct PostJob {
     pub post: Post,
+    pub recipients: Arc<dyn Recipients>,
     pub answer: oneshot::Sender<Result<Posted, LaneError>>,
 }
 
 /// Delivers what is durable now, and says whether its recipient got it.
-pub(crate) fn delivered(host: &dyn Host, mut posted: Posted, letters: &[Letter]) -> Posted {
+pub(crate) fn delivered(recipients: &dyn Recipients, mut posted: Posted, letters: &[Letter]) -> Posted {
     for letter in letters {
-        let given = host.deliver(letter);
+        let given = recipients.deliver(letter);
         if let Posted::Sent(sent) = &mut posted {
             sent.delivered |= given && letter.direction == Direction::Inbound;
         }
@@ -167,13 +165,14 @@ impl Lanes {
     }
 
     /// As [`Lanes::submit`], for a message or an acknowledgement.
-    pub async fn post(&self, post: Post) -> Result<Posted, LaneError> {
+    /// Sends or acknowledges messages. What is sent is delivered to `recipients` once it is durable.
+    pub async fn post(&self, post: Post, recipients: Arc<dyn Recipients>) -> Result<Posted, LaneError> {
         let weight = Weight::take(&self.queued, post.bytes());
         if weight.total > QUEUE_BYTES_MAX {
             return Err(overloaded());
         }
         let (answer, answered) = oneshot::channel();
-        let job = PostJob { post, answer };
+        let job = PostJob { post, recipients, answer };
         let queued = match &self.way {
             Way::Sqlite(sqlite) => sqlite.post(job),
             Way::Postgres { posts, .. } => offer(posts, job),

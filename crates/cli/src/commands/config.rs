@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    commands::serve::ServerFlags,
+    commands::serve::{ServerFlags, dialects},
     connection::{Connection, Settings},
     context_file, exit_codes,
     terminal::{
@@ -56,11 +56,11 @@ pub(crate) fn config(connection: &Connection, args: &ConfigArgs) -> Result<u8, F
     let ConfigVerb::Show(args) = &args.verb;
     let mut all = of_cli(&connection.settings()?);
     let (file, overrides) = args.flags.overrides(connection);
-    all.extend(ostler_server::settings::explain(file, overrides)?.into_iter().map(|setting| SettingRow {
-        key: setting.key,
-        value: setting.value,
-        origin: setting.origin.to_string(),
-    }));
+    all.extend(
+        ostler_server::config::settings::explain(file, overrides, &dialects().sections())?
+            .into_iter()
+            .map(|setting| SettingRow { key: setting.key, value: setting.value, origin: setting.origin.to_string() }),
+    );
     all.retain(|setting| args.prefix.as_ref().is_none_or(|prefix| setting.key.starts_with(prefix.as_str())));
     args.output.many(&all, || render(&all, output::width()));
     if all.is_empty() {

@@ -24,7 +24,7 @@ mod result;
 mod run;
 mod runner;
 mod runs;
-mod serve;
+pub(crate) mod serve;
 mod sessions;
 mod steer;
 mod tokens;

@@ -11,6 +11,7 @@ use ostler_protocol::Failure;
 use ostler_server::{
     Config, Server,
     config::{LogFormat, Overrides},
+    dialect::Dialects,
 };
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -96,7 +97,7 @@ impl StoreArgs {
     /// Loads the configuration from the file, the environment and the flags.
     pub(crate) fn load(&self, connection: &Connection) -> Result<Config, Failure> {
         let (file, overrides) = self.overrides(connection);
-        Config::load(file, &environment::current(), overrides)
+        Config::load(file, &environment::current(), overrides, &dialects().sections())
     }
 }
 
@@ -109,7 +110,7 @@ impl ServerFlags {
             require_auth: self.require_auth,
             allow_origins: self.allow_origin.clone(),
             rate_limit: self.rate_limit,
-            mesh_issuer: self.mesh_issuer.clone(),
+            keys: self.mesh_issuer.iter().map(|issuer| ("mesh.issuer", issuer.clone())).collect(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             unsafe_durability: self.unsafe_durability,
@@ -117,6 +118,16 @@ impl ServerFlags {
         };
         (file, overrides)
     }
+}
+
+/// What this program speaks.
+pub(crate) fn dialects() -> Dialects {
+    Dialects::new([
+        ostler_manager::dialect(),
+        ostler_run_input::dialect(),
+        ostler_mesh::dialect(),
+        ostler_trust::dialect(),
+    ])
 }
 
 /// The ready line.
@@ -132,7 +143,7 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
     let (file, overrides) = args.flags.overrides(connection);
-    let mut config = Config::load(file, &environment::current(), overrides)?;
+    let mut config = Config::load(file, &environment::current(), overrides, &dialects().sections())?;
     // The running version, even if another one has been installed over it.
     config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     log::init(match args.log_format {
@@ -141,7 +152,7 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
         None => config.log.format,
     })?;
     let server = tokio::select! {
-        started = Server::start(config) => started?,
+        started = Server::new(config).with_dialects(dialects()).start() => started?,
         _ = interrupt.recv() => return Ok(exit_codes::OK),
         _ = terminate.recv() => return Ok(exit_codes::OK),
     };

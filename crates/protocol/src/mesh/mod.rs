@@ -7,6 +7,7 @@ pub mod aids;
 pub mod auth;
 pub mod calls;
 pub mod connections;
+pub mod health;
 pub mod identities;
 pub mod messages;
 pub mod meta;

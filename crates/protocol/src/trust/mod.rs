@@ -1,4 +1,5 @@
 pub mod agents;
+pub mod failures;
 pub mod i18n;
 pub mod manifest;
 pub mod receipts;

@@ -20,8 +20,8 @@ use ostler_store::{self as store, Db};
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{AGENT, Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
-use crate::app::store_failure;
+use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
+use crate::{app::store_failure, dialect::TokenKind};
 
 const TOKEN_BYTES_MAX: usize = 256;
 const CALLERS_REMEMBERED: usize = 1_024;
@@ -31,6 +31,8 @@ const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 pub struct Authenticator {
     operator_hash: String,
     pub issuers: Issuers,
+    /// Kinds of tokens that belong to dialects.
+    kinds: Vec<TokenKind>,
     /// Callers seen lately by their token's hash, each with when to look again.
     callers: Cache<String, (Principal, Timestamp)>,
     /// How often callers were forgotten: what was looked up before must not be remembered after.
@@ -40,10 +42,11 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(operator: &SecretString, issuers: Issuers) -> Self {
+    pub fn new(operator: &SecretString, issuers: Issuers, kinds: Vec<TokenKind>) -> Self {
         Self {
             operator_hash: token_hash(operator.expose_secret()),
             issuers,
+            kinds,
             callers: Cache::new(CALLERS_REMEMBERED),
             forgotten: AtomicU64::new(0),
             residents: Mutex::default(),
@@ -70,7 +73,7 @@ impl Authenticator {
         }
         let forgotten = self.forgotten.load(Ordering::SeqCst);
         let (principal, end) = match token.strip_prefix(PREFIX) {
-            Some(ours) => look_up(db, ours, &hash, now).await?,
+            Some(ours) => look_up(db, &self.kinds, ours, &hash, now).await?,
             None => self.user(db, token, now).await?,
         };
         let until = now.checked_add(REMEMBERED).unwrap_or(now);
@@ -113,18 +116,21 @@ impl Authenticator {
 }
 
 /// Who a token of ours was made for, and when that ends.
-async fn look_up(db: &Db, rest: &str, hash: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
+async fn look_up(
+    db: &Db,
+    kinds: &[TokenKind],
+    rest: &str,
+    hash: &str,
+    now: Timestamp,
+) -> Result<(Principal, Option<Timestamp>), Failure> {
     if rest.starts_with(RUN) {
         let job = store::kernel::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
         // Good while its job runs, and no longer: it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
         return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
     }
-    if rest.starts_with(AGENT) {
-        let found = store::trust::agents::find_token_by_hash(db, hash).await.map_err(store_failure)?;
-        let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;
-        let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
-        return Ok((principal, found.expires_at));
+    if let Some(kind) = kinds.iter().find(|kind| rest.starts_with(kind.name)) {
+        return (kind.find)(db.clone(), hash.to_owned(), now).await?.ok_or_else(not_valid);
     }
     let found = store::tokens::find_by_hash(db, hash).await.map_err(store_failure)?;
     let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;

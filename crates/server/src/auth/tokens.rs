@@ -18,13 +18,9 @@ use crate::clock;
 
 /// What every token of ours begins with.
 pub const PREFIX: &str = "ost_";
-/// The kinds of token, as they follow the prefix: an agent's, a service's, and a runner's for one run.
-pub const AGENT: &str = "agt";
+/// The kinds of token, as they follow the prefix: a service's, and a runner's for one run. Dialects have others.
 pub const SERVICE: &str = "svc";
 pub const RUN: &str = "run";
-/// An agent's of the mesh, for its connections, and the one that is exchanged for the next.
-pub const AID_ACCESS: &str = "aid";
-pub const AID_REFRESH: &str = "air";
 const OPERATOR: &str = "op";
 
 pub fn token_hash(token: &str) -> String {

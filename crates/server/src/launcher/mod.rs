@@ -7,6 +7,7 @@
 
 mod git;
 mod hand;
+pub mod isolation;
 mod outfit;
 mod process;
 mod resident;

@@ -27,7 +27,8 @@ use secrecy::{ExposeSecret, SecretString};
 use super::workspaces;
 use crate::{
     app::{App, RunRef, is_store_failure},
-    directories, isolation,
+    directories,
+    launcher::isolation,
     service::{
         provider_profiles::{self, Furnishing},
         runs, session_storage,

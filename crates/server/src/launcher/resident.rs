@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::outfit;
-use crate::{app::App, http};
+use crate::{app::App, net as http};
 
 pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
     let order = match super::once_stored(app, || order(app, job)).await {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::*;
 
 /// Every metric: its name, type, labels and meaning. `docs/generated/metrics.md` shows it.
-const NAMES: &[(&str, &str, &str, &str)] = &[
+pub const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_build_info", "gauge", "version", "Always 1; the version is in the label."),
     ("ostler_draining", "gauge", "", "1 while the server takes no new work because it is stopping."),
     (
@@ -58,35 +58,7 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "How far the server's time is ahead of this machine's wall clock. On Postgres the server's time is the database's.",
     ),
     ("ostler_followers", "gauge", "", "Event streams open on this server."),
-    ("ostler_sockets", "gauge", "", "WebSockets on this server whose other end has said who it is."),
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
-    (
-        "ostler_mesh_sockets",
-        "gauge",
-        "",
-        "Connections to the mesh's gateway on this server, also those that have said nothing yet.",
-    ),
-    (
-        "ostler_mesh_connections",
-        "gauge",
-        "",
-        "Connections of agents to the mesh's gateway on this server, after `auth.connect`.",
-    ),
-    (
-        "ostler_mesh_sends_total",
-        "counter",
-        "status",
-        "Messages that agents sent through this server, by what was answered.",
-    ),
-    ("ostler_mesh_pushes_total", "counter", "", "Messages that were given to a connection of this server."),
-    ("ostler_webhook_attempts_total", "counter", "outcome", "Attempts to tell a webhook something, by what followed."),
-    ("ostler_webhook_deliveries_waiting", "gauge", "", "Deliveries that wait or are being sent, in the whole store."),
-    (
-        "ostler_webhook_deliveries_dropped_total",
-        "counter",
-        "",
-        "Ended deliveries that this server forgot before their time, because an agent had too many.",
-    ),
     ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
     ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
     ("ostler_jobs_ended_total", "counter", "end", "Runners started by this server that have ended, by how."),
@@ -99,24 +71,6 @@ const NAMES: &[(&str, &str, &str, &str)] = &[
         "",
         "Spans that the trace collector did not take, or that came too fast.",
     ),
-    (
-        "ostler_manifests_large_total",
-        "counter",
-        "",
-        "Manifests of 64 KiB or more that were submitted; the limit is 128 KiB.",
-    ),
-    (
-        "ostler_reauth_retries_total",
-        "counter",
-        "",
-        "Times that people could not be told of a breaking manifest because the store failed, and it was tried again.",
-    ),
-    (
-        "ostler_manifest_computations_total",
-        "counter",
-        "",
-        "Manifests read, and pairs of them compared, because what they say was not known.",
-    ),
 ];
 
 /// What is not counted but looked up.
@@ -126,13 +80,8 @@ pub struct Gauges {
     pub waiting_requests: usize,
     pub waiting_bytes: usize,
     pub followers: usize,
-    pub sockets: usize,
-    pub mesh_sockets: usize,
-    pub mesh_connections: usize,
-    pub mesh_pushes: u64,
     /// `None` if the store did not answer.
     pub counts: Option<Counts>,
-    pub manifest_computations: u64,
     pub store_reachable: bool,
     pub store_writable: bool,
     pub store_write_failures: Vec<(&'static str, u64)>,
@@ -142,12 +91,12 @@ pub struct Gauges {
 /// What the store counts.
 #[derive(Default)]
 pub struct Counts {
-    pub deliveries_waiting: i64,
     pub leases: i64,
     pub jobs_pending: i64,
     pub jobs_running: i64,
 }
 
+/// The engine's part of the page.
 pub fn page(metrics: &Metrics, gauges: &Gauges) -> String {
     let mut out = String::with_capacity(16 * 1024);
     for (name, kind, _, help) in NAMES {
@@ -182,17 +131,9 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_flush_seconds" => write_histogram(out, name, "", &metrics.flush_us, &TIMES_US, 1e-6),
         "ostler_events_total" => plain(out, metrics.events.load(Relaxed) as i64),
         "ostler_followers" => plain(out, gauges.followers as i64),
-        "ostler_sockets" => plain(out, gauges.sockets as i64),
         "ostler_sockets_closed_total" => {
             write_labelled(out, name, "reason", SOCKET_ENDS.map(|(end, _)| end), &metrics.sockets_closed)
         }
-        "ostler_mesh_sockets" => plain(out, gauges.mesh_sockets as i64),
-        "ostler_mesh_connections" => plain(out, gauges.mesh_connections as i64),
-        "ostler_mesh_sends_total" => {
-            write_labelled(out, name, "status", SENDS.map(|(_, status)| status), &metrics.mesh_sends)
-        }
-        "ostler_mesh_pushes_total" => plain(out, gauges.mesh_pushes as i64),
-        "ostler_webhook_attempts_total" => write_labelled(out, name, "outcome", ATTEMPTS, &metrics.webhook_attempts),
         "ostler_store_reachable" => plain(out, gauges.store_reachable.into()),
         "ostler_store_writable" => plain(out, gauges.store_writable.into()),
         "ostler_store_write_failures_total" => {
@@ -206,8 +147,6 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_clock_lead_seconds" => {
             let _ = writeln!(out, "{name} {:.3}", gauges.clock_lead_us as f64 * 1e-6);
         }
-        "ostler_webhook_deliveries_waiting" => counted(out, |counts| counts.deliveries_waiting),
-        "ostler_webhook_deliveries_dropped_total" => plain(out, metrics.deliveries_dropped.load(Relaxed) as i64),
         "ostler_leases" => counted(out, |counts| counts.leases),
         "ostler_jobs" => {
             let counts = gauges.counts.iter();
@@ -227,9 +166,6 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
             write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
         }
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
-        "ostler_manifests_large_total" => plain(out, metrics.large_manifests.load(Relaxed) as i64),
-        "ostler_reauth_retries_total" => plain(out, metrics.reauth_retries.load(Relaxed) as i64),
-        "ostler_manifest_computations_total" => plain(out, gauges.manifest_computations as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }
 }
@@ -309,23 +245,5 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have.starts_with(line)), "{line} in\n{text}");
         }
-    }
-
-    /// `OSTLER_BLESS=1` writes the page anew.
-    #[test]
-    fn the_generated_page_shows_the_table() {
-        let mut page = String::from(
-            "# Metrics\n\nMade from the one table in `crates/server/src/metrics/page.rs`. `GET /metrics` is for the operator, unless\n\
-             `server.open_metrics` opens it. Counters are of one server and start at zero with it.\n\n\
-             | metric | type | labels | meaning |\n|---|---|---|---|\n",
-        );
-        for (name, kind, labels, help) in NAMES {
-            page += &format!("| `{name}` | {kind} | {labels} | {help} |\n");
-        }
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/generated/metrics.md");
-        if std::env::var_os("OSTLER_BLESS").is_some() {
-            std::fs::write(path, &page).expect("the page can be written");
-        }
-        assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "run the test with OSTLER_BLESS=1");
     }
 }

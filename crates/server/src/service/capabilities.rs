@@ -9,5 +9,5 @@ use crate::{app::App, auth::Principal};
 pub fn capabilities(app: &App, caller: Option<&Principal>) -> Capabilities {
     let workspace = app.config.server.workspace.as_ref().filter(|_| caller.is_some());
     let workspace = workspace.map(|path| path.to_string_lossy().into_owned());
-    Capabilities::of_this_build(app.config.toggles(), workspace.unwrap_or_default(), version())
+    Capabilities::new(app.dialects.capabilities(), app.config.toggles(), workspace.unwrap_or_default(), version())
 }

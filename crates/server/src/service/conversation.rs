@@ -8,11 +8,10 @@ use ostler_protocol::{
         conversation::{Conversation, HistoryAttachment, SAID},
     },
     limits::{CONVERSATION_EVENTS_MAX, PAGE_ITEMS_MAX},
-    run_input::history::{Picture, pictures},
 };
 use ostler_store as store;
 
-use super::{attachments, commands};
+use super::commands;
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -34,16 +33,9 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
     Ok(Conversation { truncated, images: images(app, &command).await?, ..before })
 }
 
-/// The pictures of the command's message. Only those of its own thread are signed: a command can say anything.
 async fn images(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
-    let pictures = pictures(command.payload.as_str());
-    if pictures.is_empty() {
-        return Ok(vec![]);
+    match app.dialects.iter().find_map(|dialect| dialect.pictures.as_ref()) {
+        Some(pictures) => pictures(app.clone(), command.clone()).await,
+        None => Ok(vec![]),
     }
-    let session = store::kernel::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
-    let signed = |picture: Picture| {
-        let url = attachments::url_of_thread(app, session.as_ref()?, &picture)?;
-        Some(HistoryAttachment { mime_type: picture.mime_type, url })
-    };
-    Ok(pictures.into_iter().filter_map(signed).collect())
 }

@@ -18,7 +18,7 @@ use crate::{
     app::{App, store_failure},
     auth::Principal,
     hub::Subscription,
-    places::Place,
+    net::places::Place,
     service::replays::SHORT_EVENTS_MAX,
 };
 

@@ -1,8 +1,8 @@
 //! Health: alive, and ready to be trusted with work.
 
 use ostler_protocol::health::{
-    ConfinementReadiness, DurabilityReadiness, Health, MeshReadiness, MigrationReadiness, Readiness, SERVICE_ID,
-    SecretRefReadiness, StoreReadiness, WorkspaceReadiness,
+    ConfinementReadiness, DurabilityReadiness, Health, MigrationReadiness, Readiness, SERVICE_ID, SecretRefReadiness,
+    StoreReadiness, WorkspaceReadiness,
 };
 use ostler_runner::guard::Isolation;
 use ostler_store::{Durability, StoreError, StoreFault, health as store_health};
@@ -11,7 +11,7 @@ use tokio::{
     time::{Duration, Instant, timeout_at},
 };
 
-use crate::{app::App, isolation};
+use crate::{app::App, launcher::isolation};
 
 /// Readiness and metrics answer within 2 s, whatever the store does.
 const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
@@ -142,15 +142,13 @@ pub async fn readiness(app: &App) -> Readiness {
         },
         confinement: confinement(app),
         workspaces: workspaces(),
-        mesh: mesh(app),
+        dialects: app
+            .dialects
+            .iter()
+            .flat_map(|dialect| &dialect.readiness)
+            .map(|section| (section.name.to_owned(), (section.read)(app)))
+            .collect(),
     }
-}
-
-/// Agents know nothing of our tokens: where everything needs one, the mesh is closed with the rest.
-fn mesh(app: &App) -> MeshReadiness {
-    let closed = app.config.server.require_auth.then(|| "require_auth closes the mesh, too".to_owned());
-    let reason = app.mesh.pki().err().map(|failure| failure.message).or(closed);
-    MeshReadiness { open: reason.is_none(), domain: app.config.mesh.issuer.clone(), reason }
 }
 
 fn confinement(app: &App) -> ConfinementReadiness {

@@ -1,6 +1,6 @@
 //! The metrics page: what was counted, and what has to be looked up.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use ostler_store::{self as store, StoreError};
 use tokio::time::timeout;
@@ -9,6 +9,7 @@ use super::health;
 use crate::{
     app::App,
     clock::ServerClock,
+    dialect::{Metric, Read, Samples},
     metrics::{self, Counts, Gauges},
 };
 
@@ -28,26 +29,30 @@ pub async fn page(app: &App) -> String {
         waiting_requests,
         waiting_bytes,
         followers: app.followers.count(),
-        sockets: app.live.count(),
-        mesh_sockets: app.config.limits.sockets_max.saturating_sub(app.mesh.sockets.available_permits()),
-        mesh_connections: app.mesh.connections.count(),
-        mesh_pushes: app.mesh.connections.pushed(),
         counts,
-        manifest_computations: app.manifests.computed(),
         store_reachable: state.reachable,
         store_writable: state.writable,
         store_write_failures: app.db.write_health().failures().map(|(fault, count)| (fault.as_str(), count)).collect(),
         clock_lead_us: app.clock.adjustable().map_or(0, ServerClock::lead_us),
     };
-    metrics::page(&app.metrics, &gauges)
+    let mut page = metrics::page(&app.metrics, &gauges);
+    for metric in app.dialects.iter().flat_map(|dialect| &dialect.metrics) {
+        let Metric { name, kind, help, .. } = metric;
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let mut samples = Samples { name, out: &mut page };
+        match metric.read {
+            Read::Memory(read) => read(app, &mut samples),
+            Read::Store(read) if state.reachable => {
+                let counted = timeout(COUNT_WITHIN, read(app.clone())).await.ok().flatten();
+                counted.into_iter().for_each(|value| samples.add(value));
+            }
+            Read::Store(_) => {}
+        }
+    }
+    page
 }
 
 async fn counts(app: &App) -> Result<Counts, StoreError> {
     let (jobs_pending, jobs_running) = store::kernel::runner_jobs::count_open(&app.db).await?;
-    Ok(Counts {
-        deliveries_waiting: store::trust::webhooks::count_waiting(&app.db).await?,
-        leases: store::kernel::leases::count_held(&app.db).await?,
-        jobs_pending,
-        jobs_running,
-    })
+    Ok(Counts { leases: store::kernel::leases::count_held(&app.db).await?, jobs_pending, jobs_running })
 }

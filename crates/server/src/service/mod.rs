@@ -1,9 +1,6 @@
 //! The verbs. Each authorises its caller and returns wire types. Verbs on the kernel's nouns submit one operation to the
 //! lane. The others read, decide by a pure rule and write if nothing has changed, with a bounded number of retries.
 
-pub mod agent_runs;
-pub mod agents;
-pub mod attachments;
 pub mod backends;
 pub mod capabilities;
 pub mod commands;
@@ -11,16 +8,10 @@ pub mod conversation;
 pub mod events;
 pub mod follow;
 pub mod health;
-pub mod history;
 pub mod leases;
-pub mod live;
-pub mod mesh;
-pub mod mesh_messages;
 pub mod metrics;
 pub mod permissions;
 pub mod provider_profiles;
-pub mod receipts;
-pub mod relations;
 pub mod replays;
 pub mod results;
 pub mod runner_jobs;
@@ -28,7 +19,5 @@ pub mod runners;
 pub mod runs;
 pub mod session_storage;
 pub mod sessions;
-pub mod threads;
 pub mod tokens;
 pub mod users;
-pub mod webhooks;

@@ -20,7 +20,10 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{agents, commands, commands::Said, provider_profiles, runner_jobs, session_storage, sessions};
+use super::{
+    commands::{self, Said},
+    provider_profiles, runner_jobs, session_storage, sessions,
+};
 use crate::{
     app::{App, store_failure},
     auth::Principal,
@@ -82,7 +85,9 @@ pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<A
 /// The request with the profile of the agent that it names.
 async fn with_profile(app: &App, mut asked: CreateRun) -> Result<CreateRun, Failure> {
     let Some(id) = asked.agent_id else { return Ok(asked) };
-    let Some(profile) = agents::get(app, id).await?.backend_profile else { return Ok(asked) };
+    let find = app.dialects.iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
+    let Some(find) = find else { return Err(Failure::not_found("agent")) };
+    let Some(profile) = find(app.clone(), id).await? else { return Ok(asked) };
     match asked.backend_profile.replace(profile.clone()) {
         Some(named) if named != profile => {
             let message = format!("backendProfile is {named:?}, but the agent is run by {profile:?}");

@@ -10,10 +10,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, Db, StoreError};
 use secrecy::ExposeSecret;
 
-use super::{
-    agents, relations,
-    tokens::{check_tenants_exist, later},
-};
+use super::tokens::{check_tenants_exist, later};
 use crate::{
     app::{App, store_failure},
     auth::{Access, Issuers, Principal},
@@ -81,7 +78,7 @@ pub async fn update(app: &App, caller: &Principal, name: &str, asked: UpdateUser
     Ok(updated)
 }
 
-/// Removes a user, and with the user every token that speaks for them, what they granted, and the agents that they own.
+/// Removes a user, every token that speaks for the user, and what dialects hold for the user.
 pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
     let name = name.to_owned();
@@ -90,14 +87,8 @@ pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, F
     });
     let removed = removed.await?.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %removed.user_id, by = caller.name(), "a user was removed");
-    app.to_the_end(|app| async move { clear_orphaned(&app).await }).await?;
+    app.to_the_end(|app| async move { app.dialects.after_user_removed(&app).await }).await?;
     Ok(removed)
-}
-
-/// Retires agents and ends relations of users who were removed. What is cut off is finished by the next round.
-pub async fn clear_orphaned(app: &App) -> Result<(), Failure> {
-    agents::retire_orphaned(app).await?;
-    relations::end_orphaned(app).await
 }
 
 /// Makes a token that speaks for a user of ours.

@@ -4,4 +4,3 @@ pub mod clock;
 pub mod housekeeping;
 pub mod sweeper;
 pub mod wakeups;
-pub mod webhooks;

@@ -1,6 +1,6 @@
-//! Wake-ups between servers: what was committed here is told to the others, and what they committed wakes followers, waits and
-//! launchers here. A session that is followed here is read once for all its followers. Whatever is lost on the way is made
-//! good by reading the store again, which everybody who waits does from time to time anyway.
+//! Wake-ups between servers of one store: what was committed here wakes followers, waits and launchers there. A session that
+//! is followed here is read once for all its followers. What is lost on the way is made good by reading the store again, which
+//! everything that waits does from time to time anyway.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -10,28 +10,24 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use futures_util::{StreamExt, stream};
 use jiff::SignedDuration;
-use ostler_protocol::{
-    Failure,
-    ids::SessionId,
-    mesh::{Aid, connections::Place},
-};
+use ostler_protocol::{Failure, ids::SessionId};
 use ostler_store::{
     self as store, StoreError,
     lane::Committed,
-    wakeups::{Listener, News, Speaker},
+    wakeups::{FormerWord as Word, Frame as StoredFrame, Receiver, Sender, Wakeups},
 };
 use tokio::sync::Notify;
 
 use crate::{
     app::{App, store_failure},
-    live,
-    service::mesh::presence,
+    dialect::{FormerWord, Topic},
+    net::sockets::Frame,
 };
 
-/// The first news go out at once, the next ones together after this long.
-const TELL_PAUSE: Duration = Duration::from_millis(10);
-/// "Read everything" costs the others dear and is said less often.
-const TELL_EVERYTHING_PAUSE: Duration = Duration::from_millis(250);
+/// The first wake-ups are sent at once, the next ones together after this long.
+const SEND_PAUSE: Duration = Duration::from_millis(10);
+/// "Read everything" is expensive for the others and is sent less often.
+const SEND_EVERYTHING_PAUSE: Duration = Duration::from_millis(250);
 /// A connection that was lost is tried again after this long, then after twice as long each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -39,117 +35,85 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 const READS_MAX: usize = 4;
 /// A follower that lacks more than this reads for itself.
 const EVENTS_MAX: i64 = 256;
+/// Frames that do not fit into a wake-up are read as soon as it arrives, and kept a little longer.
+const FRAMES_KEPT: SignedDuration = SignedDuration::from_mins(1);
 
-/// Before the name of an agent: not its mailbox, its logins.
-const DOUBT: &str = "!";
-/// Before a place of an agent's: whether somebody is there is asked, …
-const PROBE: &str = "?";
-/// … and was settled.
-const SETTLED: &str = "=";
-/// What does not fit a wake-up is read as soon as that is heard, and kept a little longer.
-const TOLD_KEPT: SignedDuration = SignedDuration::from_mins(1);
-
-/// News on their way: whoever takes them gets all there are, as one.
+/// Wake-ups on their way. Taking them takes all there are, as one.
 #[derive(Default)]
-pub struct Tray {
-    news: Mutex<News>,
-    some: Notify,
+pub struct Pending {
+    wakeups: Mutex<Wakeups>,
+    added: Notify,
 }
 
-impl Tray {
-    /// What a flush of this server brought.
-    pub fn put_committed(&self, committed: &Committed) {
-        let mut news = self.lock();
-        committed.events.iter().for_each(|event| news.add_event(event));
-        news.jobs |= committed.jobs_waiting;
-        if !news.is_empty() {
-            self.some.notify_one();
+impl Pending {
+    /// What a flush of this server has committed.
+    pub fn add_committed(&self, committed: &Committed) {
+        let mut wakeups = self.lock();
+        committed.events.iter().for_each(|event| wakeups.add_event(event));
+        wakeups.jobs |= committed.jobs_waiting;
+        if !wakeups.is_empty() {
+            self.added.notify_one();
         }
     }
 
-    /// Something new waits for this listener.
-    pub fn put_listener(&self, listener: &live::Listener) {
-        self.lock().add_listener(listener.to_string());
-        self.some.notify_one();
+    /// Something has changed for a key of this topic.
+    pub fn add_key(&self, topic: &Topic, key: &impl ToString) {
+        self.lock().add_key(topic.name, topic.is_urgent, key.to_string());
+        self.added.notify_one();
     }
 
-    /// There is something new in an agent's mailbox.
-    pub fn put_mailbox(&self, aid: &Aid) {
-        self.lock().add_listener(aid.to_string());
-        self.some.notify_one();
+    /// A frame for the connections of this key to other servers.
+    pub fn add_frame(&self, topic: &Topic, key: &impl ToString, frame: &str) {
+        let frame = StoredFrame { topic: topic.name.to_owned(), key: key.to_string(), frame: BASE64.encode(frame) };
+        self.lock().add_frame(frame);
+        self.added.notify_one();
     }
 
-    /// Logins of an agent have ended.
-    pub fn put_doubt(&self, aid: &Aid) {
-        self.lock().add_urgent(format!("{DOUBT}{aid}"));
-        self.some.notify_one();
-    }
-
-    /// Somebody wants a place that another server has given away.
-    pub fn put_probe(&self, aid: &Aid, place: &Place) {
-        self.put_place(PROBE, aid, place);
-    }
-
-    /// Whoever had that place here has it still, or has left it.
-    pub fn put_settled(&self, aid: &Aid, place: &Place) {
-        self.put_place(SETTLED, aid, place);
-    }
-
-    fn put_place(&self, what: &str, aid: &Aid, Place { device_id, slot_id }: &Place) {
-        self.lock().add_urgent(format!("{what}{device_id}/{slot_id}/{aid}"));
-        self.some.notify_one();
-    }
-
-    /// A frame for somebody's connections to other servers.
-    pub fn put_frame(&self, name: &impl ToString, frame: &str) {
-        self.lock().say(name.to_string(), BASE64.encode(frame));
-        self.some.notify_one();
-    }
-
-    fn put(&self, more: News) {
+    fn add(&self, more: Wakeups) {
         self.lock().merge(more);
-        self.some.notify_one();
+        self.added.notify_one();
     }
 
-    async fn take(&self) -> News {
+    async fn take(&self) -> Wakeups {
         loop {
-            let news = std::mem::take(&mut *self.lock());
-            if !news.is_empty() {
-                return news;
+            let wakeups = std::mem::take(&mut *self.lock());
+            if !wakeups.is_empty() {
+                return wakeups;
             }
-            self.some.notified().await;
+            self.added.notified().await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, News> {
-        self.news.lock().expect("never poisoned")
+    fn lock(&self) -> MutexGuard<'_, Wakeups> {
+        self.wakeups.lock().expect("never poisoned")
     }
 }
 
-/// Tells, hears and passes on, until the server stops.
-pub async fn run(app: App, told: Arc<Tray>) {
-    let Some(speaker) = Speaker::new(&app.db, app.mesh.server) else { return };
-    let heard = Tray::default();
+/// Sends, receives and passes on wake-ups until the server stops.
+pub async fn run(app: App, outgoing: Arc<Pending>) {
+    let Some(sender) = Sender::new(&app.db, app.server_number) else { return };
+    let incoming = Pending::default();
     tokio::select! {
-        () = tell(&app, &told, speaker) => {}
-        () = hear(&app, &heard) => {}
-        () = pass_on(&app, &heard) => {}
+        () = send(&app, &outgoing, sender) => {}
+        () = receive(&app, &incoming) => {}
+        () = pass_on(&app, &incoming) => {}
         () = app.stopped() => {}
     }
 }
 
-async fn tell(app: &App, told: &Tray, mut speaker: Speaker) {
+async fn send(app: &App, outgoing: &Pending, mut sender: Sender) {
     let mut retry = RETRY_MIN;
     loop {
-        let news = told.take().await;
-        let pause = match speaker.tell(&news, app.now()).await {
+        let wakeups = outgoing.take().await;
+        let pause = match sender.send(&wakeups, app.now()).await {
             Ok(()) => {
                 retry = RETRY_MIN;
-                if news.everything || news.everybody { TELL_EVERYTHING_PAUSE } else { TELL_PAUSE }
+                let is_expensive = wakeups.all_sessions || wakeups.topics.values().any(|keys| keys.all);
+                if is_expensive { SEND_EVERYTHING_PAUSE } else { SEND_PAUSE }
             }
             Err(error) => {
-                tracing::warn!(%error, "waking the other servers failed; their followers read the store meanwhile");
-                told.put(news);
+                tracing::warn!(%error, "waking the other servers failed; until it works, their followers poll the store");
+                outgoing.add(wakeups);
                 longer(&mut retry)
             }
         };
@@ -157,34 +121,41 @@ async fn tell(app: &App, told: &Tray, mut speaker: Speaker) {
     }
 }
 
-async fn hear(app: &App, heard: &Tray) {
+async fn receive(app: &App, incoming: &Pending) {
     let mut retry = RETRY_MIN;
     loop {
-        let lost = match Listener::connect(&app.db, app.mesh.server).await {
+        let lost = match Receiver::connect(&app.db, app.server_number).await {
             Ok(None) => return,
-            Ok(Some(listener)) => {
-                // Wake-ups that were sent while nothing listened are unknown.
-                heard.put(News::everything());
-                match presence::tell_all(app).await {
+            Ok(Some(receiver)) => {
+                // Wake-ups that were sent while this server was not connected are unknown.
+                incoming.add(Wakeups::everything());
+                match before_listening(app).await {
                     Ok(()) => {
                         retry = RETRY_MIN;
-                        listen(listener, heard).await.to_string()
+                        listen(receiver, incoming).await.to_string()
                     }
-                    // Connect again: until this is stored, the other servers take the agents here for absent.
                     Err(failure) => format!("presence could not be stored: {}", failure.cause.unwrap_or_default()),
                 }
             }
             Err(error) => error.to_string(),
         };
-        tracing::warn!(error = %lost, "the other servers cannot be heard; followers read the store meanwhile");
+        tracing::warn!(error = %lost, "wake-ups of other servers are not received; until then followers poll the store");
         tokio::time::sleep(longer(&mut retry)).await;
     }
 }
 
-async fn listen(mut listener: Listener, heard: &Tray) -> StoreError {
+/// What dialects have to write down before this server counts as connected.
+async fn before_listening(app: &App) -> Result<(), Failure> {
+    for chore in app.dialects.iter().filter_map(|dialect| dialect.before_listening.as_ref()) {
+        chore(app.clone()).await?;
+    }
+    Ok(())
+}
+
+async fn listen(mut receiver: Receiver, incoming: &Pending) -> StoreError {
     loop {
-        match listener.hear().await {
-            Ok(news) => heard.put(news),
+        match receiver.receive().await {
+            Ok(wakeups) => incoming.add(wakeups),
             Err(error) => return error,
         }
     }
@@ -195,22 +166,22 @@ fn longer(retry: &mut Duration) -> Duration {
     std::mem::replace(retry, (*retry * 2).min(RETRY_MAX))
 }
 
-/// Clears away what the others have read.
+/// Deletes stored frames that the others have read.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     if !app.db.multi_replica() {
         return Ok(());
     }
-    let before = app.now().checked_sub(TOLD_KEPT).unwrap_or_default();
-    store::wakeups::delete_told(&app.db, before).await.map_err(store_failure)
+    let before = app.now().checked_sub(FRAMES_KEPT).unwrap_or_default();
+    store::wakeups::delete_sent(&app.db, before).await.map_err(store_failure)
 }
 
-async fn pass_on(app: &App, heard: &Tray) {
+async fn pass_on(app: &App, incoming: &Pending) {
     loop {
-        let mut news = heard.take().await;
+        let mut wakeups = incoming.take().await;
         let mut unread = vec![];
-        for row in std::mem::take(&mut news.rows) {
-            match store::wakeups::get_said(&app.db, row).await {
-                Ok(said) => said.into_iter().for_each(|(name, frame)| news.say(name, frame)),
+        for row in std::mem::take(&mut wakeups.rows) {
+            match store::wakeups::get_frames(&app.db, row).await {
+                Ok(frames) => wakeups.merge(frames),
                 Err(error) => {
                     tracing::warn!(%error, "frames for connections here could not be read; trying again");
                     unread.push(row);
@@ -218,31 +189,15 @@ async fn pass_on(app: &App, heard: &Tray) {
             }
         }
         let is_unread = !unread.is_empty();
-        heard.lock().rows.extend(unread);
-        if news.jobs {
+        incoming.lock().rows.extend(unread);
+        if wakeups.jobs {
             app.hub.jobs.notify_one();
         }
-        if news.everything {
+        if wakeups.all_sessions {
             app.hub.reread_all();
         }
-        if news.everybody {
-            app.live.reread_all();
-            app.mesh.delivery.look_at_all();
-        }
-        if news.all_urgent {
-            // One query for each connection: only where a revocation may have been missed.
-            app.mesh.doubt_all();
-        }
-        news.urgent.iter().chain(&news.listeners).for_each(|name| wake(app, name));
-        for (name, frame) in &news.said {
-            let frame = BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            let Some(frame) = frame.map(Into::into) else { continue };
-            match name.parse::<Aid>() {
-                Ok(aid) => app.mesh.connections.push(&aid, &frame),
-                Err(_) => app.live.say(&live::Listener::named(name), &frame),
-            }
-        }
-        let followed = news.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
+        wake_topics(app, &wakeups);
+        let followed = wakeups.sessions.into_iter().filter(|(session, _)| app.hub.is_followed(*session));
         let reads = stream::iter(followed).map(|(session, numbers)| publish(app, session, numbers));
         reads.buffer_unordered(READS_MAX).collect::<()>().await;
         if is_unread {
@@ -251,27 +206,45 @@ async fn pass_on(app: &App, heard: &Tray) {
     }
 }
 
-/// Somebody here is named by another server.
-fn wake(app: &App, name: &str) {
-    if let Some(Ok(aid)) = name.strip_prefix(DOUBT).map(str::parse::<Aid>) {
-        app.mesh.doubt(&aid);
-    } else if let Some((aid, place)) = name.strip_prefix(PROBE).and_then(place) {
-        tokio::spawn(presence::answer_probe(app.clone(), aid, place));
-    } else if let Some(settled) = name.strip_prefix(SETTLED).and_then(place) {
-        // Perhaps nobody waits for it here.
-        let _ = app.mesh.connections.settled_elsewhere.send(settled);
-    } else if let Ok(aid) = name.parse::<Aid>() {
-        // Names of the mesh have a dot in them, and nobody else's have.
-        app.mesh.delivery.look_again(&aid);
-    } else {
-        app.live.reread(&live::Listener::named(name));
+fn wake_topics(app: &App, wakeups: &Wakeups) {
+    let known = |name: &str| app.dialects.topics().find(|topic| topic.name == name);
+    // A topic of a newer server may stand for something that a topic here stood for.
+    let is_unknown = wakeups.topics.keys().any(|name| known(name).is_none());
+    for topic in app.dialects.topics() {
+        let all = if topic.is_urgent { wakeups.all_urgent } else { wakeups.all_topics };
+        let keys = wakeups.topics.get(topic.name);
+        if all || is_unknown || keys.is_some_and(|keys| keys.all) {
+            (topic.wake_all)(app);
+        }
+        keys.into_iter().flat_map(|keys| &keys.named).for_each(|key| (topic.wake)(app, key));
+    }
+    for frame in &wakeups.frames {
+        if let (Some(topic), Some(text)) = (known(&frame.topic), decoded(&frame.frame)) {
+            (topic.receive)(app, &frame.key, text);
+        }
+    }
+    wakeups.former.iter().for_each(|word| wake_former(app, word));
+}
+
+/// A word of a server of the former version: the first topic that recognises it is meant.
+fn wake_former(app: &App, word: &Word) {
+    let (read, frame) = match word {
+        Word::Listener(name) => (FormerWord::Listener(name), None),
+        Word::Urgent(name) => (FormerWord::Urgent(name), None),
+        Word::Frame(name, frame) => (FormerWord::Frame(name), decoded(frame)),
+    };
+    let Some((topic, key)) = app.dialects.topics().find_map(|topic| Some((topic, (topic.former)(read)?))) else {
+        return;
+    };
+    match (read, frame) {
+        (FormerWord::Frame(_), Some(frame)) => (topic.receive)(app, &key, frame),
+        (FormerWord::Frame(_), None) => {}
+        _ => (topic.wake)(app, &key),
     }
 }
 
-fn place(name: &str) -> Option<(Aid, Place)> {
-    let mut parts = name.splitn(3, '/');
-    let (device_id, slot_id) = (parts.next()?.to_owned(), parts.next()?.to_owned());
-    Some((parts.next()?.parse().ok()?, Place { device_id, slot_id }))
+fn decoded(frame: &str) -> Option<Frame> {
+    BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(Into::into)
 }
 
 /// Reads what another server wrote, once for all who follow it here.

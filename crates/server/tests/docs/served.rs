@@ -2,14 +2,14 @@
 
 use ostler_protocol::FailureKind::Unauthenticated;
 
-use crate::harness::{Engine, TestServer, one_engine};
+use crate::harness::{Engine, TestServer, one_engine, openapi};
 
 #[one_engine]
 async fn the_page_shows_every_operation_and_shape(engine: Engine) {
     let server = TestServer::start(engine).await;
     let page = server.with_token(None).get("/docs").await;
     assert_eq!((page.status, &page.headers["content-type"]), (200, &"text/html; charset=utf-8".parse().unwrap()));
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in item.as_object().unwrap().keys() {
             assert!(page.text.contains(&format!("<details id='{method}-{path}'>")), "{method} {path}");
@@ -17,6 +17,10 @@ async fn the_page_shows_every_operation_and_shape(engine: Engine) {
     }
     for name in document["components"]["schemas"].as_object().unwrap().keys() {
         assert!(page.text.contains(&format!("<h3 id='shape-{name}'>")), "{name}");
+    }
+    for link in page.text.split("href='#").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
+        let there = page.text.contains(&format!("id='{link}'")) || page.text.contains(&format!("id={link}>"));
+        assert!(there, "#{link} leads nowhere");
     }
     let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     closed.with_token(None).get("/docs").await.refused(Unauthenticated);

@@ -1,7 +1,7 @@
 //! Somebody who calls the server over HTTP: plain JSON in and out, so that tests see the wire and not our types.
 
 use ostler_protocol::FailureKind;
-use ostler_server::Server;
+use ostler_server::RunningServer;
 use reqwest::{
     Client, Method, RequestBuilder,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap},
@@ -157,7 +157,7 @@ impl Caller {
         request.header(CONTENT_TYPE, content_type).body(body)
     }
 
-    pub fn new(server: &Server) -> Self {
+    pub fn new(server: &RunningServer) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().no_proxy().tls_certs_only([]).read_timeout(PATIENCE).build().unwrap();
         let token = std::fs::read_to_string(server.token_file()).unwrap().trim().to_owned();

@@ -8,7 +8,9 @@ use std::{
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-static DOCUMENT: LazyLock<Value> = LazyLock::new(|| strict(serde_json::to_value(ostler_server::openapi()).unwrap()));
+use super::openapi;
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| strict(openapi().clone()));
 static JUDGES: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// Holds an answer against the document. Paths that are no operation have no schema.

@@ -4,6 +4,7 @@ mod agent;
 mod cable;
 mod caller;
 mod database;
+mod dialects;
 mod document;
 mod issuer;
 mod played;
@@ -22,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use ostler_mesh::config::MeshSection;
 use ostler_protocol::{
     Timestamp,
     ids::TokenId,
@@ -29,17 +31,20 @@ use ostler_protocol::{
     tokens::{ServiceToken, TokenRole},
 };
 use ostler_server::{
-    Config, Server,
+    Config, RunningServer, Server,
     clock::{Clock, SystemClock, fill},
+    dialect::Dialects,
 };
 use ostler_store::{Db, tokens};
 use ostler_testkit::scratch;
+use ostler_trust::config::WebhooksSection;
 use serde_json::json;
 use tempfile::TempDir;
 
 pub use agent::{Agent, Tokens, Wire, fresh, introduction};
 pub use cable::Cable;
 pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
+pub use dialects::{dialects, openapi, start};
 pub use document::check_request;
 pub use issuer::{Issuer, Key, signed_by};
 pub use ostler_testkit::{
@@ -103,6 +108,7 @@ impl Clock for TestClock {
 /// What a test may choose before its server starts.
 pub struct Setup {
     pub config: Config,
+    pub dialects: Dialects,
     /// The server's clock, if it is not the one that the test moves.
     pub clock: Option<Arc<dyn Clock>>,
     tokens: Vec<(String, String, Vec<String>)>,
@@ -120,10 +126,11 @@ impl Setup {
 pub struct TestServer {
     operator: Caller,
     callers: HashMap<String, Caller>,
-    server: Option<Server>,
+    server: Option<RunningServer>,
     pub clock: Arc<TestClock>,
     own_clock: Option<Arc<dyn Clock>>,
     pub config: Config,
+    dialects: Dialects,
     _database: Option<Database>,
     _data_dir: TempDir,
 }
@@ -153,27 +160,31 @@ impl TestServer {
             Engine::Sqlite => None,
             Engine::Postgres => Some(Database::migrated()),
         };
-        let mut setup = Setup { config: Config::default(), clock: None, tokens: vec![] };
+        let mut setup = Setup { config: Config::default(), dialects: dialects(), clock: None, tokens: vec![] };
         setup.config.server.listen = "127.0.0.1:0".into();
         setup.config.server.data_dir = Some(data_dir.path().join("data"));
         setup.config.store.database_url = database.as_ref().map(|database| database.url().into());
         setup.config.runner.slots = 0;
         setup.config.runner.sweep_interval_ms = 20;
-        setup.config.webhooks.allow_loopback = true;
+        setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true);
         choose(&mut setup);
         let clock = Arc::new(TestClock::default());
-        let Setup { config, clock: own_clock, tokens } = setup;
+        let Setup { config, dialects, clock: own_clock, tokens } = setup;
         std::fs::create_dir(data_dir.path().join("data")).unwrap();
         if !tokens.is_empty() {
             insert_tokens(&config, &tokens, clock.now()).await;
         }
         let server_clock = own_clock.clone().unwrap_or_else(|| clock.clone());
-        let server = Server::start_with(config.clone(), server_clock).await.unwrap();
+        let server = Self::start_server(&config, &dialects, server_clock).await;
         let operator = Caller::new(&server);
         let callers =
             tokens.into_iter().map(|(name, ..)| (name.clone(), operator.with_token(Some(&token_of(&name))))).collect();
         let server = Some(server);
-        Self { operator, callers, server, clock, own_clock, config, _database: database, _data_dir: data_dir }
+        Self { operator, callers, server, clock, own_clock, config, dialects, _database: database, _data_dir: data_dir }
+    }
+
+    async fn start_server(config: &Config, dialects: &Dialects, clock: Arc<dyn Clock>) -> RunningServer {
+        Server::new(config.clone()).with_dialects(dialects.clone()).with_clock(clock).start().await.unwrap()
     }
 
     /// Another server on the same store and clock, with the same operator.
@@ -190,7 +201,7 @@ impl TestServer {
         choose(&mut config);
         let clock = self.clock.clone();
         let server_clock = own_clock.clone().unwrap_or_else(|| clock.clone());
-        let server = Server::start_with(config.clone(), server_clock).await.unwrap();
+        let server = Self::start_server(&config, &self.dialects, server_clock).await;
         let operator = Caller::new(&server);
         let callers = self.callers.keys().map(|name| (name.clone(), operator.with_token(Some(&token_of(name)))));
         let callers = callers.collect();
@@ -202,14 +213,15 @@ impl TestServer {
         })
         .await;
         let server = Some(server);
-        Self { operator, callers, server, clock, own_clock, config, _database: None, _data_dir: data_dir }
+        let dialects = self.dialects.clone();
+        Self { operator, callers, server, clock, own_clock, config, dialects, _database: None, _data_dir: data_dir }
     }
 
     /// Another server on the same store that certifies the same names.
     pub async fn of_one_mesh(&self) -> Self {
         let data_dir = self.config.server.data_dir.clone().unwrap();
         let keys = |config: &mut Config| {
-            config.mesh.pki_directory = Some(data_dir.join("pki"));
+            config.change(|mesh: &mut MeshSection| mesh.pki_directory = Some(data_dir.join("pki")));
             config.secrets.key_file = Some(data_dir.join("secrets-key"));
         };
         self.beside(keys).await
@@ -224,7 +236,7 @@ impl TestServer {
     pub async fn restart(&mut self) {
         self.server.take().unwrap().stop().await;
         let clock = self.own_clock.clone().unwrap_or_else(|| self.clock.clone());
-        let server = Server::start_with(self.config.clone(), clock).await.unwrap();
+        let server = Self::start_server(&self.config, &self.dialects, clock).await;
         self.operator = Caller::new(&server);
         self.server = Some(server);
     }

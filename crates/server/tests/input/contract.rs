@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use self::generator::Generator;
 use super::scene::Scene;
 use crate::{
-    harness::{Engine, TestServer, run},
+    harness::{Engine, TestServer, openapi, run},
     surface::{self, OPERATIONS},
 };
 
@@ -68,7 +68,7 @@ const SEMANTIC_RULES: &[&str] = &[
 ];
 
 fn document() -> Value {
-    serde_json::to_value(ostler_server::openapi()).unwrap()
+    openapi().clone()
 }
 
 #[test]

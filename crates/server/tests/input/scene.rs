@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    agents::sample_manifest,
     harness::{Agent, Engine, Played, TestServer, id, run_body},
     surface::{agent_run, uuid},
+    trust::agents::sample_manifest,
 };
 
 pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

@@ -1,6 +1,10 @@
 //! What is served of the authorities: the chain, the root, what was revoked, in the mesh's form and in the standard's. Judged by
 //! OpenSSL where it has a say.
 
+use ostler_mesh::{
+    config::MeshSection,
+    pki::{Pki, Supplied},
+};
 use std::process::Command;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -15,7 +19,6 @@ use ostler_protocol::{Failure, FailureKind};
 use ostler_server::{
     Config,
     clock::{Clock, fill},
-    pki::{Pki, Supplied},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -170,7 +173,7 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
     let scratch = TempDir::new().unwrap();
     let mut config = Config::default();
     config.server.data_dir = Some(scratch.path().to_owned());
-    config.mesh.issuer = "probe.test".into();
+    config.change(|mesh: &mut MeshSection| mesh.issuer = "probe.test".into());
     let now = "2026-06-01T00:00:00Z".parse().unwrap();
     let key = || PrivateKey::generate(Curve::P384, &mut fill);
     let serial = || Serial::random(&mut fill);
@@ -208,7 +211,7 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
     assert_eq!(pki.next_auth(&config, past_half).unwrap().unwrap().certificate, next.certificate);
     again.put_auth(next);
     assert!(again.next_auth(&config, past_half).unwrap().is_none());
-    config.mesh.issuer = "other.test".into();
+    config.change(|mesh: &mut MeshSection| mesh.issuer = "other.test".into());
     assert_eq!(rule(Pki::open(&config, now)), "pki", "nobody here can certify another domain");
 }
 

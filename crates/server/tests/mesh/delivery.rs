@@ -9,7 +9,7 @@ use ostler_server::clock::Clock;
 use ostler_store::{
     Db,
     lane::{Committed, Host, Lanes},
-    mesh::messages::{Letter, Outgoing, Post},
+    mesh::messages::{Letter, Outgoing, Post, Recipients},
 };
 use serde_json::json;
 
@@ -123,7 +123,9 @@ impl Host for Mute {
     }
 
     fn committed(&self, _: Committed) {}
+}
 
+impl Recipients for Mute {
     fn deliver(&self, _: &Letter) -> bool {
         false
     }
@@ -133,7 +135,8 @@ impl Host for Mute {
 async fn keep(server: &TestServer, id: &str) {
     let mute = Mute(server.clock.now());
     let db = Db::open(&server.config.store().unwrap(), mute.now()).await.unwrap();
-    let lanes = Lanes::start(&db, Arc::new(mute)).await.unwrap();
+    let mute = Arc::new(mute);
+    let lanes = Lanes::start(&db, mute.clone()).await.unwrap();
     let outgoing = Outgoing {
         message_id: id.into(),
         from: ALICE.parse().unwrap(),
@@ -144,7 +147,7 @@ async fn keep(server: &TestServer, id: &str) {
         parcel: Parcel::Whole,
         life: SignedDuration::from_hours(24),
     };
-    lanes.post(Post::Send(Box::new(outgoing))).await.unwrap();
+    lanes.post(Post::Send(Box::new(outgoing)), mute).await.unwrap();
     drop(lanes);
     db.close().await;
 }

@@ -1,6 +1,7 @@
 //! What comes over the wire and is no call gets the answer that JSON-RPC prescribes, and a call gets no further than its
 //! connection may go.
 
+use ostler_mesh::config::MeshSection;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -70,7 +71,10 @@ async fn calls_of_a_session_wait_for_the_introduction(engine: Engine) {
 
 #[one_engine]
 async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.mesh.registrations_per_hour_max = 2).await;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|mesh: &mut MeshSection| mesh.registrations_per_hour_max = 2)
+    })
+    .await;
     let mut wire = Wire::open(&server).await;
     let (code, message) = wire.refused("auth.aid_login2", json!({"nonce": "x".repeat(8 * 1024)})).await;
     assert_eq!(code, -32602, "{message}");

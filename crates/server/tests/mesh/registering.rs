@@ -2,8 +2,9 @@
 
 use futures_util::future::join_all;
 use ostler_crypto::certificates::{Certificate, Chain};
+use ostler_mesh::config::{MeshSection, Registration};
 use ostler_protocol::FailureKind;
-use ostler_server::{clock::Clock, config::Registration};
+use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, fresh, id};
@@ -64,7 +65,10 @@ async fn at_once_only_one_gets_a_name(engine: Engine) {
 
 #[both_engines]
 async fn names_are_given_out_slowly(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.mesh.registrations_per_hour_total_max = 2).await;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|mesh: &mut MeshSection| mesh.registrations_per_hour_total_max = 2)
+    })
+    .await;
     for name in ["alice", "bobby"] {
         Agent::register(&server, name).await;
     }
@@ -77,7 +81,10 @@ async fn names_are_given_out_slowly(engine: Engine) {
 
 #[both_engines]
 async fn an_invitation_is_good_for_one_name(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|mesh: &mut MeshSection| mesh.registration = Registration::Invite)
+    })
+    .await;
     let mut wire = Wire::open(&server).await;
     let mut register = async |name: &str, invite: Option<&str>| {
         let mut params = Agent::stranger(name).registration();
@@ -107,7 +114,10 @@ async fn an_invitation_is_good_for_one_name(engine: Engine) {
 /// Whatever comes between: the invitation is used up together with the name, or not at all.
 #[both_engines]
 async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.mesh.registration = Registration::Invite).await;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|mesh: &mut MeshSection| mesh.registration = Registration::Invite)
+    })
+    .await;
     let invite = async || {
         let made = server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
         id(&made, "invite")

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 
 use ostler_protocol::{
     FailureKind::*,
-    capabilities::{REGISTRY, Toggle},
+    capabilities::Toggle,
     json::hex,
     kernel::chain::{self, Link},
 };
-use ostler_server::rates::Rates;
+use ostler_server::net::rates::Rates;
 use serde_json::{Value, json, value::RawValue};
 
 use super::DIGEST;
 use crate::{
-    agents::sample_manifest,
-    harness::{Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, one_engine, run_body},
+    harness::{Agent, Engine, Follow, Setup, TestServer, both_engines, dialects, eventually, id, one_engine, run_body},
+    trust::agents::sample_manifest,
 };
 
 const PAGE_ORIGIN: &str = "https://console.example";
@@ -34,18 +34,19 @@ fn switch_on(setup: &mut Setup, toggle: Toggle) {
 
 #[both_engines]
 async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: Engine) {
+    let rows: Vec<_> = dialects().capabilities().collect();
     let each = Toggle::ALL.iter().map(|toggle| vec![*toggle]);
     for on in [vec![], Toggle::ALL.to_vec()].into_iter().chain(each) {
         let server = TestServer::with(engine, |setup| on.iter().for_each(|toggle| switch_on(setup, *toggle))).await;
         let envelope = server.get("/capabilities").await.with_status(200);
         let advertised: BTreeSet<_> =
             envelope["features"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap()).collect();
-        for row in REGISTRY {
+        for row in &rows {
             let expected = row.when.is_none_or(|toggle| on.contains(&toggle));
             assert_eq!(advertised.contains(row.tag), expected, "{} with {on:?}", row.tag);
             assert_eq!(is_there(&server, row.tag).await, expected, "the behaviour of {} with {on:?}", row.tag);
         }
-        assert!(advertised.iter().all(|tag| REGISTRY.iter().any(|row| row.tag == *tag)), "{advertised:?}");
+        assert!(advertised.iter().all(|tag| rows.iter().any(|row| row.tag == *tag)), "{advertised:?}");
     }
 }
 

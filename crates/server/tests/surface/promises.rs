@@ -6,36 +6,38 @@ use std::{
     path::PathBuf,
 };
 
-use ostler_protocol::{capabilities::REGISTRY, json::hex, kernel::chain};
+use ostler_protocol::{json::hex, kernel::chain};
 use serde_json::{Value, json};
 
 use super::documented;
+use crate::harness::{dialects, openapi};
 
 #[test]
 fn every_operation_belongs_to_a_capability_and_every_proof_to_an_operation() {
     let known: BTreeSet<String> = documented().into_iter().map(|(method, path)| format!("{method} {path}")).collect();
     let promised: BTreeSet<String> =
-        REGISTRY.iter().flat_map(|row| row.operations).map(|operation| (*operation).to_owned()).collect();
-    assert_eq!(promised, known, "give each operation a row in crates/protocol/src/capabilities.rs");
+        dialects().capabilities().flat_map(|row| row.operations).map(|operation| (*operation).to_owned()).collect();
+    assert_eq!(promised, known, "give each operation a row in its dialect's capabilities.rs");
 }
 
 /// `OSTLER_BLESS=1` writes the page anew.
 #[test]
 fn the_kept_table_of_capabilities_is_up_to_date() {
-    let document = serde_json::to_value(ostler_server::openapi()).unwrap();
+    let document = openapi().clone();
+    let rows: Vec<_> = dialects().capabilities().collect();
     let mut page = String::from(
-        "# Capabilities\n\nMade from the one table in `crates/protocol/src/capabilities.rs`. A server advertises a tag in `GET \
+        "# Capabilities\n\nMade from the tables in `capabilities.rs` of each dialect. A server advertises a tag in `GET \
          /capabilities` exactly\nwhile its behaviour is there. Behind each operation stands a digest of its parameters and \
          bodies: where one changes, clients that\nrely on the old tag would meet new behaviour. Give that a new tag, unless it \
          is a mere correction.\n\n| tag | since | modes | advertised | promise |\n|---|---|---|---|---|\n",
     );
-    for row in REGISTRY {
+    for row in &rows {
         let when = row.when.map_or("always".into(), |toggle| format!("with `{}`", toggle.flag()));
         let (tag, since, modes) = (row.tag, row.since.as_str(), row.modes.join(", "));
         page += &format!("| `{tag}` | {since} | {modes} | {when} | {} |\n", row.promise);
     }
     page += "\n## Operations\n\nThe first of each tag proves it.\n";
-    for row in REGISTRY {
+    for row in &rows {
         page += &format!("\n### `{}`\n\n", row.tag);
         for operation in row.operations {
             page += &format!("- `{operation}` {}\n", shape(&document, operation));

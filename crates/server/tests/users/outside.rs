@@ -3,10 +3,10 @@
 
 use axum::http::StatusCode;
 use ostler_protocol::FailureKind::*;
-use ostler_server::{Server, config::IssuerSection};
+use ostler_server::config::IssuerSection;
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Engine, Issuer, Key, TestServer, both_engines, one_engine, signed_by};
+use crate::harness::{Caller, Engine, Issuer, Key, TestServer, both_engines, one_engine, signed_by, start};
 
 const ISSUER: &str = "https://id.example";
 const AUDIENCE: &str = "ostler-prod";
@@ -251,7 +251,7 @@ async fn keys_can_come_from_a_file(engine: Engine) {
         let mut config = server.config.clone();
         (config.server.data_dir, config.store.database_url) = (Some(elsewhere.path().to_owned()), None);
         config.auth.issuers = wrong.clone();
-        let refused = Server::start_with(config, server.clock.clone()).await.err();
+        let refused = start(config, server.clock.clone()).await.err();
         let refused = refused.unwrap_or_else(|| panic!("it started with {wrong:?}"));
         assert_eq!(refused.rule_name(), Some("issuer"), "{refused}");
     }

@@ -45,6 +45,13 @@ pub struct Outgoing {
     pub life: SignedDuration,
 }
 
+/// Who receives letters in this process.
+pub trait Recipients: Send + Sync + 'static {
+    /// Called for each letter once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
+    /// a connection was given it.
+    fn deliver(&self, letter: &Letter) -> bool;
+}
+
 /// What a send puts into one mailbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {

@@ -13,7 +13,7 @@ use ostler_protocol::{
     },
 };
 use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::connections::{Connections, Kept, connect, is_refusal, within};
 use super::{ANSWER_MAX, gather, lane_options};
@@ -22,7 +22,7 @@ use crate::{
     health::WriteHealth,
     lane::{self, Host, LaneError, PostJob},
     mesh::{
-        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name},
+        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Recipients, Sent, direction_name},
         queue::{QUEUED_BYTES_MAX, place_name, queued_since},
     },
 };
@@ -133,6 +133,9 @@ pub struct PostLane {
 /// What became of one post, and the letters that are to be delivered now.
 type Done = (Posted, Vec<Letter>);
 
+/// Who is given the letters of a post, and who waits for its outcome.
+type To = (Arc<dyn Recipients>, oneshot::Sender<Result<Posted, LaneError>>);
+
 impl PostLane {
     pub fn new(connections: &Connections) -> Self {
         Self { options: lane_options(connections), health: connections.health.clone(), connection: None }
@@ -161,11 +164,14 @@ impl PostLane {
     }
 
     async fn flush_alike(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
-        let (posts, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.post, job.answer)).unzip();
-        let answer =
-            |outcome: Result<Done, LaneError>| outcome.map(|(posted, letters)| lane::delivered(host, posted, &letters));
+        let (posts, answers): (Vec<_>, Vec<_>) =
+            jobs.into_iter().map(|job| (job.post, (job.recipients, job.answer))).unzip();
+        let answer = |(recipients, to): To, outcome: Result<Done, LaneError>| {
+            let posted = outcome.map(|(posted, letters)| lane::delivered(&*recipients, posted, &letters));
+            let _ = to.send(posted);
+        };
         match self.carry_out(&posts, host.now()).await {
-            Ok(done) => answers.into_iter().zip(done).for_each(|(to, done)| drop(to.send(answer(Ok(done))))),
+            Ok(done) => answers.into_iter().zip(done).for_each(|(to, done)| answer(to, Ok(done))),
             // What one caller sent never fails another's. The usual reason is the same message by way of another server.
             Err(error) if lane::refused(&error) => {
                 for (post, to) in posts.into_iter().zip(answers) {
@@ -175,12 +181,12 @@ impl PostLane {
                         outcome = self.carry_out(alone, host.now()).await;
                     }
                     let done = outcome.map(|mut done| done.pop().expect("one post, one outcome"));
-                    let _ = to.send(answer(done.map_err(LaneError::from)));
+                    answer(to, done.map_err(LaneError::from));
                 }
             }
             Err(error) => {
                 tracing::error!(%error, posts = posts.len(), "a flush of messages failed; nothing of it was answered");
-                answers.into_iter().for_each(|to| drop(to.send(Err(LaneError::Store(error.shared())))));
+                answers.into_iter().for_each(|to| answer(to, Err(LaneError::Store(error.shared()))));
             }
         }
     }

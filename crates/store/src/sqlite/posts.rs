@@ -55,7 +55,7 @@ impl Write for PostWrite {
         let fault = done.as_ref().err().and_then(StoreFault::of);
         let answer = move |committed: Result<(), StoreError>| {
             let done = done.and_then(|done| committed.map(|()| done));
-            let posted = done.map(|(posted, letters)| lane::delivered(&*host, posted, &letters));
+            let posted = done.map(|(posted, letters)| lane::delivered(&*job.recipients, posted, &letters));
             drop(job.answer.send(posted.map_err(LaneError::from)));
         };
         Written { fault, answer: Box::new(answer) }

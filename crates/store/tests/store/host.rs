@@ -11,7 +11,7 @@ use std::{
 use ostler_protocol::{Timestamp, ids::SessionId, kernel::events::Event};
 use ostler_store::{
     lane::{Committed, Host},
-    mesh::messages::Letter,
+    mesh::messages::{Letter, Recipients},
 };
 
 /// 2026-01-01, in microseconds.
@@ -122,12 +122,6 @@ impl Host for TestHost {
         Timestamp::from_microsecond(self.now_us.load(Ordering::SeqCst)).unwrap()
     }
 
-    fn deliver(&self, letter: &Letter) -> bool {
-        self.letters.lock().unwrap().push(letter.clone());
-        self.hold();
-        false
-    }
-
     fn committed(&self, committed: Committed) {
         self.flushes.lock().unwrap().push(committed.requests);
         let mut published = self.published.lock().unwrap();
@@ -137,5 +131,13 @@ impl Host for TestHost {
         drop(published);
         self.meet(Fault::AfterTheCommit);
         self.hold();
+    }
+}
+
+impl Recipients for TestHost {
+    fn deliver(&self, letter: &Letter) -> bool {
+        self.letters.lock().unwrap().push(letter.clone());
+        self.hold();
+        false
     }
 }

@@ -13,6 +13,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db,
     lane::{Host, LaneError, Lanes},
+    mesh::messages::{Post, Posted},
 };
 
 use crate::{
@@ -30,6 +31,10 @@ pub struct Workshop {
 }
 
 impl Workshop {
+    pub async fn post(&self, post: Post) -> Result<Posted, LaneError> {
+        self.lanes.post(post, self.host.clone()).await
+    }
+
     pub async fn open(place: &Place) -> Self {
         Self::numbered(place, 0).await
     }

@@ -9,12 +9,13 @@ use jiff::fmt::rfc2822;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    health::{ConfinementReadiness, Health, MeshReadiness, Readiness, SERVICE_ID, WorkspaceReadiness},
+    health::{ConfinementReadiness, Health, Readiness, SERVICE_ID, WorkspaceReadiness},
     kernel::{
         backends::{Backend, CodexProgram},
         provider_profiles::{AgentKind, ProviderProfile},
         runs::ListRuns,
     },
+    mesh::health::MeshReadiness,
 };
 use serde::Serialize;
 use tokio::time::{Duration, Instant};
@@ -320,7 +321,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
         confinement(&readiness.confinement),
         user(&readiness.confinement),
         git(&readiness.workspaces),
-        mesh(&readiness.mesh),
+        readiness.dialect("mesh").map_or_else(|| unknown("mesh"), |found| mesh(&found)),
         Check::of(
             "ready",
             if readiness.status == "ready" { CheckState::Ok } else { CheckState::Fail },

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use ostler_protocol::{Failure, FailureKind, Timestamp};
-use ostler_server::{
-    Config,
-    config::Overrides,
+use ostler_mesh::{
+    config::MeshSection,
     pki::{Pki, Supplied},
 };
+use ostler_protocol::{Failure, FailureKind, Timestamp};
+use ostler_server::{Config, config::Overrides};
 use serde::Serialize;
 
 use crate::{
-    commands::mesh::identities,
+    commands::{mesh::identities, serve::dialects},
     connection::Connection,
     environment, errors, exit_codes,
     terminal::{output::Output, times::now},
@@ -122,17 +122,17 @@ impl AuthorityArgs {
     fn load(&self, connection: &Connection) -> Result<Config, Failure> {
         let overrides = Overrides {
             data_dir: connection.data_dir_flag().cloned(),
-            mesh_issuer: self.mesh_issuer.clone(),
+            keys: self.mesh_issuer.iter().map(|issuer| ("mesh.issuer", issuer.clone())).collect(),
             ..Overrides::default()
         };
-        Config::load(self.config.as_deref(), &environment::current(), overrides)
+        Config::load(self.config.as_deref(), &environment::current(), overrides, &dialects().sections())
     }
 }
 
 fn print_authorities(config: &Config, pki: &Pki, output: &Output) -> Result<u8, Failure> {
     let authorities = Authorities {
         domain: pki.domain().to_string(),
-        root_certificate: config.pki_directory()?.join("root.crt"),
+        root_certificate: config.section::<MeshSection>().pki_directory(config)?.join("root.crt"),
         root_fingerprint: pki.root().fingerprint(),
         issuer_fingerprint: pki.issuer().certificate().fingerprint(),
         issuer_until: pki.issuer().certificate().not_after(),
@@ -169,17 +169,21 @@ fn init(connection: &Connection, args: &InitPkiArgs) -> Result<u8, Failure> {
 
 fn show(connection: &Connection, args: &ShowPkiArgs) -> Result<u8, Failure> {
     let mut config = args.authority.load(connection)?;
-    config.mesh.issuer = existing_domain(&config, args.authority.mesh_issuer.is_some())?;
+    let issuer = existing_domain(&config, args.authority.mesh_issuer.is_some())?;
+    config.change(|section: &mut MeshSection| section.issuer = issuer);
     print_authorities(&config, &Pki::read(&config, now())?, &args.output)
 }
 
 /// The configured domain if its keys exist; else the only domain with keys, unless a domain was named.
 fn existing_domain(config: &Config, is_named: bool) -> Result<String, Failure> {
-    let (configured, existing) = (config.mesh_domain()?, Pki::domains(config)?);
+    let (configured, existing) = (config.section::<MeshSection>().domain()?, Pki::domains(config)?);
     match existing.as_slice() {
         all if all.contains(&configured) => Ok(configured.to_string()),
         all if all.is_empty() || is_named => {
-            let message = format!("no keys of {configured} in {}", config.pki_directory()?.display());
+            let message = format!(
+                "no keys of {configured} in {}",
+                config.section::<MeshSection>().pki_directory(config)?.display()
+            );
             Err(errors::hinted(
                 FailureKind::NotFound,
                 message,

@@ -93,7 +93,7 @@ async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(
     refuse_marks(&place).await;
     let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
     let beside = send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x"));
-    let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.lanes.post(mark)).await;
+    let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.post(mark)).await;
     assert!(marked.is_err());
     assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
     let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
@@ -101,7 +101,7 @@ async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(
 }
 
 async fn post(workshop: &Workshop, message: Outgoing) -> Posted {
-    workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap()
+    workshop.post(Post::Send(Box::new(message))).await.unwrap()
 }
 
 #[both_engines]

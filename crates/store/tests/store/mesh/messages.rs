@@ -64,14 +64,14 @@ pub fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing 
 }
 
 pub async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
-    match workshop.lanes.post(Post::Send(Box::new(message))).await.unwrap() {
+    match workshop.post(Post::Send(Box::new(message))).await.unwrap() {
         Posted::Sent(sent) => sent,
         other => panic!("a send was answered with {other:?}"),
     }
 }
 
 pub async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Acked {
-    match workshop.lanes.post(Post::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
+    match workshop.post(Post::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
         Posted::Acked(acked) => acked,
         other => panic!("an acknowledgement was answered with {other:?}"),
     }

@@ -1,0 +1,17 @@
+//! `/api/v1/backends`.
+
+use axum::{Json, extract::State};
+use ostler_protocol::{failures::Problem, kernel::backends::BackendList};
+
+use ostler_server::{
+    app::App,
+    net::{extract::Caller, problem::Refusal},
+    service,
+};
+
+/// The agent profiles this server knows.
+#[utoipa::path(get, path = "/api/v1/backends", tag = "backends", security(("token" = ["browse"])),
+    responses((status = 200, body = BackendList), (status = "4XX", body = Problem)))]
+pub async fn list(State(app): State<App>, Caller(_): Caller) -> Result<Json<BackendList>, Refusal> {
+    Ok(Json(service::backends::list(&app).await?))
+}

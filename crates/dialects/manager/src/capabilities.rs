@@ -1,0 +1,160 @@
+//! The capabilities that this dialect promises to clients.
+
+use ostler_protocol::capabilities::{Capability, capability};
+
+pub const CAPABILITIES: &[Capability] = &[
+    capability("ostler_backends", &["GET /api/v1/backends"], "Lists the backend profiles and what each needs."),
+    capability(
+        "ostler_runs",
+        &["POST /api/v1/runs", "GET /api/v1/runs", "GET /api/v1/runs/{runId}", "POST /api/v1/runs/{runId}/cancel"],
+        "Runs: create, alone or with a first command and its job; list in pages, get, cancel.",
+    ),
+    capability(
+        "ostler_commands",
+        &[
+            "POST /api/v1/runs/{runId}/commands",
+            "GET /api/v1/runs/{runId}/commands/{commandId}",
+            "POST /api/v1/commands/{commandId}/cancel",
+        ],
+        "Turns, steers and interrupts: submit, get, cancel.",
+    )
+    .modes(&["turn", "steer", "interrupt"]),
+    capability(
+        "ostler_idempotency_keys",
+        &[
+            "POST /api/v1/runs",
+            "POST /api/v1/runs/{runId}/commands",
+            "POST /api/v1/runs/{runId}/runner-jobs",
+            "POST /api/v1/sessions",
+        ],
+        "A create with the key of an earlier one answers with what that made; with another body it is refused.",
+    )
+    .modes(&["body", "header"]),
+    capability(
+        "ostler_run_events",
+        &["GET /api/v1/runs/{runId}/events"],
+        "A run's events by number: in pages, waiting for the next, or as a stream that resumes.",
+    )
+    .modes(&["page", "wait", "stream"]),
+    capability(
+        "ostler_results",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/result", "GET /api/v1/runs/{runId}/result"],
+        "How a command or run stands or ended: reply, failure, tool calls, liveness.",
+    ),
+    capability(
+        "ostler_conversation",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/conversation"],
+        "What was said in a session before a command, for agents that keep no account of their own.",
+    ),
+    capability(
+        "ostler_diffs",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/diff"],
+        "What an agent changed in its workspace in one turn, as a unified diff.",
+    ),
+    capability(
+        "ostler_permissions",
+        &["POST /api/v1/runs/{runId}/permissions/{permissionId}/answer", "GET /api/v1/runs/{runId}/permissions"],
+        "What agents ask leave for: list, and answer once, naming the digest of what will run.",
+    ),
+    capability(
+        "ostler_runner_jobs",
+        &[
+            "POST /api/v1/runs/{runId}/runner-jobs",
+            "GET /api/v1/runs/{runId}/runner-jobs",
+            "GET /api/v1/runs/{runId}/runner-jobs/{runnerJobId}",
+        ],
+        "Orders to start a runner: create, list, get.",
+    ),
+    capability(
+        "ostler_runners",
+        &[
+            "POST /api/v1/runs/{runId}/claim",
+            "POST /api/v1/runners/register",
+            "PATCH /api/v1/runs/{runId}/lease",
+            "GET /api/v1/runs/{runId}/commands",
+            "POST /api/v1/commands/{commandId}/ack",
+            "POST /api/v1/runs/{runId}/events",
+            "PATCH /api/v1/commands/{commandId}/status",
+            "PATCH /api/v1/runs/{runId}/status",
+        ],
+        "The runner's side: claim under a fenced lease, poll, append, end.",
+    ),
+    capability(
+        "ostler_sessions",
+        &[
+            "POST /api/v1/sessions",
+            "GET /api/v1/sessions",
+            "GET /api/v1/sessions/{sessionId}",
+            "GET /api/v1/sessions/{sessionId}/output",
+            "POST /api/v1/sessions/{sessionId}/read",
+            "POST /api/v1/sessions/{sessionId}/control",
+        ],
+        "Conversations that outlive runs: create, list what runs or is unread, get, read, cancel.",
+    ),
+    capability(
+        "ostler_session_changes",
+        &["PATCH /api/v1/sessions/{sessionId}", "POST /api/v1/sessions/{sessionId}/control"],
+        "Sessions can be renamed and closed; both are facts of the session, which belong to no run.",
+    ),
+    capability(
+        "ostler_session_storage",
+        &[
+            "GET /api/v1/sessions/{sessionId}/storage",
+            "DELETE /api/v1/sessions/{sessionId}/storage",
+            "POST /api/v1/sessions/{sessionId}/storage/refresh",
+            "POST /api/v1/sessions/storage/gc",
+        ],
+        "A session's own directory for its agent: what is in it, its expiry and its eviction.",
+    )
+    .modes(&["local"]),
+    capability(
+        "ostler_session_events",
+        &["GET /api/v1/sessions/{sessionId}/trace"],
+        "All events of a session by number: in pages, or as a stream that resumes.",
+    )
+    .modes(&["page", "stream"]),
+    capability(
+        "ostler_service_tokens",
+        &["POST /api/v1/tokens", "GET /api/v1/tokens", "DELETE /api/v1/tokens/{tokenId}"],
+        "Tokens of platforms and runners, for the operator: make with tenants and a role, list, revoke.",
+    )
+    .modes(&["client", "runner"]),
+    capability(
+        "ostler_users",
+        &[
+            "POST /api/v1/users/{userName}/token",
+            "POST /api/v1/users",
+            "GET /api/v1/users",
+            "DELETE /api/v1/users/{userName}",
+            "GET /.well-known/jwks.json",
+        ],
+        "People, for the operator: add with tenants and a time zone, list, remove, make tokens; the keys of those tokens.",
+    ),
+    capability(
+        "ostler_user_changes",
+        &["PATCH /api/v1/users/{userName}"],
+        "The operator can change a user's time zone.",
+    ),
+    capability(
+        "ostler_provider_profiles",
+        &[
+            "PUT /api/v1/provider-profiles/{profile}/credential",
+            "GET /api/v1/provider-profiles",
+            "GET /api/v1/provider-profiles/{profile}",
+            "DELETE /api/v1/provider-profiles/{profile}",
+            "GET /api/v1/provider-profiles/{profile}/config",
+            "PUT /api/v1/provider-profiles/{profile}/config",
+            "POST /api/v1/provider-profiles/{profile}/validate",
+            "GET /api/v1/provider-profiles/{profile}/validations/{validationId}",
+            "GET /api/v1/provider-profile-changes",
+        ],
+        "Agents' credentials and configs, the operator's and tenants' own: set, list without a value, try with a run, delete; \
+         who changed what.",
+    )
+    .modes(&["codex", "acp", "model"]),
+    capability(
+        "ostler_hash_chain",
+        &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
+        "A session's events form a hash chain; whoever has read them can compute its head.",
+    ),
+];

@@ -1,0 +1,43 @@
+//! `/api/v1/runs/{runId}/claim` and `…/lease`.
+
+use axum::{Json, extract::State};
+use ostler_protocol::{
+    failures::Problem,
+    ids::RunId,
+    kernel::leases::{ClaimRun, Claimed, LeaseState, PatchLease},
+};
+
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Body, Caller},
+        problem::Refusal,
+    },
+    service,
+};
+
+/// Claim a run. A live lease of another runner is refused with its owner and expiry.
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/claim", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
+    request_body = ClaimRun, responses((status = 200, body = Claimed), (status = "4XX", body = Problem)))]
+pub async fn claim(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    Body(asked): Body<ClaimRun>,
+) -> Result<Json<Claimed>, Refusal> {
+    Ok(Json(service::leases::claim(&app, &caller, run_id, asked).await?))
+}
+
+/// Keep a lease alive, or release it.
+#[utoipa::path(patch, path = "/api/v1/runs/{runId}/lease", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
+    request_body = PatchLease, responses((status = 200, body = LeaseState), (status = "4XX", body = Problem)))]
+pub async fn patch(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    Body(asked): Body<PatchLease>,
+) -> Result<Json<LeaseState>, Refusal> {
+    Ok(Json(service::leases::patch(&app, &caller, run_id, asked).await?))
+}

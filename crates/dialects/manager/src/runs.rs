@@ -1,0 +1,109 @@
+//! `/api/v1/runs…`.
+
+use axum::{Json, extract::State};
+use http::{HeaderMap, StatusCode};
+use ostler_protocol::{
+    failures::Problem,
+    ids::RunId,
+    kernel::{
+        commands::PatchStatus,
+        results::RunResult,
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+    },
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
+        problem::Refusal,
+        responses::created_status,
+    },
+    service,
+};
+
+/// Create a run, with its first command if one is given.
+#[utoipa::path(post, path = "/api/v1/runs", tag = "runs", security(("token" = ["submit"])), request_body = CreateRun,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
+    responses((status = 201, body = CreatedRun), (status = 200, body = CreatedRun, description = "the same key again"),
+        (status = "4XX", body = Problem)))]
+pub async fn create(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    headers: HeaderMap,
+    Body(mut asked): Body<CreateRun>,
+) -> Result<(StatusCode, Json<CreatedRun>), Refusal> {
+    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
+    let (run, created) = service::runs::create(&app, &caller, asked).await?;
+    Ok((created_status(created), Json(run)))
+}
+
+/// List runs, newest first.
+#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", security(("token" = ["browse"])), params(ListRuns),
+    responses((status = 200, body = RunPage), (status = "4XX", body = Problem)))]
+pub async fn list(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Params(asked): Params<ListRuns>,
+) -> Result<Json<RunPage>, Refusal> {
+    Ok(Json(service::runs::list(&app, &caller, asked).await?))
+}
+
+/// Get a run.
+#[utoipa::path(get, path = "/api/v1/runs/{runId}", tag = "runs", security(("token" = ["read"])),
+    params(("runId" = RunId, Path)),
+    responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
+pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<RunId>) -> Result<Json<Run>, Refusal> {
+    Ok(Json(service::runs::get(&app, &caller, run_id).await?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ResultQuery {
+    /// The latest turn when left out.
+    command_id: Option<String>,
+}
+
+/// What became of a command: of the run's latest turn unless one is named.
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", security(("token" = ["read"])),
+    params(("runId" = RunId, Path), ResultQuery),
+    responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
+pub async fn result(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    Params(query): Params<ResultQuery>,
+) -> Result<Json<RunResult>, Refusal> {
+    let unknown = |_| ostler_protocol::Failure::not_found("command");
+    let command_id = query.command_id.as_deref().map(str::parse).transpose().map_err(unknown)?;
+    Ok(Json(service::results::get(&app, &caller, run_id, command_id).await?))
+}
+
+/// Cancel a run. Idempotent: cancelling a finished run returns how it ended.
+#[utoipa::path(post, path = "/api/v1/runs/{runId}/cancel", tag = "runs", security(("token" = ["submit"])),
+    params(("runId" = RunId, Path)),
+    request_body = Option<Cancel>, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
+pub async fn cancel(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    OptionalBody(asked): OptionalBody<Cancel>,
+) -> Result<Json<Run>, Refusal> {
+    Ok(Json(service::runs::cancel(&app, &caller, run_id, asked).await?))
+}
+
+/// State a run's status, as its runner.
+#[utoipa::path(patch, path = "/api/v1/runs/{runId}/status", tag = "runner", security(("token" = ["run"])),
+    params(("runId" = RunId, Path)),
+    request_body = PatchStatus, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
+pub async fn patch_status(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    Body(asked): Body<PatchStatus>,
+) -> Result<Json<Run>, Refusal> {
+    Ok(Json(service::commands::patch_run_status(&app, &caller, run_id, asked).await?))
+}

@@ -1,0 +1,211 @@
+//! What the types of requests cannot express in the OpenAPI document: bounds, patterns and examples.
+
+use ostler_protocol::{
+    FailureKind,
+    kernel::{events::EventType, session_storage::SWEEP_MAX},
+    limits::{
+        API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
+        NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX, REASON_BYTES_MAX,
+        RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX,
+        WORKSPACE_REF_BYTES_MAX,
+    },
+};
+use ostler_server::net::shapes::{
+    self, PRINTABLE_PATTERN, Shapes, free, id, merge, name, slug, tenants, text, whole, words,
+};
+use serde_json::{Value, json};
+
+const CREDENTIALS_MAX: usize = 16;
+const ISSUER_BYTES_MAX: usize = 2_048;
+
+pub const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish };
+
+fn fields() -> Vec<(&'static str, Value)> {
+    [of_work(), of_runners(), of_sessions(), of_callers()].concat()
+}
+
+/// Of runs and commands.
+fn of_work() -> Vec<(&'static str, Value)> {
+    vec![
+        ("CreateRun.tenantId", name()),
+        ("CreateRun.projectId", name()),
+        ("CreateRun.providerId", name()),
+        ("CreateRun.backendProfile", slug()),
+        ("CreateRun.idempotencyKey", name()),
+        ("CreateRun.workspaceRef", free(WORKSPACE_REF_BYTES_MAX)),
+        ("CreateRun.businessIntents", free(EVENT_BYTES_MAX)),
+        ("CreateRun.resourceBundleRef", json!({"type": "null"})),
+        ("SessionRef.sessionId", name()),
+        ("AskedPolicy.timeoutMs", whole(1, i64::MAX)),
+        ("AskedPolicy.maxTurns", whole(1, i64::MAX)),
+        ("AskedPolicy.maxTokens", whole(1, i64::MAX)),
+        ("AskedPolicy.maxToolCalls", whole(1, i64::MAX)),
+        ("AskedPolicy.maxCostUsd", json!({"exclusiveMinimum": 0})),
+        ("SecretScope.providerCredentials", json!({"maxItems": CREDENTIALS_MAX})),
+        ("SecretScope.toolCredentials", json!({"maxItems": CREDENTIALS_MAX})),
+        ("ProviderCredential.profile", slug()),
+        ("ToolCredential.tool", id()),
+        ("SecretRef.name", id()),
+        ("SecretRef.keys", json!({"maxItems": CREDENTIALS_MAX, "items": name()})),
+        ("CreateCommand.payload", free(COMMAND_PAYLOAD_BYTES_MAX)),
+        ("CreateCommand.idempotencyKey", name()),
+        ("Cancel.reason", text(REASON_BYTES_MAX)),
+    ]
+}
+
+/// Of what runners send, and of jobs and permissions.
+fn of_runners() -> Vec<(&'static str, Value)> {
+    vec![
+        ("PatchStatus.status", words(["running", "completed", "failed", "blocked", "cancelled"])),
+        ("PatchStatus.message", text(REASON_BYTES_MAX)),
+        ("AppendEvents.events", json!({"minItems": 1, "maxItems": APPEND_EVENTS_MAX})),
+        ("AppendEvent.type", words(EventType::ALL.iter().filter(|t| !t.is_reserved()).map(|t| t.as_str()))),
+        ("AppendEvent.commandId", id()),
+        ("AppendEvent.payload", free(EVENT_BYTES_MAX)),
+        ("ClaimRun.leaseMs", whole(LEASE_MS_MIN, LEASE_MS_MAX)),
+        ("PatchLease.leaseMs", whole(LEASE_MS_MIN, LEASE_MS_MAX)),
+        ("ClaimRun.runnerId", name()),
+        ("PatchLease.runnerId", name()),
+        ("RegisterRunner.runnerId", name()),
+        ("RegisterRunner.runId", id()),
+        ("RegisterRunner.backendProfile", slug()),
+        ("RegisterRunner.capabilities", free(RUNNER_BYTES_MAX)),
+        ("CreateRunnerJob.commandId", id()),
+        ("CreateRunnerJob.idempotencyKey", name()),
+        ("AnswerPermission.digest", id()),
+        ("AnswerPermission.optionId", id()),
+        ("AckCommand.runnerId", name()),
+        ("AckCommand.attemptId", id()),
+        ("PatchStatus.runnerId", name()),
+        ("PatchStatus.attemptId", id()),
+        ("PatchStatus.failureKind", words(FailureKind::ALL.iter().map(|row| row.name))),
+        ("AppendEvents.runnerId", name()),
+        ("AppendEvents.attemptId", id()),
+    ]
+}
+
+/// Of sessions and provider profiles.
+fn of_sessions() -> Vec<(&'static str, Value)> {
+    vec![
+        ("CreateSession.tenantId", name()),
+        ("CreateSession.sessionId", name()),
+        ("CreateSession.backendProfile", slug()),
+        ("CreateSession.idempotencyKey", name()),
+        ("CreateSession.title", title()),
+        ("UpdateSession.title", title()),
+        ("UpdateSession.tenantId", id()),
+        ("ReadSession.readerId", name()),
+        ("ReadSession.tenantId", id()),
+        ("ReadSession.version", whole(0, i64::MAX)),
+        ("ControlSession.action", words(["cancel", "close"])),
+        ("ControlSession.reason", text(REASON_BYTES_MAX)),
+        ("ControlSession.tenantId", id()),
+        ("RefreshStorage.runId", id()),
+        ("RefreshStorage.sizeBytes", whole(0, i64::MAX)),
+        ("RefreshStorage.filesCount", whole(0, i64::MAX)),
+        ("RefreshStorage.sha256", json!({"pattern": "^[0-9a-fA-F]{64}$", "maxLength": 64})),
+        ("SweepStorage.limit", whole(1, i64::from(SWEEP_MAX))),
+        ("PutConfig.config", json!({"maxLength": PROFILE_FILE_BYTES_MAX, "format": "toml"})),
+        ("PutConfig.resourceVersion", id()),
+        ("PutCredential.apiKey", json!({"minLength": 1, "maxLength": API_KEY_BYTES_MAX, "pattern": "^[!-~]+$"})),
+        (
+            "PutCredential.files",
+            json!({"maxProperties": PROFILE_FILES_MAX,
+            "additionalProperties": text(PROFILE_FILE_BYTES_MAX), "propertyNames": id()}),
+        ),
+        ("PutCredential.resourceVersion", id()),
+        ("ValidateProfile.tenantId", name()),
+        ("ValidateProfile.projectId", name()),
+        ("ValidateProfile.providerId", name()),
+        ("ValidateProfile.idempotencyKey", name()),
+    ]
+}
+
+/// Of tokens and users.
+fn of_callers() -> Vec<(&'static str, Value)> {
+    vec![
+        ("CreateToken.name", name()),
+        ("CreateToken.tenants", tenants()),
+        ("CreateToken.expiresInMs", whole(1, TOKEN_LIFE_MS_MAX)),
+        ("CreateToken.idempotencyKey", name()),
+        ("CreateUser.name", name()),
+        ("CreateUser.issuer", text(ISSUER_BYTES_MAX)),
+        ("CreateUser.subject", name()),
+        ("CreateUser.tenants", tenants()),
+        ("CreateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
+        ("UpdateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
+        ("CreateUserToken.expiresInMs", whole(1, USER_TOKEN_LIFE_MS_MAX)),
+    ]
+}
+
+fn bodies() -> Vec<(&'static str, Value)> {
+    let needs = |field: &str| json!({"required": ["payload"], "properties": {"payload": {"required": [field]}}});
+    let prompt = || json!({"type": "string", "minLength": 1, "maxLength": PROMPT_BYTES_MAX, "pattern": r"\S"});
+    vec![
+        (
+            "CreateCommand",
+            json!({
+                "properties": {"payload": {"properties": {"prompt": prompt(), "message": prompt(), "text": prompt()}}},
+                "anyOf": [
+                    {"properties": {"type": {"const": "interrupt"}}},
+                    needs("prompt"),
+                    needs("message"),
+                    needs("text"),
+                ],
+                "example": {"type": "turn", "payload": {"prompt": "Say hello."}},
+            }),
+        ),
+        ("CreateRun", json!({"example": {"workspaceRef": {"kind": "none"}}})),
+        (
+            "CreateUser",
+            json!({
+                "dependentRequired": {"issuer": ["subject"], "subject": ["issuer"]},
+                "properties": {"issuer": {"type": "string"}, "subject": {"type": "string"}},
+            }),
+        ),
+        ("UpdateSession", json!({"properties": {"title": {"type": "string"}}})),
+        ("AppendEvent", json!({"example": {"type": "custom", "payload": {"name": "note", "value": 1}}})),
+    ]
+}
+
+fn parameter(path: &str, name: &str) -> Option<Value> {
+    if path.contains("/agent/") {
+        return None;
+    }
+    Some(match name {
+        "limit" if path.ends_with("/gc") => whole(1, i64::from(SWEEP_MAX)),
+        "afterSeq" | "after_seq" => whole(0, i64::MAX),
+        "waitMs" => whole(0, WAIT_MS_MAX as i64),
+        "status" if path == "/api/v1/runs" => {
+            words(["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])
+        }
+        "state" => words(["default", "all"]),
+        "idPrefix" => {
+            let kind = if path.contains("/sessions") { "ses_" } else { "run_" };
+            json!({"pattern": format!("^({kind})?[0-9a-f]{{0,32}}$"), "maxLength": 36})
+        }
+        "readerId" => shapes::name(),
+        "tenantId" if path.contains("/provider-profile") => shapes::name(),
+        "profile" if path.ends_with("/provider-profile-changes") => slug(),
+        "Last-Event-ID" => json!({"type": "integer", "minimum": 0}),
+        _ => return None,
+    })
+}
+
+fn finish(document: &mut Value) {
+    let schemas = &mut document["components"]["schemas"];
+    first_command(&mut schemas["CreateRun"]["properties"]["command"]);
+    // What was evicted cannot be asked for.
+    merge(&mut schemas["CreateSession"]["properties"]["storageKind"]["oneOf"][0], words(["none", "local"]));
+}
+
+/// A run begins with a turn.
+fn first_command(command: &mut Value) {
+    let turn = json!({"required": ["payload"], "properties": {"type": {"const": "turn"}}});
+    let first = command["oneOf"][0].take();
+    command["oneOf"][0] = json!({"allOf": [first, turn]});
+}
+
+fn title() -> Value {
+    json!({"maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE_PATTERN})
+}

@@ -1,0 +1,56 @@
+//! `/api/v1/tokens…`: service tokens, for the operator.
+
+use axum::{Json, extract::State};
+use http::{HeaderMap, StatusCode};
+use ostler_protocol::{
+    failures::Problem,
+    ids::TokenId,
+    tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
+};
+
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Body, Caller, Params, idempotency_key},
+        problem::Refusal,
+    },
+    service,
+};
+
+/// Make a service token. The answer is the only place where it is ever shown.
+#[utoipa::path(post, path = "/api/v1/tokens", tag = "callers",
+    security(("token" = ["operate"])), request_body = CreateToken,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
+    responses((status = 201, body = CreatedToken), (status = "4XX", body = Problem)))]
+pub async fn create(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    headers: HeaderMap,
+    Body(mut asked): Body<CreateToken>,
+) -> Result<(StatusCode, Json<CreatedToken>), Refusal> {
+    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
+    Ok((StatusCode::CREATED, Json(service::tokens::create(&app, &caller, asked).await?)))
+}
+
+/// List service tokens, newest first, without the tokens themselves.
+#[utoipa::path(get, path = "/api/v1/tokens", tag = "callers", security(("token" = ["operate"])), params(ListTokens),
+    responses((status = 200, body = TokenPage), (status = "4XX", body = Problem)))]
+pub async fn list(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Params(asked): Params<ListTokens>,
+) -> Result<Json<TokenPage>, Refusal> {
+    Ok(Json(service::tokens::list(&app, &caller, asked).await?))
+}
+
+/// Revoke a service token. On this server it stops working at once, on others of the same store within five seconds.
+#[utoipa::path(delete, path = "/api/v1/tokens/{tokenId}", tag = "callers", security(("token" = ["operate"])),
+    params(("tokenId" = TokenId, Path)),
+    responses((status = 200, body = ServiceToken), (status = "4XX", body = Problem)))]
+pub async fn revoke(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(token_id): At<TokenId>,
+) -> Result<Json<ServiceToken>, Refusal> {
+    Ok(Json(service::tokens::revoke(&app, &caller, token_id).await?))
+}

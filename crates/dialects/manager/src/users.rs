@@ -1,0 +1,86 @@
+//! `/api/v1/users…`, for the operator, and the public keys of users' tokens.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use ostler_protocol::{
+    failures::Problem,
+    users::{CreateUser, CreateUserToken, KeySet, ListUsers, UpdateUser, User, UserPage, UserToken},
+};
+
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Body, Caller, OptionalBody, Params},
+        problem::Refusal,
+        responses::created_status,
+    },
+    service,
+};
+
+/// Add a user: ours, or one that an issuer of the configuration vouches for.
+#[utoipa::path(post, path = "/api/v1/users", tag = "callers", security(("token" = ["operate"])), request_body = CreateUser,
+    responses((status = 201, body = User), (status = 200, body = User, description = "it was there"),
+        (status = "4XX", body = Problem)))]
+pub async fn create(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Body(asked): Body<CreateUser>,
+) -> Result<(StatusCode, Json<User>), Refusal> {
+    let (user, created) = service::users::create(&app, &caller, asked).await?;
+    Ok((created_status(created), Json(user)))
+}
+
+/// List users, newest first.
+#[utoipa::path(get, path = "/api/v1/users", tag = "callers", security(("token" = ["operate"])), params(ListUsers),
+    responses((status = 200, body = UserPage), (status = "4XX", body = Problem)))]
+pub async fn list(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Params(asked): Params<ListUsers>,
+) -> Result<Json<UserPage>, Refusal> {
+    Ok(Json(service::users::list(&app, &caller, asked).await?))
+}
+
+/// Change a user's time zone.
+#[utoipa::path(patch, path = "/api/v1/users/{userName}", tag = "callers", security(("token" = ["operate"])),
+    params(("userName" = String, Path)), request_body = UpdateUser,
+    responses((status = 200, body = User), (status = "4XX", body = Problem)))]
+pub async fn update(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(name): At<String>,
+    Body(asked): Body<UpdateUser>,
+) -> Result<Json<User>, Refusal> {
+    Ok(Json(service::users::update(&app, &caller, &name, asked).await?))
+}
+
+/// Remove a user. Their tokens stop working: here at once, on other servers of the same store within five seconds.
+#[utoipa::path(delete, path = "/api/v1/users/{userName}", tag = "callers", security(("token" = ["operate"])),
+    params(("userName" = String, Path)), responses((status = 200, body = User), (status = "4XX", body = Problem)))]
+pub async fn remove(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(name): At<String>,
+) -> Result<Json<User>, Refusal> {
+    Ok(Json(service::users::remove(&app, &caller, &name).await?))
+}
+
+/// Make a token that speaks for a user of ours: a JWT, signed with this server's key and not kept.
+#[utoipa::path(post, path = "/api/v1/users/{userName}/token", tag = "callers", security(("token" = ["operate"])),
+    params(("userName" = String, Path)), request_body = Option<CreateUserToken>,
+    responses((status = 201, body = UserToken), (status = "4XX", body = Problem)))]
+pub async fn create_token(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(name): At<String>,
+    OptionalBody(asked): OptionalBody<CreateUserToken>,
+) -> Result<(StatusCode, Json<UserToken>), Refusal> {
+    Ok((StatusCode::CREATED, Json(service::users::create_token(&app, &caller, &name, asked).await?)))
+}
+
+/// The public keys that our users' tokens are signed with.
+#[utoipa::path(get, path = "/.well-known/jwks.json", tag = "callers", security(()),
+    responses((status = 200, body = KeySet), (status = "4XX", body = Problem)))]
+pub async fn key_set(State(app): State<App>) -> Result<Json<KeySet>, Refusal> {
+    Ok(Json(service::users::key_set(&app).await?))
+}

@@ -1,0 +1,26 @@
+//! What the mesh keeps.
+
+use ostler_server::dialect::{
+    Backup::{Copied, LeftOut},
+    Erasure::{Untouched, WithOwner},
+    Holding,
+    Retention::{Expires, Kept, Proof},
+};
+
+pub const HOLDINGS: &[Holding] = &[
+    Holding::table("mesh_agent_md", Copied, Kept, WithOwner),
+    // The log of certificates and revocations is what others check against.
+    Holding::table("mesh_certificates", Copied, Proof, Untouched),
+    Holding::table("mesh_issuers", Copied, Proof, Untouched),
+    Holding::table("mesh_spent", Copied, Expires, Untouched),
+    Holding::table("mesh_logins", Copied, Expires, WithOwner),
+    Holding::table("mesh_prekeys", Copied, Kept, WithOwner),
+    Holding::table("mesh_mailboxes", Copied, Kept, WithOwner),
+    Holding::table("mesh_messages", Copied, Expires, WithOwner),
+    Holding::table("mesh_message_copies", Copied, Expires, WithOwner),
+    Holding::table("mesh_cursors", Copied, Expires, WithOwner),
+    // Who is connected to which server now.
+    Holding::table("mesh_presence", LeftOut, Expires, Untouched),
+    Holding::table("mesh_queue", LeftOut, Expires, WithOwner),
+    Holding::path("pki", Copied, Kept, Untouched),
+];

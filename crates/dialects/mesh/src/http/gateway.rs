@@ -1,0 +1,42 @@
+//! Where the gateway is, and the gateway itself.
+
+use axum::{
+    Json,
+    extract::{ConnectInfo, State, WebSocketUpgrade, ws::rejection::WebSocketUpgradeRejection},
+    response::Response,
+};
+use http::HeaderMap;
+use ostler_protocol::{Failure, failures::Problem, mesh::pki::Discovery};
+
+use super::host;
+use crate::{
+    gateway::{self, HEARD_BYTES_MAX},
+    service,
+    state::Mesh,
+};
+use ostler_server::{
+    app::App,
+    net::{Peer, problem::Refusal, sockets::fitted},
+};
+
+/// Where the gateway of this host's domain is.
+#[utoipa::path(get, path = "/.well-known/aun-gateway", tag = "mesh", security(("mesh" = [])),
+    responses((status = 200, body = Discovery), (status = "4XX", body = Problem)))]
+pub async fn discover(State(app): State<App>, headers: HeaderMap) -> Result<Json<Discovery>, Refusal> {
+    Ok(Json(service::pki::discover(&app, host(&headers)?)?))
+}
+
+/// Connects to the mesh. The server speaks first, with a challenge; `docs/generated/methods.md` has what may be called.
+pub async fn connect(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refusal> {
+    app.accepting()?;
+    Mesh::of(&app).pki()?;
+    let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let peer = peer.0.ip();
+    let seats = gateway::Seats::take(&app, peer)?;
+    let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer, seats)))
+}

@@ -1,0 +1,28 @@
+//! What the mesh serves over HTTP beside its gateway: who may be believed, where the gateway is, what agents say of
+//! themselves. These paths answer under every name of the domain, and to callers that know nothing of our tokens.
+
+pub mod agent_md;
+pub mod gateway;
+pub mod identities;
+pub mod pki;
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, header};
+use ostler_protocol::Failure;
+
+use ostler_server::net::gate::name_of;
+
+/// The host that was asked, with its port.
+fn host(headers: &HeaderMap) -> Result<&str, Failure> {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    host.ok_or_else(|| Failure::invalid("host-missing", "a Host header is required"))
+}
+
+/// The host that was asked, without its port.
+fn host_name(headers: &HeaderMap) -> Result<&str, Failure> {
+    host(headers).map(name_of)
+}
+
+fn plain(content_type: &'static str, body: impl IntoResponse) -> Response {
+    ([(header::CONTENT_TYPE, content_type)], body).into_response()
+}

@@ -1,0 +1,235 @@
+//! Registration, login and the care of one's certificate. A login's first half leaves nothing behind: what must be known in
+//! the second is sealed into the request id, so that it may come over another connection and to another server.
+
+use std::net::IpAddr;
+
+use ostler_crypto::{certificates::Certificate, proofs};
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    json::hex,
+    mesh::{
+        Aid,
+        auth::{
+            CertResult, CreateAidParams, CreateAidResult, DownloadCertParams, LOGIN_MS_MAX, Login1Params, Login1Result,
+            Login2Params, Login2Result, NONCE_BYTES_MAX, RefreshTokenParams, RefreshTokenResult, RekeyParams,
+            RenewCertParams, RequestCertParams, already_exists, not_registered,
+        },
+        identities::{Identity, Operation, RevocationReason},
+    },
+};
+use ostler_store::{self as store, mesh::identities::Revoked};
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    MeshCaller,
+    identities::{Grounds, agents_key, certify, check_name, check_unused, end_logins, find, open_invite, version},
+    tokens,
+};
+use crate::state::Mesh;
+use ostler_server::{
+    app::{App, store_failure},
+    clock,
+    service::tokens::later,
+};
+
+const LOGIN: &str = "login";
+
+/// What a login's second half, or a renewal, must know of the first. Sealed.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    aid: Aid,
+    fingerprint: String,
+    nonce: String,
+    until: Timestamp,
+}
+
+pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Result<CreateAidResult, Failure> {
+    app.accepting()?;
+    let pki = Mesh::of(app).pki()?;
+    let CreateAidParams { aid, public_key, curve, invite } = asked;
+    check_name(pki, &aid)?;
+    if curve != "P-256" {
+        return Err(Failure::invalid("curve", "curve: P-256").detail("field", "curve"));
+    }
+    let key = agents_key(&public_key)?;
+    if find(app, &aid).await?.is_some() {
+        return Err(already_exists(&aid));
+    }
+    let invite = match Mesh::of(app).config.registration_is_open(&app.config) {
+        true => None,
+        false => Some(open_invite(app, pki, &aid, invite.as_deref())?),
+    };
+    if let Some(invite) = &invite {
+        check_unused(app, invite).await?;
+    }
+    Mesh::of(app).count_registration(peer, &Mesh::of(app).config, app.now())?;
+    let grounds = Grounds { invite: invite.clone(), ..Grounds::of(Operation::Issue) };
+    let Some(made) = certify(app, &aid, &key, grounds).await? else {
+        // Somebody was a moment earlier, with the name or with the invitation.
+        if let Some(invite) = &invite {
+            check_unused(app, invite).await?;
+        }
+        return Err(already_exists(&aid));
+    };
+    Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
+}
+
+pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Failure> {
+    let pki = Mesh::of(app).pki()?;
+    let Login1Params { aid, cert, client_nonce } = asked;
+    if !(1..=NONCE_BYTES_MAX).contains(&client_nonce.len()) {
+        return Err(Failure::invalid("client-nonce", format!("client_nonce: 1 to {NONCE_BYTES_MAX} bytes")));
+    }
+    let shown = Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid("cert", "cert: one certificate in PEM"))?;
+    if find(app, &aid).await?.is_none() {
+        // The published client reads these words in a refusal to let it in, and in no other.
+        return Err(unproved(&not_registered(&aid).message));
+    }
+    let (_, certificate) = own_certificate(app, &aid, &shown.fingerprint()).await?;
+    let now = app.now();
+    let mut nonce = [0; 24];
+    clock::fill(&mut nonce);
+    let nonce = hex(&nonce);
+    let begun =
+        Begun { aid, fingerprint: certificate.fingerprint(), nonce: nonce.clone(), until: later(now, LOGIN_MS_MAX)? };
+    let auth = pki.auth();
+    Ok(Login1Result {
+        request_id: pki.ticket(LOGIN, &begun),
+        nonce,
+        auth_cert: auth.certificate.to_pem(),
+        client_nonce_signature: auth.sign(&client_nonce),
+        server_time: app.wall().as_millisecond(),
+        auth_curve: auth.certificate.public_key().curve().name().to_owned(),
+    })
+}
+
+pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Failure> {
+    let Login2Params { aid, request_id, nonce, client_time, signature } = asked;
+    let signed = proofs::login(&nonce, &client_time);
+    let identity = finish(app, &aid, (&request_id, &nonce), &signed, &signature).await?;
+    let next = next_certificate(app, &identity).await?;
+    tokens::begin(app, &identity, next.map(|next| next.to_pem())).await
+}
+
+pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
+    tokens::refresh(app, asked.refresh_token.expose_secret()).await
+}
+
+pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertParams) -> Result<CertResult, Failure> {
+    let aid = asked.aid.unwrap_or_else(|| caller.aid.clone());
+    let identity = version(app, &aid, asked.cert_fingerprint.as_deref()).await?;
+    Ok(CertResult { aid, cert: identity.certificate, cert_fingerprint: identity.cert_fingerprint })
+}
+
+/// The next certificate, for the same key or for another one.
+pub async fn request_cert(app: &App, caller: &MeshCaller, asked: RequestCertParams) -> Result<CertResult, Failure> {
+    let RequestCertParams { request_id, nonce, public_key, signature } = asked;
+    match public_key {
+        None => renew_cert(app, caller, RenewCertParams { request_id, nonce, signature }).await,
+        Some(public_key) => rekey(app, caller, RekeyParams { request_id, nonce, public_key, signature }).await,
+    }
+}
+
+/// The next certificate for the same key, once the present one is past half its life.
+pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
+    let RenewCertParams { request_id, nonce, signature } = asked;
+    let signed = proofs::renewal(&nonce);
+    let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
+    let next = next_certificate(app, &identity).await?;
+    next.map(|next| result(&caller.aid, &next)).ok_or_else(|| {
+        let message = "the certificate is not past half its life";
+        Failure::rule(FailureKind::StateConflict, "certificate-fresh", message)
+    })
+}
+
+/// A certificate for a new key. Those for the old one are revoked, and whoever else logged in with it is out.
+pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result<CertResult, Failure> {
+    let RekeyParams { request_id, nonce, public_key, signature } = asked;
+    let key = agents_key(&public_key)?;
+    let signed = proofs::rekey(&nonce, &public_key);
+    let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
+    Mesh::of(app).count_rekey(&caller.aid, app.now())?;
+    let (aid, login_id) = (caller.aid.clone(), caller.login_id.clone());
+    app.to_the_end(|app| async move {
+        let newest = version(&app, &aid, None).await?.serial;
+        let grounds = Grounds {
+            replaced: Some(Revoked { serial: newest, reason: RevocationReason::Superseded }),
+            asked_with: Some(identity.serial),
+            asked_by: Some(login_id),
+            ..Grounds::of(Operation::Rekey)
+        };
+        let made = certify(&app, &aid, &key, grounds).await?.ok_or_else(revoked)?;
+        end_logins(&app, &aid).await?;
+        Ok(result(&aid, &made))
+    })
+    .await
+}
+
+fn result(aid: &Aid, made: &Certificate) -> CertResult {
+    CertResult { aid: aid.clone(), cert: made.to_pem(), cert_fingerprint: made.fingerprint() }
+}
+
+/// A certificate that we gave to this name, and that still says something: in force, or not long past its end.
+async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Identity, Certificate), Failure> {
+    let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, fingerprint).await.map_err(store_failure)?;
+    let identity = found.ok_or_else(|| unproved("the certificate is not one of this name's"))?;
+    if identity.revoked_at.is_some() {
+        return Err(revoked());
+    }
+    let certificate = read(&identity)?;
+    if !certificate.can_be_renewed(app.wall()) {
+        return Err(unproved("the certificate has expired, and long ago"));
+    }
+    Ok((identity, certificate))
+}
+
+/// Checks what was signed in answer to a login's first half, and uses its nonce up.
+async fn finish(
+    app: &App,
+    aid: &Aid,
+    (request_id, nonce): (&str, &str),
+    signed: &[u8],
+    signature: &str,
+) -> Result<Identity, Failure> {
+    let begun = Mesh::of(app).pki()?.open_ticket::<Begun>(LOGIN, request_id);
+    let begun = begun.ok_or_else(|| unproved("request_id: no login of ours"))?;
+    if begun.aid != *aid || !ostler_crypto::equal(begun.nonce.as_bytes(), nonce.as_bytes()) {
+        return Err(unproved("the nonce is of another login"));
+    }
+    if app.now() > begun.until {
+        return Err(unproved("the login took too long"));
+    }
+    let (identity, certificate) = own_certificate(app, aid, &begun.fingerprint).await?;
+    if !certificate.public_key().verifies_base64(signed, signature) {
+        return Err(unproved("the signature does not check out"));
+    }
+    let spent = store::mesh::logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
+    if spent.map_err(store_failure)? { Ok(identity) } else { Err(unproved("the nonce was used")) }
+}
+
+/// What comes after the certificate that somebody showed: a newer one that they have not got, or, past half of the newest's
+/// life, another. However often they show an old one, one more is made of it and not many.
+async fn next_certificate(app: &App, shown: &Identity) -> Result<Option<Certificate>, Failure> {
+    // It is for the same key: one for another would have ended the certificate that was shown.
+    let newest = version(app, &shown.aid, None).await?;
+    let certificate = read(&newest)?;
+    if !certificate.is_due_for_renewal(app.wall()) {
+        return Ok((newest.serial != shown.serial).then_some(certificate));
+    }
+    let grounds = Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };
+    certify(app, &shown.aid, certificate.public_key(), grounds).await?.map(Some).ok_or_else(revoked)
+}
+
+fn read(identity: &Identity) -> Result<Certificate, Failure> {
+    let certificate = Certificate::from_pem(&identity.certificate);
+    certificate.ok_or_else(|| Failure::internal("a stored certificate cannot be read"))
+}
+
+fn unproved(message: &str) -> Failure {
+    Failure::rule(FailureKind::Unauthenticated, "mesh-login", message)
+}
+
+fn revoked() -> Failure {
+    Failure::rule(FailureKind::Forbidden, "certificate-revoked", "the certificate was revoked")
+}

@@ -1,0 +1,31 @@
+//! What the gateway says of itself and of a connection.
+
+use ostler_protocol::{
+    Failure, RawJson,
+    mesh::{
+        connections::PROTOCOL,
+        meta::{NoParams, PingResult, StatusResult},
+    },
+};
+
+use super::{MeshCaller, pki};
+use ostler_server::app::App;
+
+pub fn ping(app: &App, _: NoParams) -> Result<PingResult, Failure> {
+    Ok(PingResult { pong: true, timestamp: app.wall().as_millisecond() })
+}
+
+pub fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure> {
+    Ok(StatusResult {
+        mode: "gateway".into(),
+        aid: caller.aid.clone(),
+        role: "user".into(),
+        connected_at: caller.connected_at.as_millisecond(),
+        protocol_version: PROTOCOL.into(),
+    })
+}
+
+/// As it was signed, letter by letter.
+pub async fn trust_roots(app: &App) -> Result<RawJson, Failure> {
+    RawJson::parse(pki::trust_roots(app)?.to_string()).map_err(Failure::internal)
+}

@@ -1,0 +1,205 @@
+//! What the mesh needs of this process: its authorities' keys, who is connected, how often they have called, and what was
+//! signed lately.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    mesh::{
+        Aid,
+        methods::{Method, MethodRow},
+    },
+};
+use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
+
+use crate::{
+    config::MeshSection,
+    gateway::{connections::Connections, delivery::Delivery},
+    metrics::Sends,
+    pki::Pki,
+    service::pki::{SignedList, StatusAnswer},
+};
+use ostler_server::{
+    app::App,
+    config::LimitsSection,
+    net::rates::{Buckets, Whose},
+};
+
+/// Callers whose calls are counted; one that was not seen for long is forgotten.
+const CALLERS_REMEMBERED: usize = 65_536;
+/// Room for the one key of a bucket that all share; with less, it could be pushed out.
+const ONE_KEY: usize = 16;
+/// Answers about certificates that are signed once and given to many.
+const ANSWERS_REMEMBERED: usize = 4_096;
+/// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
+const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+/// Each change of a key lengthens the list of what was revoked, which everybody reads.
+const REKEYS_PER_DAY_MAX: u32 = 10;
+/// Signatures of the issuer's that strangers of one address may ask for.
+const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
+/// Frames that are no call that anybody knows, of one agent, or of one address before it is known whose they are.
+const MISFITS_PER_MINUTE_MAX: u32 = 600;
+
+pub struct Mesh {
+    pub config: MeshSection,
+    /// Without keys, there is no mesh here; why.
+    pki: Result<Pki, String>,
+    pub connections: Arc<Connections>,
+    pub delivery: Arc<Delivery>,
+    /// Names that somebody had when it was last looked.
+    valid: Cache<Aid, Timestamp>,
+    /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
+    pub certifying: tokio::sync::Mutex<()>,
+    pub revocations: Mutex<Option<SignedList>>,
+    pub roots: Mutex<Option<(Timestamp, Arc<str>)>>,
+    pub answers: Cache<String, StatusAnswer>,
+    calls: Buckets<(Whose, Method)>,
+    registrations: Buckets<Whose>,
+    registrations_total: Buckets<()>,
+    rekeys: Buckets<Aid>,
+    signatures: Buckets<Whose>,
+    /// A permit for each connection that may still be opened.
+    pub sockets: Arc<Semaphore>,
+    pub sends: Sends,
+    misfits: Buckets<Whose>,
+}
+
+impl Mesh {
+    pub fn new(pki: Result<Pki, String>, config: MeshSection, limits: &LimitsSection) -> Self {
+        let connections = Arc::<Connections>::default();
+        Self {
+            pki,
+            delivery: Arc::new(Delivery::new(connections.clone())),
+            connections,
+            valid: Cache::new(CALLERS_REMEMBERED),
+            certifying: tokio::sync::Mutex::default(),
+            revocations: Mutex::default(),
+            roots: Mutex::default(),
+            answers: Cache::new(ANSWERS_REMEMBERED),
+            calls: Buckets::new(CALLERS_REMEMBERED),
+            registrations: Buckets::new(CALLERS_REMEMBERED),
+            registrations_total: Buckets::new(ONE_KEY),
+            rekeys: Buckets::new(CALLERS_REMEMBERED),
+            signatures: Buckets::new(CALLERS_REMEMBERED),
+            sockets: Arc::new(Semaphore::new(limits.sockets_max)),
+            sends: Sends::default(),
+            misfits: Buckets::new(CALLERS_REMEMBERED),
+            config,
+        }
+    }
+
+    /// The mesh of this server.
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+
+    pub fn pki(&self) -> Result<&Pki, Failure> {
+        self.pki.as_ref().map_err(|why| Failure::rule(FailureKind::InfraFailed, "mesh-off", why.as_str()))
+    }
+
+    /// Whether somebody had this name a moment ago.
+    pub fn is_known_valid(&self, aid: &Aid, now: Timestamp) -> bool {
+        self.valid.get(aid).is_some_and(|at| (SignedDuration::ZERO..LOOKED_AGAIN).contains(&now.duration_since(at)))
+    }
+
+    pub fn remember_valid(&self, aid: &Aid, at: Timestamp) {
+        self.valid.insert(aid.clone(), at);
+    }
+
+    /// Logins of an agent have ended, here or elsewhere: its connections make sure of theirs, and its name is looked up anew.
+    pub fn doubt(&self, aid: &Aid) {
+        self.valid.remove(aid);
+        self.connections.doubt(aid);
+    }
+
+    /// The same of everybody: whose ended elsewhere was not heard.
+    pub fn doubt_all(&self) {
+        self.valid.clear();
+        self.connections.doubt_all();
+    }
+
+    /// Counts a call against whoever makes it: an agent, or, before that is known, where it comes from.
+    pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+        let whose = Whose::of(aid, peer);
+        let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
+        taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
+    }
+
+    /// Names are given out slowly, so that nobody takes all the good ones, from however many addresses.
+    pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.registrations.take(Whose::peer(peer), config.registrations_per_hour_max, HOUR, now);
+        taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))?;
+        let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
+        taken.map_err(|wait_ms| too_often("mesh-registrations-total", "too many names at once".into(), wait_ms))
+    }
+
+    pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.signatures.take(Whose::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
+        taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
+    }
+
+    /// Whether another frame may come that is no call: of an agent, or, before that is known, from where it comes.
+    pub fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
+        self.misfits.take(Whose::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
+    }
+
+    pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
+        let taken = self.rekeys.take(aid.clone(), REKEYS_PER_DAY_MAX, DAY, now);
+        taken.map_err(|wait_ms| too_often("mesh-rekeys", format!("{aid} has changed its key too often"), wait_ms))
+    }
+}
+
+fn too_often(rule: &'static str, message: String, wait_ms: i64) -> Failure {
+    Failure::rule(FailureKind::RateLimited, rule, message).detail("retryAfterMs", wait_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_given_out_slowly_to_one_address_and_to_all() {
+        let mesh = Mesh::new(Err("no keys".into()), MeshSection::default(), &LimitsSection::default());
+        let config = MeshSection {
+            registrations_per_hour_max: 2,
+            registrations_per_hour_total_max: 5,
+            ..MeshSection::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let refused = |last: u8, now| {
+            let refused = mesh.count_registration([192, 0, 2, last].into(), &config, now).err();
+            refused.map(|failure| failure.rule_name().unwrap().to_owned())
+        };
+        for last in [1, 1, 2, 2] {
+            assert_eq!(refused(last, now), None);
+        }
+        assert_eq!(refused(1, now).as_deref(), Some("mesh-registrations"));
+        assert_eq!(refused(3, now), None, "who is refused takes nothing from the others");
+        assert_eq!(refused(4, now).as_deref(), Some("mesh-registrations-total"));
+        assert_eq!(refused(5, now + HOUR), None);
+    }
+
+    #[test]
+    fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {
+        let mesh = Mesh::new(Err("no keys".into()), MeshSection::default(), &LimitsSection::default());
+        let (peer, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let now = Timestamp::UNIX_EPOCH;
+        let asked = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();
+        assert_eq!(asked, SIGNATURES_PER_MINUTE_MAX as usize);
+        assert!(mesh.count_signature(other, now).is_ok());
+        let aid: Aid = "alice.probe.test".parse().unwrap();
+        let changed = (0..100).filter(|_| mesh.count_rekey(&aid, now).is_ok()).count();
+        assert_eq!(changed, REKEYS_PER_DAY_MAX as usize);
+        let misfits = (0..1_000).filter(|_| mesh.count_misfit(None, peer, now)).count();
+        assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
+        assert!(mesh.count_misfit(Some(&aid), peer, now), "an agent is not held to what strangers do");
+    }
+}

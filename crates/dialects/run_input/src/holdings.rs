@@ -1,0 +1,8 @@
+//! What the run input dialect keeps. Threads and their messages are sessions and events of the kernel.
+
+use ostler_server::dialect::{Backup::Copied, Erasure::WithSession, Holding, Retention::Expires};
+
+pub const HOLDINGS: &[Holding] = &[
+    Holding::table("attachments", Copied, Expires, WithSession),
+    Holding::path("attachments", Copied, Expires, WithSession),
+];

@@ -1,0 +1,27 @@
+//! `/api/v1/agent/history`: what was said in a thread, a day at a time.
+
+use axum::{Json, extract::State};
+use ostler_protocol::run_input::{
+    failures::RunInputProblem,
+    history::{HistoryQuery, HistorySnapshot},
+};
+
+use crate::service;
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{Caller, Params},
+        problem::Refusal,
+    },
+};
+
+/// Read a day of a thread: the last one on which anything was said, or the last before a day.
+#[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("token" = ["own"])), params(HistoryQuery),
+    responses((status = 200, body = HistorySnapshot), (status = "4XX", body = RunInputProblem)))]
+pub async fn get(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Params(asked): Params<HistoryQuery>,
+) -> Result<Json<HistorySnapshot>, Refusal> {
+    Ok(Json(service::history::get(&app, &caller, asked).await?))
+}

@@ -1,0 +1,172 @@
+//! `/api/v1/agent/runs…`: post a message, follow the answer, cancel it.
+
+use std::{io, time::Duration};
+
+use axum::{
+    Json,
+    body::{Body as AxumBody, Bytes},
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use http::{HeaderMap, StatusCode};
+use ostler_protocol::{
+    Failure, FailureKind,
+    run_input::{
+        agui::{
+            events::{AgUiEvent, Body as Told},
+            input::{Form, PAYLOAD_INVALID, RunInput},
+            translate::Sent,
+        },
+        failures::RunInputProblem,
+        runs::{
+            CancelAccepted, CancelRunQuery, INVALID_LAST_EVENT_ID, RunAgentInput, RunEventsQuery, TaskAccepted, code,
+            is_of_interrupts,
+        },
+    },
+};
+use serde_json::Map;
+use tokio::time::Instant;
+
+use crate::service::{
+    self,
+    runs::{Next, Position, RunStream},
+};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    net::{
+        extract::{At, Caller, LARGEST, Params, read_body},
+        problem::Refusal,
+        sse::{as_events, turned_away, wants_stream},
+    },
+};
+
+/// Start an agent's run: one user message, or the answers to a run's interrupts.
+///
+/// Answers when the message is durable; follow the run at `GET …/events`. With `Accept: text/event-stream` the run's events
+/// come in the same response. The same `runId` with the same body again is answered the same.
+#[utoipa::path(post, path = "/api/v1/agent/runs", tag = "agent", security(("token" = ["own"])),
+    params(("Last-Event-ID" = Option<String>, Header, description = "On a stream: only events after this one")),
+    request_body = RunAgentInput,
+    responses((status = 202, body = TaskAccepted), (status = 200, content((String = "text/event-stream"))),
+        (status = "4XX", body = RunInputProblem)))]
+pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Request) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
+    let streams = wants_stream(&headers);
+    let form = if streams { Form::Streamed } else { Form::Queued };
+    let body = read_body(request, &app, LARGEST).await.map_err(in_the_inputs_words)?;
+    let input = match app.compute(body.len(), || RunInput::read(&body, form)).await.map_err(Failure::from) {
+        Ok(input) => input,
+        Err(failure) if streams && is_of_interrupts(&failure) => return Ok(refusal(&app, &failure)),
+        Err(failure) => return Err(failure.into()),
+    };
+    if !streams {
+        let accepted = service::runs::accept(&app, &caller, &input).await?;
+        return Ok((StatusCode::ACCEPTED, Json(accepted.task())).into_response());
+    }
+    let after = last_event_id(&headers)?;
+    match service::runs::accept_and_follow(&app, &caller, &input, after).await {
+        Ok(stream) => Ok(answer(&app, caller, &headers, stream, None)),
+        // A client that answers wrongly, or not at all, is told by the event that its protocol has for it.
+        Err(failure) if is_of_interrupts(&failure) => Ok(refusal(&app, &failure)),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Follow a run: a stream of AG-UI events that ends after the run's terminal event.
+///
+/// Reconnect with `Last-Event-ID` and nothing is missed or repeated.
+#[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("token" = ["own"])),
+    params(("threadId" = String, Path), RunEventsQuery,
+        ("Last-Event-ID" = Option<String>, Header, description = "Only events after this one")),
+    responses((status = 200, content((String = "text/event-stream"))), (status = "4XX", body = RunInputProblem)))]
+pub async fn events(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(thread_id): At<String>,
+    Params(query): Params<RunEventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let (idle, after) = (query.idle()?, last_event_id(&headers)?);
+    let stream = service::runs::follow(&app, &caller, &thread_id, query.run_id(), after).await?;
+    Ok(answer(&app, caller, &headers, stream, Some(idle)))
+}
+
+/// Ask for a run's end. The run's own events say when it has come.
+#[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("token" = ["own"])),
+    params(("threadId" = String, Path), CancelRunQuery),
+    responses((status = 202, body = CancelAccepted), (status = "4XX", body = RunInputProblem)))]
+pub async fn cancel(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(thread_id): At<String>,
+    Params(query): Params<CancelRunQuery>,
+) -> Result<(StatusCode, Json<CancelAccepted>), Refusal> {
+    let accepted = service::runs::cancel(&app, &caller, &thread_id, query.run_id()).await?;
+    Ok((StatusCode::ACCEPTED, Json(accepted)))
+}
+
+/// A body that is too large for any request is told like one that is too large for this one.
+fn in_the_inputs_words(failure: Failure) -> Failure {
+    match failure.kind {
+        FailureKind::PayloadTooLarge => {
+            Failure::rule(failure.kind, PAYLOAD_INVALID, "RunAgentInput payload exceeds size limit")
+        }
+        _ => failure,
+    }
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Failure> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok());
+    id.map(Some).ok_or_else(|| Failure::invalid(INVALID_LAST_EVENT_ID, "Last-Event-ID must be the id of an event"))
+}
+
+/// The run's events, each under its id. A stream that ends without its terminal event looks like a success to stock clients,
+/// so one that cannot go on is broken off, not ended.
+fn answer(app: &App, caller: Principal, headers: &HeaderMap, stream: RunStream, idle: Option<Duration>) -> Response {
+    let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
+    let gone = Box::pin(turned_away(app, caller, headers));
+    let frames = stream::unfold(Some((stream, Instant::now(), gone)), move |state| async move {
+        let (mut stream, since, mut gone) = state?;
+        let left = idle.map(|limit| limit.saturating_sub(since.elapsed()));
+        let wait = left.map_or(heartbeat, |left| left.min(heartbeat));
+        let next = tokio::select! {
+            () = &mut gone => return Some((Err(io::Error::other("the caller is not let in any more")), None)),
+            next = tokio::time::timeout(wait, stream.next()) => next,
+        };
+        match next {
+            Err(_) if left.is_some_and(|left| left <= heartbeat) => None,
+            Err(_) => Some((Ok(Bytes::from_static(b": keep-alive\n\n")), Some((stream, since, gone)))),
+            Ok(Ok(Next::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now(), gone)))),
+            Ok(Ok(Next::Over)) => None,
+            Ok(Ok(Next::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
+            Ok(Err(failure)) => {
+                tracing::warn!(%failure, "a run's stream was broken off");
+                Some((Err(io::Error::other("the store did not answer")), None))
+            }
+        }
+    });
+    as_events(AxumBody::from_stream(frames))
+}
+
+fn frames(sent: &[Sent]) -> Bytes {
+    let frames = sent.iter().map(|Sent { id, event }| format!("id: {id}\n{}", frame(event)));
+    frames.collect::<String>().into()
+}
+
+fn frame(event: &AgUiEvent) -> String {
+    format!("event: {}\ndata: {}\n\n", event.body.type_name(), event.to_json())
+}
+
+/// One event that says what was wrong. Nothing was kept of the run, so it has no id.
+fn refusal(app: &App, failure: &Failure) -> Response {
+    let body = Told::RunError {
+        message: app.redactor.redact(&failure.message).into_owned(),
+        code: code(failure).into_owned(),
+        usage: vec![],
+    };
+    let event = AgUiEvent { body, timestamp: app.now().as_millisecond(), metadata: Map::new() };
+    as_events(AxumBody::from(frame(&event)))
+}

@@ -1,0 +1,293 @@
+//! Attachments: take in, show, sign afresh, put into a message, and let go of what nobody used.
+
+use bytes::Bytes;
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Failure, FailureKind, Timestamp,
+    kernel::sessions::Session,
+    kernel::{commands::Command, conversation::HistoryAttachment},
+    run_input::history::pictures,
+    run_input::{
+        attachments::{
+            ATTACHMENT_BYTES_MAX, ATTACHMENTS_PER_USER_MAX, Attachment, ImageType, ObjectPath, Proof, SignUrl,
+            SignedUrl,
+        },
+        history::Picture,
+    },
+};
+use ostler_store::{self as store, run_input::attachments::Quota};
+use serde_json::{Value, json};
+
+use super::threads;
+use crate::state::RunInputState;
+use ostler_server::{
+    app::{App, store_failure},
+    auth::{Principal, forbidden},
+    net::places::Place,
+};
+
+/// Files that one sweep lets go of; the next takes the rest.
+const SWEEP_MAX: u32 = 500;
+/// A picture elsewhere is named with its address; a longer one is none that people use.
+const TRUSTED_URL_BYTES_MAX: usize = 2_048;
+/// A picture whose kind nobody has said.
+const ANY_IMAGE: &str = "image/*";
+/// Files of a thread that are let go of at once.
+const ERASE_MAX: u32 = 1_000;
+
+/// A file as a form sent it.
+pub struct Upload {
+    pub thread_id: String,
+    pub run_id: String,
+    pub bytes: Bytes,
+    /// Held until the file is kept: so long its bytes are in memory.
+    pub place: Place,
+}
+
+/// Takes a picture in for a message to come. What no message uses is let go of after a while.
+pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Attachment, Failure> {
+    app.accepting()?;
+    let owner = threads::owner(caller)?;
+    if upload.bytes.len() > ATTACHMENT_BYTES_MAX {
+        return Err(Failure::too_large("attachment-size", "the file", upload.bytes.len(), ATTACHMENT_BYTES_MAX));
+    }
+    let image = ImageType::sniff(&upload.bytes).ok_or_else(|| {
+        let message = "an attachment must be a PNG, JPEG, GIF or WebP picture";
+        Failure::rule(FailureKind::UnsupportedMediaType, "attachment-type", message)
+    })?;
+    // Somebody else's thread has no room for it, and one that is not there yet may come to be.
+    threads::find(app, caller, &upload.thread_id).await?;
+    let path = ObjectPath::new(&owner, &upload.thread_id, &upload.run_id, app.ids.body(), image);
+    let path = path.ok_or_else(|| Failure::internal("a thread's id that fits makes a path"))?;
+    let quota = Quota { bytes: RunInputState::of(app).attachments.quota_bytes, files: ATTACHMENTS_PER_USER_MAX };
+    let size = upload.bytes.len() as i64;
+    if !store::run_input::attachments::insert(&app.db, &path, size, quota, app.now()).await.map_err(store_failure)? {
+        let message = format!(
+            "with this file you would have more than {} bytes or {} files of attachments; erase a thread first",
+            quota.bytes, quota.files
+        );
+        return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
+    }
+    app.to_the_end(|app| keep(app, path.clone(), upload)).await?;
+    let mime_type = image.mime_type().to_owned();
+    let SignedUrl { bucket, path, url } = signed(app, &path);
+    Ok(Attachment { bucket, path, mime_type, url })
+}
+
+/// The row comes first: a file without one would never be let go of.
+async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
+    let Upload { bytes, place: _place, .. } = upload;
+    if let Err(failure) = RunInputState::of(&app).files.put(&path, bytes).await {
+        store::run_input::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
+        return Err(failure);
+    }
+    // Whoever erased the thread meanwhile has seen the row, and not the file.
+    if !store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)? {
+        RunInputState::of(&app).files.delete(&path).await?;
+        return Err(Failure::not_found("thread"));
+    }
+    Ok(())
+}
+
+/// A fresh URL of a file of the caller's.
+pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<SignedUrl, Failure> {
+    let owner = threads::owner(caller)?;
+    let not_found = || Failure::not_found("attachment");
+    let path: ObjectPath = asked.path.parse().map_err(|_| not_found())?;
+    if path.owner != owner {
+        return Err(forbidden("owner", "this attachment is somebody else's"));
+    }
+    let there = store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)?;
+    if asked.bucket != RunInputState::of(app).files.bucket || !there {
+        return Err(not_found());
+    }
+    Ok(signed(app, &path))
+}
+
+/// A file, for whoever has a URL of it. What has ended, was altered or is gone looks the same: there is no such file.
+pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
+    let refused = || forbidden("attachment-url", "this URL was not signed here, or has ended");
+    let path: ObjectPath = path.parse().map_err(|_| refused())?;
+    if !RunInputState::of(app).files.proves(bucket, &path, proof, app.wall()) {
+        return Err(refused());
+    }
+    let bytes = RunInputState::of(app).files.get(&path).await?.ok_or_else(|| Failure::not_found("attachment"))?;
+    Ok((path, bytes))
+}
+
+fn signed(app: &App, path: &ObjectPath) -> SignedUrl {
+    let life = SignedDuration::from_millis(RunInputState::of(app).attachments.url_ttl_ms);
+    let until = app.wall().checked_add(life).unwrap_or(Timestamp::MAX);
+    let url = RunInputState::of(app).files.url(path, until);
+    SignedUrl { bucket: RunInputState::of(app).files.bucket.clone(), path: path.to_string(), url }
+}
+
+/// A picture of a message as its event keeps it: where it lies, never its URL. It must be the caller's own, of this thread,
+/// or come from a host that is trusted.
+pub async fn take(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    mime_type: Option<&str>,
+    url: &str,
+) -> Result<Value, Failure> {
+    let invalid = |message: &str| Failure::rule(FailureKind::SchemaInvalid, "AGENT_ATTACHMENT_INVALID", message);
+    let owner = threads::owner(caller)?;
+    let Some(path) = RunInputState::of(app).files.read_url(url, app.wall()) else {
+        if !is_trusted(&RunInputState::of(app).attachments.trusted_hosts, url) {
+            return Err(invalid("binary content url must be a signed URL of an attachment, and not have ended"));
+        }
+        // Both are kept and shown as they are.
+        let mime_type = mime_type.unwrap_or(ANY_IMAGE);
+        let fits = url.len() <= TRUSTED_URL_BYTES_MAX && app.redactor.redact(url) == url;
+        let named = mime_type == ANY_IMAGE || ImageType::parse(mime_type).is_some();
+        return match (fits, named) {
+            (false, _) => Err(invalid("binary content url must be at most 2,048 bytes, and carry no credential")),
+            (_, false) => Err(invalid("binary content must be a PNG, JPEG, GIF or WebP picture")),
+            _ => Ok(json!({"type": "image", "mimeType": mime_type, "url": url})),
+        };
+    };
+    if path.owner != owner {
+        return Err(forbidden("owner", "this attachment is somebody else's"));
+    }
+    if path.thread_id != thread_id {
+        return Err(invalid("this attachment was uploaded for another thread"));
+    }
+    // Whether the message comes to be is not known here; the sweep looks for it.
+    if !store::run_input::attachments::update_asked_for(&app.db, &path, app.now()).await.map_err(store_failure)? {
+        return Err(invalid("this attachment is not there any more"));
+    }
+    let mime_type = path.image_type().map(ImageType::mime_type);
+    Ok(
+        json!({"type": "image", "mimeType": mime_type, "bucket": RunInputState::of(app).files.bucket, "path": path.to_string()}),
+    )
+}
+
+/// The URL under which a picture of a message can be seen now. `None`: there is no way to it.
+pub fn url_of(app: &App, picture: &Picture) -> Option<String> {
+    match (&picture.bucket, &picture.path) {
+        (Some(bucket), Some(path)) => {
+            Some(path).filter(|_| *bucket == RunInputState::of(app).files.bucket).and_then(|path| {
+                let path: ObjectPath = path.parse().ok()?;
+                Some(signed(app, &path).url)
+            })
+        }
+        _ => picture.url.clone(),
+    }
+}
+
+/// As [`url_of`], unless it is a picture of another thread.
+fn url_of_thread(app: &App, session: &Session, picture: &Picture) -> Option<String> {
+    let own = picture.path.as_deref().is_none_or(|path| {
+        let path = path.parse::<ObjectPath>().ok();
+        path.is_some_and(|path| {
+            session.owner.as_ref() == Some(&path.owner) && session.external_id.as_ref() == Some(&path.thread_id)
+        })
+    });
+    if own { url_of(app, picture) } else { None }
+}
+
+/// The pictures of a command's message. Only those of its own thread are signed: a command can say anything.
+pub async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
+    let pictures = pictures(command.payload.as_str());
+    if pictures.is_empty() {
+        return Ok(vec![]);
+    }
+    let session = store::kernel::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
+    let signed = |picture: Picture| {
+        let url = url_of_thread(app, session.as_ref()?, &picture)?;
+        Some(HistoryAttachment { mime_type: picture.mime_type, url })
+    };
+    Ok(pictures.into_iter().filter_map(signed).collect())
+}
+
+/// `https` and a host of the list, with its port if it has one there.
+fn is_trusted(hosts: &[String], url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("https://") else { return false };
+    let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let plain = !url.chars().any(|c| c.is_control() || c.is_whitespace());
+    plain && hosts.iter().any(|trusted| trusted.eq_ignore_ascii_case(host))
+}
+
+/// Lets go of what no message uses and none has asked for in a while. One that cannot be removed is left to the next sweep.
+pub async fn sweep(app: &App) -> Result<usize, Failure> {
+    let age = SignedDuration::from_millis(RunInputState::of(app).attachments.unused_ms);
+    let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
+    let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
+    let mut gone = 0;
+    for path in unused {
+        match let_go(app, &path, before).await {
+            Ok(is_gone) => gone += usize::from(is_gone),
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), %path, "an attachment could not be let go of")
+            }
+        }
+    }
+    Ok(gone)
+}
+
+/// False: a message uses it, or asks for it.
+async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
+    if !store::run_input::attachments::update_let_go(&app.db, path, before, app.now()).await.map_err(store_failure)? {
+        return Ok(false);
+    }
+    if store::run_input::attachments::is_used(&app.db, path).await.map_err(store_failure)? {
+        store::run_input::attachments::update_used(&app.db, path, app.now()).await.map_err(store_failure)?;
+        return Ok(false);
+    }
+    remove(app, path).await.map(|()| true)
+}
+
+/// The row goes last: while it stands, somebody tries again.
+async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
+    RunInputState::of(app).files.delete(path).await?;
+    store::run_input::attachments::delete(&app.db, path).await.map_err(store_failure)
+}
+
+/// Lets go of everything that a thread had when it was erased; what came later is for the next one of its name. Idempotent.
+pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
+    loop {
+        let files =
+            store::run_input::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
+        let files = files.map_err(store_failure)?;
+        for path in &files {
+            remove(app, path).await?;
+        }
+        if files.len() < ERASE_MAX as usize {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_trusted;
+
+    #[test]
+    fn only_the_very_host_is_trusted() {
+        let hosts = ["storage.example.com".to_owned(), "cdn.example:8443".to_owned()];
+        for good in [
+            "https://storage.example.com/agent-inputs/user-123/image.png?signature=xxx",
+            "https://STORAGE.example.com/x",
+            "https://cdn.example:8443/x.png",
+        ] {
+            assert!(is_trusted(&hosts, good), "{good}");
+        }
+        for bad in [
+            "http://storage.example.com/x",
+            "https://storage.example.com.evil/x",
+            "https://evil/storage.example.com",
+            "https://storage.example.com@evil/x",
+            "https://evil#storage.example.com",
+            "https://cdn.example/x",
+            "https://storage.example.com:444/x",
+            "https://evil\\storage.example.com",
+            "https://storage.example.com/\n",
+            "ftp://storage.example.com/x",
+            "",
+        ] {
+            assert!(!is_trusted(&hosts, bad), "{bad}");
+        }
+        assert!(!is_trusted(&[], "https://storage.example.com/x"));
+    }
+}

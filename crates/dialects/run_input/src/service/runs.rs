@@ -1,0 +1,309 @@
+//! Runs of chat front ends: accept, cancel, follow. A message becomes a turn of the caller's thread, which is made when it
+//! is first named; everything a client then reads is translated from the thread's events.
+
+mod earlier;
+mod stream;
+mod transcript;
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson,
+    ids::SessionId,
+    kernel::{
+        aliases::CommandAlias,
+        commands::{CommandType, CreateCommand},
+        context::{Context, Note, Remark, UsersClock},
+        operations::{
+            ACTIVE_COMMAND, CancelCommandOp, Op, PermissionAnswer, Reply, SESSION_MOVED_ON, Submission, SubmitOp,
+        },
+        provider_profiles::secret_ref,
+        runs::CreateRun,
+        sessions::Session,
+    },
+    run_input::{
+        agui::{
+            input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
+            messages::{Context as Told, Message, ResumeEntry},
+        },
+        runs::{CancelAccepted, TaskAccepted, submission_failure},
+    },
+    text::is_blank_text,
+};
+use ostler_store as store;
+use serde_json::{Value, json};
+
+use super::{attachments, threads};
+use crate::state::RunInputState;
+use ostler_server::{
+    app::{App, store_failure},
+    auth::Principal,
+    service::{
+        commands::Said,
+        provider_profiles,
+        runs::{self, RACES_MAX, unexpected},
+        session_storage, users,
+    },
+};
+
+pub use stream::{Next, Position, RunStream};
+
+/// Where the kernel's runs of threads belong unless the policy lists others.
+const PROJECT: &str = "ostler/agent-runs";
+const PROVIDER: &str = "local";
+
+/// A run that was accepted, now or before.
+pub struct Accepted {
+    pub thread_id: String,
+    pub alias: CommandAlias,
+    /// The thread was made for it.
+    pub created: bool,
+}
+
+impl Accepted {
+    pub fn task(&self) -> TaskAccepted {
+        TaskAccepted {
+            task_id: self.alias.command_id.to_string(),
+            thread_id: self.thread_id.clone(),
+            run_id: self.alias.alias.clone(),
+            created: self.created,
+        }
+    }
+}
+
+/// Accepts a run. The same one again is answered the same; another of its name is refused.
+pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
+    app.accepting()?;
+    check_run_id(app, &input.run_id)?;
+    for _ in 0..RACES_MAX {
+        let thread = threads::find(app, caller, &input.thread_id).await?;
+        // What was accepted stays accepted, whatever has become of its pictures or of the server's policy since.
+        if let Some(known) = accepted_before(app, thread.as_ref(), input).await? {
+            return Ok(Accepted { thread_id: input.thread_id.clone(), alias: known, created: false });
+        }
+        transcript::check(app, thread.as_ref(), &input.transcript).await?;
+        let asked_before = thread.is_some();
+        let thread = match thread {
+            Some(session) => (session, false),
+            None => (new_thread(app, caller, &input.thread_id)?, true),
+        };
+        let work = match input.resume.as_slice() {
+            [] => turn(app, caller, input, &thread).await?,
+            answers => resume(answers, asked_before)?,
+        };
+        let session = &thread.0;
+        let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
+        let op = SubmitOp { alias, request_hash, work, by: caller.name() };
+        match app.try_submit(session.session, session.last_run_id, Op::Submit(Box::new(op))).await {
+            Ok(Some(Reply::Submitted(accepted))) => {
+                if let Some(run) = &accepted.started {
+                    app.metrics.run_started();
+                    let known = app.remember_run(run, session);
+                    app.remember_command(accepted.alias.command_id, &known);
+                }
+                let (alias, created) = (accepted.alias, accepted.is_new_session);
+                return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created });
+            }
+            Ok(Some(other)) => return Err(unexpected(&other)),
+            // Somebody has made the thread, or gone on with it, meanwhile.
+            Ok(None) => {}
+            Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
+            Err(failure) => return Err(in_the_clients_names(app, submission_failure(failure)).await),
+        }
+    }
+    Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
+}
+
+async fn accepted_before(
+    app: &App,
+    thread: Option<&Session>,
+    input: &RunInput,
+) -> Result<Option<CommandAlias>, Failure> {
+    let Some(thread) = thread else { return Ok(None) };
+    let known = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
+    known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
+}
+
+/// What keeps the thread busy, by the name that the client can cancel it by.
+async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
+    let active = failure.details.as_ref().and_then(|details| details.get(ACTIVE_COMMAND)?.as_str()?.parse().ok());
+    let Some(command_id) = active else { return failure };
+    match store::kernel::aliases::find_by_command(&app.db, command_id).await {
+        Ok(Some(run)) => failure.detail("activeRunId", run.alias),
+        _ => failure,
+    }
+}
+
+/// It is kept and shown as it is.
+fn check_run_id(app: &App, run_id: &str) -> Result<(), Failure> {
+    let fits = !run_id.chars().any(char::is_control) && app.redactor.redact(run_id) == run_id;
+    if fits { Ok(()) } else { Err(Failure::invalid(INVALID_RUN_ID, "runId must be printable, and no credential")) }
+}
+
+fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
+    let tenant = threads::tenant(app, caller)?.to_owned();
+    let profile = RunInputState::of(app).config.backend_profile.clone();
+    let new = Session::new(SessionId::new(app.ids.body()), tenant, Some(thread_id.to_owned()), profile, app.now());
+    Ok(Session { owner: Some(threads::owner(caller)?), ..new })
+}
+
+/// The message as a turn, with the run it starts where the thread has none that takes it.
+async fn turn(
+    app: &App,
+    caller: &Principal,
+    input: &RunInput,
+    thread: &(Session, bool),
+) -> Result<Submission, Failure> {
+    let user = input.user.as_ref().ok_or_else(|| Failure::internal("an input without resume has a user message"))?;
+    let (session, is_new) = thread;
+    if !is_new {
+        session_storage::check_there(app, session).await?;
+    }
+    let said = said(app, caller, &input.thread_id, user).await?;
+    let asked = asked_run(app, session, payload(user, &said, &context(app, caller, input).await?)).await?;
+    let admitted = runs::admit(app, caller, &asked).await?;
+    provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
+    let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
+    Ok(Submission::Turn { fresh: Box::new(fresh), on_busy: RunInputState::of(app).config.busy })
+}
+
+/// What the user said, as its event keeps it.
+async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage) -> Result<Said, Failure> {
+    let own = app.name("id", &user.id).ok().map(str::to_owned);
+    let message_id = own.unwrap_or_else(|| format!("msg_{}", app.ids.body().simple()));
+    let mut content: Vec<Value> = vec![];
+    for part in &user.parts {
+        content.push(match part {
+            UserPart::Text(text) => json!({"type": "text", "text": app.redactor.redact(text)}),
+            UserPart::Image { mime_type, url } => {
+                attachments::take(app, caller, thread_id, mime_type.as_deref(), url).await?
+            }
+        });
+    }
+    Ok(Said { message_id, content: content.into() })
+}
+
+/// The prompt: the text of the message, or a note if it is only images. A message with neither was rejected before.
+fn prompt(user: &UserMessage) -> String {
+    let text = user.text();
+    if is_blank_text(&text) { "(an image)".to_owned() } else { text }
+}
+
+/// What the agent is given: the message, and the context that is in no event.
+fn payload(user: &UserMessage, said: &Said, context: &Context) -> RawJson {
+    let mut payload = json!({"prompt": prompt(user), "content": said.content});
+    if !context.is_empty() {
+        payload["context"] = json!(context);
+    }
+    RawJson::of(&payload)
+}
+
+async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Context, Failure> {
+    let remark = |message: &Message| Remark { role: message.role().to_owned(), text: message.text() };
+    let note = |note: &Told| Note { description: note.description.clone(), value: note.value.clone() };
+    Ok(Context {
+        messages: input.others.iter().map(remark).collect(),
+        notes: input.context.iter().map(note).collect(),
+        clock: Some(clock(app, caller, input.client_time.as_ref()).await?),
+    })
+}
+
+/// The time and zone of the client's device, if it sent them; else the server's time in the user's zone, or in UTC.
+async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Result<UsersClock, Failure> {
+    if let Some(told) = told {
+        return Ok(UsersClock { now: told.client_now_iso.clone(), timezone: told.device_timezone.clone() });
+    }
+    let zone = users::time_zone(app, caller).await?;
+    let timezone = zone.iana_name().unwrap_or("UTC").to_owned();
+    Ok(UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone })
+}
+
+/// The run behind a thread: of the configured agent, in an empty workspace.
+async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<CreateRun, Failure> {
+    let (policy, chosen) = (&app.config.policy, &RunInputState::of(app).config);
+    let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
+    let mut execution = json!({"approval": chosen.approval.min(policy.ceiling.approval)});
+    if provider_profiles::has_credential(app, &session.tenant_id, &chosen.backend_profile).await? {
+        let credential = json!({"profile": chosen.backend_profile, "secretRef": secret_ref(&chosen.backend_profile)});
+        execution["secretScope"] = json!({"providerCredentials": [credential]});
+    }
+    Ok(CreateRun {
+        tenant_id: Some(session.tenant_id.clone()),
+        project_id: Some(first(&policy.projects, PROJECT)),
+        workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
+        provider_id: Some(first(&policy.providers, PROVIDER)),
+        backend_profile: Some(chosen.backend_profile.clone()),
+        execution_policy: Some(RawJson::of(&execution)),
+        trace_sink: Some(RawJson::null()),
+        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
+        ..CreateRun::default()
+    })
+}
+
+/// Answers to interrupts of a thread that is there.
+fn resume(answers: &[ResumeEntry], is_known: bool) -> Result<Submission, Failure> {
+    let unknown =
+        || Failure::rule(FailureKind::RunInputInvalid, "interrupt-unknown", "the thread has no such interrupt");
+    let resumed = |entry: &ResumeEntry| {
+        let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
+        Ok(PermissionAnswer { permission_id, choice: entry.choice() })
+    };
+    if !is_known {
+        return Err(unknown());
+    }
+    Ok(Submission::Answers(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
+}
+
+/// Asks for a run's end. Idempotent, also for one that has ended.
+pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<CancelAccepted, Failure> {
+    let (session, alias) = find(app, caller, thread_id, run_id).await?;
+    let known = app.command_ref(alias.command_id).await?;
+    let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
+    match app.submit(&known, Op::CancelCommand(op)).await? {
+        Reply::Command(..) => {
+            let thread_id = session.public_id();
+            Ok(CancelAccepted { thread_id, run_id: alias.alias, accepted: true })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A run of the caller's own thread, by the client's names for both.
+async fn find(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    run_id: &str,
+) -> Result<(Session, CommandAlias), Failure> {
+    let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
+    let session = threads::get(app, caller, &thread_id).await?;
+    let alias = store::kernel::aliases::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
+    let alias = alias.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
+    Ok((session, alias))
+}
+
+/// Follows a run of the caller's from behind an event, or from its start.
+pub async fn follow(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    run_id: &str,
+    after: Option<Position>,
+) -> Result<RunStream, Failure> {
+    let (session, alias) = find(app, caller, thread_id, run_id).await?;
+    let place = stream::place(app, caller)?;
+    stream::open(app, place, &session.public_id(), alias, None, after).await
+}
+
+/// Accepts a run and follows it. Whoever hangs up does not stop it.
+pub async fn accept_and_follow(
+    app: &App,
+    caller: &Principal,
+    input: &RunInput,
+    after: Option<Position>,
+) -> Result<RunStream, Failure> {
+    // A place first: what cannot be followed is not begun.
+    let place = stream::place(app, caller)?;
+    let accepted = accept(app, caller, input).await?;
+    // A message begins its turn; only what resumes one has to look for where that began.
+    let begins = input.resume.is_empty().then_some(accepted.alias.after_seq);
+    stream::open(app, place, &accepted.thread_id, accepted.alias, begins, after).await
+}

@@ -1,0 +1,67 @@
+//! What a run's clients hold from before the run: the thread's messages, and its state. Both are read from the log when a
+//! stream needs them, so a stream that is read again is the same.
+
+use ostler_protocol::{
+    Failure,
+    ids::SessionId,
+    kernel::events::{Event, EventType},
+    limits::CONVERSATION_EVENTS_MAX,
+    run_input::{
+        agui::{events::SnapshotMessage, replay::Replay, translate::State},
+        history::Picture,
+    },
+};
+use ostler_store::{self as store, kernel::events::Bounds};
+use serde_json::Value;
+
+use crate::service::attachments;
+use ostler_server::app::{App, store_failure};
+
+/// Events that are read and translated at once: other work of the thread has its turn between them.
+const CHUNK: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
+/// Changes of the state that are looked back over for a snapshot.
+const STATE_EVENTS_MAX: usize = 32;
+
+/// The thread's messages up to the event of this number. `None` if the thread is too long, or they are too large to send.
+pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option<Vec<SnapshotMessage>>, Failure> {
+    if last > CONVERSATION_EVENTS_MAX {
+        return Ok(None);
+    }
+    let signed = |picture: &Picture| attachments::url_of(app, picture);
+    let (mut replay, mut after) = (Replay::default(), 0);
+    while after < last {
+        let page =
+            store::kernel::events::list_by_session(&app.db, session, after, CHUNK).await.map_err(store_failure)?;
+        for event in page.events.iter().filter(|event| event.session_seq <= last) {
+            replay.take(event, signed);
+        }
+        if replay.is_over_limit() {
+            return Ok(None);
+        }
+        after = page.events.last().map_or(last, |event| event.session_seq);
+    }
+    Ok(replay.finish())
+}
+
+/// The thread's state as the events up to this number have left it.
+pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Failure> {
+    let newest = store::kernel::events::list_newest_before(
+        &app.db,
+        session,
+        EventType::State,
+        last,
+        CONVERSATION_EVENTS_MAX,
+        STATE_EVENTS_MAX,
+    );
+    let newest = newest.await.map_err(store_failure)?;
+    let payload = |event: &Event| event.payload.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let mut changes: Vec<_> = newest.iter().filter_map(payload).collect();
+    let snapshot = changes.iter().position(|change| !change["snapshot"].is_null());
+    let mut state = match snapshot {
+        None if newest.len() == STATE_EVENTS_MAX || last > CONVERSATION_EVENTS_MAX => State::unknown(),
+        _ => State::default(),
+    };
+    changes.truncate(snapshot.map_or(changes.len(), |at| at + 1));
+    changes.iter().rev().for_each(|change| state.take(change));
+    Ok(state)
+}

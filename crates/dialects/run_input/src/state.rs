@@ -1,0 +1,28 @@
+//! What the run input dialect holds in this process.
+
+use ostler_protocol::Failure;
+
+use super::{
+    config::{RunInputSection, attachments::AttachmentsSection},
+    files::Attachments,
+};
+use ostler_server::{app::App, config::Config};
+
+pub struct RunInputState {
+    pub config: RunInputSection,
+    pub attachments: AttachmentsSection,
+    pub files: Attachments,
+}
+
+impl RunInputState {
+    pub fn open(config: &Config) -> Result<Self, Failure> {
+        let attachments: AttachmentsSection = config.section();
+        let files = Attachments::open(config, &attachments)?;
+        Ok(Self { config: config.section(), attachments, files })
+    }
+
+    /// The run input dialect of this server.
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+}

@@ -1,0 +1,213 @@
+//! Tells agents' webhooks what was put down for them. Any server of the store takes what is due, each delivery by one at a
+//! time; what a server that died had begun is taken up when its time is over, under the same delivery id.
+
+pub mod sender;
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use jiff::SignedDuration;
+use ostler_crypto::mac::MacKey;
+use ostler_protocol::{
+    Failure, Timestamp,
+    json::hex,
+    trust::webhooks::{
+        self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryStatus, Next, Outcome, SIGNATURE_HEADER,
+        TIMESTAMP_HEADER, Webhook, next, retry_after_s,
+    },
+};
+use ostler_store::{
+    self as store,
+    trust::webhooks::{Ended, Sealed},
+};
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+
+use crate::{listeners::Listener, service, state::Trust};
+use ostler_server::{
+    app::{App, store_failure},
+    clock::fill,
+};
+use sender::{Answer, Sender};
+
+/// Attempts of one server at once.
+const ATTEMPTS_MAX: usize = 64;
+/// How much longer than an attempt may take its owner has it to itself.
+const GRACE: SignedDuration = SignedDuration::from_secs(30);
+/// For how long a store that does not answer is tried again, before and after the request: within the owner's time.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
+const STORE_PAUSE: Duration = Duration::from_millis(200);
+
+pub async fn run(app: App) {
+    let rules = Trust::of(&app).webhooks.rules(&app.config.outgoing);
+    let sender = match rules.and_then(|rules| Sender::new(rules, Trust::of(&app).webhooks.timeout())) {
+        Ok(sender) => Arc::new(sender),
+        Err(failure) => {
+            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks cannot be told anything");
+            return;
+        }
+    };
+    let owner: Arc<str> = app.ids.body().simple().to_string().into();
+    let (places, mut attempts) = (Arc::new(Semaphore::new(ATTEMPTS_MAX)), JoinSet::new());
+    let mut ticks = tokio::time::interval(Duration::from_millis(Trust::of(&app).webhooks.poll_ms.max(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = Trust::of(&app).deliveries.notified() => {}
+            Some(_) = attempts.join_next() => {}
+            () = app.drained() => break,
+        }
+        let claimed = match claim(&app, &owner, places.available_permits()).await {
+            Ok(claimed) => claimed,
+            Err(failure) => {
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), "webhooks' deliveries cannot be read; trying again");
+                continue;
+            }
+        };
+        for delivery in claimed {
+            let Ok(place) = places.clone().try_acquire_owned() else { break };
+            let (app, sender, owner) = (app.clone(), sender.clone(), owner.clone());
+            attempts.spawn(async move {
+                attempt(&app, &sender, &owner, delivery).await;
+                drop(place);
+            });
+        }
+    }
+    // What is on its way arrives, or runs out of time.
+    while attempts.join_next().await.is_some() {}
+}
+
+async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Failure> {
+    let now = app.now();
+    if free == 0 || !store::trust::webhooks::any_due(&app.db, now).await.map_err(store_failure)? {
+        return Ok(vec![]);
+    }
+    let time = SignedDuration::try_from(Trust::of(app).webhooks.timeout()).unwrap_or(GRACE) + GRACE;
+    let until = now.checked_add(time).map_err(Failure::internal)?;
+    let claimed = store::trust::webhooks::claim(&app.db, owner, until, now, free as u32).await;
+    claimed.map_err(store_failure)
+}
+
+async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
+    let known = match once_stored(app, || store::trust::webhooks::get(&app.db, delivery.agent_id)).await {
+        Ok(known) => known,
+        Err(error) => {
+            // The receiver was not asked, so it did not fail. The delivery is due again when this owner's time is over.
+            return tracing::warn!(%error, delivery_id = %delivery.delivery_id, "a webhook could not be read");
+        }
+    };
+    let told = known.filter(|sealed| sealed.webhook.disabled_at.is_none());
+    let told = told.ok_or_else(|| "there is no webhook".to_owned());
+    let answered = match &told {
+        Ok(webhook) => tell(app, sender, webhook, &delivery).await,
+        Err(why) => Err(why.clone()),
+    };
+    let (outcome, last_error) = match answered {
+        Ok(answer) => {
+            let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.wall()));
+            let error = (!(200..300).contains(&answer.status)).then(|| format!("answered {}", answer.status));
+            (Outcome::Answered { status: answer.status, retry_after_s }, error)
+        }
+        Err(why) => (Outcome::Unanswered, Some(why)),
+    };
+    let mut random = [0; 2];
+    fill(&mut random);
+    let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
+    Trust::of(app).counters.webhook_attempt(next);
+    let attempt = Attempt { owner, delivery: &delivery, told: told.ok(), outcome, last_error };
+    if let Err(error) = once_stored(app, || write_down(app, attempt.clone(), next)).await {
+        // It is due again when this owner's time is over, and is sent once more under the same id.
+        tracing::warn!(%error, delivery_id = %delivery.delivery_id, "how a delivery went could not be written down");
+    }
+}
+
+/// Calls again while the store does not answer, for a while.
+async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, store::StoreError>
+where
+    F: Future<Output = Result<T, store::StoreError>>,
+{
+    let until = Instant::now() + STORE_PATIENCE;
+    loop {
+        let answer = call().await;
+        if answer.is_ok() || Instant::now() + STORE_PAUSE > until || app.is_draining() {
+            return answer;
+        }
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
+}
+
+async fn tell(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery) -> Result<Answer, String> {
+    let headers = signed(app, webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
+    sender.post(&webhook.webhook.url, headers, delivery.body.as_str().to_owned()).await
+}
+
+/// The headers of this attempt: the delivery's id stays, the time is new.
+fn signed(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<HeaderMap> {
+    let key = service::webhooks::open_secret(app, webhook)?;
+    Some(headers(&MacKey::from_base64(&key)?, delivery, app.wall()))
+}
+
+fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
+    let (timestamp, id) = (now.as_second().to_string(), delivery.delivery_id.to_string());
+    let tag = key.sign(&webhooks::signed(&timestamp, &id, delivery.body.as_str().as_bytes()));
+    let named = [
+        (SIGNATURE_HEADER, hex(&tag)),
+        (TIMESTAMP_HEADER, timestamp),
+        (DELIVERY_HEADER, id),
+        (AGENT_HEADER, delivery.agent_id.to_string()),
+    ];
+    let value = |text: String| HeaderValue::try_from(text).expect("letters, digits and dashes");
+    named.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
+}
+
+/// An attempt that has ended.
+#[derive(Clone)]
+struct Attempt<'a> {
+    owner: &'a str,
+    delivery: &'a Delivery,
+    /// Whom it was made to.
+    told: Option<Sealed>,
+    outcome: Outcome,
+    last_error: Option<String>,
+}
+
+async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), store::StoreError> {
+    let Attempt { owner, delivery: Delivery { delivery_id, agent_id, .. }, told, outcome, last_error } = attempt;
+    let now = app.now();
+    let next = match (next, &told) {
+        // A receiver that was replaced meanwhile says nothing about the new one.
+        (Next::Disable, Some(told)) if !is_set(app, told).await? => Next::Again { after_ms: 0 },
+        (next, _) => next,
+    };
+    let (status, due_at) = match next {
+        Next::Delivered => (DeliveryStatus::Delivered, None),
+        Next::Again { after_ms } => {
+            (DeliveryStatus::Pending, now.checked_add(SignedDuration::from_millis(after_ms)).ok())
+        }
+        Next::Dead | Next::Disable => (DeliveryStatus::Dead, None),
+    };
+    let last_status = match outcome {
+        Outcome::Answered { status, .. } => Some(status),
+        Outcome::Unanswered => None,
+    };
+    let ended = Ended { delivery_id: *delivery_id, owner, status, due_at, last_status, last_error };
+    store::trust::webhooks::update_ended(&app.db, ended, now).await?;
+    if let (Next::Disable, Some(told)) = (next, told)
+        && store::trust::webhooks::update_disabled(&app.db, &told, now).await?
+    {
+        tracing::info!(%agent_id, "a webhook was disabled: its receiver is gone");
+        if let Some(agent) = store::trust::agents::get(&app.db, *agent_id).await? {
+            let owner = Listener::Human(agent.owner_id.into());
+            let webhook = Webhook { disabled_at: Some(now), ..told.webhook };
+            let news = service::live::webhook_disabled(&webhook);
+            news.iter().for_each(|news| service::live::tell(app, &owner, news));
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is still the agent's webhook: each has its own secret.
+async fn is_set(app: &App, told: &Sealed) -> Result<bool, store::StoreError> {
+    let known = store::trust::webhooks::get(&app.db, told.webhook.agent_id).await?;
+    Ok(known.is_some_and(|known| known.secret == told.secret))
+}

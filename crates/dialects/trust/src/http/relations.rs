@@ -1,0 +1,118 @@
+//! `/h2a/relations…`: what people grant agents, each for themselves.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use ostler_protocol::{
+    ids::RelationId,
+    trust::{
+        failures::TrustProblem,
+        relations::{
+            Answers, CreateRelation, ListRelations, PendingConsents, RelationChanges, RelationPage, RelationView,
+            UseScope,
+        },
+    },
+};
+
+use crate::service;
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Body, Caller, Params},
+        problem::Refusal,
+        responses::created_status,
+    },
+};
+
+/// Establish a relation: grant an agent some of the scopes it declares, or none yet.
+#[utoipa::path(post, path = "/h2a/relations", tag = "relations", security(("token" = ["own"])),
+    request_body = CreateRelation, responses((status = 201, body = RelationView),
+        (status = 200, body = RelationView, description = "it was there"), (status = "4XX", body = TrustProblem)))]
+pub async fn create(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Body(asked): Body<CreateRelation>,
+) -> Result<(StatusCode, Json<RelationView>), Refusal> {
+    let (relation, created) = service::relations::create(&app, &caller, asked).await?;
+    Ok((created_status(created), Json(relation)))
+}
+
+/// List one's relations, newest first, as they stand under their agents' manifests of now.
+#[utoipa::path(get, path = "/h2a/relations", tag = "relations", security(("token" = ["own"])),
+    params(ListRelations), responses((status = 200, body = RelationPage), (status = "4XX", body = TrustProblem)))]
+pub async fn list(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Params(asked): Params<ListRelations>,
+) -> Result<Json<RelationPage>, Refusal> {
+    Ok(Json(service::relations::list(&app, &caller, asked).await?))
+}
+
+/// What waits for one's answer: an event for each agent that has changed so that one must be asked again.
+#[utoipa::path(get, path = "/h2a/pending", tag = "relations", security(("token" = ["own"])),
+    responses((status = 200, body = PendingConsents), (status = "4XX", body = TrustProblem)))]
+pub async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<Json<PendingConsents>, Refusal> {
+    let pending = service::relations::pending(&app, &caller.owner()?).await?;
+    Ok(Json(PendingConsents { pending }))
+}
+
+/// Read a relation.
+#[utoipa::path(get, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
+    params(("relationId" = RelationId, Path)),
+    responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
+pub async fn get(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(relation_id): At<RelationId>,
+) -> Result<Json<RelationView>, Refusal> {
+    Ok(Json(service::relations::get(&app, &caller, relation_id).await?))
+}
+
+/// Answer to the agent's manifest of now, whose hash must be named, or take grants back, which needs none.
+#[utoipa::path(patch, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
+    params(("relationId" = RelationId, Path)), request_body = Answers,
+    responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
+pub async fn update(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(relation_id): At<RelationId>,
+    Body(asked): Body<Answers>,
+) -> Result<Json<RelationView>, Refusal> {
+    Ok(Json(service::relations::update(&app, &caller, relation_id, asked).await?))
+}
+
+/// End a relation and everything granted in it.
+#[utoipa::path(delete, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
+    params(("relationId" = RelationId, Path)),
+    responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
+pub async fn revoke(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(relation_id): At<RelationId>,
+) -> Result<Json<RelationView>, Refusal> {
+    Ok(Json(service::relations::revoke(&app, &caller, relation_id).await?))
+}
+
+/// See what has changed since one last consented.
+#[utoipa::path(get, path = "/h2a/relations/{relationId}/changes", tag = "relations", security(("token" = ["own"])),
+    params(("relationId" = RelationId, Path)),
+    responses((status = 200, body = RelationChanges), (status = "4XX", body = TrustProblem)))]
+pub async fn changes(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(relation_id): At<RelationId>,
+) -> Result<Json<RelationChanges>, Refusal> {
+    Ok(Json(service::relations::changes(&app, &caller, relation_id).await?))
+}
+
+/// Let a call happen under a grant. A grant for a single call is used up by it.
+#[utoipa::path(post, path = "/h2a/relations/{relationId}/uses", tag = "relations", security(("token" = ["own"])),
+    params(("relationId" = RelationId, Path)), request_body = UseScope,
+    responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
+pub async fn use_scope(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(relation_id): At<RelationId>,
+    Body(asked): Body<UseScope>,
+) -> Result<Json<RelationView>, Refusal> {
+    Ok(Json(service::relations::use_scope(&app, &caller, relation_id, asked).await?))
+}

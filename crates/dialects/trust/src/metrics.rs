@@ -1,0 +1,89 @@
+//! Metrics of the trust dialect.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ostler_protocol::trust::webhooks::Next;
+use ostler_store as store;
+
+use super::state::Trust;
+use ostler_server::dialect::Metric;
+
+pub const ALL: &[Metric] = &[
+    Metric::gauge("ostler_sockets", "WebSockets on this server whose other end has said who it is.", |app, samples| {
+        samples.add(Trust::of(app).listeners.count() as i64)
+    }),
+    Metric::counter(
+        "ostler_webhook_attempts_total",
+        "outcome",
+        "Attempts to tell a webhook something, by what followed.",
+        |app, samples| {
+            let counted = ATTEMPTS.iter().zip(&Trust::of(app).counters.attempts);
+            counted.for_each(|(outcome, count)| samples.add_labelled("outcome", outcome, count.load(Relaxed)));
+        },
+    ),
+    Metric::stored(
+        "ostler_webhook_deliveries_waiting",
+        "Deliveries that wait or are being sent, in the whole store.",
+        |app| Box::pin(async move { store::trust::webhooks::count_waiting(&app.db).await.ok() }),
+    ),
+    Metric::counter(
+        "ostler_webhook_deliveries_dropped_total",
+        "",
+        "Ended deliveries that this server forgot before their time, because an agent had too many.",
+        |app, samples| samples.add(Trust::of(app).counters.deliveries_dropped.load(Relaxed) as i64),
+    ),
+    Metric::counter(
+        "ostler_manifests_large_total",
+        "",
+        "Manifests of 64 KiB or more that were submitted; the limit is 128 KiB.",
+        |app, samples| samples.add(Trust::of(app).counters.large_manifests.load(Relaxed) as i64),
+    ),
+    Metric::counter(
+        "ostler_reauth_retries_total",
+        "",
+        "Times that people could not be told of a breaking manifest because the store failed, and it was tried again.",
+        |app, samples| samples.add(Trust::of(app).counters.reauth_retries.load(Relaxed) as i64),
+    ),
+    Metric::counter(
+        "ostler_manifest_computations_total",
+        "",
+        "Manifests read, and pairs of them compared, because what they say was not known.",
+        |app, samples| samples.add(Trust::of(app).manifests.computed() as i64),
+    ),
+];
+
+const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
+
+#[derive(Default)]
+pub struct Counters {
+    attempts: [AtomicU64; ATTEMPTS.len()],
+    deliveries_dropped: AtomicU64,
+    large_manifests: AtomicU64,
+    reauth_retries: AtomicU64,
+}
+
+impl Counters {
+    pub fn webhook_attempt(&self, next: Next) {
+        let at = match next {
+            Next::Delivered => 0,
+            Next::Again { .. } => 1,
+            Next::Dead => 2,
+            Next::Disable => 3,
+        };
+        self.attempts[at].fetch_add(1, Relaxed);
+    }
+
+    /// Deliveries that had ended were forgotten before their time.
+    pub fn deliveries_dropped(&self, deliveries: usize) {
+        self.deliveries_dropped.fetch_add(deliveries as u64, Relaxed);
+    }
+
+    /// A manifest came near its size limit.
+    pub fn large_manifest(&self) {
+        self.large_manifests.fetch_add(1, Relaxed);
+    }
+
+    pub fn reauth_retried(&self) {
+        self.reauth_retries.fetch_add(1, Relaxed);
+    }
+}

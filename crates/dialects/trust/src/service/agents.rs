@@ -1,0 +1,393 @@
+//! Agents: create, read, list, change, and try a manifest before it is published. Only an agent's owner changes it.
+
+use std::sync::Arc;
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson, Timestamp,
+    cursors::{self, Cursor},
+    ids::{AgentId, TokenId},
+    limits::PAGE_ITEMS_MAX,
+    trust::{
+        agents::{
+            AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
+            CreateAgentToken, CreatedAgentToken, DiffManifest, ListAgents, Published, SavedAgent, TriedManifest,
+            UpdateAgent,
+        },
+        manifest::{Canonical, Checked, ManifestDiff, diff::diff},
+        relations::{
+            REAUTH_REQUIRED, ReauthAnnounced,
+            standing::{DeclaredSince, Question, declared_since},
+        },
+    },
+};
+use ostler_store::{
+    self as store, Db,
+    trust::{manifests::KeptManifest, webhooks::NewDelivery},
+};
+use secrecy::ExposeSecret;
+
+use super::{live, relations, webhooks};
+use crate::{manifests::Version, state::Trust};
+use ostler_server::{
+    app::{App, store_failure},
+    auth::{Access, Principal, forbidden, mint, token_hash},
+    service::tokens::later,
+};
+
+/// Agents of removed owners that are retired at a time.
+const RETIRED_AT_ONCE: u32 = 100;
+/// How often an update is decided anew because another server's came first.
+const RACES_MAX: usize = 64;
+
+pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result<SavedAgent, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    app.name("name", &asked.name)?;
+    let owner_id = caller.owner()?;
+    // Calls at the same moment may get past it by as many as they are.
+    let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await.map_err(store_failure)?;
+    check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
+    let checked = match &asked.capability_manifest {
+        Some(text) => Some(read(app, text).await?),
+        None => None,
+    };
+    let now = app.now();
+    let id = AgentId::new(app.ids.body());
+    let mut agent = Agent::new(id, asked.name, owner_id, asked.backend_profile, now);
+    let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
+    let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
+    store::trust::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
+    tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
+    // Nobody has consented to anything of it yet.
+    let (manifest_changed, breaking, scopes_requiring_reauth) = (first.is_some(), false, vec![]);
+    Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth })
+}
+
+/// An agent as this caller may see it: anybody may read what it says of itself.
+pub async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> Result<Agent, Failure> {
+    Ok(seen_by(caller, get(app, id).await?))
+}
+
+/// What runs an agent is nothing that people consent to, and nobody's business but its owner's and the platform's.
+fn seen_by(caller: Option<&Principal>, agent: Agent) -> Agent {
+    let may_see = match caller {
+        Some(Principal::Operator | Principal::Service { .. }) => true,
+        Some(caller) => caller.owner().is_ok_and(|owner| owner == agent.owner_id),
+        None => false,
+    };
+    Agent { backend_profile: agent.backend_profile.filter(|_| may_see), ..agent }
+}
+
+/// What agents' tokens begin with, after the prefix of all tokens.
+pub const TOKEN_KIND: &str = "agt";
+
+/// The agent that a token was made for, and when the token expires. `None` if it is not valid now.
+pub async fn find_by_token(
+    db: Db,
+    hash: String,
+    now: Timestamp,
+) -> Result<Option<(Principal, Option<Timestamp>)>, Failure> {
+    let found = store::trust::agents::find_token_by_hash(&db, &hash).await.map_err(store_failure)?;
+    let found = found.filter(|found| found.is_good(now));
+    Ok(found.map(|found| {
+        let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
+        (principal, found.expires_at)
+    }))
+}
+
+/// An agent that is there.
+pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let agent = find(app, id).await?;
+    match agent.retired_at {
+        None => Ok(agent),
+        Some(_) => Err(retired()),
+    }
+}
+
+pub(super) fn retired() -> Failure {
+    Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")
+}
+
+/// An agent, also one that was retired.
+async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let found = store::trust::agents::get(&app.db, id).await.map_err(store_failure)?;
+    found.ok_or_else(|| Failure::not_found("agent"))
+}
+
+/// Ends an agent for good: its tokens and its webhook are gone, and every relation with it ends. The first time stands.
+pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+    Access::Own.admit(caller)?;
+    check_owner(caller, &find(app, id).await?)?;
+    tracing::info!(agent_id = %id, by = caller.name(), "an agent is retired");
+    app.to_the_end(|app| async move {
+        end(&app, &[id]).await?;
+        relations::end_orphaned(&app).await?;
+        find(&app, id).await
+    })
+    .await
+}
+
+/// Nobody answers any more for agents whose owner was removed: they are retired.
+pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
+    loop {
+        let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await.map_err(store_failure)?;
+        if orphaned.is_empty() {
+            return Ok(());
+        }
+        end(app, &orphaned).await?;
+    }
+}
+
+async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
+    for id in ids {
+        store::trust::agents::update_retired(&app.db, *id, app.now()).await.map_err(store_failure)?;
+    }
+    app.auth.forget_callers();
+    Ok(())
+}
+
+pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> Result<AgentPage, Failure> {
+    let limit = cursors::limit(asked.limit)?;
+    let name = asked.name.map(|name| name.to_lowercase());
+    let fingerprint = cursors::fingerprint("agents", &name);
+    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let found = store::trust::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
+    let mut agents = found.map_err(store_failure)?;
+    let more = agents.len() > limit as usize;
+    agents.truncate(limit as usize);
+    let next_cursor = agents.last().filter(|_| more).map(|agent| {
+        Cursor { created_at_us: agent.created_at.as_microsecond(), id: agent.id.to_string() }.encode(&fingerprint)
+    });
+    let agents = agents.into_iter().map(|agent| seen_by(caller, agent)).collect();
+    Ok(AgentPage { agents, next_cursor })
+}
+
+/// Changes an agent. A manifest that differs gets the next version, together with everything else or not at all; whoever
+/// has to be told is told after that, even if the owner does not wait for it.
+pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    let caller = caller.clone();
+    app.to_the_end(|app| async move { change(&app, &caller, id, asked).await }).await
+}
+
+async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
+    let known = owned(app, caller, id).await?;
+    if asked.name.is_some_and(|name| name != known.name) {
+        let message = "an agent keeps its name: people have granted it something under this one; make another agent";
+        return Err(Failure::rule(FailureKind::StateConflict, "name-fixed", message));
+    }
+    let checked = match &asked.capability_manifest {
+        Some(text) => Some(Arc::new(read(app, text).await?)),
+        None => None,
+    };
+    // Within this server an agent's updates take turns; only those of another one can come in between.
+    let _turn = Trust::of(app).manifests.turn(id).await;
+    for _ in 0..RACES_MAX {
+        let known = owned(app, caller, id).await?;
+        let mut agent = Agent { revision: known.revision + 1, ..known.clone() };
+        if let Some(profile) = &asked.backend_profile {
+            agent.backend_profile.clone_from(profile);
+        }
+        let warnings = checked.as_ref().map(|checked| checked.warnings.clone()).unwrap_or_default();
+        let published = match &checked {
+            Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
+                let before = published_before(app, &known).await?;
+                let diff = foreseen(app, &known, before.clone(), checked.clone()).await?;
+                let since = before.map(|before| before.declared().since.clone()).unwrap_or_default();
+                agent.updated_at = app.now();
+                Some((declare(&mut agent, checked, &since), diff))
+            }
+            _ => None,
+        };
+        let kept = published.as_ref().map(|(kept, _)| kept);
+        let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
+        if store::trust::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
+            let manifest_changed = published.is_some();
+            let diff = published.map(|(_, diff)| diff).unwrap_or_default();
+            let (breaking, scopes_requiring_reauth) = (diff.breaking, diff.scopes_requiring_reauth.clone());
+            if manifest_changed {
+                publish(app, caller, &Published { agent: agent.clone(), diff });
+            }
+            return Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth });
+        }
+    }
+    let message = "the agent was changed from elsewhere all the while; try again";
+    Err(Failure::rule(FailureKind::StateConflict, "version-conflict", message))
+}
+
+/// What an update with this manifest would do. Nothing is done.
+pub async fn try_manifest(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    asked: DiffManifest,
+) -> Result<TriedManifest, Failure> {
+    Access::Own.admit(caller)?;
+    let known = owned(app, caller, id).await?;
+    let checked = read(app, &asked.capability_manifest).await?;
+    let (hash, warnings) = (checked.canonical.hash.clone(), checked.warnings.clone());
+    let is_same = known.capability_manifest_hash.as_ref() == Some(&hash);
+    let diff = if is_same {
+        ManifestDiff::default()
+    } else {
+        foreseen(app, &known, published_before(app, &known).await?, Arc::new(checked)).await?
+    };
+    let capability_manifest_version = known.capability_manifest_version + i64::from(!is_same);
+    Ok(TriedManifest { diff, capability_manifest_hash: hash, capability_manifest_version, warnings })
+}
+
+/// Called once for every manifest that took effect, after that is durable. Those who granted the agent something are
+/// told from here.
+fn publish(app: &App, caller: &Principal, published: &Published) {
+    let Published { agent, diff } = published;
+    tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
+        by = caller.name(), "a manifest was published");
+    Trust::of(app).deliveries.notify_one();
+    live::ask_again(app, agent.id);
+}
+
+/// What the agent's webhook is told of a manifest that breaks what people consented to.
+fn breaks(app: &App, agent: &Agent, diff: &ManifestDiff) -> Option<NewDelivery> {
+    let told = ReauthAnnounced {
+        agent_id: agent.id,
+        new_manifest_version: agent.capability_manifest_version,
+        new_manifest_hash: agent.capability_manifest_hash.clone()?,
+        scopes_requiring_reauth: diff.scopes_requiring_reauth.clone(),
+    };
+    diff.breaking.then(|| webhooks::new_delivery(app, agent.id, REAUTH_REQUIRED, &told))
+}
+
+pub async fn create_token(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    asked: CreateAgentToken,
+) -> Result<CreatedAgentToken, Failure> {
+    Access::Own.admit(caller)?;
+    asked.check()?;
+    app.name("name", &asked.name)?;
+    owned(app, caller, id).await?;
+    let has = store::trust::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
+    check_room(has, AGENT_TOKENS_MAX, "tokens")?;
+    let now = app.wall();
+    let agent_token = AgentToken {
+        token_id: TokenId::new(app.ids.body()),
+        agent_id: id,
+        name: asked.name,
+        created_at: now,
+        expires_at: asked.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
+        revoked_at: None,
+    };
+    let token = mint(TOKEN_KIND);
+    let hash = token_hash(token.expose_secret());
+    if !store::trust::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)? {
+        return Err(retired());
+    }
+    tracing::info!(agent_id = %id, token_id = %agent_token.token_id, by = caller.name(), "an agent's token was made");
+    Ok(CreatedAgentToken { agent_token, token: token.expose_secret().to_owned() })
+}
+
+pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
+    Access::Own.admit(caller)?;
+    owned(app, caller, id).await?;
+    let tokens = store::trust::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await.map_err(store_failure)?;
+    Ok(AgentTokens { tokens })
+}
+
+/// Idempotent: the first revocation stands.
+pub async fn revoke_token(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    token_id: TokenId,
+) -> Result<AgentToken, Failure> {
+    Access::Own.admit(caller)?;
+    owned(app, caller, id).await?;
+    let revoked = app.taking_rights(move |app| async move {
+        store::trust::agents::update_token_revoked(&app.db, id, token_id, app.now()).await.map_err(store_failure)
+    });
+    let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
+    tracing::info!(agent_id = %id, %token_id, by = caller.name(), "an agent's token was revoked");
+    Ok(revoked)
+}
+
+fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
+    if has < i64::from(limit) {
+        return Ok(());
+    }
+    Err(Failure::rule(
+        FailureKind::RateLimited,
+        "agent-quota",
+        format!("there are {limit} {what} already, the most there may be"),
+    ))
+}
+
+/// The agent, if the caller owns it. That it exists is no secret.
+pub(super) async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+    let agent = get(app, id).await?;
+    check_owner(caller, &agent)?;
+    Ok(agent)
+}
+
+fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
+    if agent.owner_id == caller.owner()? {
+        return Ok(());
+    }
+    Err(forbidden("not-owner", "only the agent's owner may do this"))
+}
+
+/// Reads a manifest. It may take tens of milliseconds, which nobody else should wait for.
+async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
+    let text = manifest.as_str().to_owned();
+    let checked = Trust::of(app).manifests.aside(move || Checked::read(&text)).await??;
+    if checked.is_large() {
+        Trust::of(app).counters.large_manifest();
+    }
+    Ok(checked)
+}
+
+async fn published_before(app: &App, known: &Agent) -> Result<Option<Arc<Version>>, Failure> {
+    match known.capability_manifest_version {
+        0 => Ok(None),
+        version => Trust::of(app).manifests.get(&app.db, known.id, version).await.map(Some),
+    }
+}
+
+/// What a manifest changes for whoever consented to the last one, or to one before it: what was taken away silently and
+/// comes back otherwise breaks for those alone.
+async fn foreseen(
+    app: &App,
+    known: &Agent,
+    before: Option<Arc<Version>>,
+    checked: Arc<Checked>,
+) -> Result<ManifestDiff, Failure> {
+    let mut all = compared(app, before.clone(), checked.clone()).await?;
+    let Some(before) = before else { return Ok(all) };
+    for version in relations::consented_before(app, known.id, before.version).await? {
+        let older = Trust::of(app).manifests.get(&app.db, known.id, version).await?;
+        let asked_already = Trust::of(app).manifests.question(&app.db, known.id, version, before.version).await?;
+        let to_ask = compared(app, Some(older), checked.clone()).await?;
+        let is_asked =
+            |question: &Question| to_ask.scopes_requiring_reauth.iter().all(|id| question.scopes.contains_key(id));
+        if to_ask.breaking && !asked_already.as_ref().as_ref().is_some_and(is_asked) {
+            all = all.and(&to_ask);
+        }
+    }
+    Ok(all)
+}
+
+async fn compared(app: &App, before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
+    Trust::of(app).manifests.aside(move || diff(before.as_ref().map(|before| &before.checked), &checked)).await
+}
+
+/// Gives the agent its next manifest, and says how it is kept for those who consent to it.
+fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> KeptManifest {
+    let Canonical { text, hash } = checked.canonical.clone();
+    let version = agent.capability_manifest_version + 1;
+    agent.capability_manifest = RawJson::parse(text.clone()).ok();
+    agent.capability_manifest_hash = Some(hash.clone());
+    agent.capability_manifest_version = version;
+    let declared_since = declared_since(before, &checked.manifest, version);
+    KeptManifest { agent_id: agent.id, version, hash, manifest: text, declared_since, created_at: agent.updated_at }
+}

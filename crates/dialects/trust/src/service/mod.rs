@@ -1,0 +1,7 @@
+//! Verbs of the trust dialect. Each authorises its caller and returns wire types.
+
+pub mod agents;
+pub mod live;
+pub mod receipts;
+pub mod relations;
+pub mod webhooks;

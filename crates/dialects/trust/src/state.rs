@@ -1,0 +1,29 @@
+//! What the trust dialect holds in this process.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::{config::WebhooksSection, listeners::Listeners, manifests::Manifests, metrics::Counters};
+use ostler_server::app::App;
+
+pub struct Trust {
+    pub webhooks: WebhooksSection,
+    pub listeners: Arc<Listeners>,
+    pub manifests: Manifests,
+    pub counters: Counters,
+    /// Notified when a delivery to a webhook may be due.
+    pub deliveries: Notify,
+}
+
+impl Trust {
+    pub fn new(webhooks: WebhooksSection) -> Self {
+        let (listeners, manifests, counters) = Default::default();
+        Self { webhooks, listeners, manifests, counters, deliveries: Notify::new() }
+    }
+
+    /// The trust dialect of this server.
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+}

@@ -1,0 +1,115 @@
+//! Sections of the configuration that belong to dialects. The engine reads, checks and lists them without knowing their types.
+
+use std::{any::Any, collections::BTreeMap, fmt::Debug, sync::Arc};
+
+use config::{ConfigError, Value as ConfigValue, ValueKind};
+use ostler_protocol::Failure;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
+
+use super::Config;
+
+/// A section that a dialect owns. Its type refuses unknown fields and has a default for each field.
+pub trait Section:
+    Clone + Debug + Default + PartialSchema + Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static
+{
+    /// Its name in the file.
+    const NAME: &'static str;
+
+    /// Rejects values that cannot work. Called before anything is opened.
+    fn check(&self, _config: &Config) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// How a section is read and listed.
+#[derive(Clone, Copy)]
+pub struct SectionType {
+    pub(super) name: &'static str,
+    read: fn(ConfigValue) -> Result<Arc<dyn AnySection>, ConfigError>,
+    pub(super) default: fn() -> Value,
+    pub(super) schema: fn() -> RefOr<Schema>,
+    pub(super) schemas: fn(&mut Vec<(String, RefOr<Schema>)>),
+}
+
+impl SectionType {
+    pub fn of<T: Section>() -> Self {
+        Self {
+            name: T::NAME,
+            read: |value| {
+                // Read as a member of a table, so that errors name the whole key.
+                let table = [(T::NAME.to_owned(), value)].into_iter().collect();
+                let read = BTreeMap::<String, T>::deserialize(ConfigValue::new(None, ValueKind::Table(table)))?;
+                Ok(Arc::new(read.into_values().next().unwrap_or_default()))
+            },
+            default: || T::default().json(),
+            schema: T::schema,
+            schemas: T::schemas,
+        }
+    }
+}
+
+trait AnySection: Debug + Send + Sync {
+    fn as_any(&self) -> &dyn Any;
+    fn json(&self) -> Value;
+    fn check(&self, config: &Config) -> Result<(), Failure>;
+}
+
+impl<T: Section> AnySection for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn json(&self) -> Value {
+        serde_json::to_value(self).expect("our own types serialise")
+    }
+
+    fn check(&self, config: &Config) -> Result<(), Failure> {
+        Section::check(self, config)
+    }
+}
+
+/// The sections that were read or set. One that is missing has its defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Sections(BTreeMap<&'static str, Arc<dyn AnySection>>);
+
+impl Sections {
+    /// Takes the sections of these types out of the whole configuration.
+    pub(super) fn take(
+        types: &[SectionType],
+        whole: &mut config::Map<String, ConfigValue>,
+    ) -> Result<Self, ConfigError> {
+        let read = types.iter().map(|section| {
+            let none = || ConfigValue::new(None, ValueKind::Table(config::Map::new()));
+            Ok((section.name, (section.read)(whole.remove(section.name).unwrap_or_else(none))?))
+        });
+        read.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(super) fn check(&self, config: &Config) -> Result<(), Failure> {
+        self.0.values().try_for_each(|section| section.check(config))
+    }
+
+    pub(super) fn json(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        self.0.iter().map(|(name, section)| (*name, section.json()))
+    }
+}
+
+impl Config {
+    /// A dialect's section, with its defaults where nothing was configured.
+    pub fn section<T: Section>(&self) -> T {
+        let set = self.sections.0.get(T::NAME).and_then(|section| section.as_any().downcast_ref::<T>());
+        set.cloned().unwrap_or_default()
+    }
+
+    /// Changes a dialect's section.
+    pub fn change<T: Section>(&mut self, change: impl FnOnce(&mut T)) {
+        let mut section = self.section::<T>();
+        change(&mut section);
+        self.sections.0.insert(T::NAME, Arc::new(section));
+    }
+}

@@ -1,0 +1,27 @@
+//! The listener's TLS.
+
+use std::path::PathBuf;
+
+use ostler_protocol::{Failure, kernel::runner_jobs::Launcher};
+
+use super::Config;
+
+impl Config {
+    /// How the listener is reached.
+    pub fn scheme(&self) -> &'static str {
+        if self.server.tls_cert.is_some() { "https" } else { "http" }
+    }
+
+    /// Certificate and key of the listener's TLS, if it speaks TLS. One without the other is a mistake.
+    pub fn tls_files(&self) -> Result<Option<(&PathBuf, &PathBuf)>, Failure> {
+        match (&self.server.tls_cert, &self.server.tls_key) {
+            (Some(_), Some(_)) if self.runner.launcher == Launcher::Process => Err(Failure::invalid(
+                "config",
+                "runners as child processes speak plain HTTP; with TLS they are resident",
+            )),
+            (Some(cert), Some(key)) => Ok(Some((cert, key))),
+            (None, None) => Ok(None),
+            _ => Err(Failure::invalid("config", "server.tls_cert and server.tls_key go together")),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What a dialect registers with the engine. The program that serves composes the dialects; the engine knows none of them.
+
+mod dialects;
+mod failures;
+mod holdings;
+mod metrics;
+mod states;
+mod topics;
+
+use std::sync::Arc;
+
+use axum::routing::MethodRouter;
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    Failure, Timestamp,
+    capabilities::Capability,
+    ids::AgentId,
+    kernel::{commands::Command, conversation::HistoryAttachment},
+};
+use ostler_store::Db;
+use serde_json::Value;
+use utoipa::{
+    ToSchema,
+    openapi::{RefOr, Schema, security::SecurityScheme},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{
+    app::App,
+    auth::{Access, Principal},
+    config::{Config, Section, SectionType},
+    net::shapes::Shapes,
+};
+
+pub use dialects::Dialects;
+pub use failures::FailureEncoder;
+pub use holdings::{Backup, Erasure, Holding, Place, Retention};
+pub(crate) use metrics::Read;
+pub use metrics::{Metric, Samples};
+pub use states::States;
+pub use topics::{FormerWord, Topic};
+
+type Work = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
+type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
+type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
+/// Tokens that stand for callers of a dialect.
+#[derive(Clone)]
+pub struct TokenKind {
+    /// What such tokens begin with, after our own prefix.
+    pub name: &'static str,
+    pub(crate) find: FindPrincipal,
+}
+
+/// Who a token was made for, given its hash, and when that ends. `None` if it is not valid at this time.
+type FindPrincipal = Arc<
+    dyn Fn(Db, String, Timestamp) -> BoxFuture<'static, Result<Option<(Principal, Option<Timestamp>)>, Failure>>
+        + Send
+        + Sync,
+>;
+type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
+type ProfileOf = Arc<dyn Fn(App, AgentId) -> BoxFuture<'static, Result<Option<String>, Failure>> + Send + Sync>;
+
+/// Everything that the engine needs to know of a dialect.
+#[derive(Clone)]
+pub struct Dialect {
+    pub name: &'static str,
+    pub(crate) routes: fn() -> OpenApiRouter<App>,
+    pub(crate) undocumented: Vec<UndocumentedRoute>,
+    pub(crate) failures: FailureEncoder,
+    pub(crate) shapes: Option<Shapes>,
+    pub(crate) security: Vec<DialectSecurity>,
+    pub(crate) tokens: Vec<TokenKind>,
+    pub(crate) sections: Vec<SectionType>,
+    pub(crate) capabilities: &'static [Capability],
+    pub(crate) open: Option<Opener>,
+    pub(crate) workers: Vec<Work>,
+    pub(crate) chores: Vec<(&'static str, Chore)>,
+    pub(crate) user_chores: Vec<(&'static str, Chore)>,
+    pub(crate) topics: Vec<Topic>,
+    pub(crate) before_listening: Option<Chore>,
+    pub(crate) readiness: Vec<ReadinessSection>,
+    pub(crate) metrics: Vec<Metric>,
+    pub(crate) hosts: Option<fn(&App, &str) -> bool>,
+    pub(crate) profile_of_agent: Option<ProfileOf>,
+    pub(crate) pictures: Option<Pictures>,
+    pub(crate) holdings: &'static [Holding],
+}
+
+/// A `GET` that is not an operation of the OpenAPI document, such as a WebSocket.
+#[derive(Clone)]
+pub(crate) struct UndocumentedRoute {
+    pub path: &'static str,
+    pub access: Access,
+    pub handler: MethodRouter<App>,
+}
+
+/// A way to prove who calls, other than a token of ours.
+#[derive(Clone)]
+pub(crate) struct DialectSecurity {
+    pub name: &'static str,
+    pub access: Access,
+    pub scheme: fn() -> SecurityScheme,
+}
+
+/// A member of the readiness response.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadinessSection {
+    pub name: &'static str,
+    pub read: fn(&App) -> Value,
+    pub schemas: fn(&mut Vec<(String, RefOr<Schema>)>),
+    pub schema_name: fn() -> String,
+}
+
+/// What a dialect opens its state with, before the server listens.
+pub struct Opening {
+    pub db: Db,
+    pub config: Config,
+    /// The machine's wall clock.
+    pub wall: Timestamp,
+}
+
+impl Dialect {
+    /// A dialect with nothing but a name. Its failures are plain problems of RFC 9457.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            routes: OpenApiRouter::new,
+            undocumented: vec![],
+            failures: FailureEncoder::PLAIN,
+            shapes: None,
+            security: vec![],
+            tokens: vec![],
+            sections: vec![],
+            capabilities: &[],
+            open: None,
+            workers: vec![],
+            chores: vec![],
+            user_chores: vec![],
+            topics: vec![],
+            before_listening: None,
+            readiness: vec![],
+            metrics: vec![],
+            hosts: None,
+            profile_of_agent: None,
+            pictures: None,
+            holdings: &[],
+        }
+    }
+
+    /// The operations of the OpenAPI document. Each declares its access as `security`; one that declares none is closed.
+    pub fn routes(mut self, routes: fn() -> OpenApiRouter<App>) -> Self {
+        self.routes = routes;
+        self
+    }
+
+    /// A `GET` that is not in the document, with its access.
+    pub fn route(mut self, path: &'static str, access: Access, handler: MethodRouter<App>) -> Self {
+        self.undocumented.push(UndocumentedRoute { path, access, handler });
+        self
+    }
+
+    /// What the types of its requests cannot express in the OpenAPI document.
+    pub fn shapes(mut self, shapes: Shapes) -> Self {
+        self.shapes = Some(shapes);
+        self
+    }
+
+    /// How failures of its routes are encoded.
+    pub fn failures(mut self, failures: FailureEncoder) -> Self {
+        self.failures = failures;
+        self
+    }
+
+    /// A security scheme that its operations may declare instead of `token`, and the access it stands for.
+    pub fn security(mut self, name: &'static str, access: Access, scheme: fn() -> SecurityScheme) -> Self {
+        self.security.push(DialectSecurity { name, access, scheme });
+        self
+    }
+
+    /// A kind of token that begins with `name` after our own prefix, and how its caller is found by the token's hash.
+    pub fn token<F>(
+        mut self,
+        name: &'static str,
+        find: impl Fn(Db, String, Timestamp) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Option<(Principal, Option<Timestamp>)>, Failure>> + Send + 'static,
+    {
+        self.tokens.push(TokenKind { name, find: Arc::new(move |db, hash, now| Box::pin(find(db, hash, now))) });
+        self
+    }
+
+    /// A section of the configuration.
+    pub fn section<T: Section>(mut self) -> Self {
+        self.sections.push(SectionType::of::<T>());
+        self
+    }
+
+    /// The features that it offers to clients.
+    pub fn capabilities(mut self, rows: &'static [Capability]) -> Self {
+        self.capabilities = rows;
+        self
+    }
+
+    /// Opens its state when the server starts. Handlers and workers get it with [`App::state`].
+    pub fn open<F>(mut self, open: impl Fn(Opening) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<States, Failure>> + Send + 'static,
+    {
+        self.open = Some(Arc::new(move |opening| Box::pin(open(opening))));
+        self
+    }
+
+    /// Work that goes on for as long as the server runs. It ends by itself when the server stops.
+    pub fn worker<F>(mut self, work: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.workers.push(Arc::new(move |app| Box::pin(work(app))));
+        self
+    }
+
+    /// Something to do every few minutes. Two servers may do it at once, and what fails is tried again in the next round.
+    pub fn chore<F>(mut self, what: &'static str, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        self.chores.push((what, boxed(chore)));
+        self
+    }
+
+    /// A chore that is also done as soon as a user was removed.
+    pub fn user_chore<F>(mut self, what: &'static str, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        self.user_chores.push((what, boxed(chore)));
+        self
+    }
+
+    /// Something that servers of one store wake each other for.
+    pub fn topic(mut self, topic: Topic) -> Self {
+        self.topics.push(topic);
+        self
+    }
+
+    /// Done each time this server begins to listen to the others, before it counts as connected to them.
+    pub fn before_listening<F>(mut self, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        self.before_listening = Some(boxed(chore));
+        self
+    }
+
+    /// A member of `GET /health/readiness`, and of its schema in the document.
+    pub fn readiness<T: ToSchema>(mut self, name: &'static str, read: fn(&App) -> Value) -> Self {
+        let schema_name = || T::name().into_owned();
+        let schemas = |schemas: &mut Vec<_>| {
+            schemas.push((T::name().into_owned(), T::schema()));
+            T::schemas(schemas);
+        };
+        self.readiness.push(ReadinessSection { name, read, schemas, schema_name });
+        self
+    }
+
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.metrics.push(metric);
+        self
+    }
+
+    /// Host names under which its anonymous routes respond, beside the server's own.
+    pub fn hosts(mut self, is_own: fn(&App, &str) -> bool) -> Self {
+        self.hosts = Some(is_own);
+        self
+    }
+
+    /// The backend profile of an agent, for runs that name an agent.
+    pub fn profile_of_agent<F>(mut self, find: impl Fn(App, AgentId) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Option<String>, Failure>> + Send + 'static,
+    {
+        self.profile_of_agent = Some(Arc::new(move |app, agent_id| Box::pin(find(app, agent_id))));
+        self
+    }
+
+    /// The pictures of a command's message, as a backend can fetch them.
+    pub fn pictures<F>(mut self, find: impl Fn(App, Command) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<HistoryAttachment>, Failure>> + Send + 'static,
+    {
+        self.pictures = Some(Arc::new(move |app, command| Box::pin(find(app, command))));
+        self
+    }
+
+    /// Its tables and files, and what backup, retention and erasure do with each.
+    pub fn holdings(mut self, holdings: &'static [Holding]) -> Self {
+        self.holdings = holdings;
+        self
+    }
+}
+
+fn boxed<F>(chore: impl Fn(App) -> F + Send + Sync + 'static) -> Chore
+where
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    Arc::new(move |app| Box::pin(chore(app)))
+}

@@ -1,0 +1,81 @@
+//! The dialects of one server.
+
+use ostler_protocol::{Failure, capabilities, capabilities::Capability};
+
+use super::{Chore, Dialect, Holding, Opening, States, TokenKind, Topic};
+use crate::{app::App, config::SectionType, holdings, metrics};
+
+#[derive(Clone, Default)]
+pub struct Dialects(Vec<Dialect>);
+
+impl Dialects {
+    pub fn new(dialects: impl IntoIterator<Item = Dialect>) -> Self {
+        Self(dialects.into_iter().collect())
+    }
+
+    #[must_use]
+    pub fn with(mut self, dialect: Dialect) -> Self {
+        self.0.push(dialect);
+        self
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Dialect> {
+        self.0.iter()
+    }
+
+    /// The sections of the configuration that they own.
+    pub fn sections(&self) -> Vec<SectionType> {
+        self.iter().flat_map(|dialect| dialect.sections.iter().copied()).collect()
+    }
+
+    /// Every capability of a server with these dialects.
+    pub fn capabilities(&self) -> impl Iterator<Item = &'static Capability> {
+        capabilities::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.capabilities))
+    }
+
+    /// Every table and file that a server with these dialects keeps.
+    pub fn holdings(&self) -> impl Iterator<Item = &'static Holding> {
+        holdings::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.holdings))
+    }
+
+    /// Name, type, labels and meaning of every metric of a server with these dialects.
+    pub fn metrics(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &'static str)> {
+        let rows = self.iter().flat_map(|dialect| &dialect.metrics);
+        metrics::NAMES.iter().copied().chain(rows.map(|metric| (metric.name, metric.kind, metric.labels, metric.help)))
+    }
+
+    pub(crate) fn tokens(&self) -> Vec<TokenKind> {
+        self.iter().flat_map(|dialect| dialect.tokens.iter().cloned()).collect()
+    }
+
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic> {
+        self.iter().flat_map(|dialect| &dialect.topics)
+    }
+
+    /// What is to be done in each round of housekeeping.
+    pub(crate) fn chores(&self) -> Vec<(&'static str, Chore)> {
+        self.iter().flat_map(|dialect| dialect.chores.iter().chain(&dialect.user_chores)).cloned().collect()
+    }
+
+    /// Opens the state of each, in their order.
+    pub(crate) async fn open(&self, opening: impl Fn() -> Opening) -> Result<States, Failure> {
+        let mut states = States::new();
+        for open in self.iter().filter_map(|dialect| dialect.open.as_ref()) {
+            states.merge(open(opening()).await?);
+        }
+        Ok(states)
+    }
+
+    /// Whether an anonymous route of a dialect responds under this host name.
+    pub(crate) fn has_host(&self, app: &App, name: &str) -> bool {
+        self.iter().filter_map(|dialect| dialect.hosts).any(|is_own| is_own(app, name))
+    }
+
+    /// Finishes what removed users have left. What is cut off is finished by the next round of housekeeping.
+    pub(crate) async fn after_user_removed(&self, app: &App) -> Result<(), Failure> {
+        for (_, chore) in self.iter().flat_map(|dialect| &dialect.user_chores) {
+            chore(app.clone()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! What is kept, and what backup, retention and erasure do with it. A test fails for a table or file that is not declared.
+
+/// A table, or a file or directory in the data directory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Holding {
+    pub place: Place,
+    pub backup: Backup,
+    pub retention: Retention,
+    pub erasure: Erasure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Table(&'static str),
+    /// A path in the data directory: a file, or a directory with everything in it.
+    Path(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Backup {
+    Copied,
+    /// Can be made again from the rest, or is only of use to the server that runs.
+    LeftOut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Retention {
+    /// Kept until it is deleted by a request.
+    Kept,
+    /// Deleted by the server some time after it has ended or was last used.
+    Expires,
+    /// Lives as long as the session that it belongs to.
+    WithSession,
+    /// Kept as proof, without its contents once those are erased.
+    Proof,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Erasure {
+    /// Holds nothing of a session or person that could be erased.
+    Untouched,
+    /// Deleted when its session is erased.
+    WithSession,
+    /// Its contents are deleted, digests remain.
+    ContentsOnly,
+    /// Deleted when the person, agent or identity that it belongs to is removed.
+    WithOwner,
+}
+
+impl Holding {
+    pub const fn table(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
+        Self { place: Place::Table(name), backup, retention, erasure }
+    }
+
+    pub const fn path(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
+        Self { place: Place::Path(name), backup, retention, erasure }
+    }
+}

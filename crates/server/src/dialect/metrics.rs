@@ -1,0 +1,66 @@
+//! Metrics of a dialect.
+
+use std::fmt::Write as _;
+
+use futures_util::future::BoxFuture;
+
+use crate::app::App;
+
+/// A metric, and how its current samples are read.
+#[derive(Clone, Copy)]
+pub struct Metric {
+    pub name: &'static str,
+    /// `counter` or `gauge`.
+    pub kind: &'static str,
+    /// The names of its labels, separated by commas.
+    pub labels: &'static str,
+    pub help: &'static str,
+    pub(crate) read: Read,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Read {
+    Memory(fn(&App, &mut Samples)),
+    /// From the store. `None` leaves the metric without a sample.
+    Store(fn(App) -> BoxFuture<'static, Option<i64>>),
+}
+
+impl Metric {
+    pub const fn counter(
+        name: &'static str,
+        labels: &'static str,
+        help: &'static str,
+        read: fn(&App, &mut Samples),
+    ) -> Self {
+        Self { name, kind: "counter", labels, help, read: Read::Memory(read) }
+    }
+
+    pub const fn gauge(name: &'static str, help: &'static str, read: fn(&App, &mut Samples)) -> Self {
+        Self { name, kind: "gauge", labels: "", help, read: Read::Memory(read) }
+    }
+
+    /// A gauge that the store counts. Left out while the store does not respond.
+    pub const fn stored(
+        name: &'static str,
+        help: &'static str,
+        read: fn(App) -> BoxFuture<'static, Option<i64>>,
+    ) -> Self {
+        Self { name, kind: "gauge", labels: "", help, read: Read::Store(read) }
+    }
+}
+
+/// Writes the samples of one metric.
+pub struct Samples<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) out: &'a mut String,
+}
+
+impl Samples<'_> {
+    pub fn add(&mut self, value: i64) {
+        let _ = writeln!(self.out, "{} {value}", self.name);
+    }
+
+    pub fn add_labelled(&mut self, label: &str, label_value: &str, value: u64) {
+        let _ = writeln!(self.out, "{}{{{label}=\"{label_value}\"}} {value}", self.name);
+    }
+}

@@ -1,0 +1,48 @@
+//! What servers of one store wake each other for. A wake-up is a hint: it may be lost, and whatever waits for it reads the store
+//! from time to time.
+
+use crate::{app::App, net::sockets::Frame};
+
+/// One kind of wake-up. Its keys are words without blanks.
+#[derive(Clone, Copy)]
+pub struct Topic {
+    /// Unique among all dialects: `mesh.mailbox`.
+    pub name: &'static str,
+    /// Whether its keys must not be dropped in favour of those of other topics. For few and short keys.
+    pub is_urgent: bool,
+    /// Something has changed for this key.
+    pub wake: fn(&App, &str),
+    /// Something may have changed for any key.
+    pub wake_all: fn(&App),
+    /// Another server sends a frame to this key's connections.
+    pub receive: fn(&App, &str, Frame),
+    /// The key, if a word of the former format belongs to this topic.
+    pub former: fn(FormerWord<'_>) -> Option<String>,
+}
+
+/// A word of wake-ups before they named their topics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FormerWord<'a> {
+    Listener(&'a str),
+    Urgent(&'a str),
+    /// Whose connections a frame is for.
+    Frame(&'a str),
+}
+
+impl Topic {
+    pub const fn new(name: &'static str, wake: fn(&App, &str), wake_all: fn(&App)) -> Self {
+        Self { name, is_urgent: false, wake, wake_all, receive: |_, _, _| {}, former: |_| None }
+    }
+
+    pub const fn urgent(self) -> Self {
+        Self { is_urgent: true, ..self }
+    }
+
+    pub const fn receive(self, receive: fn(&App, &str, Frame)) -> Self {
+        Self { receive, ..self }
+    }
+
+    pub const fn former(self, former: fn(FormerWord<'_>) -> Option<String>) -> Self {
+        Self { former, ..self }
+    }
+}

@@ -1,0 +1,44 @@
+//! What the engine itself keeps: the kernel's tables, users and tokens, and its files in the data directory.
+
+use crate::dialect::{
+    Backup::{Copied, LeftOut},
+    Erasure::{ContentsOnly, Untouched, WithOwner, WithSession},
+    Holding,
+    Retention::{self, Expires, Kept, Proof},
+};
+
+pub const ENGINE: &[Holding] = &[
+    Holding::table("sessions", Copied, Kept, ContentsOnly),
+    Holding::table("runs", Copied, Retention::WithSession, WithSession),
+    Holding::table("commands", Copied, Retention::WithSession, WithSession),
+    Holding::table("command_aliases", Copied, Retention::WithSession, WithSession),
+    // Digests stay, so that the chain can be verified after payloads are erased.
+    Holding::table("events", Copied, Proof, ContentsOnly),
+    Holding::table("append_batches", Copied, Retention::WithSession, WithSession),
+    Holding::table("leases", Copied, Retention::WithSession, WithSession),
+    Holding::table("permissions", Copied, Retention::WithSession, WithSession),
+    Holding::table("runner_jobs", Copied, Retention::WithSession, WithSession),
+    Holding::table("runners", Copied, Kept, Untouched),
+    Holding::table("session_readers", Copied, Kept, Untouched),
+    Holding::table("session_read_cursors", Copied, Retention::WithSession, WithSession),
+    Holding::table("backends", Copied, Kept, Untouched),
+    Holding::table("provider_profile_changes", Copied, Proof, Untouched),
+    Holding::table("provider_validations", Copied, Kept, Untouched),
+    Holding::table("users", Copied, Kept, WithOwner),
+    Holding::table("tokens", Copied, Kept, WithOwner),
+    Holding::table("signing_keys", Copied, Kept, Untouched),
+    Holding::table("schema_migrations", Copied, Kept, Untouched),
+    Holding::table("wakeups", LeftOut, Expires, Untouched),
+    Holding::table("store_probe", LeftOut, Expires, Untouched),
+    Holding::table("store_clock", LeftOut, Expires, Untouched),
+    Holding::path("ostler.db", Copied, Kept, ContentsOnly),
+    Holding::path("token", Copied, Kept, Untouched),
+    Holding::path("signing-key", Copied, Kept, Untouched),
+    Holding::path("secrets-key", Copied, Kept, Untouched),
+    Holding::path("secrets", Copied, Kept, WithOwner),
+    Holding::path("sessions", Copied, Expires, WithSession),
+    // Clones that are fetched again when they are missing.
+    Holding::path("git", LeftOut, Kept, Untouched),
+    Holding::path("git-credentials", Copied, Kept, Untouched),
+    Holding::path("workspaces", Copied, Expires, WithSession),
+];

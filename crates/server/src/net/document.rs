@@ -1,0 +1,142 @@
+//! What the attributes on handlers and types cannot say of the API's document: that what an answer may leave null it never
+//! leaves out, that anything can be refused at the gate or fail on our side, and what bounds a request has.
+
+pub mod shapes;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+use utoipa::openapi::OpenApi;
+
+use super::{doors::Doors, problem};
+use crate::dialect::Dialects;
+
+pub fn complete(document: &OpenApi, dialects: &Dialects, doors: &Doors) -> Value {
+    let mut json = serde_json::to_value(document).expect("the document serialises");
+    add_readiness(&mut json, dialects);
+    for dialect in dialects.iter() {
+        flatten(&mut json["components"]["schemas"], dialect.failures.schema);
+    }
+    let (asked, answered) = (reachable(&json, "requestBody"), reachable(&json, "responses"));
+    for (name, schema) in json["components"]["schemas"].as_object_mut().into_iter().flatten() {
+        each_object(schema, &mut drop_null_defaults);
+        if answered.contains(name) && !asked.contains(name) {
+            each_object(schema, &mut require_nullable);
+        }
+    }
+    for (path, item) in json["paths"].as_object_mut().into_iter().flatten() {
+        let schema = json!({"$ref": format!("#/components/schemas/{}", doors.failures(Some(path)).schema)});
+        let failure = json!({"description": "", "content": {problem::CONTENT_TYPE: {"schema": schema}}});
+        for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            for class in ["4XX", "5XX"] {
+                operation["responses"][class] = failure.clone();
+            }
+        }
+    }
+    let shapes: Vec<_> = dialects.iter().filter_map(|dialect| dialect.shapes).collect();
+    shapes::apply(&mut json, &shapes);
+    json
+}
+
+/// Makes one object of a failure's schema that adds members to those of another.
+fn flatten(schemas: &mut Value, name: &str) {
+    let Some(parts) = schemas[name]["allOf"].as_array().cloned() else { return };
+    let mut whole = json!({"type": "object", "properties": {}, "required": []});
+    for part in parts {
+        let part = match part["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+            Some(other) => schemas[other].clone(),
+            None => part,
+        };
+        for (field, schema) in part["properties"].as_object().into_iter().flatten() {
+            whole["properties"][field] = schema.clone();
+        }
+        let required = part["required"].as_array().cloned().unwrap_or_default();
+        whole["required"].as_array_mut().into_iter().for_each(|all| all.extend(required.iter().cloned()));
+    }
+    if let Some(description) = schemas[name].get("description") {
+        whole["description"] = description.clone();
+    }
+    schemas[name] = whole;
+}
+
+/// The members of the readiness response that belong to dialects.
+fn add_readiness(json: &mut Value, dialects: &Dialects) {
+    let schemas = &mut json["components"]["schemas"];
+    for section in dialects.iter().flat_map(|dialect| &dialect.readiness) {
+        let mut named = vec![];
+        (section.schemas)(&mut named);
+        for (name, schema) in named {
+            schemas[name] = serde_json::to_value(schema).expect("the document serialises");
+        }
+        let readiness = &mut schemas["Readiness"];
+        let reference = format!("#/components/schemas/{}", (section.schema_name)());
+        readiness["properties"][section.name] = json!({"$ref": reference});
+        readiness["required"].as_array_mut().into_iter().for_each(|names| names.push(json!(section.name)));
+    }
+}
+
+/// The schemas that operations use on one of their two sides, and those they are made of.
+fn reachable(document: &Value, side: &str) -> BTreeSet<String> {
+    let operations = document["paths"].as_object().into_iter().flat_map(Map::values).filter_map(Value::as_object);
+    let mut found = BTreeSet::new();
+    let mut queue: Vec<_> =
+        operations.flat_map(Map::values).flat_map(|operation| references(&operation[side])).collect();
+    while let Some(name) = queue.pop() {
+        let schema = &document["components"]["schemas"][&name];
+        if found.insert(name) {
+            queue.extend(references(schema));
+        }
+    }
+    found
+}
+
+fn references(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => {
+            let own = fields.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+            own.map(str::to_owned).into_iter().chain(fields.values().flat_map(references)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(references).collect(),
+        _ => vec![],
+    }
+}
+
+/// Does something to every schema in this one that has properties.
+fn each_object(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.contains_key("properties") {
+                change(fields);
+            }
+            fields.values_mut().for_each(|inner| each_object(inner, change));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| each_object(inner, change)),
+        _ => {}
+    }
+}
+
+/// A default of null says nothing, and is wrong beside a type that does not take it.
+fn drop_null_defaults(schema: &mut Map<String, Value>) {
+    for property in schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        if let Some(fields) = property.as_object_mut().filter(|fields| fields.get("default") == Some(&Value::Null)) {
+            fields.remove("default");
+        }
+    }
+}
+
+fn require_nullable(schema: &mut Map<String, Value>) {
+    let nullable = |property: &Value| {
+        let is_null =
+            |of: &Value| of["type"] == "null" || of["type"].as_array().is_some_and(|t| t.contains(&json!("null")));
+        is_null(property) || property["oneOf"].as_array().is_some_and(|some| some.iter().any(is_null))
+    };
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let mut required: Vec<Value> = properties.filter(|(_, p)| nullable(p)).map(|(name, _)| json!(name)).collect();
+    let declared = schema.remove("required");
+    required.extend(declared.iter().filter_map(Value::as_array).flatten().cloned());
+    required.sort_by_key(Value::to_string);
+    required.dedup();
+    if !required.is_empty() {
+        schema.insert("required".into(), required.into());
+    }
+}

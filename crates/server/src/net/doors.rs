@@ -1,0 +1,169 @@
+//! The doors: what each operation asks of its caller, read from the OpenAPI document that the handlers make. A path that
+//! declares nothing is closed to everybody.
+
+use std::collections::HashMap;
+
+use http::Method;
+use serde_json::Value;
+use utoipa::openapi::{
+    OpenApi, PathItem,
+    path::Operation,
+    security::{Http, HttpAuthScheme, SecurityScheme},
+};
+
+use crate::{
+    auth::Access,
+    dialect::{Dialects, FailureEncoder},
+};
+
+/// The security scheme of our own tokens, as the document names it. Dialects may have others.
+const SCHEME: &str = "token";
+
+#[derive(Default)]
+pub struct Doors {
+    paths: HashMap<String, Path>,
+    /// Security schemes of dialects, and the access that each stands for.
+    schemes: Vec<(&'static str, Access)>,
+}
+
+struct Path {
+    methods: Vec<(Method, Access)>,
+    failures: FailureEncoder,
+}
+
+/// What a request has come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Door {
+    Leads(Access),
+    /// The path exists, without this method.
+    OtherMethod,
+    /// A path that declares nothing.
+    Closed,
+}
+
+impl Doors {
+    pub fn new(dialects: &Dialects) -> Self {
+        let schemes = dialects.iter().flat_map(|dialect| &dialect.security);
+        Self { paths: HashMap::new(), schemes: schemes.map(|scheme| (scheme.name, scheme.access)).collect() }
+    }
+
+    /// The operations of a document, with the failures of their dialect.
+    pub fn add(&mut self, document: &OpenApi, failures: FailureEncoder) {
+        for (path, item) in &document.paths.paths {
+            for (method, operation) in operations(item) {
+                // Its fields are private, so it is read as what it stands for in the document.
+                let security = serde_json::to_value(&operation.security).unwrap_or_default();
+                if let Some(access) = declared(&security, &self.schemes) {
+                    self.add_route(method, path, access, failures);
+                }
+            }
+        }
+    }
+
+    /// A path that is not an operation of the document, or that requires less than it declares.
+    pub fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
+        let found = self.paths.entry(path.to_owned()).or_insert_with(|| Path { methods: vec![], failures });
+        found.methods.retain(|(known, _)| *known != method);
+        found.methods.push((method, access));
+    }
+
+    pub fn find(&self, method: &Method, path: &str) -> Door {
+        // A HEAD is a GET whose answer stays behind.
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let Some(Path { methods, .. }) = self.paths.get(path) else { return Door::Closed };
+        methods.iter().find(|(known, _)| known == method).map_or(Door::OtherMethod, |(_, access)| Door::Leads(*access))
+    }
+
+    /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.
+    pub fn failures(&self, path: Option<&str>) -> FailureEncoder {
+        path.and_then(|path| self.paths.get(path)).map_or(FailureEncoder::PLAIN, |path| path.failures)
+    }
+}
+
+fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
+    let PathItem { get, put, post, delete, options, head, patch, trace, .. } = item;
+    let by_method = [
+        (Method::GET, get),
+        (Method::PUT, put),
+        (Method::POST, post),
+        (Method::DELETE, delete),
+        (Method::OPTIONS, options),
+        (Method::HEAD, head),
+        (Method::PATCH, patch),
+        (Method::TRACE, trace),
+    ];
+    by_method.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
+}
+
+/// `[{"token": ["read"]}]`; an empty requirement is a public one.
+fn declared(security: &Value, schemes: &[(&str, Access)]) -> Option<Access> {
+    let (requirement, is_optional) = match security.as_array()?.as_slice() {
+        [requirement] => (requirement, false),
+        [requirement, Value::Object(none)] if none.is_empty() => (requirement, true),
+        _ => return None,
+    };
+    let found = schemes
+        .iter()
+        .find(|(name, _)| requirement[*name].is_array() && requirement.as_object().is_some_and(|all| all.len() == 1));
+    match found {
+        Some((_, access)) if !is_optional || *access == Access::Anonymous => return Some(*access),
+        _ if is_optional => return None,
+        _ => {}
+    }
+    match (requirement.as_object()?.is_empty(), &requirement[SCHEME]) {
+        (true, _) => Some(Access::Public),
+        (false, Value::Array(names)) => match names.as_slice() {
+            [Value::String(name)] => Access::parse(name),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Describes the token in the document.
+pub fn describe(document: &mut OpenApi, dialects: &Dialects) {
+    let mut scheme = Http::new(HttpAuthScheme::Bearer);
+    scheme.description = Some(
+        "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \
+         who may call it: `browse` everybody with a tenant, `read` also the run's own runner, `submit` clients and \
+         users, `own` users, `inspect` clients and services of the role `provide`, `provide` the latter, `run` runners, `operate` the operator. The operator may call everything."
+            .into(),
+    );
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
+    for scheme in dialects.iter().flat_map(|dialect| &dialect.security) {
+        components.add_security_scheme(scheme.name, (scheme.scheme)());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_declared_plainly_is_closed() {
+        for unclear in [
+            Value::Null,
+            json!([]),
+            json!([{"token": []}]),
+            json!([{"token": ["read", "run"]}]),
+            json!([{"token": ["everything"]}]),
+            json!([{"token": ["read"]}, {}]),
+            json!([{"signature": []}, {}]),
+            json!([{"unknown": []}]),
+        ] {
+            assert_eq!(
+                declared(&unclear, &[("mesh", Access::Anonymous), ("signature", Access::Signed)]),
+                None,
+                "{unclear}"
+            );
+        }
+        let mut doors = Doors::default();
+        doors.add_route(Method::GET, "/a", Access::Read, FailureEncoder::PLAIN);
+        assert_eq!(doors.find(&Method::HEAD, "/a"), Door::Leads(Access::Read));
+        assert_eq!(doors.find(&Method::POST, "/a"), Door::OtherMethod);
+        assert_eq!(doors.find(&Method::GET, "/b"), Door::Closed);
+    }
+}

@@ -1,0 +1,289 @@
+//! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body as AxumBody, Bytes},
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+};
+use bytes::BytesMut;
+use http::{HeaderMap, header, request::Parts};
+use http_body_util::BodyExt;
+use ostler_protocol::{
+    Failure, FailureKind,
+    bodies::{JsonScan, RequestBody},
+    json::{BODY, read_shape},
+    limits::{BODY_BYTES_MAX, JSON_VALUES_MAX},
+};
+use serde::de::DeserializeOwned;
+
+use super::problem::Refusal;
+use crate::{
+    app::App,
+    auth::{Principal, unauthenticated},
+    net::work::Share,
+};
+
+const JSON: &str = "application/json";
+/// What is read of a body that is too large, after the answer, before the connection is closed.
+const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+/// Bounds of a body that has rules of its own: everything that a body may have.
+pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 10 * JSON_VALUES_MAX };
+
+/// What holds for a body before it is parsed.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub bytes_max: usize,
+    pub values_max: usize,
+}
+
+impl Bounds {
+    fn of<T: RequestBody>() -> Self {
+        Self { bytes_max: T::BYTES_MAX, values_max: T::VALUES_MAX }
+    }
+}
+
+/// Who calls. A handler that takes it cannot be reached without a token.
+pub struct Caller(pub Principal);
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        let principal = parts.extensions.get::<Principal>().cloned();
+        principal.map(Self).ok_or_else(|| Refusal(unauthenticated("this needs a token: Authorization: Bearer …")))
+    }
+}
+
+/// Who calls, where anybody may.
+pub struct MaybeCaller(pub Option<Principal>);
+
+impl FromRequestParts<App> for MaybeCaller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().cloned()))
+    }
+}
+
+/// A JSON body.
+pub struct Body<T>(pub T);
+
+impl<T: RequestBody> FromRequest<App> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
+        check_content_type(request.headers(), JSON)?;
+        read_json(request, app).await.map(Self)
+    }
+}
+
+/// A JSON body that may be left out altogether.
+pub struct OptionalBody<T>(pub T);
+
+impl<T: RequestBody + Default> FromRequest<App> for OptionalBody<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {
+        let headers = request.headers();
+        let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !headers.contains_key(header::TRANSFER_ENCODING)
+            && axum::body::HttpBody::is_end_stream(request.body());
+        if empty {
+            return Ok(Self(T::default()));
+        }
+        check_content_type(headers, JSON)?;
+        read_json(request, app).await.map(Self)
+    }
+}
+
+/// A body of another content type than JSON, as it came.
+pub async fn read_raw(request: Request, app: &App, content_type: &str, bytes_max: usize) -> Result<Bytes, Failure> {
+    check_content_type(request.headers(), content_type)?;
+    read_bytes(request, app, bytes_max, None).await
+}
+
+/// A page can send some content types without asking; JSON is not one of them.
+fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut parts = value.split(';').map(str::trim);
+    if !parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(wanted)) {
+        let message = format!("the body must be {wanted}");
+        return Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message));
+    }
+    for part in parts {
+        let Some((name, value)) = part.split_once('=') else { continue };
+        let is_utf8 = || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8");
+        if name.trim().eq_ignore_ascii_case("charset") && !is_utf8() {
+            return Err(Failure::invalid("charset", "the body must be UTF-8"));
+        }
+    }
+    Ok(())
+}
+
+async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Refusal> {
+    let bounds = Bounds::of::<T>();
+    let bytes = read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await?;
+    let size = bytes.len();
+    let parse = move || {
+        let text = std::str::from_utf8(&bytes);
+        let text = text.map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
+        read_shape("body-shape", BODY, text)
+    };
+    Ok(app.compute(size, parse).await?)
+}
+
+/// A JSON body as it came, for what reads it by rules of its own.
+pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
+    check_content_type(request.headers(), JSON)?;
+    read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await
+}
+
+/// Reads a body, checked by `scan` as it arrives.
+async fn read_bytes(
+    mut request: Request,
+    app: &App,
+    bytes_max: usize,
+    scan: Option<JsonScan>,
+) -> Result<Bytes, Failure> {
+    let too_large = || {
+        let message = format!("the body is over {bytes_max} bytes");
+        Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).detail("bytesMax", bytes_max)
+    };
+    let patience = Duration::from_millis(app.config.limits.body_ms);
+    let announced = announced_bytes(request.headers());
+    let share = request.extensions_mut().remove::<Arc<Share>>();
+    // A client that waits for `100 Continue` sends nothing more; reading on would ask it to.
+    let reads_on = !request.headers().contains_key(header::EXPECT);
+    let mut body = request.into_body();
+    if announced.is_some_and(|bytes| bytes > bytes_max) {
+        if reads_on {
+            drain_later(body, patience);
+        }
+        return Err(too_large());
+    }
+    if let Some(share) = &share {
+        share.reserve(announced.unwrap_or(bytes_max)).await?;
+    }
+    let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max, scan)).await;
+    let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
+    match read {
+        Ok(bytes) => Ok(bytes),
+        Err(BodyError::TooLarge) => {
+            drain_later(body, patience);
+            Err(too_large())
+        }
+        Err(BodyError::OutOfBounds(failure)) => {
+            drain_later(body, patience);
+            Err(failure)
+        }
+        Err(BodyError::Broken) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
+        Err(BodyError::Refused(failure)) => Err(failure),
+    }
+}
+
+/// Why a body was not read to its end.
+enum BodyError {
+    TooLarge,
+    OutOfBounds(Failure),
+    Broken,
+    Refused(Failure),
+}
+
+/// Reads a body into memory. What has arrived is counted in the request's share of the work in flight.
+async fn collect(
+    body: &mut AxumBody,
+    share: Option<&Share>,
+    bytes_max: usize,
+    mut scan: Option<JsonScan>,
+) -> Result<Bytes, BodyError> {
+    let mut reading = share.map(Share::start_reading);
+    let mut bytes = BytesMut::new();
+    loop {
+        let frame = match &reading {
+            None => body.frame().await,
+            Some(reading) => tokio::select! {
+                frame = body.frame() => frame,
+                failure = reading.dropped() => return Err(BodyError::Refused(failure)),
+            },
+        };
+        let Some(frame) = frame else { return Ok(bytes.freeze()) };
+        // Trailers are ignored.
+        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        let size = bytes.len() + data.len();
+        if size > bytes_max {
+            return Err(BodyError::TooLarge);
+        }
+        // Piece by piece: a scan of the whole body would keep other tasks from this thread for too long.
+        if let Some(scan) = &mut scan {
+            scan.feed(&data).map_err(BodyError::OutOfBounds)?;
+        }
+        if let Some(reading) = &mut reading {
+            reading.grow_to(size).await.map_err(BodyError::Refused)?;
+        }
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// The length of the body that the request announces, if it announces one.
+pub fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Answers at once and reads on in the background: a client whose connection is reset while it writes may never read the answer.
+fn drain_later(mut body: AxumBody, patience: Duration) {
+    tokio::spawn(async move { drain(&mut body, patience).await });
+}
+
+/// Reads on for a while: a sender that is cut off while it writes never learns why.
+pub async fn drain(body: &mut AxumBody, patience: Duration) {
+    let mut left = DRAIN_BYTES_MAX;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(patience, reading).await;
+}
+
+/// Ids in the path. One that does not parse is simply unknown.
+pub struct At<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for At<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let found = Path::<T>::from_request_parts(parts, app).await;
+        found.map(|Path(ids)| Self(ids)).map_err(|_| Refusal(Failure::not_found("thing under this path")))
+    }
+}
+
+/// The query string.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refusal> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query
+            .map(|Query(params)| Self(params))
+            .map_err(|error| Refusal(Failure::invalid("query-shape", error.body_text())))
+    }
+}
+
+/// The key of a create: the header where the body has none. Both, and different, is a mistake.
+pub fn idempotency_key(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(body) };
+    let header =
+        value.to_str().map_err(|_| Failure::invalid("idempotency-key", "the Idempotency-Key header is not text"))?;
+    match body {
+        Some(body) if body != header => {
+            Err(Failure::invalid("idempotency-key", "the Idempotency-Key header and the body's idempotencyKey differ"))
+        }
+        _ => Ok(Some(header.to_owned())),
+    }
+}

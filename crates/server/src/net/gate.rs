@@ -1,0 +1,358 @@
+//! The gate every request passes: a trace id, where it comes from (host, origin), who is calling, and whether such a caller
+//! may knock at this door at all. Closed by default; a web page in the same browser must not be able to start an agent or
+//! read a stream. Which run or tenant it is about is the service's question.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    body::HttpBody,
+    extract::{ConnectInfo, MatchedPath, Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
+
+use super::{
+    doors::{Door, Doors},
+    problem,
+    sse::wants_stream,
+};
+use crate::{
+    app::App,
+    auth::{Access, Principal, forbidden, unauthenticated},
+    net::{
+        rates::{Limiter, Standing, Tier, Whose},
+        work::Share,
+    },
+    traces::{Parent, Span},
+};
+
+/// Marks a request that was made inside this process. Nothing from a socket can carry it.
+#[derive(Clone, Copy)]
+pub struct InProcess;
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+const TRACE_HEADER: &str = "x-trace-id";
+/// Headers that a request has once at most.
+const SINGLE_HEADERS: [HeaderName; 7] = [
+    header::HOST,
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::ORIGIN,
+    header::IF_MATCH,
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("last-event-id"),
+];
+
+/// What the gate goes by.
+#[derive(Clone)]
+pub struct Gate {
+    pub app: App,
+    pub doors: Arc<Doors>,
+    pub limiter: Arc<Limiter>,
+}
+
+pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request: Request, next: Next) -> Response {
+    let began_at = app.now();
+    let trace_id = TraceId::new(app.ids.body());
+    let path = request.uri().path().to_owned();
+    let origin = allowed_origin(&app, request.headers());
+    if origin.is_some() && request.method() == Method::OPTIONS && comes_rightly(&app, &request, None).is_ok() {
+        // A browser asks first, without a token; what it asks for is checked when it comes.
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
+        return response;
+    }
+    let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
+    let matched = matched.as_ref().map(MatchedPath::as_str);
+    let door = matched.map(|path| doors.find(&method, path));
+    let parent = if app.traces.is_on() { Parent::of(request.headers()) } else { None };
+    let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
+    let peer = errand.as_ref().map(|errand| errand.peer);
+    let admitted = admit(&app, entry, door).await;
+    let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
+    let admitted = standing.and_then(|standing| standing.refusal()).map_or(admitted, Err);
+    let mut response = match admitted {
+        Ok(principal) => {
+            // Held until there is a response.
+            let _share = share_work(&app, peer, principal.as_ref(), &mut request);
+            if let Some(principal) = principal {
+                request.extensions_mut().insert(principal);
+            }
+            next.run(request).await
+        }
+        Err(failure) => problem::response(failure),
+    };
+    response = problem::encode(&app, response, trace_id, (&path, doors.failures(matched)), peer);
+    let ended_at = app.now();
+    let took = ended_at.duration_since(began_at).as_micros() as i64;
+    app.metrics.answered(&method, matched, response.status(), took);
+    if app.traces.is_on() {
+        let (route, status) = (matched.map(str::to_owned), response.status());
+        let failure = response.extensions().get::<FailureKind>().copied();
+        let span = Span { parent, trace_id, method, route, status, failure, began_at, ended_at };
+        app.metrics.spans_dropped(usize::from(!app.traces.put(span)));
+    }
+    if let Some(origin) = origin {
+        share(response.headers_mut(), origin);
+    }
+    if let Some(standing) = standing {
+        tell(response.headers_mut(), standing);
+    }
+    if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
+        response.headers_mut().insert(TRACE_HEADER, value);
+    }
+    response
+}
+
+/// Who the handler is told is calling. `None`: nobody, and it does not matter.
+async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> Result<Option<Principal>, Failure> {
+    let principal = match entry? {
+        Entry::Public => return Ok(None),
+        Entry::Trusted(principal) => principal,
+        Entry::Token(token) => app.auth.authenticate(&app.db, &token, app.wall()).await?,
+    };
+    match door {
+        Some(Door::Leads(access)) => access.admit(&principal).map(|()| Some(principal)),
+        Some(Door::Closed) => Err(forbidden("undeclared", "this path says nothing about who may call it")),
+        // Nobody is behind it; the router says so.
+        Some(Door::OtherMethod) | None => Ok(None),
+    }
+}
+
+/// Gives a request with a body a share of the work in flight, which grows when its body is read. `None` for requests without
+/// a body, and for those made inside this process, which are not counted.
+fn share_work(
+    app: &App,
+    peer: Option<IpAddr>,
+    principal: Option<&Principal>,
+    request: &mut Request,
+) -> Option<Arc<Share>> {
+    let peer = peer.filter(|_| !request.body().is_end_stream())?;
+    let share = app.work.share(principal.map_or_else(|| Whose::peer(peer), Whose::caller));
+    request.extensions_mut().insert(share.clone());
+    Some(share)
+}
+
+/// What a request from a socket comes for, and from where.
+struct Errand {
+    peer: IpAddr,
+    tier: Tier,
+}
+
+impl Errand {
+    /// `None`: it was made inside this process, where nobody is counted.
+    fn of(request: &Request, door: Option<Door>) -> Option<Self> {
+        let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<Peer>>()?;
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let tier = match door {
+            Some(Door::Leads(Access::Run)) => Tier::Run,
+            _ if !reads => Tier::Submit,
+            Some(Door::Leads(Access::Introduce)) => Tier::Stream,
+            _ if wants_stream(request.headers()) => Tier::Stream,
+            _ => Tier::Read,
+        };
+        Some(Self { peer: peer.0.ip(), tier })
+    }
+
+    /// Counts it against whoever made it; before that is known, against where it comes from.
+    fn count(
+        self,
+        limiter: &Limiter,
+        admitted: &Result<Option<Principal>, Failure>,
+        now: Timestamp,
+    ) -> Option<Standing> {
+        let (whose, tier) = match admitted {
+            Ok(Some(principal)) => (Whose::caller(principal), self.tier),
+            Ok(None) => (Whose::peer(self.peer), self.tier),
+            // Our own trouble is not the caller's.
+            Err(failure) if failure.kind.row().retry => return None,
+            Err(_) => (Whose::peer(self.peer), Tier::Stranger),
+        };
+        limiter.take(whose, tier, now)
+    }
+}
+
+fn tell(headers: &mut HeaderMap, standing: Standing) {
+    let reset_s = (standing.reset_ms.max(0) as u64).div_ceil(1_000);
+    headers.insert("ratelimit-limit", HeaderValue::from(standing.limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(standing.remaining));
+    headers.insert("ratelimit-reset", HeaderValue::from(reset_s));
+}
+
+/// How a request wants to come in.
+enum Entry {
+    Token(String),
+    Trusted(Principal),
+    Public,
+}
+
+fn comes_rightly(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
+    if request.extensions().get::<InProcess>().is_none() {
+        check_head(request)?;
+        check_host(app, request, door)?;
+        check_origin(app, request)?;
+    }
+    Ok(())
+}
+
+fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Failure> {
+    match door {
+        // A page shows such pictures from wherever it comes, and its browser has no token to send along.
+        Some(Door::Leads(Access::Signed)) => {
+            check_head(request)?;
+            return check_host(app, request, door).map(|()| Entry::Public);
+        }
+        // Its dialect has its own proofs, and its own host names.
+        Some(Door::Leads(Access::Anonymous)) if !app.config.server.require_auth => {
+            return comes_rightly(app, request, door).map(|()| Entry::Public);
+        }
+        _ => comes_rightly(app, request, door)?,
+    }
+    match bearer(request.headers())? {
+        Some(token) => Ok(Entry::Token(token.to_owned())),
+        None if door == Some(Door::Leads(Access::Introduce)) => Ok(Entry::Public),
+        None if door == Some(Door::Leads(Access::Public)) && !app.config.server.require_auth => Ok(Entry::Public),
+        None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
+            Ok(Entry::Trusted(Principal::Operator))
+        }
+        None => Err(unauthenticated("this needs a token: Authorization: Bearer …")),
+    }
+}
+
+/// The token a request brought, if it brought one.
+pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| unauthenticated("the Authorization header is not text"))?;
+    let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
+        return Err(unauthenticated("the Authorization header must be: Bearer <token>"));
+    }
+    Ok(Some(token.trim()))
+}
+
+/// Whatever the bind address: a page that re-binds its name comes from loopback too, but says its own name.
+fn has_loopback_host(request: &Request) -> bool {
+    host_of(request).is_some_and(is_loopback_name)
+}
+
+fn host_of(request: &Request) -> Option<&str> {
+    request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).or(request.uri().host())
+}
+
+fn from_loopback(request: &Request) -> bool {
+    request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
+}
+
+/// Rejects heads that say a thing twice, or two things about the host: a proxy in front may have believed the other one.
+fn check_head(request: &Request) -> Result<(), Failure> {
+    let headers = request.headers();
+    for name in SINGLE_HEADERS {
+        if headers.get_all(&name).iter().nth(1).is_some() {
+            return Err(Failure::invalid("header-repeated", format!("the header {name} is given twice")));
+        }
+    }
+    let Some(authority) = request.uri().authority() else { return Ok(()) };
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_str())) {
+        return Err(Failure::invalid("authority", "the request target names another host than the Host header"));
+    }
+    Ok(())
+}
+
+/// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.
+fn check_host(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
+    let bound_to_loopback =
+        app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
+    let Some(host) = host_of(request) else {
+        return Err(denied("host-missing", "a Host header is required"));
+    };
+    if !bound_to_loopback
+        || is_loopback_name(host)
+        || (is_open(door) && app.dialects.has_host(app, name_of(host)))
+        || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
+    {
+        return Ok(());
+    }
+    Err(denied("host", "this host name is not one of this server's"))
+}
+
+/// Whether the route responds under host names of dialects. The others do not.
+fn is_open(door: Option<Door>) -> bool {
+    matches!(door, Some(Door::Leads(Access::Anonymous | Access::Public)))
+}
+
+/// A host without its port.
+pub fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let name = name_of(host);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A page's origin must be allowed by name; there is no same-origin page that writes. Some of a page's requests name no
+/// origin (images, scripts, blind reads), but then the browser says that they come from elsewhere.
+fn check_origin(app: &App, request: &Request) -> Result<(), Failure> {
+    let headers = request.headers();
+    let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    let from_elsewhere = says("sec-fetch-site", "cross-site") || says("sec-fetch-site", "same-site");
+    // Somebody follows a link: no page sees the answer.
+    let is_visit = request.method() == Method::GET && says("sec-fetch-dest", "document");
+    let suspicious = headers.contains_key(header::ORIGIN) || (from_elsewhere && !is_visit);
+    if suspicious && allowed_origin(app, headers).is_none() {
+        return Err(denied("origin", "pages of this origin may not call"));
+    }
+    Ok(())
+}
+
+fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let allowed = app.config.server.allow_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
+    allowed.then(|| origin.clone())
+}
+
+/// Lets the page of an allowed origin read the answer.
+fn share(headers: &mut HeaderMap, origin: HeaderValue) {
+    let list = HeaderValue::from_static;
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(header::VARY, list("origin"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
+    let asked = list("authorization, content-type, idempotency-key, last-event-id");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        list("x-trace-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset"),
+    );
+}
+
+fn denied(rule: &'static str, message: &str) -> Failure {
+    Failure::rule(FailureKind::OriginDenied, rule, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_are_loopback() {
+        for good in ["localhost", "localhost:4747", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "LOCALHOST:9"] {
+            assert!(is_loopback_name(good), "{good}");
+        }
+        for bad in ["evil.test", "evil.test:4747", "localhost.evil.test", "10.0.0.1", "127.0.0.1.evil.test", ""] {
+            assert!(!is_loopback_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The network: the listener, the gate that every request passes, what handlers of all dialects use (bodies, failures, server-sent
+//! events, WebSockets), limits, and the engine's own routes. The router and the OpenAPI document come from the same
+//! attributes, so they cannot disagree.
+
+mod capabilities;
+mod docs;
+mod document;
+mod doors;
+pub mod extract;
+pub mod gate;
+mod health;
+pub mod listener;
+mod metrics;
+pub mod places;
+pub mod problem;
+pub mod rates;
+pub mod refusals;
+pub mod responses;
+pub mod sockets;
+pub mod sse;
+pub mod tls;
+pub mod waiting;
+pub mod work;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::{Json, Router, middleware, routing::get};
+use http::Method;
+use ostler_protocol::{Failure, FailureKind};
+use serde_json::Value;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::{doors::Doors, gate::Gate};
+use crate::{
+    app::App,
+    auth::Access,
+    dialect::{Dialects, FailureEncoder},
+    net::rates::Limiter,
+};
+
+pub use document::shapes;
+pub use gate::{InProcess, Peer};
+pub use problem::{bare_feed, unknown_length};
+
+const DOCUMENT_PATH: &str = "/openapi.json";
+
+/// The engine's own operations.
+fn engine_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(health::health))
+        .routes(routes!(health::live))
+        .routes(routes!(health::readiness))
+        .routes(routes!(capabilities::capabilities))
+        .routes(routes!(metrics::metrics))
+}
+
+/// The routes of a server and what is known about them.
+struct Api {
+    router: Router<App>,
+    collected: OpenApi,
+    doors: Doors,
+}
+
+impl Api {
+    fn new(dialects: &Dialects) -> Self {
+        let (mut router, mut collected) = engine_routes().split_for_parts();
+        let mut doors = Doors::new(dialects);
+        doors.add(&collected, FailureEncoder::PLAIN);
+        for dialect in dialects.iter() {
+            let (routes, described) = (dialect.routes)().split_for_parts();
+            router = router.merge(routes);
+            doors.add(&described, dialect.failures);
+            for route in &dialect.undocumented {
+                router = router.route(route.path, route.handler.clone());
+                doors.add_route(Method::GET, route.path, route.access, dialect.failures);
+            }
+            collected.merge(described);
+        }
+        Self { router, collected, doors }
+    }
+}
+
+/// The OpenAPI document of a server with these dialects.
+pub fn openapi(dialects: &Dialects) -> Value {
+    let Api { collected, doors, .. } = Api::new(dialects);
+    describe(collected, dialects, &doors)
+}
+
+fn describe(mut document: OpenApi, dialects: &Dialects, doors: &Doors) -> Value {
+    document.info.title = "Ostler".into();
+    document.info.version = env!("CARGO_PKG_VERSION").into();
+    document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
+    doors::describe(&mut document, dialects);
+    document::complete(&document, dialects, doors)
+}
+
+/// The document, made when it is first read: that takes longer than the rest of a start.
+struct Document {
+    collected: OpenApi,
+    dialects: Dialects,
+    doors: Arc<Doors>,
+    made: OnceLock<(Value, bytes::Bytes)>,
+}
+
+impl Document {
+    fn get(&self) -> &(Value, bytes::Bytes) {
+        self.made.get_or_init(|| {
+            let document = describe(self.collected.clone(), &self.dialects, &self.doors);
+            let page = docs::page(&document).into();
+            (document, page)
+        })
+    }
+}
+
+pub fn router(app: App) -> Router {
+    let Api { router, collected, mut doors } = Api::new(&app.dialects);
+    for (path, access) in
+        [(DOCUMENT_PATH, Access::Browse), (docs::PATH, Access::Public), (docs::STYLE_PATH, Access::Public)]
+    {
+        doors.add_route(Method::GET, path, access, FailureEncoder::PLAIN);
+    }
+    if app.config.server.open_metrics {
+        doors.add_route(Method::GET, metrics::PATH, Access::Public, FailureEncoder::PLAIN);
+    }
+    let doors = Arc::new(doors);
+    let document =
+        Arc::new(Document { collected, dialects: app.dialects.clone(), doors: doors.clone(), made: OnceLock::new() });
+    let shown = document.clone();
+    let limiter = Arc::new(Limiter::new(app.config.rate_limit));
+    let gate = Gate { app: app.clone(), doors, limiter };
+    router
+        .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
+        .route(docs::STYLE_PATH, get(|| async { docs::style() }))
+        .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))
+        .fallback(|| async { problem::response(Failure::not_found("path")) })
+        .method_not_allowed_fallback(|| async {
+            problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
+        })
+        .layer(middleware::from_fn_with_state(gate, gate::gate))
+        .with_state(app)
+}

@@ -1,0 +1,134 @@
+//! Failures on their way out: one encoding, with the dialect's own code where it has one, and a line in the log unless there
+//! are too many alike.
+
+use std::net::IpAddr;
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use ostler_protocol::{
+    Failure, FailureKind, failures::Problem, ids::TraceId, kernel::events::clip, redaction::Redactor,
+};
+
+use crate::{app::App, dialect::FailureEncoder};
+
+/// Of every failure: RFC 9457.
+pub const CONTENT_TYPE: &str = "application/problem+json";
+/// Callers' words in a failure are bounded in the log.
+const LOGGED_CHARS_MAX: usize = 500;
+
+/// A failure in handlers' results. The gate gives it a body, because only the gate knows the trace id.
+pub struct Refusal(pub Failure);
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self(failure)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        response(self.0)
+    }
+}
+
+pub fn response(failure: Failure) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status(failure.kind);
+    response.extensions_mut().insert(failure);
+    response
+}
+
+fn status(kind: FailureKind) -> StatusCode {
+    StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The response to a request with a line that ends with a bare line feed: what else it says may be read in two ways.
+pub fn bare_feed(app: &App, path: &str, peer: IpAddr) -> Response {
+    let failure = Failure::invalid("bare-line-feed", "a line of the head ends without a carriage return");
+    close_with(app, failure, path, peer)
+}
+
+/// The response to a request of which the listener does not know how long its body is, or where it begins.
+pub fn unknown_length(app: &App, path: &str, peer: IpAddr) -> Response {
+    let failure = Failure::invalid("content-length", "the length of a body is not written as a plain number");
+    close_with(app, failure, path, peer)
+}
+
+/// Refuses a request and closes its connection.
+fn close_with(app: &App, failure: Failure, path: &str, peer: IpAddr) -> Response {
+    let mut closing =
+        encode(app, response(failure), TraceId::new(app.ids.body()), (path, FailureEncoder::PLAIN), Some(peer));
+    closing.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    closing
+}
+
+/// Writes the failure a response carries, if it carries one, as the dialect of its route does. `peer` is `None` for a request
+/// made inside this process.
+pub fn encode(
+    app: &App,
+    mut response: Response,
+    trace_id: TraceId,
+    (path, encoder): (&str, FailureEncoder),
+    peer: Option<IpAddr>,
+) -> Response {
+    let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
+    let mut failure = (encoder.translate)(failure);
+    let redactor = &app.redactor;
+    app.metrics.refused(&failure);
+    if app.refusals.should_log(&failure, peer) {
+        log(&failure, trace_id, path, redactor);
+    }
+    let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
+    let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
+    let details = failure.details.as_deref().cloned().unwrap_or_default();
+    let problem = Problem::new(failure.kind, message, trace_id.to_string(), redact_details(details, redactor));
+    // What is not redacted does not reach the encoder.
+    failure.message.clear();
+    let problem = (encoder.encode)(&failure, problem);
+    let mut answer = (status(failure.kind), Json(problem)).into_response();
+    answer.extensions_mut().insert(failure.kind);
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    if failure.kind == FailureKind::Unauthenticated {
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(ms) = retry_after_ms.filter(|_| failure.kind.row().retry) {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
+    }
+    answer
+}
+
+/// The failure as a caller on another transport may receive it: counted, logged and redacted, like those encoded here.
+pub fn reported(app: &App, mut failure: Failure, trace_id: TraceId, what: &str, peer: IpAddr) -> Failure {
+    app.metrics.refused(&failure);
+    if app.refusals.should_log(&failure, Some(peer)) {
+        log(&failure, trace_id, what, &app.redactor);
+    }
+    failure.message = clip(&app.redactor.redact(&failure.message), LOGGED_CHARS_MAX);
+    failure.details = failure.details.map(|details| Box::new(redact_details(*details, &app.redactor)));
+    failure
+}
+
+type Details = serde_json::Map<String, serde_json::Value>;
+
+/// Details may quote what the caller sent.
+fn redact_details(details: Details, redactor: &Redactor) -> Details {
+    let text = serde_json::Value::Object(details).to_string();
+    match serde_json::from_str(&redactor.redact_json(&text)) {
+        Ok(serde_json::Value::Object(clean)) => clean,
+        _ => Details::new(),
+    }
+}
+
+fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
+    let (message, path) = (redactor.redact(&failure.message), redactor.redact(path));
+    let (message, path) = (clip(&message, LOGGED_CHARS_MAX), clip(&path, LOGGED_CHARS_MAX));
+    let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
+    if failure.kind.row().status >= 500 {
+        tracing::error!(%trace_id, path, kind = %failure.kind, reason = message, cause, "request failed");
+    } else {
+        tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, rule = failure.rule_name(), "request refused");
+    }
+}

@@ -1,0 +1,65 @@
+//! Every key of the configuration can be set in the environment.
+
+use ostler_protocol::Failure;
+use ostler_server::{
+    Config,
+    config::{Key, keys},
+};
+use serde_json::{Value, json};
+
+use crate::harness::dialects;
+
+/// Something else than the default that the key takes: as the environment says it, and as it is read.
+fn other(key: &Key) -> (String, Value) {
+    let takes = |kind: &str| key.schema["type"] == kind || key.schema["type"][0] == kind;
+    match &key.default {
+        Value::Bool(on) => ((!on).to_string(), json!(!on)),
+        Value::Array(_) if key.name == "auth.issuers" => {
+            let issuer = json!([{"issuer": "i", "audience": "a", "jwks_url": "https://x", "jwks_file": null}]);
+            (issuer.to_string(), issuer)
+        }
+        Value::Array(_) => ("one, two".into(), json!(["one", "two"])),
+        _ if takes("integer") => ("7".into(), json!(7)),
+        _ if takes("number") => ("0.5".into(), json!(0.5)),
+        _ if ["store.database_url", "secrets.key"].contains(&key.name.as_str()) => {
+            ("postgres://x".into(), json!("(hidden)"))
+        }
+        // Of the few words such a key takes, one that is not the default.
+        _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
+            let words = ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite"];
+            let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");
+            ((*one).into(), json!(one))
+        }
+        _ => ("words".into(), json!("words")),
+    }
+}
+
+fn read(key: &Key, text: &str) -> Result<Value, Failure> {
+    let name = key.environment().strip_prefix("OSTLER_").expect("ours").to_lowercase();
+    let config = Config::read(None, [(name, text.to_owned())].into_iter(), &[], &dialects().sections())?.json();
+    Ok(key.name.split('.').fold(config, |value, field| value[field].clone()))
+}
+
+#[test]
+fn every_key_can_be_set_in_the_environment() {
+    assert!(keys(&dialects().sections()).len() > 30, "{}", keys(&dialects().sections()).len());
+    for key in keys(&dialects().sections()) {
+        let (text, value) = other(&key);
+        assert_ne!(value, key.default, "{}", key.name);
+        assert_eq!(read(&key, &text).unwrap(), value, "{}={text}", key.environment());
+    }
+}
+
+#[test]
+fn a_list_in_the_environment_may_be_json() {
+    let tenants = keys(&dialects().sections()).into_iter().find(|key| key.name == "policy.tenants").unwrap();
+    for (text, list) in [
+        (r#"["a,b", "c"]"#, json!(["a,b", "c"])),
+        ("acme", json!(["acme"])),
+        ("acme,beta", json!(["acme", "beta"])),
+        ("", json!([])),
+    ] {
+        assert_eq!(read(&tenants, text).unwrap(), list, "{text}");
+    }
+    assert!(read(&tenants, "[1").is_err());
+}

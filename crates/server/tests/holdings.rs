@@ -1,0 +1,65 @@
+//! Everything that is kept is declared, with what backup, retention and erasure do with it.
+
+use std::collections::BTreeSet;
+
+use ostler_server::dialect::{Backup, Place};
+
+use crate::harness::{Agent, Engine, PNG, TestServer, both_engines, dialects};
+
+fn declared(of: impl Fn(Place) -> Option<&'static str>) -> BTreeSet<String> {
+    let names: Vec<_> = dialects().holdings().filter_map(|holding| of(holding.place)).map(str::to_owned).collect();
+    let unique: BTreeSet<_> = names.iter().cloned().collect();
+    assert_eq!(names.len(), unique.len(), "declared twice: {names:?}");
+    unique
+}
+
+fn table(place: Place) -> Option<&'static str> {
+    if let Place::Table(name) = place { Some(name) } else { None }
+}
+
+fn path(place: Place) -> Option<&'static str> {
+    if let Place::Path(name) = place { Some(name) } else { None }
+}
+
+#[both_engines]
+async fn every_table_is_declared_once(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let sql = match engine {
+        Engine::Sqlite => "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+        Engine::Postgres => "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public'",
+    };
+    let tables: BTreeSet<_> = server.store(sql).await.into_iter().collect();
+    let declared = declared(table);
+    assert_eq!(tables.difference(&declared).collect::<Vec<_>>(), [""; 0], "tables that nothing declares");
+    // Some are only needed where servers share a store, or live in SQLite's memory.
+    let missing: Vec<_> = declared.difference(&tables).map(String::as_str).collect();
+    let expected: &[&str] = match engine {
+        Engine::Sqlite => &["mesh_presence", "mesh_queue", "store_clock", "wakeups"],
+        Engine::Postgres => &[],
+    };
+    assert_eq!(missing, expected, "declared tables that do not exist");
+}
+
+#[both_engines]
+async fn every_file_of_the_data_directory_is_declared(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    Agent::register(&server, "alice").await;
+    let (run_id, command_id) = server.start("hi").await;
+    server.ended(&run_id, &command_id).await;
+    server.upload("2c4f7d0e-5d3b-4f0e-9f5e-0d8a4c1b2a3f", PNG).await.ok();
+    let declared = declared(path);
+    for entry in std::fs::read_dir(server.config.data_dir().unwrap()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        // SQLite's own files beside the database are part of it.
+        let known = declared.contains(&name) || name.starts_with("ostler.db-") || name.ends_with(".lock");
+        assert!(known, "{name} is not declared");
+    }
+}
+
+#[test]
+fn whatever_holds_keys_or_secrets_is_in_a_backup() {
+    for wanted in ["secrets", "secrets-key", "pki", "signing-key", "token", "git-credentials", "attachments"] {
+        let found = dialects().holdings().find(|holding| path(holding.place) == Some(wanted)).copied();
+        assert_eq!(found.map(|holding| holding.backup), Some(Backup::Copied), "{wanted}");
+    }
+}

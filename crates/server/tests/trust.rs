@@ -1,0 +1,7 @@
+//! The trust dialect: agents, what people grant them, webhooks and WebSockets.
+
+pub mod agents;
+mod reauth;
+mod relations;
+pub mod sockets;
+mod webhooks;

@@ -1,0 +1,73 @@
+//! The format of wake-ups before version 2. A message of it consists of words: the sending server, `j` if jobs wait or `-`, then
+//! `^urgent`, `@listener`, `!name!frame`, `#row` and `session:first-last`; `^*`, `@*` and `*` stand for more than was named.
+//! Its names do not say which topic they belong to, so the dialects find that out.
+
+use ostler_protocol::ids::SessionId;
+
+use super::Wakeups;
+
+/// A name of the former format, without its topic.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FormerWord {
+    Listener(String),
+    Urgent(String),
+    /// Whose connections a frame is for, and the frame in base64.
+    Frame(String, String),
+}
+
+pub(super) fn decode(text: &str) -> (Option<i64>, Wakeups) {
+    let mut words = text.split(' ');
+    let server = words.next().and_then(|word| word.parse().ok());
+    let mut wakeups = Wakeups::default();
+    match words.next() {
+        Some("j") => wakeups.jobs = true,
+        Some("-") => {}
+        _ => return (server, Wakeups::everything()),
+    }
+    for word in words {
+        match word {
+            "*" => wakeups.all_sessions = true,
+            "@*" => wakeups.all_topics = true,
+            "^*" => wakeups.all_urgent = true,
+            _ => {
+                if !add(&mut wakeups, word) {
+                    return (server, Wakeups::everything());
+                }
+            }
+        }
+    }
+    (server, wakeups)
+}
+
+fn add(wakeups: &mut Wakeups, word: &str) -> bool {
+    if let Some(frame) = frame(word) {
+        wakeups.former.push(frame);
+    } else if let Some(row) = word.strip_prefix('#').and_then(|row| row.parse().ok()) {
+        wakeups.rows.push(row);
+    } else if let Some(name) = word.strip_prefix('^') {
+        wakeups.former.push(FormerWord::Urgent(name.to_owned()));
+    } else if let Some(name) = word.strip_prefix('@') {
+        wakeups.former.push(FormerWord::Listener(name.to_owned()));
+    } else if let Some((session, numbers)) = range(word) {
+        wakeups.add_session(session, numbers);
+    } else {
+        return false;
+    }
+    true
+}
+
+/// The frames of a row.
+pub(super) fn frames(text: &str) -> Vec<FormerWord> {
+    text.split(' ').filter_map(frame).collect()
+}
+
+fn frame(word: &str) -> Option<FormerWord> {
+    let (name, frame) = word.strip_prefix('!')?.split_once('!')?;
+    Some(FormerWord::Frame(name.to_owned(), frame.to_owned()))
+}
+
+fn range(word: &str) -> Option<(SessionId, (i64, i64))> {
+    let (session, numbers) = word.split_once(':')?;
+    let (first, last) = numbers.split_once('-')?;
+    Some((session.parse().ok()?, (first.parse().ok()?, last.parse().ok()?)))
+}
