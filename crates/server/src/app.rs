@@ -8,7 +8,6 @@ use ostler_protocol::{
     kernel::{
         backends::CodexProgram,
         events::{Event, EventType},
-        launching::STORE_CORRUPT,
         operations::{Op, Reply, Request},
         runs::{Run, TerminalStatus},
         sessions::Session,
@@ -17,7 +16,7 @@ use ostler_protocol::{
 };
 use ostler_runner::guard::Isolation;
 use ostler_store::{
-    Db, StoreError, StoreFault,
+    Db,
     lane::{Committed, Host, LaneError, Lanes},
 };
 use quick_cache::sync::Cache;
@@ -51,8 +50,6 @@ use crate::{
 
 /// When to ask again: by then another replica, or the next start, is likely to answer.
 const DRAINING_RETRY_MS: i64 = 1_000;
-/// A store that fails is seldom well again sooner.
-const STORE_RETRY_MS: i64 = 2_000;
 const RUNS_REMEMBERED: usize = 16_384;
 /// Parsing and redacting this much takes less than a millisecond or two.
 const INLINE_BYTES_MAX: usize = 32 * 1024;
@@ -346,7 +343,7 @@ impl App {
             Ok(reply) => Ok(Some(reply)),
             Err(LaneError::Taken) => Ok(None),
             Err(LaneError::Refused(failure)) => Err(failure),
-            Err(LaneError::Store(error)) => Err(store_failure(error)),
+            Err(LaneError::Store(error)) => Err(error.into()),
         }
     }
 
@@ -360,9 +357,9 @@ impl App {
         if let Some(known) = self.runs.get(&run_id) {
             return Ok(known);
         }
-        let run = ostler_store::kernel::runs::get(&self.db, run_id).await.map_err(store_failure)?;
+        let run = ostler_store::kernel::runs::get(&self.db, run_id).await?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
-        let session = ostler_store::kernel::sessions::get(&self.db, run.session).await.map_err(store_failure)?;
+        let session = ostler_store::kernel::sessions::get(&self.db, run.session).await?;
         let session = session.ok_or_else(|| Failure::not_found("run"))?;
         Ok(self.remember_run(&run, &session))
     }
@@ -391,7 +388,7 @@ impl App {
         if let Some(known) = self.commands.get(&command_id) {
             return Ok(known);
         }
-        let command = ostler_store::kernel::commands::get(&self.db, command_id).await.map_err(store_failure)?;
+        let command = ostler_store::kernel::commands::get(&self.db, command_id).await?;
         let run_id = command.ok_or_else(|| Failure::not_found("command"))?.run_id;
         let known = self.run_ref(run_id).await?;
         self.remember_command(command_id, &known);
@@ -467,41 +464,4 @@ fn fresh_sockets(limits: &LimitsSection) -> Arc<Waiting> {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// A store that fails is our infrastructure's failure. The caller learns why as far as it is known; the error itself, which
-/// may name hosts and paths, goes to the log only.
-pub fn store_failure(error: StoreError) -> Failure {
-    let mut failure = match StoreFault::of(&error) {
-        Some(fault) => Failure::rule(FailureKind::InfraFailed, rule_of(fault), fault.message())
-            .detail("retryAfterMs", STORE_RETRY_MS),
-        None if error.is_corrupt() => Failure::rule(
-            FailureKind::InfraFailed,
-            STORE_CORRUPT,
-            "a stored row cannot be read; hint: ask the operator to run `ostler verify`",
-        ),
-        None => Failure::rule(FailureKind::InfraFailed, "store-failed", "the store did not answer"),
-    };
-    failure.cause = Some(error.to_string().into());
-    failure
-}
-
-fn rule_of(fault: StoreFault) -> &'static str {
-    match fault {
-        StoreFault::DiskFull => "store-disk-full",
-        StoreFault::DiskFailed => "store-disk-failed",
-        StoreFault::ReadOnly => "store-read-only",
-        StoreFault::OutOfMemory => "store-out-of-memory",
-        StoreFault::NoFreeConnection => "store-no-free-connection",
-        StoreFault::Starting => "store-starting",
-        StoreFault::Unreachable => "store-unreachable",
-        StoreFault::Denied => "store-denied",
-        StoreFault::Silent => "store-silent",
-    }
-}
-
-/// Whether [`store_failure`] made this failure and the same call may succeed once the store answers.
-pub fn is_store_failure(failure: &Failure) -> bool {
-    failure.kind == FailureKind::InfraFailed
-        && failure.rule_name().is_some_and(|rule| rule.starts_with("store-") && rule != STORE_CORRUPT)
 }

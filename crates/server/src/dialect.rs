@@ -33,7 +33,7 @@ use crate::{
 };
 
 pub use dialects::Dialects;
-pub use failures::FailureEncoder;
+pub use failures::{FailureEncoder, encoded};
 pub use holdings::{Backup, Erasure, Holding, Place, Retention};
 pub(crate) use metrics::Read;
 pub use metrics::{Metric, Samples};

@@ -18,7 +18,6 @@ use ostler_protocol::{
 use ostler_store::{self as store, Db, StoreConfig};
 
 use crate::{
-    app::store_failure,
     clock::{Clock, SystemClock},
     config::Config,
     server::not_opened,
@@ -62,7 +61,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut after: Option<SessionId> = None;
     loop {
-        let sessions = store::kernel::sessions::list_after(db, after, PAGE).await.map_err(store_failure)?;
+        let sessions = store::kernel::sessions::list_after(db, after, PAGE).await?;
         let Some(last) = sessions.last() else { break };
         after = Some(last.session);
         let fits =
@@ -85,7 +84,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
 async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after: Option<String> = None;
     loop {
-        let orphans = store::kernel::events::list_orphans(db, after.as_deref(), PAGE).await.map_err(store_failure)?;
+        let orphans = store::kernel::events::list_orphans(db, after.as_deref(), PAGE).await?;
         let Some(last) = orphans.last() else { return Ok(()) };
         after = Some(last.session_id.clone());
         for orphans in orphans.into_iter().filter(|o| wanted.is_none_or(|w| o.session_id == w)) {
@@ -101,7 +100,7 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
 async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after = None;
     loop {
-        let runs = store::kernel::runs::list_without_events(db, after, PAGE).await.map_err(store_failure)?;
+        let runs = store::kernel::runs::list_without_events(db, after, PAGE).await?;
         let Some(last) = runs.last() else { return Ok(()) };
         after = Some(last.run_id);
         let fits = |run: &Run| wanted.is_none_or(|w| run.session.to_string() == w || run.session_id == w);
@@ -133,7 +132,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
                 let (seq, reason) = find_unreadable(db, session, seq, head).await?;
                 return Ok(broken(seq, &reason));
             }
-            Err(error) => return Err(store_failure(error)),
+            Err(error) => return Err(error.into()),
         };
         for event in &page.events {
             report.events += 1;
@@ -189,7 +188,7 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
     match read.await {
         Ok(differences) => Ok(differences),
         Err(error) if error.is_corrupt() => Ok(vec![format!("a row does not read back: {error}")]),
-        Err(error) => Err(store_failure(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -207,7 +206,7 @@ async fn find_unreadable(db: &Db, session: &Session, after: i64, mut head: Hash)
             }
             Ok(None) => return Ok((seq + 1, "an event is missing".into())),
             Err(error) if error.is_corrupt() => return Ok((seq + 1, format!("does not read back: {error}"))),
-            Err(error) => return Err(store_failure(error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }

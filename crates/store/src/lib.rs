@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod db;
+pub mod failures;
 pub mod health;
 pub mod kernel;
 pub mod lane;

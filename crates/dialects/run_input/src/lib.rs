@@ -16,7 +16,6 @@ use ostler_protocol::{
     failures::Problem,
     run_input::{failures::RunInputProblem, runs::in_dialect},
 };
-use serde_json::Value;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -29,7 +28,7 @@ use self::{
 use ostler_server::{
     app::App,
     auth::Access,
-    dialect::{Dialect, FailureEncoder, States},
+    dialect::{Dialect, FailureEncoder, States, encoded},
 };
 
 /// The security scheme of signed URLs, and the parameter that carries the signature.
@@ -64,8 +63,8 @@ fn operations() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
 }
 
-fn encode(failure: &Failure, problem: Problem) -> Value {
-    serde_json::to_value(RunInputProblem::new(failure, problem)).unwrap_or_default()
+fn encode(failure: &Failure, problem: Problem) -> String {
+    encoded(&RunInputProblem::new(failure, problem))
 }
 
 fn security() -> SecurityScheme {

@@ -23,10 +23,7 @@ use ostler_store::{
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::{listeners::Listener, service, state::Trust};
-use ostler_server::{
-    app::{App, store_failure},
-    clock::fill,
-};
+use ostler_server::{app::App, clock::fill};
 use sender::{Answer, Sender};
 
 /// Attempts of one server at once.
@@ -79,13 +76,13 @@ pub async fn run(app: App) {
 
 async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Failure> {
     let now = app.now();
-    if free == 0 || !store::trust::webhooks::any_due(&app.db, now).await.map_err(store_failure)? {
+    if free == 0 || !store::trust::webhooks::any_due(&app.db, now).await? {
         return Ok(vec![]);
     }
     let time = SignedDuration::try_from(Trust::of(app).webhooks.timeout()).unwrap_or(GRACE) + GRACE;
     let until = now.checked_add(time).map_err(Failure::internal)?;
     let claimed = store::trust::webhooks::claim(&app.db, owner, until, now, free as u32).await;
-    claimed.map_err(store_failure)
+    Ok(claimed?)
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {

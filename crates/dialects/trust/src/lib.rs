@@ -16,7 +16,6 @@ mod topics;
 
 use axum::routing::get;
 use ostler_protocol::{Failure, failures::Problem, trust::failures::TrustProblem};
-use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
@@ -28,7 +27,7 @@ use self::{
 use ostler_server::{
     app::App,
     auth::Access,
-    dialect::{Dialect, FailureEncoder, States},
+    dialect::{Dialect, FailureEncoder, States, encoded},
 };
 
 pub fn dialect() -> Dialect {
@@ -73,6 +72,6 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(http::webhooks::replay))
 }
 
-fn encode(_: &Failure, problem: Problem) -> Value {
-    serde_json::to_value(TrustProblem::from(problem)).unwrap_or_default()
+fn encode(_: &Failure, problem: Problem) -> String {
+    encoded(&TrustProblem::from(problem))
 }

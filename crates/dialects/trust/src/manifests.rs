@@ -22,8 +22,6 @@ use ostler_store::{self as store, Db};
 use quick_cache::{Weighter, sync::Cache};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-use ostler_server::app::store_failure;
-
 /// In memory, where a manifest of 128 KiB may be several MiB.
 const MANIFESTS_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const MANIFESTS_EXPECTED: usize = 256;
@@ -126,12 +124,10 @@ impl Manifests {
 
     /// The agent's manifest of now.
     pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<Version>, Failure> {
-        let version = store::trust::manifests::find_current_version(db, agent_id).await.map_err(store_failure)?;
+        let version = store::trust::manifests::find_current_version(db, agent_id).await?;
         match version {
             Some(version) => self.get(db, agent_id, version).await,
-            None if store::trust::agents::get(db, agent_id).await.map_err(store_failure)?.is_none() => {
-                Err(Failure::not_found("agent"))
-            }
+            None if store::trust::agents::get(db, agent_id).await?.is_none() => Err(Failure::not_found("agent")),
             None => {
                 let message = "this agent has no manifest yet, so there is nothing to grant";
                 Err(Failure::rule(FailureKind::StateConflict, "manifest-missing", message))
@@ -142,7 +138,7 @@ impl Manifests {
     pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<Version>, Failure> {
         // Boxed, as those below are: such futures stand in each other, and a worker's stack is small.
         let read = Box::pin(async {
-            let kept = store::trust::manifests::get(db, agent_id, version).await.map_err(store_failure)?;
+            let kept = store::trust::manifests::get(db, agent_id, version).await?;
             let kept = kept.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
             let since = kept.declared_since;
             let canonical = Canonical { text: kept.manifest, hash: kept.hash };

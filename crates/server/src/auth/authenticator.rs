@@ -21,7 +21,7 @@ use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
-use crate::{app::store_failure, dialect::TokenKind};
+use crate::dialect::TokenKind;
 
 const TOKEN_BYTES_MAX: usize = 256;
 const CALLERS_REMEMBERED: usize = 1_024;
@@ -88,8 +88,7 @@ impl Authenticator {
     /// The user a signed token speaks for, and when that ends.
     async fn user(&self, db: &Db, token: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
         let verified = self.issuers.verify(db, token, now).await?.ok_or_else(not_valid)?;
-        let user =
-            store::users::find_by_subject(db, &verified.issuer, &verified.subject).await.map_err(store_failure)?;
+        let user = store::users::find_by_subject(db, &verified.issuer, &verified.subject).await?;
         // The issuer vouches for this caller, so it may know why.
         let user = user.ok_or_else(|| forbidden("user-unknown", "the operator has not added this user"))?;
         let principal = Principal::User { user_id: user.user_id, name: user.name.into(), tenants: user.tenants.into() };
@@ -124,7 +123,7 @@ async fn look_up(
     now: Timestamp,
 ) -> Result<(Principal, Option<Timestamp>), Failure> {
     if rest.starts_with(RUN) {
-        let job = store::kernel::runner_jobs::find_by_token_hash(db, hash).await.map_err(store_failure)?;
+        let job = store::kernel::runner_jobs::find_by_token_hash(db, hash).await?;
         // Good while its job runs, and no longer: it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
         return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
@@ -132,7 +131,7 @@ async fn look_up(
     if let Some(kind) = kinds.iter().find(|kind| rest.starts_with(kind.name)) {
         return (kind.find)(db.clone(), hash.to_owned(), now).await?.ok_or_else(not_valid);
     }
-    let found = store::tokens::find_by_hash(db, hash).await.map_err(store_failure)?;
+    let found = store::tokens::find_by_hash(db, hash).await?;
     let found = found.filter(|found| found.is_good(now)).ok_or_else(not_valid)?;
     let principal = Principal::Service { token_id: found.token_id, tenants: found.tenants.into(), role: found.role };
     Ok((principal, found.expires_at))

@@ -18,7 +18,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::key_sets::KeySet;
-use crate::{app::store_failure, config::IssuerSection};
+use crate::config::IssuerSection;
 
 /// By how much an issuer's clock may differ from ours.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(30);
@@ -150,7 +150,7 @@ fn at(seconds: f64) -> Option<Timestamp> {
 
 /// A key of a server of this store.
 async fn own_key(db: &Db, kid: &str) -> Result<Option<VerifyingKey>, Failure> {
-    let Some(text) = store::signing_keys::get(db, kid).await.map_err(store_failure)? else { return Ok(None) };
+    let Some(text) = store::signing_keys::get(db, kid).await? else { return Ok(None) };
     let jwk: Jwk = serde_json::from_str(&text).map_err(Failure::internal)?;
     Ok(VerifyingKey::of(&jwk))
 }

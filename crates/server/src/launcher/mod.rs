@@ -36,10 +36,8 @@ use tokio::{
 
 pub use hand::InHand;
 
-use crate::{
-    app::{App, is_store_failure, store_failure},
-    service::leases,
-};
+use crate::{app::App, service::leases};
+use ostler_store::failures::is_of_store;
 
 /// Jobs taken in one go.
 const TAKE_MAX: usize = 32;
@@ -167,7 +165,7 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
     let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
     match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand)
         .await
-        .map_err(store_failure)
+        .map_err(Failure::from)
     {
         Ok(claimed) => {
             if claimed.len() as u32 == wanted {
@@ -280,7 +278,7 @@ where
     let mut pause = STORE_PAUSE.0;
     loop {
         match call().await {
-            Err(failure) if is_store_failure(&failure) => {
+            Err(failure) if is_of_store(&failure) => {
                 tracing::warn!(
                     cause = failure.cause.as_deref(),
                     "the store does not answer; a runner waits to be started"

@@ -26,7 +26,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::workspaces;
 use crate::{
-    app::{App, RunRef, is_store_failure},
+    app::{App, RunRef},
     directories,
     launcher::isolation,
     service::{
@@ -34,6 +34,7 @@ use crate::{
         runs, session_storage,
     },
 };
+use ostler_store::failures::is_of_store;
 
 /// The directory of homes, in the data directory.
 const HOMES: &str = "homes";
@@ -47,7 +48,7 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnv
     }
     match furnish(app, run, job).await {
         Ok(outfit) => Ok(outfit),
-        Err(failure) if is_store_failure(&failure) => Err(failure),
+        Err(failure) if is_of_store(&failure) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "an outfit lacks something");
             Ok(BackendEnvironment::unavailable(AgentConfig::default(), failure.kind, failure.message))

@@ -26,11 +26,7 @@ use tokio::{
 };
 
 use super::{Ending, outfit};
-use crate::{
-    app::{App, store_failure},
-    auth,
-    config::Config,
-};
+use crate::{app::App, auth, config::Config};
 
 /// What a child gets of our environment beside what any program of a runner gets.
 const ENVIRONMENT_TOO: &[&str] = &["HOME", "RUST_BACKTRACE", "RUST_LOG", "OSTLER_LOG"];
@@ -68,7 +64,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     let token = auth::mint(auth::RUN);
     let token_hash = auth::token_hash(token.expose_secret());
     let ours = store::kernel::runner_jobs::update_token(&app.db, job.runner_job_id, owner, &token_hash).await;
-    if !ours.map_err(store_failure)? {
+    if !ours? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
     let outfit = outfit::make(app, &run, job).await?;

@@ -21,10 +21,7 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use super::git::Git;
-use crate::{
-    app::{App, store_failure},
-    directories,
-};
+use crate::{app::App, directories};
 
 /// Where a run's agent works, and where its changes are kept track of.
 pub struct Workspace {
@@ -165,15 +162,15 @@ pub async fn clear_unused(app: &App) -> Result<(), Failure> {
 }
 
 async fn is_unused(app: &App, run_id: RunId) -> Result<bool, Failure> {
-    let run = store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?;
-    let lease = store::kernel::leases::get(&app.db, run_id).await.map_err(store_failure)?;
+    let run = store::kernel::runs::get(&app.db, run_id).await?;
+    let lease = store::kernel::leases::get(&app.db, run_id).await?;
     let held = lease.is_some_and(|lease| lease.is_live(app.now()));
     Ok(!held && run.is_none_or(|run| is_over(app, &run)))
 }
 
 /// It is the session's own, whatever became of its runs, as long as the session can be gone on with.
 async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Failure> {
-    let session = store::kernel::sessions::get(&app.db, session).await.map_err(store_failure)?;
+    let session = store::kernel::sessions::get(&app.db, session).await?;
     Ok(session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local))
 }
 

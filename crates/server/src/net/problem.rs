@@ -3,10 +3,7 @@
 
 use std::net::IpAddr;
 
-use axum::{
-    Json,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use ostler_protocol::{
     Failure, FailureKind, failures::Problem, ids::TraceId, kernel::events::clip, redaction::Redactor,
@@ -88,7 +85,7 @@ pub fn encode(
     // What is not redacted does not reach the encoder.
     failure.message.clear();
     let problem = (encoder.encode)(&failure, problem);
-    let mut answer = (status(failure.kind), Json(problem)).into_response();
+    let mut answer = (status(failure.kind), problem).into_response();
     answer.extensions_mut().insert(failure.kind);
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     if failure.kind == FailureKind::Unauthenticated {

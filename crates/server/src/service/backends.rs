@@ -7,13 +7,10 @@ use ostler_protocol::{
 use ostler_runner::backend::codex;
 use ostler_store as store;
 
-use crate::{
-    app::{App, store_failure},
-    config::AgentsSection,
-};
+use crate::{app::App, config::AgentsSection};
 
 pub async fn list(app: &App) -> Result<BackendList, Failure> {
-    let known = store::kernel::backends::list(&app.db).await.map_err(store_failure)?;
+    let known = store::kernel::backends::list(&app.db).await?;
     // Asked once, and only when somebody wants to know: it takes a process.
     let codex = app.codex.get_or_init(|| codex(&app.config.agents)).await.clone();
     let has_codex = codex.version.is_some();

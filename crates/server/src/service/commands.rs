@@ -27,7 +27,7 @@ use super::{
     session_storage,
 };
 use crate::{
-    app::{App, RunRef, store_failure},
+    app::{App, RunRef},
     auth::Principal,
 };
 
@@ -126,7 +126,7 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
     app.visible_run(caller, run_id).await?;
-    let command = store::kernel::commands::get(&app.db, command_id).await.map_err(store_failure)?;
+    let command = store::kernel::commands::get(&app.db, command_id).await?;
     command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
 }
 
@@ -184,14 +184,11 @@ fn wakes_runner(event: &Event) -> bool {
 }
 
 async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(CommandPage, bool), Failure> {
-    let run = store::kernel::runs::get(&app.db, run_id)
-        .await
-        .map_err(store_failure)?
-        .ok_or_else(|| Failure::not_found("run"))?;
-    let unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await.map_err(store_failure)?;
+    let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
+    let unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await?;
     let resolved_permissions = match unfinished.is_empty() {
         true => vec![],
-        false => store::kernel::permissions::list_resolved(&app.db, run_id).await.map_err(store_failure)?,
+        false => store::kernel::permissions::list_resolved(&app.db, run_id).await?,
     };
     let cancel_requested =
         unfinished.iter().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect::<Vec<_>>();

@@ -12,10 +12,7 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use super::commands;
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use crate::{app::App, auth::Principal};
 
 /// Whoever may see the run may see what its agent goes on with, also where it was said in an earlier run of the session.
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Conversation, Failure> {
@@ -27,7 +24,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
         CONVERSATION_EVENTS_MAX,
         PAGE_ITEMS_MAX as usize,
     );
-    let said = said.await.map_err(store_failure)?;
+    let said = said.await?;
     let before = Conversation::before(command_id, &said.events);
     let truncated = before.truncated || said.truncated;
     Ok(Conversation { truncated, images: images(app, &command).await?, ..before })

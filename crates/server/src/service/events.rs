@@ -15,10 +15,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::events::Page};
 
 use super::{commands::attempt, runs::unexpected};
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use crate::{app::App, auth::Principal};
 
 /// Appends a runner's batch. Answered means durable.
 pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendEvents) -> Result<Appended, Failure> {
@@ -72,9 +69,7 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
     let known = app.visible_run(caller, run_id).await?;
     let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
     let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
-    let read = async || {
-        store::kernel::events::list_by_run(&app.db, known.session, run_id, after, limit).await.map_err(store_failure)
-    };
+    let read = async || store::kernel::events::list_by_run(&app.db, known.session, run_id, after, limit).await;
     // Listening starts before the read, so that nothing falls between the two.
     let mut subscription = (!wait.is_zero()).then(|| app.hub.subscribe(known.session));
     let mut page = read().await?;
@@ -94,7 +89,7 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
     }
     // Another server may have erased the session while this one remembers the run.
     if page.events.iter().any(|event| event.payload.is_none())
-        && store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?.is_none()
+        && store::kernel::runs::get(&app.db, run_id).await?.is_none()
     {
         return Err(Failure::not_found("run"));
     }

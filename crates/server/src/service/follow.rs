@@ -14,13 +14,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::events::Bounds};
 use tokio::time::{Duration, Instant};
 
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-    hub::Subscription,
-    net::places::Place,
-    service::replays::SHORT_EVENTS_MAX,
-};
+use crate::{app::App, auth::Principal, hub::Subscription, net::places::Place, service::replays::SHORT_EVENTS_MAX};
 
 /// What a follower reads at once, and so what one that stalls holds.
 const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
@@ -56,7 +50,7 @@ pub struct Follower {
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
     let known = app.visible_run(caller, run_id).await?;
     let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
-    let run = store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?;
+    let run = store::kernel::runs::get(&app.db, run_id).await?;
     let run = run.ok_or_else(|| Failure::not_found("run"))?;
     within_log(after, run.last_seq)?;
     // A follower that starts behind the end must not wait for it.
@@ -169,7 +163,7 @@ impl Follower {
             true => self.app.replays.take_turn(|| db.write_health().wrote_within(WRITING), page).await,
             false => page.await,
         };
-        let page = page.map_err(store_failure)?;
+        let page = page?;
         self.behind = page.has_more;
         self.replaying = page.has_more;
         self.recheck_at = Instant::now() + self.app.recheck();

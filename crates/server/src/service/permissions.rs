@@ -11,14 +11,11 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use super::runs::unexpected;
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use crate::{app::App, auth::Principal};
 
 pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<PermissionList, Failure> {
     app.visible_run(caller, run_id).await?;
-    let permissions = store::kernel::permissions::list(&app.db, run_id).await.map_err(store_failure)?;
+    let permissions = store::kernel::permissions::list(&app.db, run_id).await?;
     Ok(PermissionList { permissions })
 }
 

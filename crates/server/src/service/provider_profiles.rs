@@ -30,7 +30,7 @@ use tokio::runtime::Handle;
 
 use super::leases;
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal},
     secrets::Secret,
 };
@@ -152,8 +152,7 @@ async fn is_recalled(app: &App, owner: &ProfileOwner, profile: &str) -> bool {
 }
 
 async fn try_recall(app: &App, owner: &ProfileOwner, profile: &str) -> Result<(), Failure> {
-    let held =
-        store::kernel::leases::list_by_profile(&app.db, profile, owner.tenant_id()).await.map_err(store_failure)?;
+    let held = store::kernel::leases::list_by_profile(&app.db, profile, owner.tenant_id()).await?;
     leases::dismiss(app, held, DismissOp { only_if_idle: false }).await
 }
 
@@ -190,7 +189,7 @@ async fn is_deleted(app: &App, owner: &ProfileOwner, profile: &str) -> Result<bo
     let Some(tenant_id) = owner.tenant_id() else { return Ok(false) };
     let owners = store::kernel::provider_profiles::Owners::Tenants(vec![tenant_id.to_owned()]);
     let changes = store::kernel::provider_profiles::list_changes(&app.db, &owners, Some(profile), None, 1).await;
-    Ok(!changes.map_err(store_failure)?.is_empty())
+    Ok(!changes?.is_empty())
 }
 
 pub async fn put_credential(
@@ -444,6 +443,6 @@ fn missing_program(agent: &AgentConfig) -> Option<String> {
 
 /// The latest trial of each profile, by owner and name.
 async fn latest_trials(app: &App) -> Result<BTreeMap<(Option<String>, String), Validation>, Failure> {
-    let latest = store::kernel::provider_profiles::list_latest(&app.db).await.map_err(store_failure)?;
+    let latest = store::kernel::provider_profiles::list_latest(&app.db).await?;
     Ok(latest.into_iter().map(|trial| ((trial.tenant_id.clone(), trial.profile.clone()), trial)).collect())
 }

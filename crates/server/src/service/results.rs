@@ -13,10 +13,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::results::ResultRow};
 use serde::Deserialize;
 
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use crate::{app::App, auth::Principal};
 
 /// The result of the named command, or of the run's latest turn.
 pub async fn get(
@@ -26,7 +23,7 @@ pub async fn get(
     command_id: Option<CommandId>,
 ) -> Result<RunResult, Failure> {
     app.visible_run(caller, run_id).await?;
-    let row = store::kernel::results::get(&app.db, run_id, command_id).await.map_err(store_failure)?;
+    let row = store::kernel::results::get(&app.db, run_id, command_id).await?;
     let row = row.ok_or_else(|| Failure::not_found("run"))?;
     if command_id.is_some() && row.command.is_none() {
         return Err(Failure::not_found("command"));
@@ -34,7 +31,7 @@ pub async fn get(
     let open_permissions = match row.run.open_permissions {
         0 => vec![],
         _ => {
-            let all = store::kernel::permissions::list_open(&app.db, run_id).await.map_err(store_failure)?;
+            let all = store::kernel::permissions::list_open(&app.db, run_id).await?;
             let mine = |id| row.command.as_ref().is_none_or(|c| c.command_id == id);
             all.into_iter().filter(|p| mine(p.command_id)).collect()
         }
@@ -45,13 +42,12 @@ pub async fn get(
 /// What the command's agent changed, as its last attempt told; nothing where it told nothing.
 pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<CommandDiff, Failure> {
     let known = app.visible_run(caller, run_id).await?;
-    let command = store::kernel::commands::get(&app.db, command_id).await.map_err(store_failure)?;
+    let command = store::kernel::commands::get(&app.db, command_id).await?;
     let command = command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))?;
     let changes = match &command.fold.changes {
         None => WorkspaceChanges::default(),
         Some(told) => {
-            let event =
-                store::kernel::events::get(&app.db, known.session, told.session_seq).await.map_err(store_failure)?;
+            let event = store::kernel::events::get(&app.db, known.session, told.session_seq).await?;
             let payload = event.and_then(|event| event.payload);
             payload.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
         }

@@ -19,7 +19,7 @@ use super::{
     session_storage,
 };
 use crate::{
-    app::{App, RunRef, store_failure},
+    app::{App, RunRef},
     auth::Principal,
 };
 
@@ -100,7 +100,7 @@ pub async fn list(
         Some(Err(_)) => return Ok(RunnerJobPage { runner_jobs: vec![], next_cursor: None }),
     };
     let found = store::kernel::runner_jobs::list(&app.db, run_id, command_id, after.as_ref(), limit + 1).await;
-    let mut runner_jobs = found.map_err(store_failure)?;
+    let mut runner_jobs = found?;
     let more = runner_jobs.len() > limit as usize;
     runner_jobs.truncate(limit as usize);
     let next_cursor = runner_jobs.last().filter(|_| more).map(|job| {
@@ -112,6 +112,6 @@ pub async fn list(
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJobId) -> Result<RunnerJob, Failure> {
     app.visible_run(caller, run_id).await?;
-    let job = store::kernel::runner_jobs::get(&app.db, job_id).await.map_err(store_failure)?;
+    let job = store::kernel::runner_jobs::get(&app.db, job_id).await?;
     job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))
 }

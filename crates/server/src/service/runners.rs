@@ -9,7 +9,7 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal, forbidden},
 };
 
@@ -42,7 +42,7 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
         registered_at: now,
         heartbeat_at: now,
     };
-    let registered = store::kernel::runners::insert(&app.db, &runner).await.map_err(store_failure)?;
+    let registered = store::kernel::runners::insert(&app.db, &runner).await?;
     registered.ok_or_else(|| {
         Failure::rule(
             FailureKind::StateConflict,
@@ -57,10 +57,7 @@ async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> 
     let run_id: RunId = text.parse().map_err(|_| Failure::not_found("run"))?;
     let known = app.visible_run(caller, run_id).await?;
     caller.may_run(&known)?;
-    let run = store::kernel::runs::get(&app.db, run_id)
-        .await
-        .map_err(store_failure)?
-        .ok_or_else(|| Failure::not_found("run"))?;
+    let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
     if run.backend_profile != profile {
         let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);
         return Err(Failure::invalid("backend-profile-mismatch", message));

@@ -24,11 +24,7 @@ use super::{
     commands::{self, Said},
     provider_profiles, runner_jobs, session_storage, sessions,
 };
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-    launcher::workspaces,
-};
+use crate::{app::App, auth::Principal, launcher::workspaces};
 
 /// How often a create that lost a race for a key or a session name is decided anew.
 pub const RACES_MAX: usize = 3;
@@ -132,7 +128,7 @@ fn check_first(first: &CreateCommand) -> Result<(), Failure> {
 
 async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) -> Result<Option<CreatedRun>, Failure> {
     let Some(key) = key else { return Ok(None) };
-    let Some(run) = store::kernel::runs::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)? else {
+    let Some(run) = store::kernel::runs::find_by_key(&app.db, tenant_id, key).await? else {
         return Ok(None);
     };
     if run.request_hash != hash {
@@ -140,9 +136,9 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
         return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
             .detail("runId", run.run_id.to_string()));
     }
-    let first = store::kernel::commands::get_first(&app.db, run.run_id).await.map_err(store_failure)?;
+    let first = store::kernel::commands::get_first(&app.db, run.run_id).await?;
     let runner_job = match run.standing_job_id {
-        Some(id) => store::kernel::runner_jobs::get(&app.db, id).await.map_err(store_failure)?,
+        Some(id) => store::kernel::runner_jobs::get(&app.db, id).await?,
         None => None,
     };
     let command = first.filter(|_| runner_job.is_some());
@@ -159,8 +155,7 @@ async fn session(
     let chosen =
         asked.session_ref.as_ref().map(|session| app.name("sessionRef.sessionId", &session.session_id)).transpose()?;
     if let Some(chosen) = chosen {
-        let known =
-            store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await.map_err(store_failure)?;
+        let known = store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await?;
         if let Some(session) = known {
             caller.may_control(&session)?;
             session_storage::check_there(app, &session).await?;
@@ -255,7 +250,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Fa
 
 /// The run, for whoever works for it.
 pub async fn read(app: &App, run_id: RunId) -> Result<Run, Failure> {
-    store::kernel::runs::get(&app.db, run_id).await.map_err(store_failure)?.ok_or_else(|| Failure::not_found("run"))
+    store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunPage, Failure> {
@@ -281,8 +276,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunP
         status,
         ids,
     };
-    let mut runs =
-        store::kernel::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut runs = store::kernel::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await?;
     let more = runs.len() > limit as usize;
     runs.truncate(limit as usize);
     let next_cursor = runs.last().filter(|_| more).map(|run| {

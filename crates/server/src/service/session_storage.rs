@@ -22,11 +22,7 @@ use super::{
     leases,
     sessions::{find, session_of},
 };
-use crate::{
-    app::{App, store_failure},
-    auth::Principal,
-    directories,
-};
+use crate::{app::App, auth::Principal, directories};
 
 /// Who changes what nobody asked to be changed.
 const MANAGER: &str = "manager";
@@ -76,8 +72,7 @@ pub async fn sweep(app: &App, asked: SweepStorage) -> Result<SweptStorage, Failu
 }
 
 pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<SweptStorage, Failure> {
-    let mut expired =
-        store::kernel::sessions::list_expired_storage(&app.db, now, limit + 1).await.map_err(store_failure)?;
+    let mut expired = store::kernel::sessions::list_expired_storage(&app.db, now, limit + 1).await?;
     let has_more = expired.len() > limit as usize;
     expired.truncate(limit as usize);
     let mut swept = SweptStorage { evicted: vec![], busy: 0, has_more };
@@ -96,7 +91,7 @@ pub async fn clear_leftovers(app: &App) -> Result<(), Failure> {
     let Ok(entries) = std::fs::read_dir(directories::all_session_storage(app)?) else { return Ok(()) };
     let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<SessionId>().ok());
     for id in named.collect::<Vec<_>>() {
-        let session = store::kernel::sessions::get(&app.db, id).await.map_err(store_failure)?;
+        let session = store::kernel::sessions::get(&app.db, id).await?;
         if session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local) {
             directories::clear(directories::session_storage(app, id)?).await?;
         }
@@ -175,6 +170,6 @@ async fn submit(app: &App, id: SessionId, change: SessionChange, by: &str) -> Re
 }
 
 async fn read(app: &App, id: SessionId) -> Result<Session, Failure> {
-    let session = store::kernel::sessions::get(&app.db, id).await.map_err(store_failure)?;
+    let session = store::kernel::sessions::get(&app.db, id).await?;
     session.ok_or_else(|| Failure::not_found("session"))
 }

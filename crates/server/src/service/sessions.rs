@@ -27,7 +27,7 @@ use super::{
     session_storage,
 };
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Principal, forbidden},
 };
 
@@ -101,10 +101,10 @@ async fn find_made(
 ) -> Result<Option<Session>, Failure> {
     let mut known = None;
     if let Some(key) = key {
-        known = store::kernel::sessions::find_by_key(&app.db, tenant_id, key).await.map_err(store_failure)?;
+        known = store::kernel::sessions::find_by_key(&app.db, tenant_id, key).await?;
     }
     if let (None, Some(chosen)) = (&known, chosen) {
-        known = store::kernel::sessions::find_by_name(&app.db, tenant_id, chosen).await.map_err(store_failure)?;
+        known = store::kernel::sessions::find_by_name(&app.db, tenant_id, chosen).await?;
     }
     // One that came with a run was not asked for with any body.
     match known {
@@ -166,7 +166,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     let fingerprint = cursors::fingerprint("sessions", &filters);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let open = match only_open {
-        true => Some(store::kernel::readers::settle(&app.db, &reader_id, app.now()).await.map_err(store_failure)?),
+        true => Some(store::kernel::readers::settle(&app.db, &reader_id, app.now()).await?),
         false => None,
     };
     let filter = store::kernel::sessions::Filter {
@@ -177,8 +177,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
         open,
         ids,
     };
-    let mut found =
-        store::kernel::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut found = store::kernel::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next_cursor = found.last().filter(|_| more).map(|(session, _)| {
@@ -201,7 +200,7 @@ pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEvents
         Some(run_id) => store::kernel::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
         None => store::kernel::events::list_by_session(&app.db, session.session, after, limit).await,
     };
-    Ok(written(page.map_err(store_failure)?, run_id, after))
+    Ok(written(page?, run_id, after))
 }
 
 /// Everything as it happens: of the session, or of one of its runs.
@@ -217,7 +216,7 @@ pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEvent
 pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
     let page = store::kernel::events::list_output(&app.db, session.session, run_id, after, limit).await;
-    Ok(written(page.map_err(store_failure)?, run_id, after))
+    Ok(written(page?, run_id, after))
 }
 
 /// Hides the session from this reader's default list until something ends in it again.
@@ -229,7 +228,7 @@ pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -
         return Err(Failure::invalid("read-version", "version must be one the session has had"));
     }
     let marked = store::kernel::readers::update_version(&app.db, session.session, &reader_id, version, app.now()).await;
-    marked.map_err(store_failure)?;
+    marked?;
     view(app, session, &reader_id).await
 }
 
@@ -255,8 +254,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
 /// The one session of this id that the caller may see.
 pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
     let tenants = caller.tenants_within(tenant_id)?;
-    let mut found =
-        store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await.map_err(store_failure)?;
+    let mut found = store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await?;
     // A thread of another user answers like an absent one, alone and beside others of its id.
     found.retain(|session| caller.may_see(session).is_ok());
     if found.len() > 1 {
@@ -295,11 +293,11 @@ fn reader(caller: &Principal, asked: Option<&str>) -> Result<String, Failure> {
 }
 
 async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {
-    let read = store::kernel::readers::get_version(&app.db, session.session, reader_id).await.map_err(store_failure)?;
+    let read = store::kernel::readers::get_version(&app.db, session.session, reader_id).await?;
     let liveness = match session.active_run_id.or(session.last_run_id) {
         None => None,
         Some(run_id) => {
-            let row = store::kernel::results::get(&app.db, run_id, None).await.map_err(store_failure)?;
+            let row = store::kernel::results::get(&app.db, run_id, None).await?;
             row.map(|row| {
                 let open = row.run.open_permissions;
                 Liveness::of(&row.run, row.command.as_ref(), row.lease.as_ref(), open, app.now())

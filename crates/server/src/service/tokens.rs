@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 
 use super::runs::check_key;
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{self, Access, Principal, mint, token_hash},
 };
 
@@ -33,7 +33,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
     };
     let token = mint(auth::SERVICE);
     let hash = token_hash(token.expose_secret());
-    if !store::tokens::insert(&app.db, &service_token, &hash, key).await.map_err(store_failure)? {
+    if !store::tokens::insert(&app.db, &service_token, &hash, key).await? {
         return Err(made_before(app, key.unwrap_or_default()).await?);
     }
     tracing::info!(token_id = %service_token.token_id, by = caller.name(), "a service token was made");
@@ -42,7 +42,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
 
 /// A token is shown once, so whoever lost the answer revokes it and makes another under a new key.
 async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
-    let made = store::tokens::find_by_key(&app.db, key).await.map_err(store_failure)?;
+    let made = store::tokens::find_by_key(&app.db, key).await?;
     let made = made.ok_or_else(|| Failure::internal("a token's key is taken by no token"))?;
     let message = "this idempotencyKey has made a token, which cannot be shown again; revoke it and use another key";
     let failure = Failure::rule(FailureKind::StateConflict, "idempotency-key-used", message);
@@ -54,7 +54,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<To
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("tokens", &());
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut tokens = store::tokens::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut tokens = store::tokens::list(&app.db, after.as_ref(), limit + 1).await?;
     let more = tokens.len() > limit as usize;
     tokens.truncate(limit as usize);
     let next_cursor = tokens.last().filter(|_| more).map(|token| {
@@ -66,9 +66,8 @@ pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<To
 /// Idempotent: the first revocation stands.
 pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<ServiceToken, Failure> {
     Access::Operate.admit(caller)?;
-    let revoked = app.taking_rights(|app| async move {
-        store::tokens::update_revoked(&app.db, token_id, app.now()).await.map_err(store_failure)
-    });
+    let revoked =
+        app.taking_rights(|app| async move { Ok(store::tokens::update_revoked(&app.db, token_id, app.now()).await?) });
     let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
     tracing::info!(%token_id, by = caller.name(), "a service token was revoked");
     Ok(revoked)

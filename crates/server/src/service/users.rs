@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 
 use super::tokens::{check_tenants_exist, later};
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Issuers, Principal},
 };
 
@@ -38,11 +38,11 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateUser) -> Result<
         created_at: app.now(),
         removed_at: None,
     };
-    if store::users::insert(&app.db, &user).await.map_err(store_failure)? {
+    if store::users::insert(&app.db, &user).await? {
         tracing::info!(%user_id, by = caller.name(), "a user was added");
         return Ok((user, true));
     }
-    let known = store::users::find_by_name(&app.db, &user.name).await.map_err(store_failure)?;
+    let known = store::users::find_by_name(&app.db, &user.name).await?;
     known.filter(|known| is_same(known, &user)).map(|known| (known, false)).ok_or_else(|| {
         let message = "another user has this name, or this issuer's subject";
         Failure::rule(FailureKind::StateConflict, "user-taken", message)
@@ -59,7 +59,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListUsers) -> Result<Use
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("users", &());
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut users = store::users::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut users = store::users::list(&app.db, after.as_ref(), limit + 1).await?;
     let more = users.len() > limit as usize;
     users.truncate(limit as usize);
     let next_cursor = users.last().filter(|_| more).map(|user| {
@@ -72,7 +72,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListUsers) -> Result<Use
 pub async fn update(app: &App, caller: &Principal, name: &str, asked: UpdateUser) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
     let timezone = asked.check()?;
-    let updated = store::users::update_timezone(&app.db, name, &timezone).await.map_err(store_failure)?;
+    let updated = store::users::update_timezone(&app.db, name, &timezone).await?;
     let updated = updated.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %updated.user_id, timezone, by = caller.name(), "a user was changed");
     Ok(updated)
@@ -82,9 +82,8 @@ pub async fn update(app: &App, caller: &Principal, name: &str, asked: UpdateUser
 pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
     let name = name.to_owned();
-    let removed = app.taking_rights(|app| async move {
-        store::users::update_removed(&app.db, &name, app.now()).await.map_err(store_failure)
-    });
+    let removed =
+        app.taking_rights(|app| async move { Ok(store::users::update_removed(&app.db, &name, app.now()).await?) });
     let removed = removed.await?.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %removed.user_id, by = caller.name(), "a user was removed");
     app.to_the_end(|app| async move { app.dialects.after_user_removed(&app).await }).await?;
@@ -100,7 +99,7 @@ pub async fn create_token(
 ) -> Result<UserToken, Failure> {
     Access::Operate.admit(caller)?;
     let life_ms = asked.life_ms()?;
-    let user = store::users::find_by_name(&app.db, name).await.map_err(store_failure)?;
+    let user = store::users::find_by_name(&app.db, name).await?;
     let user = user.ok_or_else(|| Failure::not_found("user"))?;
     if user.issuer != OWN_ISSUER {
         let message = format!("{:?} vouches for this user and makes the tokens", user.issuer);
@@ -116,7 +115,7 @@ pub async fn create_token(
 
 /// The public keys of this store's servers, for whoever wants to check our users' tokens.
 pub async fn key_set(app: &App) -> Result<KeySet, Failure> {
-    let keys = store::signing_keys::list(&app.db, SIGNING_KEYS_MAX).await.map_err(store_failure)?;
+    let keys = store::signing_keys::list(&app.db, SIGNING_KEYS_MAX).await?;
     let keys = keys.iter().map(|jwk| serde_json::from_str(jwk)).collect::<Result<_, _>>();
     Ok(KeySet { keys: keys.map_err(Failure::internal)? })
 }
@@ -131,7 +130,7 @@ pub async fn record_key(db: &Db, issuers: &Issuers, now: Timestamp) -> Result<()
 /// The user's time zone. UTC if the caller is not a user, such as the operator.
 pub async fn time_zone(app: &App, caller: &Principal) -> Result<TimeZone, Failure> {
     let Principal::User { user_id, .. } = caller else { return Ok(TimeZone::UTC) };
-    let user = store::users::get(&app.db, *user_id).await.map_err(store_failure)?;
+    let user = store::users::get(&app.db, *user_id).await?;
     let zone = user.and_then(|user| TimeZoneDatabase::bundled().get(&user.timezone).ok());
     Ok(zone.unwrap_or(TimeZone::UTC))
 }

@@ -18,7 +18,7 @@ use ostler_store as store;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::app::{App, store_failure};
+use crate::app::App;
 
 /// Rows one pass takes; the next pass takes the rest.
 const PASS_MAX: u32 = 500;
@@ -49,13 +49,13 @@ pub async fn run(app: App) {
 /// `judges`: whether jobs that no launcher has vouched for count as abandoned.
 async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let now = app.now();
-    let mut due = store::kernel::leases::list_expired(&app.db, now, PASS_MAX).await.map_err(store_failure)?;
-    due.extend(store::kernel::permissions::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
-    due.extend(store::kernel::commands::list_overdue(&app.db, now, PASS_MAX).await.map_err(store_failure)?);
+    let mut due = store::kernel::leases::list_expired(&app.db, now, PASS_MAX).await?;
+    due.extend(store::kernel::permissions::list_overdue(&app.db, now, PASS_MAX).await?);
+    due.extend(store::kernel::commands::list_overdue(&app.db, now, PASS_MAX).await?);
     sweep_all(app, due, SweepOp::default()).await;
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
-    let silent = store::kernel::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await.map_err(store_failure)?;
+    let silent = store::kernel::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await?;
     let hand = app.in_hand.snapshot();
     for job in silent.into_iter().filter(|job| judges && is_abandoned(job, before, &hand)) {
         abandon(app, job).await;
@@ -72,11 +72,10 @@ pub async fn recover(app: &App) -> Result<(), Failure> {
         // Its runners may be at work; whoever is not lets its lease run out.
         return Ok(());
     }
-    let held = store::kernel::leases::list_held(&app.db).await.map_err(store_failure)?;
+    let held = store::kernel::leases::list_held(&app.db).await?;
     sweep_all(app, held, SweepOp { orphaned: true }).await;
     // One pass; what a later one finds again has not gone away by being tried in a loop.
-    let left =
-        store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await.map_err(store_failure)?;
+    let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;
     join_all(left.into_iter().map(|job| abandon(app, job))).await;
     Ok(())
 }

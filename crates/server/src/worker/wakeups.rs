@@ -19,7 +19,7 @@ use ostler_store::{
 use tokio::sync::Notify;
 
 use crate::{
-    app::{App, store_failure},
+    app::App,
     dialect::{FormerWord, Topic},
     net::sockets::Frame,
 };
@@ -172,7 +172,7 @@ pub async fn sweep(app: &App) -> Result<(), Failure> {
         return Ok(());
     }
     let before = app.now().checked_sub(FRAMES_KEPT).unwrap_or_default();
-    store::wakeups::delete_sent(&app.db, before).await.map_err(store_failure)
+    Ok(store::wakeups::delete_sent(&app.db, before).await?)
 }
 
 async fn pass_on(app: &App, incoming: &Pending) {

@@ -27,10 +27,7 @@ use super::{
     conversation::notification,
 };
 use crate::{service::presence, state::Mesh, topics::MAILBOX};
-use ostler_server::{
-    app::{App, store_failure},
-    net::sockets::Frame,
-};
+use ostler_server::{app::App, net::sockets::Frame};
 
 /// Letters read at once; each may be large.
 const LETTERS_MAX: u32 = 20;
@@ -151,14 +148,14 @@ impl Delivery {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
-            if !queue::claim(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)? {
-                return queue::is_taken(&app.db, &letter.owner, letter.seq).await.map_err(store_failure);
+            if !queue::claim(&app.db, &letter.owner, letter.seq, &place).await? {
+                return Ok(queue::is_taken(&app.db, &letter.owner, letter.seq).await?);
             }
             if self.connections.offer(&letter.owner, chosen, &frame) {
                 return Ok(true);
             }
             // It left meanwhile: whoever is next has it, here or elsewhere.
-            queue::release(&app.db, &letter.owner, letter.seq, &place).await.map_err(store_failure)?;
+            queue::release(&app.db, &letter.owner, letter.seq, &place).await?;
             app.wake_others(&MAILBOX, &letter.owner);
         }
         Ok(false)
@@ -206,13 +203,13 @@ impl Delivery {
 
     /// Reads a mailbox from where its connections here are, and tells them as much as they can be told now.
     async fn catch_up(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
-        let Some(mailbox) = store::get_mailbox(&app.db, aid).await.map_err(store_failure)? else { return Ok(()) };
+        let Some(mailbox) = store::get_mailbox(&app.db, aid).await? else { return Ok(()) };
         if mailbox.mode == Mode::Queue {
             self.hand_out_untaken(app, aid).await?;
         }
         while let Some(mut after) = self.connections.told(aid).filter(|told| *told < mailbox.last_seq) {
             let read = store::list_letters(&app.db, aid, after, LETTERS_MAX, app.now());
-            let letters = read.await.map_err(store_failure)?;
+            let letters = read.await?;
             for letter in letters.iter().take_while(|letter| letter.seq <= mailbox.last_seq) {
                 let frames = Frames::of(letter);
                 self.connections.pass_on(aid, after, letter.seq, |one| frames.to(one));
@@ -229,11 +226,11 @@ impl Delivery {
 
     /// Hands out what waits in the queue of an agent, as far as there is somebody to take it.
     async fn hand_out_untaken(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
-        for seq in queue::list_untaken(&app.db, aid, app.now()).await.map_err(store_failure)? {
+        for seq in queue::list_untaken(&app.db, aid, app.now()).await? {
             if self.connections.ready(aid).is_empty() {
                 break;
             }
-            if let Some(letter) = queue::get_queued(&app.db, aid, seq).await.map_err(store_failure)? {
+            if let Some(letter) = queue::get_queued(&app.db, aid, seq).await? {
                 self.hand_out(app, &letter).await?;
             }
         }
@@ -245,7 +242,7 @@ impl Delivery {
     async fn look_for_missed(&self, app: &App) -> Result<(), Failure> {
         for some in self.connections.all_told().chunks(MAILBOXES_MAX) {
             let aids: Vec<&Aid> = some.iter().map(|(aid, _)| aid).collect();
-            let mailboxes = store::list_mailboxes(&app.db, &aids).await.map_err(store_failure)?;
+            let mailboxes = store::list_mailboxes(&app.db, &aids).await?;
             for (aid, told) in some {
                 if mailboxes.get(aid).is_some_and(|mailbox| mailbox.last_seq > *told || mailbox.may_hold(app.now())) {
                     self.look_again(aid);

@@ -13,10 +13,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, mesh::agent_md::Kept};
 
 use super::{identities, tokens::whose};
-use ostler_server::{
-    app::{App, store_failure},
-    auth::unauthenticated,
-};
+use ostler_server::{app::App, auth::unauthenticated};
 
 /// The agent whose token this is; known before anything is read of what it says.
 pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
@@ -26,7 +23,7 @@ pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
 pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
     let read = AgentMd::read(text, aid)?;
     let kept = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
-    store::mesh::agent_md::upsert(&app.db, aid, &kept).await.map_err(store_failure)?;
+    store::mesh::agent_md::upsert(&app.db, aid, &kept).await?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
     Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
@@ -37,7 +34,7 @@ pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Fa
     if identities::find(app, aid).await?.as_ref().is_none_or(is_revoked) {
         return Err(Failure::not_found("agent.md"));
     }
-    let kept = store::mesh::agent_md::get(&app.db, aid).await.map_err(store_failure)?;
+    let kept = store::mesh::agent_md::get(&app.db, aid).await?;
     let kept = kept.ok_or_else(|| Failure::not_found("agent.md"))?;
     if kept.visibility == Visibility::Private && caller(app, token).await?.as_ref() != Some(aid) {
         return Err(Failure::not_found("agent.md"));

@@ -27,11 +27,7 @@ use super::{
     tokens,
 };
 use crate::state::Mesh;
-use ostler_server::{
-    app::{App, store_failure},
-    clock,
-    service::tokens::later,
-};
+use ostler_server::{app::App, clock, service::tokens::later};
 
 const LOGIN: &str = "login";
 
@@ -172,7 +168,7 @@ fn result(aid: &Aid, made: &Certificate) -> CertResult {
 
 /// A certificate that we gave to this name, and that still says something: in force, or not long past its end.
 async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Identity, Certificate), Failure> {
-    let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, fingerprint).await.map_err(store_failure)?;
+    let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, fingerprint).await?;
     let identity = found.ok_or_else(|| unproved("the certificate is not one of this name's"))?;
     if identity.revoked_at.is_some() {
         return Err(revoked());
@@ -205,7 +201,7 @@ async fn finish(
         return Err(unproved("the signature does not check out"));
     }
     let spent = store::mesh::logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
-    if spent.map_err(store_failure)? { Ok(identity) } else { Err(unproved("the nonce was used")) }
+    if spent? { Ok(identity) } else { Err(unproved("the nonce was used")) }
 }
 
 /// What comes after the certificate that somebody showed: a newer one that they have not got, or, past half of the newest's

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::tokens::doubt;
 use crate::{pki::Pki, state::Mesh};
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal},
     service::tokens::later,
 };
@@ -45,7 +45,7 @@ struct Invited {
 
 /// The name with its newest certificate. `None`: nobody has it.
 pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
-    store::mesh::identities::get(&app.db, aid).await.map_err(store_failure)
+    Ok(store::mesh::identities::get(&app.db, aid).await?)
 }
 
 /// The name with one of the certificates that it ever had; with the newest, if none is named.
@@ -53,7 +53,7 @@ pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<
     match fingerprint {
         None => find(app, aid).await?.ok_or_else(|| not_registered(aid)),
         Some(one) => {
-            let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, one).await.map_err(store_failure)?;
+            let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, one).await?;
             found.ok_or_else(|| Failure::not_found("certificate of this name with that fingerprint"))
         }
     }
@@ -104,7 +104,7 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
     let _turn = Mesh::of(app).certifying.lock().await;
     let operation = grounds.operation;
     let entry = entry(grounds, aid.clone(), &made, now);
-    let is_written = store::mesh::identities::append(&app.db, &entry).await.map_err(store_failure)?;
+    let is_written = store::mesh::identities::append(&app.db, &entry).await?;
     if is_written {
         tracing::info!(%aid, operation = operation.as_str(), serial = entry.serial, "a certificate was made");
     }
@@ -163,7 +163,7 @@ async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), 
 pub async fn renew_auth(app: &App) -> Result<(), Failure> {
     let (Ok(pki), now) = (Mesh::of(app).pki(), app.wall()) else { return Ok(()) };
     let Some(next) = pki.next_auth(&app.config, now)? else { return Ok(()) };
-    record_auth(&app.db, &next.certificate, now).await.map_err(store_failure)?;
+    record_auth(&app.db, &next.certificate, now).await?;
     tracing::info!(until = %next.certificate.not_after(), "the auth service has its next certificate");
     pki.put_auth(next);
     Ok(())
@@ -235,7 +235,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
         let aid = aid.clone();
         let (made, asked_with, asked_by, invite) = (None, None, None, None);
         let entry = Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at };
-        if store::mesh::identities::append(&app.db, &entry).await.map_err(store_failure)? {
+        if store::mesh::identities::append(&app.db, &entry).await? {
             tracing::info!(aid = %entry.aid, by, reason = reason.as_str(), "a name was revoked");
         }
     }
@@ -250,8 +250,8 @@ fn changed_meanwhile(aid: &Aid) -> Failure {
 /// and prekeys that were. What these can still do does not depend on it.
 pub async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
     doubt(app, aid);
-    store::mesh::logins::delete_fallen(&app.db, aid).await.map_err(store_failure)?;
-    store::mesh::prekeys::delete_of(&app.db, aid).await.map_err(store_failure)
+    store::mesh::logins::delete_fallen(&app.db, aid).await?;
+    Ok(store::mesh::prekeys::delete_of(&app.db, aid).await?)
 }
 
 pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
@@ -264,8 +264,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListIdentities) -> Resul
     let limit = cursors::limit(asked.limit)?;
     let fingerprint = cursors::fingerprint("identities", &());
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut identities =
-        store::mesh::identities::list(&app.db, after.as_ref(), limit + 1).await.map_err(store_failure)?;
+    let mut identities = store::mesh::identities::list(&app.db, after.as_ref(), limit + 1).await?;
     let more = identities.len() > limit as usize;
     identities.truncate(limit as usize);
     let next_cursor = identities.last().filter(|_| more).map(|last| {
@@ -299,7 +298,7 @@ pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Res
 
 /// Whether an invitation still gives a name.
 pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
-    match store::mesh::identities::is_used(&app.db, invite).await.map_err(store_failure)? {
+    match store::mesh::identities::is_used(&app.db, invite).await? {
         true => Err(not_invited("the invitation was used")),
         false => Ok(()),
     }

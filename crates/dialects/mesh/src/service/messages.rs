@@ -41,14 +41,14 @@ use crate::{
     state::Mesh,
     topics::MAILBOX,
 };
-use ostler_server::app::{App, store_failure};
+use ostler_server::app::App;
 
 /// Marks that have not moved for this long are forgotten: nothing they are about is kept any more.
 const MARKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Where an agent's mailbox stands.
 pub async fn mailbox(app: &App, aid: &Aid) -> Result<Option<Mailbox>, Failure> {
-    store::get_mailbox(&app.db, aid).await.map_err(store_failure)
+    Ok(store::get_mailbox(&app.db, aid).await?)
 }
 
 /// A connection has introduced itself, when the mailbox stood so: how its agent takes messages is remembered, and what waits
@@ -56,7 +56,7 @@ pub async fn mailbox(app: &App, aid: &Aid) -> Result<Option<Mailbox>, Failure> {
 pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>) -> Result<(), Failure> {
     let mode = caller.delivery_mode.mode;
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
-        store::update_mode(&app.db, &caller.aid, mode).await.map_err(store_failure)?;
+        store::update_mode(&app.db, &caller.aid, mode).await?;
     }
     Mesh::of(app).delivery.look_again(&caller.aid);
     Ok(())
@@ -133,9 +133,9 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
         return false;
     }
     let handed_out = async {
-        match queue::get_queued(&app.db, to, sent.seq).await.map_err(store_failure)? {
+        match queue::get_queued(&app.db, to, sent.seq).await? {
             Some(letter) => Mesh::of(app).delivery.hand_out(app, &letter).await,
-            None => queue::is_taken(&app.db, to, sent.seq).await.map_err(store_failure),
+            None => Ok(queue::is_taken(&app.db, to, sent.seq).await?),
         }
     };
     handed_out.await.unwrap_or_else(|failure| {
@@ -159,7 +159,7 @@ async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
     app.lanes.post(post, Arc::new(LocalConnections(app.clone()))).await.map_err(|error| match error {
         LaneError::Refused(failure) => failure,
         LaneError::Taken => Failure::rule(FailureKind::StateConflict, "message-taken", "sent twice at once; try again"),
-        LaneError::Store(error) => store_failure(error),
+        LaneError::Store(error) => error.into(),
     })
 }
 
@@ -167,8 +167,8 @@ async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
 pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<PullResult, Failure> {
     let place = caller.place.of_call(asked.device_id.as_deref(), asked.slot_id.as_deref())?;
     let (limit, after, now) = (asked.limit()?, asked.after_seq, app.now());
-    let acked = store::get_ack(&app.db, &caller.aid, place).await.map_err(store_failure)?;
-    let Some(mailbox) = store::get_mailbox(&app.db, &caller.aid).await.map_err(store_failure)? else {
+    let acked = store::get_ack(&app.db, &caller.aid, place).await?;
+    let Some(mailbox) = store::get_mailbox(&app.db, &caller.aid).await? else {
         return Ok(PullResult {
             messages: vec![],
             count: 0,
@@ -179,15 +179,15 @@ pub async fn pull(app: &App, caller: &MeshCaller, asked: PullParams) -> Result<P
         });
     };
     let kept = store::list(&app.db, &caller.aid, &place.device_id, after, limit, PULL_BYTES_MAX, now);
-    let kept = kept.await.map_err(store_failure)?;
-    let queue = queue::get(&app.db, &caller.aid, &mailbox, place, now).await.map_err(store_failure)?;
+    let kept = kept.await?;
+    let queue = queue::get(&app.db, &caller.aid, &mailbox, place, now).await?;
     let end = page_end(&kept, &queue, after, limit);
     let server_ack_seq = if after <= acked { floor(&kept, &queue, acked, mailbox.last_seq) } else { acked };
     let mut messages = kept.messages;
     messages.retain(|message| message.seq <= end);
     if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
         // What another has taken meanwhile is the other's.
-        let claimed = queue::claim_open(&app.db, &caller.aid, place, after, end, now).await.map_err(store_failure)?;
+        let claimed = queue::claim_open(&app.db, &caller.aid, place, after, end, now).await?;
         messages.extend(claimed.iter().filter_map(|letter| letter.for_device(&place.device_id)));
         messages.sort_by_key(|message| message.seq);
         messages.truncate(limit as usize);
@@ -268,7 +268,7 @@ pub async fn recall(app: &App, caller: &MeshCaller, asked: RecallParams) -> Resu
     let (mut recalled, mut errors): (BTreeMap<Aid, Vec<String>>, Vec<RecallFailure>) = (BTreeMap::new(), vec![]);
     let accepted = asked.message_ids.len();
     for message_id in asked.message_ids {
-        match store::recall(&app.db, &caller.aid, &message_id, app.now()).await.map_err(store_failure)? {
+        match store::recall(&app.db, &caller.aid, &message_id, app.now()).await? {
             Ok(to) => recalled.entry(to).or_default().push(message_id),
             Err(error) => errors.push(RecallFailure { message_id, error }),
         }
@@ -312,7 +312,7 @@ pub async fn put_prekey(app: &App, caller: &MeshCaller, mut asked: Prekey) -> Re
         return Err(Failure::rule(FailureKind::Forbidden, "prekey-signature", message));
     }
     asked.device_id = (!device_id.is_empty()).then(|| device_id.clone());
-    stored_prekeys::update(&app.db, &caller.aid, &device_id, &asked, app.now()).await.map_err(store_failure)?;
+    stored_prekeys::update(&app.db, &caller.aid, &device_id, &asked, app.now()).await?;
     Ok(PutPrekeyResult { ok: true })
 }
 
@@ -330,7 +330,7 @@ fn is_signed(prekey: &Prekey, owner: Certificate) -> bool {
 
 /// The newest prekeys of an agent. Reading takes none away.
 pub async fn get_prekey(app: &App, _: &MeshCaller, asked: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
-    let device_prekeys = stored_prekeys::list(&app.db, &asked.aid).await.map_err(store_failure)?;
+    let device_prekeys = stored_prekeys::list(&app.db, &asked.aid).await?;
     let prekey = device_prekeys.first().cloned();
     Ok(GetPrekeyResult { found: prekey.is_some(), prekey, device_prekeys })
 }
@@ -338,6 +338,6 @@ pub async fn get_prekey(app: &App, _: &MeshCaller, asked: GetPrekeyParams) -> Re
 /// Clears away what has expired.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let idle = app.now().checked_sub(MARKS_KEPT).unwrap_or_default();
-    store::delete_expired(&app.db, app.now(), idle).await.map_err(store_failure)?;
+    store::delete_expired(&app.db, app.now(), idle).await?;
     presence::sweep(app).await
 }

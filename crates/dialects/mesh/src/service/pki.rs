@@ -23,7 +23,7 @@ use crate::{
     pki::{hours_after, list_until},
     state::Mesh,
 };
-use ostler_server::app::{App, store_failure};
+use ostler_server::app::App;
 
 /// What is signed is good for longer; it is signed anew after this.
 const SIGNED_ANEW: SignedDuration = SignedDuration::from_mins(30);
@@ -62,14 +62,14 @@ pub fn root(app: &App) -> Result<String, Failure> {
 /// Everything that was revoked, as it stands.
 pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = Mesh::of(app).pki()?;
-    let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await.map_err(store_failure)?);
+    let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await?);
     let known = Mesh::of(app).revocations.lock().expect("never poisoned").clone();
     if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
         return Ok(known);
     }
     // RFC 5280: what has expired is on one more list, and then on none.
     let good_at = hours_after(now, -crl::LIST_HOURS);
-    let revoked = store::mesh::identities::list_revoked(&app.db, good_at).await.map_err(store_failure)?;
+    let revoked = store::mesh::identities::list_revoked(&app.db, good_at).await?;
     let entries: Vec<(Serial, Revocation)> = revoked
         .into_iter()
         .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
@@ -95,7 +95,7 @@ fn signed_as(reason: RevocationReason) -> Reason {
 }
 
 async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> {
-    let known = store::mesh::identities::find_status(&app.db, &serial.to_string()).await.map_err(store_failure)?;
+    let known = store::mesh::identities::find_status(&app.db, &serial.to_string()).await?;
     Ok(match known {
         None => ocsp::Status::Unknown,
         Some(store::mesh::identities::Status::Good) => ocsp::Status::Good,

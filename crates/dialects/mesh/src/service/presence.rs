@@ -22,7 +22,7 @@ use crate::{
     state::Mesh,
     topics::{PROBE, SETTLED, place_key},
 };
-use ostler_server::app::{App, store_failure};
+use ostler_server::app::App;
 
 /// What a probe may take beyond the time to answer it: words between servers, a write that is under way. With that, it ends
 /// before the 10 s that the published client waits for an answer.
@@ -44,13 +44,13 @@ pub async fn admit_beside_others(
     if !app.db.multi_replica() {
         return Ok(Ok(()));
     }
-    store::insert(&app.db, seat(app, id), aid, live).await.map_err(store_failure)?;
+    store::insert(&app.db, seat(app, id), aid, live).await?;
     let here = Mesh::of(app).connections.of(aid).into_iter().filter(|one| one.id != id).map(|one| one.live);
-    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await.map_err(store_failure)?;
+    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     let admitted = admit(live, &here.chain(elsewhere).collect::<Vec<_>>());
     if admitted.is_err() {
         // At once, so that nobody else clashes with one that was not taken.
-        store::delete(&app.db, seat(app, id)).await.map_err(store_failure)?;
+        store::delete(&app.db, seat(app, id)).await?;
     }
     Ok(admitted)
 }
@@ -94,7 +94,7 @@ async fn said_of(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &Place)
 }
 
 async fn is_taken_elsewhere(app: &App, aid: &Aid, place: &Place) -> Result<bool, Failure> {
-    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await.map_err(store_failure)?;
+    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     Ok(elsewhere.iter().any(|live| live.place == *place))
 }
 
@@ -123,14 +123,14 @@ pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
     if Mesh::of(app).connections.is_online(aid) || !app.db.multi_replica() {
         return Ok(Mesh::of(app).connections.is_online(aid));
     }
-    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await.map_err(store_failure)?;
+    let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     Ok(!elsewhere.is_empty())
 }
 
 /// Writes down everybody who is here: others may have taken this server for gone while it did not listen.
 pub async fn store_all(app: &App) -> Result<(), Failure> {
     for (aid, one) in Mesh::of(app).connections.all() {
-        store::insert(&app.db, seat(app, one.id), &aid, &one.live).await.map_err(store_failure)?;
+        store::insert(&app.db, seat(app, one.id), &aid, &one.live).await?;
     }
     Ok(())
 }
@@ -154,11 +154,11 @@ pub async fn sweep(app: &App) -> Result<(), Failure> {
         return Ok(());
     }
     // In this order: whoever comes meanwhile is here before it is written down.
-    let written = store::list_numbers(&app.db, app.server_number).await.map_err(store_failure)?;
+    let written = store::list_numbers(&app.db, app.server_number).await?;
     let here: HashSet<i64> =
         Mesh::of(app).connections.all().into_iter().map(|(_, one)| seat(app, one.id).number).collect();
     for number in written.into_iter().filter(|number| !here.contains(number)) {
-        store::delete(&app.db, Seat { server: app.server_number, number }).await.map_err(store_failure)?;
+        store::delete(&app.db, Seat { server: app.server_number, number }).await?;
     }
-    store::delete_gone(&app.db, app.server_number).await.map_err(store_failure)
+    Ok(store::delete_gone(&app.db, app.server_number).await?)
 }

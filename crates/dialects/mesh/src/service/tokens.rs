@@ -18,7 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::{state::Mesh, topics::LOGINS};
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::{mint, token_hash},
 };
 
@@ -56,7 +56,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
     let by = (&proved.aid, proved.serial.as_str());
     let inserted = store::mesh::logins::insert(&app.db, &login_id, by, &minted.pair, ends_at, LOGINS_PER_AID_MAX);
-    inserted.await.map_err(store_failure)?;
+    inserted.await?;
     Ok(Login2Result {
         access_token: minted.access,
         refresh_token: minted.refresh,
@@ -70,7 +70,7 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
     let now = app.wall();
     let (hash, minted) = (token_hash(token), mint_pair(now));
     let refreshed = store::mesh::logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
-    if refreshed.await.map_err(store_failure)?.is_some() {
+    if refreshed.await?.is_some() {
         return Ok(RefreshTokenResult {
             success: true,
             access_token: Some(minted.access),
@@ -80,7 +80,7 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
         });
     }
     app.to_the_end(|app| async move {
-        if let Some(aid) = store::mesh::logins::delete_by_spent(&app.db, &hash).await.map_err(store_failure)? {
+        if let Some(aid) = store::mesh::logins::delete_by_spent(&app.db, &hash).await? {
             tracing::warn!(%aid, "a refresh token was shown a second time; its login was ended");
             doubt(&app, &aid);
         }
@@ -95,12 +95,12 @@ pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Fail
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
-    store::mesh::logins::find_by_access(&app.db, &token_hash(token), app.wall()).await.map_err(store_failure)
+    Ok(store::mesh::logins::find_by_access(&app.db, &token_hash(token), app.wall()).await?)
 }
 
 /// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
 pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
-    store::mesh::logins::is_live(&app.db, login_id, app.wall()).await.map_err(store_failure)
+    Ok(store::mesh::logins::is_live(&app.db, login_id, app.wall()).await?)
 }
 
 /// Has every connection of a name, to whichever server, look whether its login still stands.
@@ -112,5 +112,5 @@ pub(super) fn doubt(app: &App, aid: &Aid) {
 /// Forgets logins that are over, and what can be used no more anyway, wherever a clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
-    store::mesh::logins::delete_ended(&app.db, ended_before).await.map_err(store_failure)
+    Ok(store::mesh::logins::delete_ended(&app.db, ended_before).await?)
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::threads;
 use crate::state::RunInputState;
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::{Principal, forbidden},
     net::places::Place,
 };
@@ -61,7 +61,7 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
     let path = path.ok_or_else(|| Failure::internal("a thread's id that fits makes a path"))?;
     let quota = Quota { bytes: RunInputState::of(app).attachments.quota_bytes, files: ATTACHMENTS_PER_USER_MAX };
     let size = upload.bytes.len() as i64;
-    if !store::run_input::attachments::insert(&app.db, &path, size, quota, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::insert(&app.db, &path, size, quota, app.now()).await? {
         let message = format!(
             "with this file you would have more than {} bytes or {} files of attachments; erase a thread first",
             quota.bytes, quota.files
@@ -78,11 +78,11 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
 async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
     let Upload { bytes, place: _place, .. } = upload;
     if let Err(failure) = RunInputState::of(&app).files.put(&path, bytes).await {
-        store::run_input::attachments::delete(&app.db, &path).await.map_err(store_failure)?;
+        store::run_input::attachments::delete(&app.db, &path).await?;
         return Err(failure);
     }
     // Whoever erased the thread meanwhile has seen the row, and not the file.
-    if !store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)? {
+    if !store::run_input::attachments::exists(&app.db, &path).await? {
         RunInputState::of(&app).files.delete(&path).await?;
         return Err(Failure::not_found("thread"));
     }
@@ -97,7 +97,7 @@ pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<Sign
     if path.owner != owner {
         return Err(forbidden("owner", "this attachment is somebody else's"));
     }
-    let there = store::run_input::attachments::exists(&app.db, &path).await.map_err(store_failure)?;
+    let there = store::run_input::attachments::exists(&app.db, &path).await?;
     if asked.bucket != RunInputState::of(app).files.bucket || !there {
         return Err(not_found());
     }
@@ -154,7 +154,7 @@ pub async fn take(
         return Err(invalid("this attachment was uploaded for another thread"));
     }
     // Whether the message comes to be is not known here; the sweep looks for it.
-    if !store::run_input::attachments::update_asked_for(&app.db, &path, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::update_asked_for(&app.db, &path, app.now()).await? {
         return Err(invalid("this attachment is not there any more"));
     }
     let mime_type = path.image_type().map(ImageType::mime_type);
@@ -193,7 +193,7 @@ pub async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttac
     if pictures.is_empty() {
         return Ok(vec![]);
     }
-    let session = store::kernel::sessions::get(&app.db, command.session).await.map_err(store_failure)?;
+    let session = store::kernel::sessions::get(&app.db, command.session).await?;
     let signed = |picture: Picture| {
         let url = url_of_thread(app, session.as_ref()?, &picture)?;
         Some(HistoryAttachment { mime_type: picture.mime_type, url })
@@ -213,7 +213,7 @@ fn is_trusted(hosts: &[String], url: &str) -> bool {
 pub async fn sweep(app: &App) -> Result<usize, Failure> {
     let age = SignedDuration::from_millis(RunInputState::of(app).attachments.unused_ms);
     let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
-    let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await.map_err(store_failure)?;
+    let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await?;
     let mut gone = 0;
     for path in unused {
         match let_go(app, &path, before).await {
@@ -228,11 +228,11 @@ pub async fn sweep(app: &App) -> Result<usize, Failure> {
 
 /// False: a message uses it, or asks for it.
 async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
-    if !store::run_input::attachments::update_let_go(&app.db, path, before, app.now()).await.map_err(store_failure)? {
+    if !store::run_input::attachments::update_let_go(&app.db, path, before, app.now()).await? {
         return Ok(false);
     }
-    if store::run_input::attachments::is_used(&app.db, path).await.map_err(store_failure)? {
-        store::run_input::attachments::update_used(&app.db, path, app.now()).await.map_err(store_failure)?;
+    if store::run_input::attachments::is_used(&app.db, path).await? {
+        store::run_input::attachments::update_used(&app.db, path, app.now()).await?;
         return Ok(false);
     }
     remove(app, path).await.map(|()| true)
@@ -241,7 +241,7 @@ async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool,
 /// The row goes last: while it stands, somebody tries again.
 async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
     RunInputState::of(app).files.delete(path).await?;
-    store::run_input::attachments::delete(&app.db, path).await.map_err(store_failure)
+    Ok(store::run_input::attachments::delete(&app.db, path).await?)
 }
 
 /// Lets go of everything that a thread had when it was erased; what came later is for the next one of its name. Idempotent.
@@ -249,7 +249,7 @@ pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp
     loop {
         let files =
             store::run_input::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
-        let files = files.map_err(store_failure)?;
+        let files = files?;
         for path in &files {
             remove(app, path).await?;
         }

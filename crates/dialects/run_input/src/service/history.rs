@@ -25,11 +25,7 @@ use ostler_store::{
 };
 
 use super::{attachments, threads};
-use ostler_server::{
-    app::{App, store_failure},
-    auth::Principal,
-    service::users,
-};
+use ostler_server::{app::App, auth::Principal, service::users};
 
 /// Turns that did not complete whose beginnings a page shows: each has to be looked for.
 const BEGUN_MAX: usize = 50;
@@ -45,15 +41,13 @@ pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<H
     let thread_id = session.external_id.clone();
     // Of a day, everything may be a steer that nobody heard.
     for _ in 0..HISTORY_DAYS_MAX {
-        let last =
-            store::run_input::history::find_last(&app.db, session.session, before).await.map_err(store_failure)?;
+        let last = store::run_input::history::find_last(&app.db, session.session, before).await?;
         let Some(last) = last else { break };
         let day = day_of(last, &zone);
         let (start, end) = span_of(day, &zone);
         let messages = said(app, session.session, Span { start, end: end.min(before) }).await?;
         if !messages.is_empty() {
-            let has_more =
-                store::run_input::history::has_earlier(&app.db, session.session, start).await.map_err(store_failure)?;
+            let has_more = store::run_input::history::has_earlier(&app.db, session.session, start).await?;
             return Ok(HistorySnapshot { thread_id, day: Some(day), has_more, messages, ..HistorySnapshot::default() });
         }
         before = start;
@@ -71,14 +65,13 @@ async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Resul
 async fn said(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMessage>, Failure> {
     let db = &app.db;
     let messages = store::run_input::history::list_messages(db, session, span, HISTORY_MESSAGES_MAX, PAGE_BYTES_MAX);
-    let mut events = messages.await.map_err(store_failure)?;
+    let mut events = messages.await?;
     let Some(start) = events.iter().map(|event| event.created_at).min() else { return Ok(vec![]) };
-    let turns = store::run_input::history::list_turns(db, session, span).await.map_err(store_failure)?;
+    let turns = store::run_input::history::list_turns(db, session, span).await?;
     // What became of a turn may have shown on the next day only.
     let end = turns.iter().map(|turn| turn.updated_at).max().unwrap_or(start);
     let begun = begun(app, &events, &turns).await?;
-    events
-        .extend(store::run_input::history::list_phases(db, session, Span { start, end }).await.map_err(store_failure)?);
+    events.extend(store::run_input::history::list_phases(db, session, Span { start, end }).await?);
     let signed = |picture: &Picture| attachments::url_of(app, picture);
     let mut said = history::fold(&events, signed);
     said.extend(begun);
@@ -96,7 +89,7 @@ async fn begun(app: &App, events: &[Event], turns: &[Turn]) -> Result<Vec<Histor
     let said: usize = events.iter().filter_map(|event| event.payload.as_deref()).map(str::len).sum();
     let (mut begun, mut room) = (vec![], PAGE_BYTES_MAX.saturating_sub(said));
     for (asked, extent) in asked.take(BEGUN_MAX) {
-        let turn = store::run_input::history::list_turn(&app.db, extent).await.map_err(store_failure)?;
+        let turn = store::run_input::history::list_turn(&app.db, extent).await?;
         let partial = history::partial(asked, &turn);
         let bytes = partial.iter().map(|message| message.content().len()).sum();
         let Some(left) = room.checked_sub(bytes) else { break };

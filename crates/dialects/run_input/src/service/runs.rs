@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use super::{attachments, threads};
 use crate::state::RunInputState;
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::Principal,
     service::{
         commands::Said,
@@ -118,7 +118,7 @@ async fn accepted_before(
     input: &RunInput,
 ) -> Result<Option<CommandAlias>, Failure> {
     let Some(thread) = thread else { return Ok(None) };
-    let known = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await.map_err(store_failure)?;
+    let known = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await?;
     known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
 }
 
@@ -275,7 +275,7 @@ async fn find(
 ) -> Result<(Session, CommandAlias), Failure> {
     let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
     let session = threads::get(app, caller, &thread_id).await?;
-    let alias = store::kernel::aliases::get(&app.db, session.session, &run_id).await.map_err(store_failure)?;
+    let alias = store::kernel::aliases::get(&app.db, session.session, &run_id).await?;
     let alias = alias.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
     Ok((session, alias))
 }

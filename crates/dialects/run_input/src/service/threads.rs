@@ -14,7 +14,7 @@ use ostler_store as store;
 use super::attachments;
 use crate::state::RunInputState;
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::{Principal, forbidden},
     directories,
     service::{runs::RACES_MAX, sessions::session_of},
@@ -41,7 +41,7 @@ pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failur
 /// The caller's own thread of this id. `None`: nobody has one.
 pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
-    let named = store::kernel::sessions::find_by_external_id(&app.db, thread_id).await.map_err(store_failure)?;
+    let named = store::kernel::sessions::find_by_external_id(&app.db, thread_id).await?;
     let others = !named.is_empty();
     match named.into_iter().find(|session| session.owner.as_ref() == Some(&owner)) {
         Some(own) => caller.may_submit(&own.tenant_id).map(|()| Some(own)),
@@ -53,7 +53,7 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
 /// The caller's newest thread. `None`: they have none.
 pub async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
-    store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await.map_err(store_failure)
+    Ok(store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await?)
 }
 
 /// As [`find`], of a thread that must be there.
@@ -82,7 +82,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         let Some(session) = find(app, caller, thread_id).await? else {
             // It may have been marked before, by a server that then stopped.
             let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
-            return marked.map_err(store_failure);
+            return Ok(marked?);
         };
         let op = Op::ChangeSession(ChangeSessionOp { change: SessionChange::Erase, by: caller.name() });
         match app.try_submit(session.session, session.active_run_id, op).await {
@@ -104,14 +104,14 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
         attachments::erase(app, owner, thread_id, session.erased_at.unwrap_or_else(|| app.now())).await?;
     }
     directories::clear(directories::session_storage(app, session.session)?).await?;
-    store::kernel::erasures::finish(&app.db, session).await.map_err(store_failure)?;
+    store::kernel::erasures::finish(&app.db, session).await?;
     app.forget_session(session.session);
     Ok(())
 }
 
 /// Goes on with erasing what a server that stopped had begun. One that cannot be finished does not hold up the others.
 pub async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
-    for session in store::kernel::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await.map_err(store_failure)? {
+    for session in store::kernel::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await? {
         if let Err(failure) = finish_erasing(app, &session).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %session.session, "erasing a thread failed; the next sweep tries again");
         }

@@ -29,7 +29,7 @@ use secrecy::ExposeSecret;
 use super::{live, relations, webhooks};
 use crate::{manifests::Version, state::Trust};
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal, forbidden, mint, token_hash},
     service::tokens::later,
 };
@@ -45,7 +45,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     app.name("name", &asked.name)?;
     let owner_id = caller.owner()?;
     // Calls at the same moment may get past it by as many as they are.
-    let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await.map_err(store_failure)?;
+    let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await?;
     check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
     let checked = match &asked.capability_manifest {
         Some(text) => Some(read(app, text).await?),
@@ -56,7 +56,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result
     let mut agent = Agent::new(id, asked.name, owner_id, asked.backend_profile, now);
     let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
     let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
-    store::trust::agents::insert(&app.db, &agent, first.as_ref()).await.map_err(store_failure)?;
+    store::trust::agents::insert(&app.db, &agent, first.as_ref()).await?;
     tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
     // Nobody has consented to anything of it yet.
     let (manifest_changed, breaking, scopes_requiring_reauth) = (first.is_some(), false, vec![]);
@@ -87,7 +87,7 @@ pub async fn find_by_token(
     hash: String,
     now: Timestamp,
 ) -> Result<Option<(Principal, Option<Timestamp>)>, Failure> {
-    let found = store::trust::agents::find_token_by_hash(&db, &hash).await.map_err(store_failure)?;
+    let found = store::trust::agents::find_token_by_hash(&db, &hash).await?;
     let found = found.filter(|found| found.is_good(now));
     Ok(found.map(|found| {
         let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
@@ -110,7 +110,7 @@ pub(super) fn retired() -> Failure {
 
 /// An agent, also one that was retired.
 async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
-    let found = store::trust::agents::get(&app.db, id).await.map_err(store_failure)?;
+    let found = store::trust::agents::get(&app.db, id).await?;
     found.ok_or_else(|| Failure::not_found("agent"))
 }
 
@@ -130,7 +130,7 @@ pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent,
 /// Nobody answers any more for agents whose owner was removed: they are retired.
 pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
     loop {
-        let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await.map_err(store_failure)?;
+        let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await?;
         if orphaned.is_empty() {
             return Ok(());
         }
@@ -140,7 +140,7 @@ pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
 
 async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
     for id in ids {
-        store::trust::agents::update_retired(&app.db, *id, app.now()).await.map_err(store_failure)?;
+        store::trust::agents::update_retired(&app.db, *id, app.now()).await?;
     }
     app.auth.forget_callers();
     Ok(())
@@ -152,7 +152,7 @@ pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> R
     let fingerprint = cursors::fingerprint("agents", &name);
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let found = store::trust::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
-    let mut agents = found.map_err(store_failure)?;
+    let mut agents = found?;
     let more = agents.len() > limit as usize;
     agents.truncate(limit as usize);
     let next_cursor = agents.last().filter(|_| more).map(|agent| {
@@ -202,7 +202,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
         };
         let kept = published.as_ref().map(|(kept, _)| kept);
         let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
-        if store::trust::agents::update(&app.db, &agent, kept, told.as_ref()).await.map_err(store_failure)? {
+        if store::trust::agents::update(&app.db, &agent, kept, told.as_ref()).await? {
             let manifest_changed = published.is_some();
             let diff = published.map(|(_, diff)| diff).unwrap_or_default();
             let (breaking, scopes_requiring_reauth) = (diff.breaking, diff.scopes_requiring_reauth.clone());
@@ -268,7 +268,7 @@ pub async fn create_token(
     asked.check()?;
     app.name("name", &asked.name)?;
     owned(app, caller, id).await?;
-    let has = store::trust::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await.map_err(store_failure)?;
+    let has = store::trust::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await?;
     check_room(has, AGENT_TOKENS_MAX, "tokens")?;
     let now = app.wall();
     let agent_token = AgentToken {
@@ -281,7 +281,7 @@ pub async fn create_token(
     };
     let token = mint(TOKEN_KIND);
     let hash = token_hash(token.expose_secret());
-    if !store::trust::agents::insert_token(&app.db, &agent_token, &hash).await.map_err(store_failure)? {
+    if !store::trust::agents::insert_token(&app.db, &agent_token, &hash).await? {
         return Err(retired());
     }
     tracing::info!(agent_id = %id, token_id = %agent_token.token_id, by = caller.name(), "an agent's token was made");
@@ -291,7 +291,7 @@ pub async fn create_token(
 pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
     Access::Own.admit(caller)?;
     owned(app, caller, id).await?;
-    let tokens = store::trust::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await.map_err(store_failure)?;
+    let tokens = store::trust::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await?;
     Ok(AgentTokens { tokens })
 }
 
@@ -305,7 +305,7 @@ pub async fn revoke_token(
     Access::Own.admit(caller)?;
     owned(app, caller, id).await?;
     let revoked = app.taking_rights(move |app| async move {
-        store::trust::agents::update_token_revoked(&app.db, id, token_id, app.now()).await.map_err(store_failure)
+        Ok(store::trust::agents::update_token_revoked(&app.db, id, token_id, app.now()).await?)
     });
     let revoked = revoked.await?.ok_or_else(|| Failure::not_found("token"))?;
     tracing::info!(agent_id = %id, %token_id, by = caller.name(), "an agent's token was revoked");

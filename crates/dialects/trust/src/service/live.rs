@@ -21,10 +21,7 @@ use crate::{
     state::Trust,
     topics::LISTENER,
 };
-use ostler_server::{
-    app::{App, store_failure},
-    net::sockets::Frame,
-};
+use ostler_server::{app::App, net::sockets::Frame};
 
 /// Webhooks that one owner is told of at once.
 const WEBHOOKS_MAX: u32 = 100;
@@ -37,8 +34,7 @@ pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<News>, Failur
     match listener {
         Listener::Human(user_id) => {
             let asked = relations::pending(app, user_id).await?;
-            let disabled =
-                store::trust::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await.map_err(store_failure)?;
+            let disabled = store::trust::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await?;
             Ok(asked.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
         }
         Listener::Agent(agent_id) => {

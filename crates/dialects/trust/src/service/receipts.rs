@@ -11,10 +11,7 @@ use ostler_store::{
 };
 
 use super::relations::own;
-use ostler_server::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use ostler_server::{app::App, auth::Principal};
 
 /// Read at a time while a ledger is written out.
 const EXPORTED_AT_ONCE: u32 = 500;
@@ -44,5 +41,5 @@ pub async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i
 }
 
 async fn read(app: &App, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, Failure> {
-    store::trust::receipts::list(&app.db, of, after_seq, limit).await.map_err(store_failure)
+    Ok(store::trust::receipts::list(&app.db, of, after_seq, limit).await?)
 }

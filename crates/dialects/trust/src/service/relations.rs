@@ -24,10 +24,7 @@ use tokio::time::timeout;
 
 use super::{agents, live, webhooks};
 use crate::{manifests::Version, state::Trust};
-use ostler_server::{
-    app::{App, store_failure},
-    auth::Principal,
-};
+use ostler_server::{app::App, auth::Principal};
 
 /// How often an answer is decided anew because something else was written meanwhile.
 const ATTEMPTS_MAX: usize = 20;
@@ -97,20 +94,18 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
     let user_id = caller.owner()?;
     let (agent_id, answers) = asked.into_answers();
     for _ in 0..ATTEMPTS_MAX {
-        if let Some(known) =
-            store::trust::relations::find_active(&app.db, &user_id, agent_id).await.map_err(store_failure)?
-        {
+        if let Some(known) = store::trust::relations::find_active(&app.db, &user_id, agent_id).await? {
             return Ok((same(app, known, &answers).await?, false));
         }
         // The ledger's end comes first: whoever writes after this makes the count old, and the number taken.
-        let head = store::trust::receipts::head(&app.db, &user_id).await.map_err(store_failure)?;
-        let count = store::trust::relations::count_active(&app.db, &user_id).await.map_err(store_failure)?;
+        let head = store::trust::receipts::head(&app.db, &user_id).await?;
+        let count = store::trust::relations::count_active(&app.db, &user_id).await?;
         if count >= RELATIONS_PER_USER_MAX {
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
             return Err(Failure::rule(FailureKind::StateConflict, "relations-limit", message));
         }
         let agent = agents::get(app, agent_id).await?;
-        let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await.map_err(store_failure)?;
+        let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await?;
         let refused = ended.map(|ended| ended.answers).unwrap_or_default();
         let current = Trust::of(app).manifests.current(&app.db, agent_id).await?;
         let between = Between {
@@ -126,7 +121,7 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
         let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
         let told = told(app, Act::Established, &relation, Some(&current)).await;
         let inserted = store::trust::relations::insert(&app.db, &relation, &receipt, told.as_ref()).await;
-        if inserted.map_err(store_failure)? {
+        if inserted? {
             announce(app, told);
             return Ok((Held::of(app, relation).await?.standing(now).view(), true));
         }
@@ -160,7 +155,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListRelations) -> Result
     let fingerprint = cursors::fingerprint("relations", &(&user_id, asked.agent_id));
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let found = store::trust::relations::list(&app.db, &user_id, asked.agent_id, after.as_ref(), limit + 1).await;
-    let mut found = found.map_err(store_failure)?;
+    let mut found = found?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next_cursor = found.last().filter(|_| more).map(|last| {
@@ -215,8 +210,7 @@ pub async fn use_scope(
     for _ in 0..ATTEMPTS_MAX {
         let held = Held::of(app, own(app, caller, relation_id).await?).await?;
         let now = app.wall();
-        let used =
-            store::trust::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await.map_err(store_failure)?;
+        let used = store::trust::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await?;
         if let Some(used) = used {
             if used.used_scope.as_ref() == Some(&asked.scope) {
                 return Ok(held.standing(now).view());
@@ -271,7 +265,7 @@ pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> 
 pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Failure> {
     let behind = store::trust::relations::list_behind(&app.db, user_id, RELATIONS_PER_USER_MAX as u32).await;
     let mut told = vec![];
-    for (relation, current) in behind.map_err(store_failure)? {
+    for (relation, current) in behind? {
         told.extend(asked(app, &relation, current).await?);
     }
     Ok(told)
@@ -296,7 +290,7 @@ pub async fn each_pending(
     loop {
         let page =
             store::trust::relations::list_behind_version(&app.db, agent_id, current, last.as_ref(), TOLD_AT_ONCE);
-        let page = page.await.map_err(store_failure)?;
+        let page = page.await?;
         let Some(end) = page.last().cloned() else { return Ok(()) };
         for relation in page {
             let event = asked(app, &relation, current).await?;
@@ -331,23 +325,23 @@ pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnno
 }
 
 async fn current_version(app: &App, agent_id: AgentId) -> Result<Option<i64>, Failure> {
-    store::trust::manifests::find_current_version(&app.db, agent_id).await.map_err(store_failure)
+    Ok(store::trust::manifests::find_current_version(&app.db, agent_id).await?)
 }
 
 /// The versions of an agent before this one that people last consented to.
 pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
-    store::trust::relations::list_consented_before(&app.db, agent_id, version).await.map_err(store_failure)
+    Ok(store::trust::relations::list_consented_before(&app.db, agent_id, version).await?)
 }
 
 /// Writes what was decided, with its receipt. `None`: something else was written meanwhile, and it has to be decided anew.
 async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure> {
     let manifest_version = decided.must_be_current();
     let Decided { next, act, used, current, language } = decided;
-    let head = store::trust::receipts::head(&app.db, &next.user_id).await.map_err(store_failure)?;
+    let head = store::trust::receipts::head(&app.db, &next.user_id).await?;
     let manifest = current.as_ref().map(|current| &current.checked.manifest);
     let before = match act {
         Act::Established | Act::Consented => None,
-        _ => store::trust::receipts::find_last(&app.db, next.relation_id).await.map_err(store_failure)?,
+        _ => store::trust::receipts::find_last(&app.db, next.relation_id).await?,
     };
     let words = match (&before, manifest) {
         (Some(before), manifest) => Words::Kept { before, manifest },
@@ -357,7 +351,7 @@ async fn write(app: &App, decided: Decided) -> Result<Option<Relation>, Failure>
     let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
     let told = told(app, act, &next, current.as_deref()).await;
     let updated = store::trust::relations::update(&app.db, &next, &receipt, manifest_version, told.as_ref()).await;
-    if !updated.map_err(store_failure)? {
+    if !updated? {
         return Ok(None);
     }
     announce(app, told);
@@ -391,7 +385,7 @@ fn announce(app: &App, told: Option<NewDelivery>) {
 /// Ends relations whose person or agent is there no longer. Can be done twice, so two servers do no harm.
 pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
     loop {
-        let orphaned = store::trust::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await.map_err(store_failure)?;
+        let orphaned = store::trust::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await?;
         if orphaned.is_empty() {
             return Ok(());
         }
@@ -412,7 +406,7 @@ async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
         if write(app, Decided::alone(next, Act::Ended)).await?.is_some() {
             return Ok(());
         }
-        let known = store::trust::relations::get(&app.db, relation.relation_id).await.map_err(store_failure)?;
+        let known = store::trust::relations::get(&app.db, relation.relation_id).await?;
         relation = known.ok_or_else(|| Failure::not_found("relation"))?;
     }
     Err(contended())
@@ -421,7 +415,7 @@ async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
 /// A relation of the caller's. Somebody else's is not even there.
 pub(super) async fn own(app: &App, caller: &Principal, relation_id: RelationId) -> Result<Relation, Failure> {
     let user_id = caller.owner()?;
-    let found = store::trust::relations::get(&app.db, relation_id).await.map_err(store_failure)?;
+    let found = store::trust::relations::get(&app.db, relation_id).await?;
     found.filter(|relation| relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
 }
 

@@ -20,11 +20,7 @@ use serde_json::json;
 
 use super::agents::{owned, retired};
 use crate::{deliveries::sender::check_url, state::Trust};
-use ostler_server::{
-    app::{App, store_failure},
-    auth::Principal,
-    clock::fill,
-};
+use ostler_server::{app::App, auth::Principal, clock::fill};
 
 /// What tells a receiver nothing but that it is reached.
 const TEST: &str = "webhook.test";
@@ -45,7 +41,7 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWeb
     let secret = secret_text(&random);
     let webhook = Webhook { agent_id, url: url.into(), created_at: app.now(), disabled_at: None };
     let sealed = hex(&app.secrets.seal(&sealed_name(agent_id), secret.as_bytes()));
-    if !store::trust::webhooks::insert(&app.db, &webhook, &sealed).await.map_err(store_failure)? {
+    if !store::trust::webhooks::insert(&app.db, &webhook, &sealed).await? {
         return Err(retired());
     }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was set");
@@ -55,14 +51,14 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWeb
 
 pub async fn get(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     owned(app, caller, agent_id).await?;
-    let found = store::trust::webhooks::get(&app.db, agent_id).await.map_err(store_failure)?;
+    let found = store::trust::webhooks::get(&app.db, agent_id).await?;
     found.map(|sealed| sealed.webhook).ok_or_else(no_webhook)
 }
 
 /// Removes an agent's webhook; what waited for it is given up.
 pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     let webhook = get(app, caller, agent_id).await?;
-    if !store::trust::webhooks::delete(&app.db, agent_id, app.now()).await.map_err(store_failure)? {
+    if !store::trust::webhooks::delete(&app.db, agent_id, app.now()).await? {
         return Err(no_webhook());
     }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was removed");
@@ -73,7 +69,7 @@ pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<
 pub async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Delivery, Failure> {
     listening(app, caller, agent_id).await?;
     let new = new_delivery(app, agent_id, TEST, &json!({}));
-    store::trust::webhooks::insert_delivery(&app.db, &new).await.map_err(store_failure)?;
+    store::trust::webhooks::insert_delivery(&app.db, &new).await?;
     Trust::of(app).deliveries.notify_one();
     get_delivery(app, caller, agent_id, new.delivery_id).await
 }
@@ -111,7 +107,7 @@ pub async fn list_deliveries(
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let found =
         store::trust::webhooks::list_deliveries(&app.db, agent_id, asked.status, after.as_ref(), limit + 1).await;
-    let mut deliveries = found.map_err(store_failure)?;
+    let mut deliveries = found?;
     let more = deliveries.len() > limit as usize;
     deliveries.truncate(limit as usize);
     let next_cursor = deliveries.last().filter(|_| more).map(|last| {
@@ -128,7 +124,7 @@ pub async fn get_delivery(
     delivery_id: DeliveryId,
 ) -> Result<Delivery, Failure> {
     owned(app, caller, agent_id).await?;
-    let found = store::trust::webhooks::get_delivery(&app.db, agent_id, delivery_id).await.map_err(store_failure)?;
+    let found = store::trust::webhooks::get_delivery(&app.db, agent_id, delivery_id).await?;
     found.ok_or_else(|| Failure::not_found("delivery"))
 }
 
@@ -142,7 +138,7 @@ pub async fn replay(
     let known = get_delivery(app, caller, agent_id, delivery_id).await?;
     listening(app, caller, agent_id).await?;
     let replayed = store::trust::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
-    let replayed = replayed.map_err(store_failure)?.ok_or_else(|| {
+    let replayed = replayed?.ok_or_else(|| {
         if known.status == DeliveryStatus::Dead {
             let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
             return Failure::rule(FailureKind::RateLimited, "deliveries-waiting", message);
@@ -157,9 +153,7 @@ pub async fn replay(
 /// Forgets what ended long ago.
 pub async fn forget_ended(app: &App) -> Result<(), Failure> {
     let before = app.now().checked_sub(KEPT).map_err(Failure::internal)?;
-    while store::trust::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await.map_err(store_failure)?
-        == FORGOTTEN_MAX as usize
-    {}
+    while store::trust::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await? == FORGOTTEN_MAX as usize {}
     drop_overfull(app).await
 }
 
@@ -168,7 +162,7 @@ pub async fn forget_ended(app: &App) -> Result<(), Failure> {
 async fn drop_overfull(app: &App) -> Result<(), Failure> {
     loop {
         let found = store::trust::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
-        let overfull = found.map_err(store_failure)?;
+        let overfull = found?;
         if overfull.is_empty() {
             return Ok(());
         }
@@ -176,7 +170,7 @@ async fn drop_overfull(app: &App) -> Result<(), Failure> {
             let dropped =
                 store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, FORGOTTEN_MAX)
                     .await;
-            Trust::of(app).counters.deliveries_dropped(dropped.map_err(store_failure)?);
+            Trust::of(app).counters.deliveries_dropped(dropped?);
         }
     }
 }

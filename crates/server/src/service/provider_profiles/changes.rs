@@ -12,7 +12,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::provider_profiles::Owners};
 
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal},
     secrets::Secret,
 };
@@ -46,7 +46,7 @@ impl Change {
             resource_version: after.map(|after| after.resource_version.clone()),
             created_at: app.now(),
         };
-        store::kernel::provider_profiles::insert_change(&app.db, &change).await.map_err(store_failure)?;
+        store::kernel::provider_profiles::insert_change(&app.db, &change).await?;
         let action = change.action.as_str();
         tracing::info!(
             profile = self.profile,
@@ -73,7 +73,7 @@ pub async fn list(app: &App, caller: &Principal, asked: ListProfileChanges) -> R
     let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
     let found =
         store::kernel::provider_profiles::list_changes(&app.db, &owners, profile, after.as_ref(), limit + 1).await;
-    let mut changes = found.map_err(store_failure)?;
+    let mut changes = found?;
     let more = changes.len() > limit as usize;
     changes.truncate(limit as usize);
     let next_cursor = changes.last().filter(|_| more).map(|change| {

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{get, owners};
 use crate::{
-    app::{App, store_failure},
+    app::App,
     auth::{Access, Principal},
     service::runs,
 };
@@ -59,7 +59,7 @@ pub async fn validate(
         runner_job_id: job.runner_job_id,
         created_at: created.run.created_at,
     };
-    store::kernel::provider_profiles::insert(&app.db, &record).await.map_err(store_failure)?;
+    store::kernel::provider_profiles::insert(&app.db, &record).await?;
     find(app, record.validation_id).await
 }
 
@@ -125,6 +125,6 @@ pub async fn get_validation(
 }
 
 async fn find(app: &App, id: ValidationId) -> Result<Validation, Failure> {
-    let trial = store::kernel::provider_profiles::get(&app.db, id).await.map_err(store_failure)?;
+    let trial = store::kernel::provider_profiles::get(&app.db, id).await?;
     trial.ok_or_else(|| Failure::not_found("validation"))
 }

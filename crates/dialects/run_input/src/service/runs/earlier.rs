@@ -15,7 +15,7 @@ use ostler_store::{self as store, kernel::events::Bounds};
 use serde_json::Value;
 
 use crate::service::attachments;
-use ostler_server::app::{App, store_failure};
+use ostler_server::app::App;
 
 /// Events that are read and translated at once: other work of the thread has its turn between them.
 const CHUNK: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
@@ -30,8 +30,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
     let signed = |picture: &Picture| attachments::url_of(app, picture);
     let (mut replay, mut after) = (Replay::default(), 0);
     while after < last {
-        let page =
-            store::kernel::events::list_by_session(&app.db, session, after, CHUNK).await.map_err(store_failure)?;
+        let page = store::kernel::events::list_by_session(&app.db, session, after, CHUNK).await?;
         for event in page.events.iter().filter(|event| event.session_seq <= last) {
             replay.take(event, signed);
         }
@@ -53,7 +52,7 @@ pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Fa
         CONVERSATION_EVENTS_MAX,
         STATE_EVENTS_MAX,
     );
-    let newest = newest.await.map_err(store_failure)?;
+    let newest = newest.await?;
     let payload = |event: &Event| event.payload.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let mut changes: Vec<_> = newest.iter().filter_map(payload).collect();
     let snapshot = changes.iter().position(|change| !change["snapshot"].is_null());

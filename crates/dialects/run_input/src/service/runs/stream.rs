@@ -12,7 +12,7 @@ use ostler_store as store;
 use super::earlier;
 use crate::state::RunInputState;
 use ostler_server::{
-    app::{App, store_failure},
+    app::App,
     auth::Principal,
     net::places::Place,
     service::follow::{self, Follower},
@@ -62,7 +62,7 @@ pub async fn open(
     let begins = match begins {
         Some(seq) => seq,
         None => {
-            let first = store::kernel::aliases::first_seq(&app.db, command_id).await.map_err(store_failure)?;
+            let first = store::kernel::aliases::first_seq(&app.db, command_id).await?;
             first.unwrap_or(after_seq)
         }
     };

@@ -19,7 +19,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::events::Newest};
 use serde::Deserialize;
 
-use ostler_server::app::{App, store_failure};
+use ostler_server::app::App;
 
 /// What is read of a thread's log for it, the newest. What a client remembers from before that is taken on trust, if the
 /// newest fits: it is dropped like the rest.
@@ -78,7 +78,7 @@ pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) 
 
 async fn newest(app: &App, thread: &Session, types: &[EventType], limit: usize) -> Result<Newest, Failure> {
     let log = store::kernel::events::list_newest(&app.db, thread.session, types, CONVERSATION_EVENTS_MAX, limit);
-    log.await.map_err(store_failure)
+    Ok(log.await?)
 }
 
 fn is_whole(thread: &Session, log: &Newest) -> bool {
