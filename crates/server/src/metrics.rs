@@ -81,6 +81,7 @@ pub struct Metrics {
     jobs_ended: [AtomicU64; JOB_ENDS.len()],
     dropped: [AtomicU64; DROPS.len()],
     spans_dropped: AtomicU64,
+    decided_again: AtomicU64,
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
     clock_jumps: [AtomicU64; JumpedClock::ALL.len()],
 }
@@ -154,6 +155,11 @@ impl Metrics {
         if let Some(at) = JOB_ENDS.iter().position(|(known, _)| *known == end) {
             self.jobs_ended[at].fetch_add(1, Relaxed);
         }
+    }
+
+    /// Rows had changed between reading and writing.
+    pub fn decided_again(&self) {
+        self.decided_again.fetch_add(1, Relaxed);
     }
 
     pub fn spans_dropped(&self, spans: usize) {

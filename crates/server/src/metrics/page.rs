@@ -66,6 +66,12 @@ pub const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_runs_ended_total", "counter", "outcome", "Runs that ended through this server, by outcome."),
     ("ostler_commands_ended_total", "counter", "outcome", "Commands that ended through this server, by outcome."),
     (
+        "ostler_decisions_repeated_total",
+        "counter",
+        "",
+        "Decisions that were made again because the rows had changed before the write.",
+    ),
+    (
         "ostler_spans_dropped_total",
         "counter",
         "",
@@ -165,6 +171,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_commands_ended_total" => {
             write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
         }
+        "ostler_decisions_repeated_total" => plain(out, metrics.decided_again.load(Relaxed) as i64),
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
         other => unreachable!("{other} stands in the table and is not written"),
     }

@@ -26,9 +26,6 @@ use super::{
 };
 use crate::{app::App, auth::Principal, launcher::workspaces};
 
-/// How often a create that lost a race for a key or a session name is decided anew.
-pub const RACES_MAX: usize = 3;
-
 /// Creates a run; the same key and body again answer with the same run.
 pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
@@ -42,7 +39,11 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
     let asked = with_profile(app, asked).await?;
     let admitted = admit(app, caller, &asked).await?;
     let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
-    for _ in 0..RACES_MAX {
+    let mut attempts = app.attempts(|| {
+        Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once")
+    });
+    loop {
+        attempts.start_next()?;
         if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
             caller.may_read(&app.run_ref(known.run.run_id).await?)?;
             return Ok((known, false));
@@ -63,7 +64,6 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
             return Ok((*created, true));
         }
     }
-    Err(Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once"))
 }
 
 /// What the policy makes of a request, if this caller may make it.

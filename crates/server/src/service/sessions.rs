@@ -47,7 +47,11 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
     let storage = storage(app, profile, &asked)?;
     let request_hash = request_hash(&asked);
-    for _ in 0..runs::RACES_MAX {
+    let mut attempts = app.attempts(|| {
+        Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once")
+    });
+    loop {
+        attempts.start_next()?;
         if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
             caller.may_see(&known)?;
             return Ok((view(app, known, &reader(caller, None)?).await?, false));
@@ -69,7 +73,6 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
             return Ok((SessionView::of(session_of(reply)?, 0, None), true));
         }
     }
-    Err(Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once"))
 }
 
 /// The storage it begins with: made at once where its agent is a program, unless the caller says otherwise.

@@ -32,8 +32,6 @@ use ostler_server::{
 };
 
 const INVITE: &str = "invite";
-/// More often than a name can change its key in a day.
-const REVOKE_TRIES_MAX: usize = 20;
 
 /// An invitation, as it is sealed.
 #[derive(Serialize, Deserialize)]
@@ -225,7 +223,9 @@ pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdent
 /// Whoever has the key may change it meanwhile, here or at another server: what is newest then is what must go.
 async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason) -> Result<Identity, Failure> {
     let _turn = Mesh::of(app).certifying.lock().await;
-    for _ in 0..REVOKE_TRIES_MAX {
+    let mut attempts = app.attempts(|| changed_meanwhile(aid));
+    loop {
+        attempts.start_next()?;
         let newest = version(app, aid, None).await?;
         if newest.revoked_at.is_some() {
             return Ok(newest);
@@ -239,7 +239,6 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
             tracing::info!(aid = %entry.aid, by, reason = reason.as_str(), "a name was revoked");
         }
     }
-    Err(changed_meanwhile(aid))
 }
 
 fn changed_meanwhile(aid: &Aid) -> Failure {

@@ -39,7 +39,7 @@ use ostler_server::{
     service::{
         commands::Said,
         provider_profiles,
-        runs::{self, RACES_MAX, unexpected},
+        runs::{self, unexpected},
         session_storage, users,
     },
 };
@@ -73,7 +73,10 @@ impl Accepted {
 pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
     app.accepting()?;
     check_run_id(app, &input.run_id)?;
-    for _ in 0..RACES_MAX {
+    let mut attempts =
+        app.attempts(|| Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"));
+    loop {
+        attempts.start_next()?;
         let thread = threads::find(app, caller, &input.thread_id).await?;
         // What was accepted stays accepted, whatever has become of its pictures or of the server's policy since.
         if let Some(known) = accepted_before(app, thread.as_ref(), input).await? {
@@ -109,7 +112,6 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             Err(failure) => return Err(in_the_clients_names(app, submission_failure(failure)).await),
         }
     }
-    Err(Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"))
 }
 
 async fn accepted_before(

@@ -17,7 +17,7 @@ use ostler_server::{
     app::App,
     auth::{Principal, forbidden},
     directories,
-    service::{runs::RACES_MAX, sessions::session_of},
+    service::sessions::session_of,
 };
 
 /// Sessions that one sweep goes on erasing.
@@ -78,7 +78,10 @@ pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(),
 
 /// From here on nobody finds the thread, and whoever works in it is refused.
 async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
-    for _ in 0..RACES_MAX {
+    let mut attempts =
+        app.attempts(|| Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"));
+    loop {
+        attempts.start_next()?;
         let Some(session) = find(app, caller, thread_id).await? else {
             // It may have been marked before, by a server that then stopped.
             let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
@@ -94,7 +97,6 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
             }
         }
     }
-    Err(Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"))
 }
 
 /// Files first: once the rows are gone, so is the name that leads to them, and another thread may have it.

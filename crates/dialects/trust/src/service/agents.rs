@@ -36,8 +36,6 @@ use ostler_server::{
 
 /// Agents of removed owners that are retired at a time.
 const RETIRED_AT_ONCE: u32 = 100;
-/// How often an update is decided anew because another server's came first.
-const RACES_MAX: usize = 64;
 
 pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
@@ -183,7 +181,12 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
     };
     // Within this server an agent's updates take turns; only those of another one can come in between.
     let _turn = Trust::of(app).manifests.turn(id).await;
-    for _ in 0..RACES_MAX {
+    let mut attempts = app.attempts(|| {
+        let message = "the agent was changed from elsewhere all the while; try again";
+        Failure::rule(FailureKind::StateConflict, "version-conflict", message)
+    });
+    loop {
+        attempts.start_next()?;
         let known = owned(app, caller, id).await?;
         let mut agent = Agent { revision: known.revision + 1, ..known.clone() };
         if let Some(profile) = &asked.backend_profile {
@@ -212,8 +215,6 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
             return Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth });
         }
     }
-    let message = "the agent was changed from elsewhere all the while; try again";
-    Err(Failure::rule(FailureKind::StateConflict, "version-conflict", message))
 }
 
 /// What an update with this manifest would do. Nothing is done.

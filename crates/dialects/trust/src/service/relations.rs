@@ -26,8 +26,6 @@ use super::{agents, live, webhooks};
 use crate::{manifests::Version, state::Trust};
 use ostler_server::{app::App, auth::Principal};
 
-/// How often an answer is decided anew because something else was written meanwhile.
-const ATTEMPTS_MAX: usize = 20;
 /// Relations read at a time while an agent's people are told.
 const TOLD_AT_ONCE: u32 = 1_000;
 /// How long taking something back waits to hear what the agent still declares.
@@ -93,7 +91,9 @@ impl Decided {
 pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Result<(RelationView, bool), Failure> {
     let user_id = caller.owner()?;
     let (agent_id, answers) = asked.into_answers();
-    for _ in 0..ATTEMPTS_MAX {
+    let mut attempts = app.attempts(contended);
+    loop {
+        attempts.start_next()?;
         if let Some(known) = store::trust::relations::find_active(&app.db, &user_id, agent_id).await? {
             return Ok((same(app, known, &answers).await?, false));
         }
@@ -126,7 +126,6 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRelation) -> Res
             return Ok((Held::of(app, relation).await?.standing(now).view(), true));
         }
     }
-    Err(contended())
 }
 
 /// Somebody who has a relation asks for it once more.
@@ -176,7 +175,9 @@ pub async fn update(
     relation_id: RelationId,
     asked: Answers,
 ) -> Result<RelationView, Failure> {
-    for _ in 0..ATTEMPTS_MAX {
+    let mut attempts = app.attempts(contended);
+    loop {
+        attempts.start_next()?;
         let relation = own(app, caller, relation_id).await?;
         // Whoever answers to a manifest takes nothing back by this, so nobody need ask.
         let since = match asked.manifest_hash {
@@ -195,7 +196,6 @@ pub async fn update(
             return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
-    Err(contended())
 }
 
 /// A person's client lets a call happen under a grant; one that is good for a single call is used up by it. The same call
@@ -207,7 +207,9 @@ pub async fn use_scope(
     asked: UseScope,
 ) -> Result<RelationView, Failure> {
     name("call_id", &asked.call_id)?;
-    for _ in 0..ATTEMPTS_MAX {
+    let mut attempts = app.attempts(contended);
+    loop {
+        attempts.start_next()?;
         let held = Held::of(app, own(app, caller, relation_id).await?).await?;
         let now = app.wall();
         let used = store::trust::receipts::find_by_call(&app.db, relation_id, &asked.call_id).await?;
@@ -227,12 +229,13 @@ pub async fn use_scope(
             return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
-    Err(contended())
 }
 
 /// Ends a relation; a second time changes nothing.
 pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
-    for _ in 0..ATTEMPTS_MAX {
+    let mut attempts = app.attempts(contended);
+    loop {
+        attempts.start_next()?;
         let relation = own(app, caller, relation_id).await?;
         let Some(next) = answering::revoke(&relation, app.wall()) else {
             return Ok(Held::of(app, relation).await?.standing(app.wall()).view());
@@ -241,7 +244,6 @@ pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> R
             return Ok(Held::of(app, written).await?.standing(app.wall()).view());
         }
     }
-    Err(contended())
 }
 
 /// What has changed since the caller last consented.
@@ -401,7 +403,9 @@ pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
 }
 
 async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
-    for _ in 0..ATTEMPTS_MAX {
+    let mut attempts = app.attempts(contended);
+    loop {
+        attempts.start_next()?;
         let Some(next) = answering::revoke(&relation, app.wall()) else { return Ok(()) };
         if write(app, Decided::alone(next, Act::Ended)).await?.is_some() {
             return Ok(());
@@ -409,7 +413,6 @@ async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
         let known = store::trust::relations::get(&app.db, relation.relation_id).await?;
         relation = known.ok_or_else(|| Failure::not_found("relation"))?;
     }
-    Err(contended())
 }
 
 /// A relation of the caller's. Somebody else's is not even there.
