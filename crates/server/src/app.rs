@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         backends::CodexProgram,
         events::{Event, EventType},
-        operations::{Op, Reply, Request},
+        operations::{Operation, Request},
         runs::{Run, TerminalStatus},
         sessions::Session,
     },
@@ -333,21 +333,24 @@ impl App {
     }
 
     /// Submits one operation. `None`: a unique key was taken meanwhile.
-    pub async fn try_submit(
+    pub async fn try_submit<O: Operation>(
         &self,
         session: SessionId,
         run_id: impl Into<Option<RunId>>,
-        op: Op,
-    ) -> Result<Option<Reply>, Failure> {
-        match self.lanes.submit(Request { session, run_id: run_id.into(), op }).await {
-            Ok(reply) => Ok(Some(reply)),
+        op: O,
+    ) -> Result<Option<O::Reply>, Failure> {
+        match self.lanes.submit(Request { session, run_id: run_id.into(), op: op.into_op() }).await {
+            Ok(reply) => match O::read(reply) {
+                Some(reply) => Ok(Some(reply)),
+                None => Err(Failure::internal("the kernel gave the reply of another operation")),
+            },
             Err(LaneError::Taken) => Ok(None),
             Err(LaneError::Refused(failure)) => Err(failure),
             Err(LaneError::Store(error)) => Err(error.into()),
         }
     }
 
-    pub async fn submit(&self, run: &RunRef, op: Op) -> Result<Reply, Failure> {
+    pub async fn submit<O: Operation>(&self, run: &RunRef, op: O) -> Result<O::Reply, Failure> {
         self.try_submit(run.session, run.run_id, op)
             .await?
             .ok_or_else(|| Failure::internal("a key clashed under its own lock"))

@@ -22,7 +22,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     kernel::{
         launching::{AfterFinish, Owned, after_finish},
-        operations::{DismissOp, FinishJobOp, Op},
+        operations::{DismissOp, FinishJobOp},
         runner_jobs::{JobEnd, Launcher, RunnerJob},
     },
 };
@@ -250,7 +250,7 @@ async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob, place: 
 async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemaphorePermit) {
     let (mut pause, mut place) = (STORE_PAUSE.0, Some(place));
     loop {
-        let answer = app.try_submit(job.session, job.run_id, Op::FinishJob(op.clone())).await;
+        let answer = app.try_submit(job.session, job.run_id, op.clone()).await;
         let answer =
             answer.and_then(|reply| reply.ok_or_else(|| Failure::new(FailureKind::Overloaded, "a key clashed")));
         match (after_finish(&answer), answer) {

@@ -14,7 +14,7 @@ use ostler_protocol::{
         events::{AppendEvent, AppendEvents, Event, EventType, NewEvent},
         facts::TerminalFacts,
         fold::CommandFold,
-        operations::{AckOp, CancelCommandOp, CreateCommandOp, Op, Reply},
+        operations::{AckOp, CancelCommandOp, CreateCommandOp},
         runs::Cancel,
     },
 };
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::{
     events, provider_profiles,
-    runs::{check_key, check_reason, reason, unexpected},
+    runs::{check_key, check_reason, reason},
     session_storage,
 };
 use crate::{
@@ -48,16 +48,12 @@ pub async fn create(
         provider_profiles::check_turn(app, &known).await?;
     }
     let command_id = op.command.command_id;
-    let submitted = app.submit(&known, Op::CreateCommand(Box::new(op))).await;
-    match session_storage::record_loss(app, known.session, submitted).await? {
-        Reply::Command(command, created) => {
-            if created {
-                app.remember_command(command_id, &known);
-            }
-            Ok((*command, created))
-        }
-        other => Err(unexpected(&other)),
+    let submitted = app.submit(&known, op).await;
+    let (command, is_new) = session_storage::record_loss(app, known.session, submitted).await?;
+    if is_new {
+        app.remember_command(command_id, &known);
     }
+    Ok((command, is_new))
 }
 
 /// What a user has said, as its event keeps it: redacted, in parts.
@@ -135,10 +131,7 @@ pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked:
     let known = app.visible_command(caller, command_id).await?;
     caller.may_cancel(&known)?;
     let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked)? };
-    match app.submit(&known, Op::CancelCommand(op)).await? {
-        Reply::Command(command, _) => Ok(*command),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 /// What a runner needs to know now; with `waitMs`, as soon as there is something.
@@ -209,10 +202,7 @@ pub async fn ack(app: &App, caller: &Principal, command_id: CommandId, asked: Ac
     caller.may_run(&known)?;
     let attempt_id = attempt(asked.attempt_id.as_deref())?;
     let op = AckOp { command_id, runner_id: asked.runner_id, lease_epoch: asked.lease_epoch, attempt_id };
-    match app.submit(&known, Op::Ack(op)).await? {
-        Reply::Command(command, _) => Ok(*command),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {

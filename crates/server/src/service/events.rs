@@ -8,13 +8,13 @@ use ostler_protocol::{
     ids::RunId,
     kernel::{
         events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
-        operations::{AppendOp, Op, Reply},
+        operations::AppendOp,
     },
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
 };
 use ostler_store::{self as store, kernel::events::Page};
 
-use super::{commands::attempt, runs::unexpected};
+use super::commands::attempt;
 use crate::{app::App, auth::Principal};
 
 /// Appends a runner's batch. Answered means durable.
@@ -33,10 +33,7 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendE
         release_if_idle: asked.release_if_idle,
         events,
     };
-    match app.submit(&known, Op::Append(op)).await? {
-        Reply::Appended(appended) => Ok(appended),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 /// Turns what a runner sent into events. Sizes are checked first: redacting the others would be for nothing.

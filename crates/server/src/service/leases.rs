@@ -7,19 +7,18 @@ use ostler_protocol::{
     kernel::{
         launching::is_worth_repeating,
         leases::{ClaimRun, Claimed, LeaseState, PatchLease},
-        operations::{ClaimOp, DismissOp, Op, PatchLeaseOp, Reply},
+        operations::{ClaimOp, DismissOp, PatchLeaseOp},
     },
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
 
-use super::runs::unexpected;
 use crate::{app::App, auth::Principal};
 
 /// Lets these runs' runners go, each at once or as soon as nothing is left for it to do. Every one is tried. An error means
 /// that the store did not answer for one of them, and the caller must try again; a run that is gone has no runner.
 pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) -> Result<(), Failure> {
     let dismissed = runs.into_iter().map(|(session, run_id)| async move {
-        let failure = app.try_submit(session, run_id, Op::Dismiss(op)).await.err()?;
+        let failure = app.try_submit(session, run_id, op).await.err()?;
         tracing::warn!(%failure, %run_id, "a runner could not be let go");
         is_worth_repeating(&failure).then_some(failure)
     });
@@ -37,10 +36,7 @@ pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun
     let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
     let attempt_id = AttemptId::new(app.ids.body());
     let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id, take_up: asked.take_up };
-    match app.submit(&known, Op::Claim(op)).await? {
-        Reply::Claimed(claimed) => Ok(*claimed),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 pub async fn patch(app: &App, caller: &Principal, run_id: RunId, asked: PatchLease) -> Result<LeaseState, Failure> {
@@ -49,10 +45,7 @@ pub async fn patch(app: &App, caller: &Principal, run_id: RunId, asked: PatchLea
     let lease_ms = asked.lease_ms.map(check_lease).transpose()?;
     let PatchLease { runner_id, lease_epoch, release, only_if_idle, .. } = asked;
     let op = PatchLeaseOp { runner_id, lease_epoch, lease_ms, release, only_if_idle };
-    match app.submit(&known, Op::PatchLease(op)).await? {
-        Reply::Lease(state) => Ok(state),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 fn check_lease(ms: i64) -> Result<i64, Failure> {

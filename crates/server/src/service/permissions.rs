@@ -4,13 +4,12 @@ use ostler_protocol::{
     Failure,
     ids::{PermissionId, RunId},
     kernel::{
-        operations::{AnswerPermissionOp, Op, Reply},
+        operations::AnswerPermissionOp,
         permissions::{AnswerPermission, PermissionList, PermissionRequest},
     },
 };
 use ostler_store as store;
 
-use super::runs::unexpected;
 use crate::{app::App, auth::Principal};
 
 pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<PermissionList, Failure> {
@@ -30,8 +29,5 @@ pub async fn answer(
     let known = app.visible_run(caller, run_id).await?;
     caller.may_control(&known)?;
     let op = AnswerPermissionOp { permission_id, option_id: asked.option_id, digest: asked.digest, by: caller.name() };
-    match app.submit(&known, Op::AnswerPermission(op)).await? {
-        Reply::Permission(request) => Ok(*request),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }

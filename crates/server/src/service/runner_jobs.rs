@@ -6,18 +6,14 @@ use ostler_protocol::{
     ids::{AttemptId, CommandId, RunId, RunnerJobId},
     json::canonical_hash,
     kernel::{
-        operations::{CreateJobOp, Op, Reply},
+        operations::CreateJobOp,
         runner_jobs::{CreateRunnerJob, JobPhase, JobPoll, ListRunnerJobs, RunnerJob, RunnerJobPage},
     },
 };
 use ostler_store as store;
 use serde_json::json;
 
-use super::{
-    provider_profiles,
-    runs::{check_key, unexpected},
-    session_storage,
-};
+use super::{provider_profiles, runs::check_key, session_storage};
 use crate::{
     app::{App, RunRef},
     auth::Principal,
@@ -35,11 +31,8 @@ pub async fn create(
     caller.may_control(&known)?;
     provider_profiles::check_ready(app, &known.tenant_id, &known.backend_profile).await?;
     let op = create_op(app, &known, &asked)?;
-    let submitted = app.submit(&known, Op::CreateJob(Box::new(op))).await;
-    match session_storage::record_loss(app, known.session, submitted).await? {
-        Reply::Job(job, created) => Ok((*job, created)),
-        other => Err(unexpected(&other)),
-    }
+    let submitted = app.submit(&known, op).await;
+    session_storage::record_loss(app, known.session, submitted).await
 }
 
 pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {

@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         commands::{CommandType, CreateCommand},
         events::{EventType, NewEvent, clip},
-        operations::{CancelRunOp, CreateRunOp, Op, Reply},
+        operations::{CancelRunOp, CreateRunOp},
         policy::AdmittedRun,
         runner_jobs::CreateRunnerJob,
         runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
@@ -54,14 +54,13 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(
         let session = session(app, caller, &asked, &admitted).await?;
         let make = || create_op(app, caller, &asked, &admitted, &request_hash, &session, None);
         let op = app.compute(bytes, make).await?;
-        let reply = app.try_submit(op.run.session, None, Op::CreateRun(Box::new(op))).await?;
-        if let Some(Reply::Run(created, _)) = reply {
+        if let Some(created) = app.try_submit(op.run.session, None, op).await? {
             app.metrics.run_started();
             let known = app.remember_run(&created.run, &session.0);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &known);
             }
-            return Ok((*created, true));
+            return Ok((created, true));
         }
     }
 }
@@ -298,10 +297,7 @@ pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel)
     let known = app.visible_run(caller, run_id).await?;
     caller.may_cancel(&known)?;
     let op = CancelRunOp { by: caller.name(), reason: reason(app, asked)? };
-    match app.submit(&known, Op::CancelRun(op)).await? {
-        Reply::CancelledRun(run) => Ok(*run),
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await
 }
 
 /// A caller's reason, redacted and clipped.
@@ -316,8 +312,4 @@ pub fn check_reason(field: &str, text: &str) -> Result<(), Failure> {
         return Err(Failure::too_large("reason-size", field, text.len(), REASON_BYTES_MAX));
     }
     Ok(())
-}
-
-pub fn unexpected(reply: &Reply) -> Failure {
-    Failure::internal(format!("the kernel gave another reply than was asked for: {reply:?}"))
 }

@@ -8,7 +8,7 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::SessionId,
     kernel::{
-        operations::{ChangeSessionOp, DismissOp, Op, Reply, SessionChange},
+        operations::{ChangeSessionOp, DismissOp, SessionChange},
         session_storage::{
             RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
             SweptStorage, evicted,
@@ -18,10 +18,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use super::{
-    leases,
-    sessions::{find, session_of},
-};
+use super::{leases, sessions::find};
 use crate::{app::App, auth::Principal, directories};
 
 /// Who changes what nobody asked to be changed.
@@ -124,7 +121,7 @@ pub async fn check_there(app: &App, session: &Session) -> Result<(), Failure> {
 
 /// Records that the storage is gone, if that is why the kernel refused a command or a job. The refusal itself is returned
 /// unchanged. While the session is busy its storage cannot be evicted; a later refusal records it then.
-pub async fn record_loss(app: &App, id: SessionId, submitted: Result<Reply, Failure>) -> Result<Reply, Failure> {
+pub async fn record_loss<T>(app: &App, id: SessionId, submitted: Result<T, Failure>) -> Result<T, Failure> {
     if let Err(failure) = &submitted
         && failure.kind == FailureKind::SessionStoreEvicted
     {
@@ -163,10 +160,10 @@ async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Resu
     Ok(session)
 }
 
-async fn submit(app: &App, id: SessionId, change: SessionChange, by: &str) -> Result<Session, Failure> {
-    let op = Op::ChangeSession(ChangeSessionOp { change, by: by.to_owned() });
-    let reply = app.try_submit(id, None, op).await?;
-    session_of(reply.ok_or_else(|| Failure::internal("a key clashed where none is written"))?)
+/// Changes a session.
+pub async fn submit(app: &App, id: SessionId, change: SessionChange, by: &str) -> Result<Session, Failure> {
+    let changed = app.try_submit(id, None, ChangeSessionOp { change, by: by.to_owned() }).await?;
+    changed.ok_or_else(|| Failure::internal("a key clashed where none is written"))
 }
 
 async fn read(app: &App, id: SessionId) -> Result<Session, Failure> {

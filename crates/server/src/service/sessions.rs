@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         events::page_json,
         liveness::Liveness,
-        operations::{ChangeSessionOp, CreateSessionOp, Op, Reply, SessionChange},
+        operations::{CreateSessionOp, SessionChange},
         provider_profiles::AgentConfig,
         runs::Cancel,
         session_storage::{SessionStorage, StorageKind},
@@ -23,7 +23,7 @@ use ostler_store as store;
 use super::{
     commands,
     follow::{self, Follower},
-    runs::{self, unexpected},
+    runs::{self},
     session_storage,
 };
 use crate::{
@@ -66,11 +66,11 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
             ..new
         };
         let op = CreateSessionOp { session, by: caller.name() };
-        if let Some(reply) = app.try_submit(id, None, Op::CreateSession(Box::new(op))).await? {
+        if let Some(session) = app.try_submit(id, None, op).await? {
             if storage.storage_kind == StorageKind::Local {
                 session_storage::make(app, id).await?;
             }
-            return Ok((SessionView::of(session_of(reply)?, 0, None), true));
+            return Ok((SessionView::of(session, 0, None), true));
         }
     }
 }
@@ -125,13 +125,6 @@ fn shown_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
 }
 
-pub fn session_of(reply: Reply) -> Result<Session, Failure> {
-    match reply {
-        Reply::Session(session) => Ok(*session),
-        other => Err(unexpected(&other)),
-    }
-}
-
 /// Gives the session another title.
 pub async fn update(app: &App, caller: &Principal, id: &str, asked: UpdateSession) -> Result<SessionView, Failure> {
     let text = asked.title.ok_or_else(|| Failure::invalid("title-required", "title is required"))?;
@@ -148,10 +141,8 @@ async fn change(
 ) -> Result<SessionView, Failure> {
     let session = find(app, caller, id, tenant_id).await?;
     caller.may_control(&session)?;
-    let op = Op::ChangeSession(ChangeSessionOp { change, by: caller.name() });
-    let reply = app.try_submit(session.session, None, op).await?;
-    let reply = reply.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
-    view(app, session_of(reply)?, &reader(caller, None)?).await
+    let changed = session_storage::submit(app, session.session, change, &caller.name()).await?;
+    view(app, changed, &reader(caller, None)?).await
 }
 
 pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {

@@ -10,7 +10,7 @@ use ostler_protocol::{
     ids::{RunId, SessionId},
     kernel::{
         launching::is_abandoned,
-        operations::{FinishJobOp, Op, SweepOp},
+        operations::{FinishJobOp, SweepOp},
         runner_jobs::{JobEnd, RunnerJob},
     },
 };
@@ -86,7 +86,7 @@ async fn sweep_all(app: &App, runs: Vec<(SessionId, RunId)>, op: SweepOp) {
 }
 
 async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {
-    if let Err(failure) = app.try_submit(session, run_id, Op::Sweep(op)).await {
+    if let Err(failure) = app.try_submit(session, run_id, op).await {
         tracing::warn!(%failure, %run_id, "sweeping a run failed");
     }
 }
@@ -98,7 +98,7 @@ async fn abandon(app: &App, job: RunnerJob) {
         RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": "the launcher is gone"}));
     let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
     let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Lost, heartbeat_at, summary };
-    if let Err(failure) = app.try_submit(job.session, job.run_id, Op::FinishJob(op)).await {
+    if let Err(failure) = app.try_submit(job.session, job.run_id, op).await {
         tracing::warn!(%failure, job = %job.runner_job_id, "reconciling a job failed");
     }
 }

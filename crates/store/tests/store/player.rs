@@ -288,7 +288,7 @@ impl Player {
 
     fn note_reply(&mut self, memo: Memo, reply: Reply) {
         match (memo, reply) {
-            (Memo::Run { run, session, known_session, key, start }, Reply::Run(created, _)) => {
+            (Memo::Run { run, session, known_session, key, start }, Reply::Run(created)) => {
                 self.count(if known_session { "run in a known session" } else { "run" });
                 if start {
                     self.count("run with its start");

@@ -12,9 +12,7 @@ use ostler_protocol::{
         aliases::CommandAlias,
         commands::{CommandType, CreateCommand},
         context::{Context, Note, Remark, UsersClock},
-        operations::{
-            ACTIVE_COMMAND, CancelCommandOp, Op, PermissionAnswer, Reply, SESSION_MOVED_ON, Submission, SubmitOp,
-        },
+        operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, SESSION_MOVED_ON, Submission, SubmitOp},
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
@@ -39,7 +37,7 @@ use ostler_server::{
     service::{
         commands::Said,
         provider_profiles,
-        runs::{self, unexpected},
+        runs::{self},
         session_storage, users,
     },
 };
@@ -95,8 +93,8 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
         let op = SubmitOp { alias, request_hash, work, by: caller.name() };
-        match app.try_submit(session.session, session.last_run_id, Op::Submit(Box::new(op))).await {
-            Ok(Some(Reply::Submitted(accepted))) => {
+        match app.try_submit(session.session, session.last_run_id, op).await {
+            Ok(Some(accepted)) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
                     let known = app.remember_run(run, session);
@@ -105,7 +103,6 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
                 let (alias, created) = (accepted.alias, accepted.is_new_session);
                 return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created });
             }
-            Ok(Some(other)) => return Err(unexpected(&other)),
             // Somebody has made the thread, or gone on with it, meanwhile.
             Ok(None) => {}
             Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
@@ -259,13 +256,8 @@ pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let known = app.command_ref(alias.command_id).await?;
     let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
-    match app.submit(&known, Op::CancelCommand(op)).await? {
-        Reply::Command(..) => {
-            let thread_id = session.public_id();
-            Ok(CancelAccepted { thread_id, run_id: alias.alias, accepted: true })
-        }
-        other => Err(unexpected(&other)),
-    }
+    app.submit(&known, op).await?;
+    Ok(CancelAccepted { thread_id: session.public_id(), run_id: alias.alias, accepted: true })
 }
 
 /// A run of the caller's own thread, by the client's names for both.

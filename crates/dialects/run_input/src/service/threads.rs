@@ -4,7 +4,7 @@
 use ostler_protocol::{
     Failure, FailureKind,
     kernel::{
-        operations::{ChangeSessionOp, Op, SESSION_MOVED_ON, SessionChange},
+        operations::{ChangeSessionOp, SESSION_MOVED_ON, SessionChange},
         sessions::Session,
     },
     run_input::agui::input::read_thread_id,
@@ -17,7 +17,6 @@ use ostler_server::{
     app::App,
     auth::{Principal, forbidden},
     directories,
-    service::sessions::session_of,
 };
 
 /// Sessions that one sweep goes on erasing.
@@ -87,13 +86,12 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
             let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
             return Ok(marked?);
         };
-        let op = Op::ChangeSession(ChangeSessionOp { change: SessionChange::Erase, by: caller.name() });
+        let op = ChangeSessionOp { change: SessionChange::Erase, by: caller.name() };
         match app.try_submit(session.session, session.active_run_id, op).await {
             Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
             Err(failure) if failure.kind == FailureKind::NotFound => {}
             outcome => {
-                let reply = outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
-                return session_of(reply).map(Some);
+                return outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written")).map(Some);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Creating commands: idempotency, and the target of a steer or an interrupt.
 
 use super::{
-    Reply,
     desk::{Desk, RunDesk, Tracked},
     ending::{self, End},
     run::{check_accepting, session_busy},
@@ -30,10 +29,11 @@ pub struct CreateCommandOp {
     pub storage_missing: bool,
 }
 
-pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+/// The command, and whether it is new.
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<(Command, bool), Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
-        return same(known, &op.command).map(|known| Reply::Command(Box::new(known), false));
+        return same(known, &op.command).map(|known| (known, false));
     }
     check_room(desk, run_id, &op.command, now)?;
     // A steer or an interrupt concerns a turn that already runs; only a new turn needs what the agent stored.
@@ -55,7 +55,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
     }
     desk.settle(run_id, now);
     let command = (*desk.run(run_id)?.commands[&command_id]).clone();
-    Ok(Reply::Command(Box::new(command), true))
+    Ok((command, true))
 }
 
 /// Whether the run takes one more command.

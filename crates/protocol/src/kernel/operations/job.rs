@@ -46,11 +46,12 @@ pub struct FinishJobOp {
     pub summary: RawJson,
 }
 
-pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -> Result<Reply, Failure> {
+/// The job, and whether it is new.
+pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -> Result<(RunnerJob, bool), Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = op.job.idempotency_key.as_deref().and_then(|key| find_by_key(rows, key)) {
         if known.request_hash == op.job.request_hash {
-            return Ok(Reply::Job(Box::new(known.clone()), false));
+            return Ok((known.clone(), false));
         }
         let message = "this idempotency key was used for another runner job";
         return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
@@ -75,7 +76,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -
     rows.jobs.insert(job.runner_job_id, Tracked::new(job.clone()));
     rows.run.updated_at = now;
     desk.jobs_waiting = true;
-    Ok(Reply::Job(Box::new(job), true))
+    Ok((job, true))
 }
 
 fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {

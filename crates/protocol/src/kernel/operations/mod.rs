@@ -12,6 +12,7 @@ mod ending;
 mod job;
 mod permission;
 mod replay;
+mod reply;
 mod run;
 mod session;
 mod submit;
@@ -25,6 +26,7 @@ pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use permission::AnswerPermissionOp;
 pub use replay::{Replay, Rows, RowsBeside};
+pub use reply::Operation;
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
 pub use submit::{
@@ -72,8 +74,8 @@ pub enum Op {
 #[derive(Clone, Debug)]
 pub enum Reply {
     Session(Box<Session>),
+    Run(Box<CreatedRun>),
     /// Created, or found under the same idempotency key (`false`).
-    Run(Box<CreatedRun>, bool),
     Command(Box<Command>, bool),
     Job(Box<RunnerJob>, bool),
     Claimed(Box<Claimed>),
@@ -177,33 +179,28 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
     if desk.session.erased_at.is_some() && !request.erases() {
         return Err(Failure::not_found("session"));
     }
-    match (request.op, request.run_id) {
-        (Op::CreateSession(op), _) => Ok(session::create(desk, &op.by, now)),
-        (Op::ChangeSession(op), _) => session::change(desk, op, now),
-        (Op::CreateRun(op), _) => run::create(desk, *op, now),
-        (Op::Submit(op), last) => submit::submit(desk, last, *op, now),
-        (op, Some(run_id)) => apply_to_run(desk, run_id, op, now),
-        (_, None) => Err(Failure::not_found("run")),
-    }
-}
-
-fn apply_to_run(desk: &mut Desk, run_id: RunId, op: Op, now: Timestamp) -> Result<Reply, Failure> {
-    match op {
-        Op::CreateCommand(op) => command::create(desk, run_id, *op, now),
-        Op::CreateJob(op) => job::create(desk, run_id, *op, now),
-        Op::FinishJob(op) => job::finish(desk, run_id, op, now),
-        Op::Claim(op) => claim::claim(desk, run_id, op, now),
-        Op::PatchLease(op) => claim::patch_lease(desk, run_id, op, now),
-        Op::Dismiss(op) => claim::dismiss(desk, run_id, op, now),
-        Op::Ack(op) => claim::ack(desk, run_id, op, now),
-        Op::Append(op) => append::append(desk, run_id, op, now),
-        Op::CancelRun(op) => cancel::run(desk, run_id, op, now),
-        Op::CancelCommand(op) => cancel::command(desk, run_id, op, now),
-        Op::AnswerPermission(op) => permission::answer(desk, run_id, op, now),
-        Op::Sweep(op) => sweep::sweep(desk, run_id, op, now),
-        Op::CreateSession(_) | Op::ChangeSession(_) | Op::CreateRun(_) | Op::Submit(_) => {
-            unreachable!("not of a run that is there")
+    let run_id = request.run_id.ok_or_else(|| Failure::not_found("run"));
+    match request.op {
+        Op::CreateSession(op) => Ok(session::create(desk, &op.by, now)),
+        Op::ChangeSession(op) => session::change(desk, op, now),
+        Op::CreateRun(op) => run::create(desk, *op, now).map(|created| Reply::Run(Box::new(created))),
+        Op::Submit(op) => submit::submit(desk, request.run_id, *op, now),
+        Op::CreateCommand(op) => {
+            command::create(desk, run_id?, *op, now).map(|(command, is_new)| Reply::Command(Box::new(command), is_new))
         }
+        Op::CreateJob(op) => {
+            job::create(desk, run_id?, *op, now).map(|(job, is_new)| Reply::Job(Box::new(job), is_new))
+        }
+        Op::FinishJob(op) => job::finish(desk, run_id?, op, now),
+        Op::Claim(op) => claim::claim(desk, run_id?, op, now),
+        Op::PatchLease(op) => claim::patch_lease(desk, run_id?, op, now),
+        Op::Dismiss(op) => claim::dismiss(desk, run_id?, op, now),
+        Op::Ack(op) => claim::ack(desk, run_id?, op, now),
+        Op::Append(op) => append::append(desk, run_id?, op, now),
+        Op::CancelRun(op) => cancel::run(desk, run_id?, op, now),
+        Op::CancelCommand(op) => cancel::command(desk, run_id?, op, now),
+        Op::AnswerPermission(op) => permission::answer(desk, run_id?, op, now),
+        Op::Sweep(op) => sweep::sweep(desk, run_id?, op, now),
     }
 }
 

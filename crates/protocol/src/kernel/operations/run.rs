@@ -1,11 +1,9 @@
 //! Creating a run, and the status that follows from its lease and commands.
 
 use super::{
-    Reply, command,
-    command::CreateCommandOp,
+    command::{self, CreateCommandOp},
     desk::{Desk, RunDesk, Tracked},
-    job,
-    job::CreateJobOp,
+    job::{self, CreateJobOp},
     session,
 };
 use crate::{
@@ -30,7 +28,7 @@ pub struct CreateRunOp {
     pub start: Option<(Box<CreateCommandOp>, Box<CreateJobOp>)>,
 }
 
-pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply, Failure> {
+pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<CreatedRun, Failure> {
     session::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));
@@ -47,19 +45,15 @@ pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Reply,
     let (command, runner_job) = match op.start {
         None => (None, None),
         Some((first, order)) => {
-            let command = match command::create(desk, run_id, *first, now)? {
-                Reply::Command(command, _) => *command,
-                _ => unreachable!("creating a command answers with it"),
-            };
-            match job::create(desk, run_id, CreateJobOp { command_id: Some(command.command_id), ..*order }, now)? {
-                Reply::Job(job, _) => (Some(command), Some(*job)),
-                _ => unreachable!("creating a job answers with it"),
-            }
+            let (command, _) = command::create(desk, run_id, *first, now)?;
+            let order = CreateJobOp { command_id: Some(command.command_id), ..*order };
+            let (job, _) = job::create(desk, run_id, order, now)?;
+            (Some(command), Some(job))
         }
     };
     desk.settle(run_id, now);
     let run = (*desk.run(run_id)?.run).clone();
-    Ok(Reply::Run(Box::new(CreatedRun { run, command, runner_job }), true))
+    Ok(CreatedRun { run, command, runner_job })
 }
 
 pub fn session_busy(active: RunId) -> Failure {

@@ -154,10 +154,7 @@ fn turn(
     let fits = |rows: &&RunDesk| check_accepting(&rows.run).is_ok() && can_reuse(&rows.run, &fresh.run);
     let Some(rows) = existing.filter(fits) else {
         let after_seq = desk.session.last_seq;
-        let created = match run::create(desk, fresh, now)? {
-            Reply::Run(created, _) => *created,
-            _ => unreachable!("creating a run replies with it"),
-        };
+        let created = run::create(desk, fresh, now)?;
         let command = created.command.expect("it was started with its first command");
         return Ok((command.command_id, after_seq, Some(created.run)));
     };
