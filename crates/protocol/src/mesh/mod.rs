@@ -9,6 +9,7 @@ pub mod calls;
 pub mod connections;
 pub mod health;
 pub mod identities;
+pub mod mailbox;
 pub mod messages;
 pub mod meta;
 pub mod methods;
