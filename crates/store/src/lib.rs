@@ -3,7 +3,8 @@
 //! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
 //! over a [`Db`]. Nothing here reads a clock. Decisions about sessions, runs and commands are made by
 //! `protocol::kernel::operations`. Mailboxes of the mesh are the exception: numbers, duplicates, limits and
-//! acknowledgements of messages are decided in SQL (`postgres/posts.rs`, `sqlite/posts.rs`).
+//! acknowledgements of messages are decided in SQL (`postgres/posts.rs`, `sqlite/posts.rs`). Tests hold both equal to the
+//! rule in `protocol::mesh::mailbox`.
 
 pub mod clock;
 pub mod db;

@@ -4,165 +4,36 @@
 
 use std::collections::HashMap;
 
-use jiff::SignedDuration;
 use ostler_protocol::{
-    RawJson, Timestamp,
+    Timestamp,
     mesh::{
         Aid,
         connections::{Mode, Place},
-        messages::{
-            DeviceCopy, Direction, LETTER_BYTES, Message, Parcel, RecallError, Recallable, SEALED, recall as may_recall,
-        },
+        mailbox::queued_since,
+        messages::{DeviceCopy, Direction, Message, RecallError, Recallable, recall as may_recall},
     },
 };
 
 use crate::{
     db::{Db, StoreError},
-    mesh::queue::{self, queued_since},
+    mesh::queue,
     record::{Reader, Value, json, text},
 };
 
-/// Of the messages that one acknowledgement covers, the senders of this many are told.
-pub const ACKED_SENDERS_MAX: i64 = 200;
+pub use ostler_protocol::mesh::mailbox::{
+    ACKED_SENDERS_MAX, Contents, PLACES_MAX, SendOp as Outgoing, StoredMessage as Letter,
+};
+
 /// Messages read at once: each may be large.
 const PAGE: u32 = 20;
-/// Places of an agent whose marks are kept.
-pub const PLACES_MAX: i64 = 256;
 /// Rows cleared away at once.
 const SWEEP: i64 = 1_000;
-
-/// A message to be sent.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    pub message_id: String,
-    pub from: Aid,
-    pub to: Aid,
-    pub kind: Option<String>,
-    pub encrypted: bool,
-    /// The payload of a message that goes out whole.
-    pub payload: RawJson,
-    pub parcel: Parcel,
-    pub life: SignedDuration,
-}
 
 /// Who receives letters in this process.
 pub trait Recipients: Send + Sync + 'static {
     /// Called for each letter once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
     /// a connection was given it.
     fn deliver(&self, letter: &Letter) -> bool;
-}
-
-/// What a send puts into one mailbox.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Letter {
-    pub owner: Aid,
-    /// 0 until it has one.
-    pub seq: i64,
-    pub message_id: String,
-    pub from: Aid,
-    pub to: Aid,
-    pub direction: Direction,
-    pub kind: Option<String>,
-    pub encrypted: bool,
-    pub mode: Mode,
-    pub sent_at: Timestamp,
-    pub contents: Contents,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Contents {
-    /// For every device.
-    Whole(RawJson),
-    /// For each device its own. Such a message is always kept: it is for all of them, not for one consumer.
-    Copies(Vec<DeviceCopy>),
-}
-
-impl Outgoing {
-    /// The recipient's letter, and the one to the sender's own other devices.
-    pub fn letters(&self, now: Timestamp) -> (Letter, Option<Letter>) {
-        let letter = |owner: &Aid, direction, contents: Contents| Letter {
-            owner: owner.clone(),
-            seq: 0,
-            message_id: self.message_id.clone(),
-            from: self.from.clone(),
-            to: self.to.clone(),
-            direction,
-            kind: match contents {
-                Contents::Whole(_) => self.kind.clone(),
-                Contents::Copies(_) => Some(SEALED.to_owned()),
-            },
-            encrypted: self.encrypted,
-            mode: Mode::Fanout,
-            sent_at: now,
-            contents,
-        };
-        match &self.parcel {
-            Parcel::Whole => (letter(&self.to, Direction::Inbound, Contents::Whole(self.payload.clone())), None),
-            Parcel::Copies { recipient, own } => {
-                let to = letter(&self.to, Direction::Inbound, Contents::Copies(recipient.clone()));
-                let own = || letter(&self.from, Direction::OutboundSync, Contents::Copies(own.clone()));
-                (to, (!matches!(&self.parcel, Parcel::Copies { own, .. } if own.is_empty())).then(own))
-            }
-        }
-    }
-
-    pub fn expires_at(&self, now: Timestamp) -> Timestamp {
-        now.checked_add(self.life).unwrap_or(Timestamp::MAX)
-    }
-}
-
-impl Letter {
-    /// The message as a device gets it; `None`: there is no copy for it.
-    pub fn for_device(&self, device_id: &str) -> Option<Message> {
-        let (payload, device_id) = match &self.contents {
-            Contents::Whole(payload) => (payload, None),
-            Contents::Copies(copies) => {
-                let copy = copies.iter().find(|copy| copy.device_id == device_id)?;
-                (&copy.envelope, Some(device_id.to_owned()))
-            }
-        };
-        Some(Message {
-            message_id: self.message_id.clone(),
-            seq: self.seq,
-            from: self.from.clone(),
-            to: self.to.clone(),
-            timestamp: self.sent_at.as_millisecond(),
-            kind: self.kind.clone(),
-            payload: payload.clone(),
-            delivery_mode: self.mode,
-            encrypted: self.encrypted,
-            direction: self.direction,
-            device_id,
-        })
-    }
-
-    /// Whether it waits for one consumer, where its owner takes messages so.
-    pub(crate) fn may_queue(&self) -> bool {
-        self.direction == Direction::Inbound && matches!(self.contents, Contents::Whole(_))
-    }
-
-    /// What keeping it costs.
-    pub(crate) fn weight(&self) -> i64 {
-        let contents: usize = match &self.contents {
-            Contents::Whole(payload) => payload.as_str().len(),
-            Contents::Copies(copies) => copies.iter().map(|copy| copy.envelope.as_str().len()).sum(),
-        };
-        contents as i64 + LETTER_BYTES
-    }
-
-    pub(crate) fn payload(&self) -> Option<&RawJson> {
-        match &self.contents {
-            Contents::Whole(payload) => Some(payload),
-            Contents::Copies(_) => None,
-        }
-    }
-
-    pub(crate) fn copies(&self) -> &[DeviceCopy] {
-        match &self.contents {
-            Contents::Whole(_) => &[],
-            Contents::Copies(copies) => copies,
-        }
-    }
 }
 
 /// How far a place has received.

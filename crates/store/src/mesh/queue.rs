@@ -1,13 +1,13 @@
 //! Messages for one consumer: a short ring per agent, which need not survive. On SQLite it is in the memory of the connection
 //! that writes, on Postgres a table that is not logged. What is in it belongs to whichever place takes it first.
 
-use jiff::SignedDuration;
+pub use ostler_protocol::mesh::mailbox::QUEUED_BYTES_MAX;
 use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
         connections::{Mode, Place},
-        messages::QUEUED_MS_MAX,
+        mailbox::queued_since,
     },
 };
 
@@ -17,17 +17,9 @@ use crate::{
     record::{Reader, Value, text},
 };
 
-/// The queue of an agent holds no more than this, however few messages that are.
-pub const QUEUED_BYTES_MAX: i64 = 8 * 1024 * 1024;
-
 /// A place, as whoever took a message of the queue.
 pub(crate) fn place_name(place: &Place) -> String {
     format!("{}/{}", place.device_id, place.slot_id)
-}
-
-/// What was sent before this is no longer in the queue.
-pub(crate) fn queued_since(now: Timestamp) -> Timestamp {
-    now.checked_sub(SignedDuration::from_millis(QUEUED_MS_MAX)).unwrap_or(Timestamp::MIN)
 }
 
 /// What the queue of an agent holds, without the contents.
@@ -57,7 +49,7 @@ pub async fn get(db: &Db, owner: &Aid, mailbox: &Mailbox, place: &Place, now: Ti
     if mailbox.queued_at.is_none() {
         return Ok(queue);
     }
-    let sql = "SELECT seq, CAST(LENGTH(payload) AS BIGINT), sent_at, taken_by FROM mesh_queue
+    let sql = "SELECT seq, CAST(OCTET_LENGTH(payload) AS BIGINT), sent_at, taken_by FROM mesh_queue
         WHERE owner = $1 AND received = 0 ORDER BY seq";
     let decode = |row: &mut Reader<'_>| Ok(((row.int()?, row.int()? as usize), row.time()?, row.opt_text()?));
     let (since, name) = (queued_since(now), place_name(place));

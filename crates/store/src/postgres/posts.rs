@@ -9,6 +9,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{Mode, Place},
+        mailbox::queued_since,
         messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
@@ -23,7 +24,7 @@ use crate::{
     lane::{self, Host, LaneError, PostJob},
     mesh::{
         messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Recipients, Sent, direction_name},
-        queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+        queue::{QUEUED_BYTES_MAX, place_name},
     },
 };
 
@@ -53,11 +54,15 @@ const SEND: &str = "WITH given AS (
 ), boxes AS (
     INSERT INTO mesh_mailboxes AS b (aid, last_seq, mode, dropped, used_bytes, used_at)
     SELECT f.owner, COUNT(*), 'fanout', 0, SUM(f.weight), $12::bigint FROM fresh f GROUP BY f.owner ORDER BY f.owner
-    ON CONFLICT (aid) DO UPDATE SET last_seq = b.last_seq + excluded.last_seq, used_at = excluded.used_at,
-        used_bytes = GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18) + CASE WHEN b.mode = 'queue'
-            THEN COALESCE((SELECT SUM(f.weight) FROM fresh f WHERE f.owner = b.aid AND f.may_queue = 0), 0)
-            ELSE excluded.used_bytes END,
-        queued_at = CASE WHEN b.mode = 'queue' THEN $12::bigint ELSE b.queued_at END
+    ON CONFLICT (aid) DO UPDATE SET last_seq = b.last_seq + excluded.last_seq,
+        used_at = CASE WHEN b.mode = 'queue' AND NOT EXISTS (SELECT 1 FROM fresh f WHERE f.owner = b.aid AND f.may_queue = 0)
+            THEN b.used_at ELSE excluded.used_at END,
+        used_bytes = CASE WHEN b.mode <> 'queue'
+            THEN GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18) + excluded.used_bytes
+            ELSE COALESCE((SELECT GREATEST(0, b.used_bytes - GREATEST(0, $12 - b.used_at) / 1000 * $18) + SUM(f.weight)
+                FROM fresh f WHERE f.owner = b.aid AND f.may_queue = 0), b.used_bytes) END,
+        queued_at = CASE WHEN b.mode = 'queue' AND EXISTS (SELECT 1 FROM fresh f WHERE f.owner = b.aid AND f.may_queue = 1)
+            THEN $12::bigint ELSE b.queued_at END
     RETURNING b.aid, b.last_seq, b.mode
 ), numbered AS (
     SELECT f.*, b.last_seq - COUNT(*) OVER (PARTITION BY f.owner)
@@ -110,7 +115,7 @@ FROM covered m";
 
 /// What somebody else is busy with is left to the next time.
 const TRIM: &str = "WITH ranked AS (
-    SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
+    SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(OCTET_LENGTH(payload)) OVER w AS bytes
     FROM mesh_queue WHERE owner = ANY($1) WINDOW w AS (PARTITION BY owner, received ORDER BY seq DESC)
 ), doomed AS (
     SELECT q.owner, q.seq FROM ranked r JOIN mesh_queue q ON q.owner = r.owner AND q.seq = r.seq

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use ostler_protocol::{
     Timestamp,
     mesh::{
+        Aid,
         connections::Mode,
+        mailbox::{drain, queued_since},
         messages::{MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
@@ -21,7 +23,7 @@ use crate::{
     lane::{self, Host, LaneError, PostJob},
     mesh::{
         messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
-        queue::{QUEUED_BYTES_MAX, place_name, queued_since},
+        queue::{QUEUED_BYTES_MAX, place_name},
     },
     record::{Value, opt_text, text},
 };
@@ -85,8 +87,10 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
         return Ok((Posted::Sent(first), vec![]));
     }
     let (mut letter, own) = outgoing.letters(now);
-    for letter in [Some(&letter), own.as_ref()].into_iter().flatten() {
-        if !has_room(tx, letter)? {
+    let both: Vec<&Letter> = [Some(&letter), own.as_ref()].into_iter().flatten().collect();
+    for letter in &both {
+        let same_mailbox = both.iter().filter(|other| other.owner == letter.owner);
+        if !has_room(tx, &letter.owner, same_mailbox.copied(), now)? {
             return Ok((Posted::Full, vec![]));
         }
     }
@@ -113,18 +117,19 @@ fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError
     Ok(found.into_iter().next())
 }
 
-/// Whether a mailbox may take the letter. What waits for one consumer has a limit of its own.
-fn has_room(tx: &Connection, letter: &Letter) -> Result<bool, StoreError> {
+/// Whether a mailbox may take these letters. What waits for one consumer has a limit of its own.
+fn has_room<'a>(
+    tx: &Connection,
+    owner: &Aid,
+    letters: impl Iterator<Item = &'a Letter>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
     let sql = "SELECT mode, used_bytes, used_at FROM mesh_mailboxes WHERE aid = ?1";
-    let found = query(tx, sql, &[text(&letter.owner)], |row| Ok((row.named(mode)?, row.int()?, row.time()?)))?;
-    Ok(found.into_iter().all(|(mode, used_bytes, used_at)| {
-        let used = used_bytes - drained(used_at, letter.sent_at);
-        (mode == Mode::Queue && letter.may_queue()) || used.max(0) + letter.weight() <= MAILBOX_BYTES_MAX
-    }))
-}
-
-fn drained(since: Timestamp, now: Timestamp) -> i64 {
-    (now.as_millisecond() - since.as_millisecond()).max(0).saturating_mul(MAILBOX_DRAIN_BYTES_PER_MS)
+    let found = query(tx, sql, &[text(owner)], |row| Ok((row.named(mode)?, row.int()?, row.time()?)))?;
+    let Some((mode, used_bytes, used_at)) = found.into_iter().next() else { return Ok(true) };
+    let stored = letters.filter(|letter| mode != Mode::Queue || !letter.may_queue());
+    let weight: i64 = stored.map(Letter::weight).sum();
+    Ok(weight == 0 || drain(used_bytes, used_at, now) + weight <= MAILBOX_BYTES_MAX)
 }
 
 /// Gives the letter its mailbox's next number, and keeps or queues it.
@@ -198,7 +203,7 @@ fn enqueue(tx: &Connection, letter: &Letter) -> Result<(), StoreError> {
 
 fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> {
     let sql = "DELETE FROM mesh_queue WHERE owner = ?1 AND seq IN
-        (SELECT seq FROM (SELECT seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(LENGTH(payload)) OVER w AS bytes
+        (SELECT seq FROM (SELECT seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(OCTET_LENGTH(payload)) OVER w AS bytes
             FROM mesh_queue WHERE owner = ?1 WINDOW w AS (PARTITION BY received ORDER BY seq DESC))
         WHERE place > ?2 OR bytes > ?3 OR sent_at <= ?4) RETURNING received = 0 AND taken_by IS NULL";
     let most = QUEUED_MAX as i64;

@@ -61,7 +61,11 @@ impl TestHost {
     }
 
     pub fn advance_ms(&self, ms: i64) {
-        self.now_us.fetch_add(ms * 1_000, Ordering::SeqCst);
+        self.advance_us(ms * 1_000);
+    }
+
+    pub fn advance_us(&self, us: i64) {
+        self.now_us.fetch_add(us, Ordering::SeqCst);
     }
 
     /// What was published, by session, in the order it came.

@@ -17,7 +17,7 @@ use crate::{
     workshop::Workshop,
 };
 
-async fn run(place: &Place, sql: String) {
+pub async fn run(place: &Place, sql: String) {
     match place.engine() {
         Engine::Sqlite => rusqlite::Connection::open(place.file()).unwrap().execute_batch(&sql).unwrap(),
         Engine::Postgres => {

@@ -1,7 +1,5 @@
-//! Mailboxes of the mesh, on both engines: random operations against a model that fits in the head, and the promises one by
-//! one: numbers without gaps whoever sends, one message per id, marks that only go forward.
-
-use std::collections::{BTreeMap, HashMap};
+//! Mailboxes of the mesh, on both engines, promise by promise: numbers without gaps whichever server sends, one message per
+//! id, acknowledged positions that only move forward. Random histories are in `mailbox.rs`.
 
 use jiff::SignedDuration;
 use ostler_protocol::{
@@ -9,16 +7,13 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{Mode, Place as Spot},
-        messages::{
-            DeviceCopy, Direction, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MS_MAX, RECALL_MS_MAX, RecallError,
-            SEALED,
-        },
+        messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, SEALED},
         prekeys::{PREKEY_DEVICES_MAX, Prekey},
     },
 };
 use ostler_store::mesh::{
     messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
-    prekeys, queue,
+    prekeys,
 };
 use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
@@ -29,7 +24,6 @@ use crate::{
 };
 
 const BYTES_MAX: usize = 1024 * 1024;
-const DEVICES: [&str; 3] = ["", "desk", "phone"];
 pub const AIDS: [&str; 3] = ["alice.probe.test", "bobby.probe.test", "carol.probe.test"];
 
 pub fn aid(name: &str) -> Aid {
@@ -44,7 +38,7 @@ fn sealed(text: &str) -> RawJson {
     RawJson::of(&json!({"type": SEALED, "ciphertext": text}))
 }
 
-fn copies(devices: &[&str], text: &str) -> Vec<DeviceCopy> {
+pub fn copies(devices: &[&str], text: &str) -> Vec<DeviceCopy> {
     let copy =
         |device: &&str| DeviceCopy { device_id: (*device).into(), envelope: sealed(&format!("{text}@{device}")) };
     devices.iter().map(copy).collect()
@@ -85,286 +79,6 @@ pub async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) ->
     let kept = messages::list(&workshop.db, &aid(owner), device, after, 200, BYTES_MAX, workshop.now()).await.unwrap();
     assert!(kept.is_all || kept.messages.len() == 200);
     kept.messages
-}
-
-/// Numbers by a fixed rule, so that a failure can be had again.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.roll(of.len())]
-    }
-}
-
-/// One letter as the model knows it.
-#[derive(Clone)]
-struct Kept {
-    id: String,
-    from: &'static str,
-    to: &'static str,
-    own: bool,
-    queued: bool,
-    /// For which devices; `None`: for all.
-    devices: Option<Vec<&'static str>>,
-    sent_ms: i64,
-    recalled: bool,
-    taken_by: Option<&'static str>,
-    received: bool,
-}
-
-#[derive(Default)]
-struct Model {
-    now_ms: i64,
-    boxes: HashMap<&'static str, BTreeMap<i64, Kept>>,
-    modes: HashMap<&'static str, Mode>,
-    last: HashMap<&'static str, i64>,
-    acks: HashMap<(&'static str, &'static str), i64>,
-}
-
-impl Model {
-    fn find(&self, from: &str, id: &str) -> Option<(i64, Kept)> {
-        let mut all = self.boxes.values().flatten();
-        all.find(|(_, kept)| kept.from == from && kept.id == id && !kept.own).map(|(seq, kept)| (*seq, kept.clone()))
-    }
-
-    fn put(&mut self, owner: &'static str, mut kept: Kept) -> i64 {
-        let last = self.last.entry(owner).or_insert(0);
-        *last += 1;
-        kept.queued = !kept.own && kept.devices.is_none() && self.modes.get(owner) == Some(&Mode::Queue);
-        self.boxes.entry(owner).or_default().insert(*last, kept);
-        *last
-    }
-
-    fn visible(&self, owner: &str, device: &str) -> Vec<i64> {
-        let live = |kept: &Kept| {
-            let here = kept.devices.as_ref().is_none_or(|devices| devices.contains(&device));
-            !kept.queued && !kept.recalled && here && self.now_ms - kept.sent_ms < MESSAGE_LIFE_MS_DEFAULT
-        };
-        self.boxes.get(owner).into_iter().flatten().filter(|(_, kept)| live(kept)).map(|(seq, _)| *seq).collect()
-    }
-
-    fn open(&self, owner: &str, device: &str) -> Vec<i64> {
-        let open = |kept: &Kept| {
-            let mine = kept.taken_by.is_none_or(|taken_by| taken_by == device);
-            kept.queued && !kept.received && mine && self.now_ms - kept.sent_ms < QUEUED_MS_MAX
-        };
-        self.boxes.get(owner).into_iter().flatten().filter(|(_, kept)| open(kept)).map(|(seq, _)| *seq).collect()
-    }
-}
-
-struct Play {
-    workshop: Workshop,
-    model: Model,
-    dice: Dice,
-    sent: Vec<(&'static str, String)>,
-}
-
-impl Play {
-    async fn step(&mut self) {
-        match self.dice.roll(16) {
-            0..=6 => self.send().await,
-            7 | 8 => self.ack().await,
-            9 | 10 => self.recall().await,
-            11 => {
-                let (owner, mode) = (self.dice.pick(&AIDS), self.dice.pick(&[Mode::Fanout, Mode::Queue]));
-                messages::update_mode(&self.workshop.db, &aid(owner), mode).await.unwrap();
-                self.model.modes.insert(owner, mode);
-            }
-            12 => self.claim().await,
-            13 => {
-                let ms =
-                    self.dice.pick(&[1, 1_000, 60_000, QUEUED_MS_MAX / 2, RECALL_MS_MAX, MESSAGE_LIFE_MS_DEFAULT / 5]);
-                self.workshop.host.advance_ms(ms);
-                self.model.now_ms += ms;
-            }
-            14 => {
-                let now = self.workshop.now();
-                messages::delete_expired(&self.workshop.db, now, jiff::Timestamp::MIN).await.unwrap();
-                let now_ms = self.model.now_ms;
-                for kept in self.model.boxes.values_mut() {
-                    // What is swept is forgotten, its id too.
-                    let life = |kept: &Kept| if kept.queued { QUEUED_MS_MAX } else { MESSAGE_LIFE_MS_DEFAULT };
-                    kept.retain(|_, kept| now_ms - kept.sent_ms < life(kept));
-                }
-            }
-            _ => {}
-        }
-        self.compare().await;
-    }
-
-    async fn send(&mut self) {
-        let (from, to) = (self.dice.pick(&AIDS), self.dice.pick(&AIDS));
-        let id = match self.dice.roll(5) {
-            0 if !self.sent.is_empty() => self.sent[self.dice.roll(self.sent.len())].1.clone(),
-            _ => format!("m-{}", self.sent.len()),
-        };
-        let mut message = outgoing(from, to, &id, &id);
-        let (mut recipient, mut own) = (None, vec![]);
-        if self.dice.roll(3) == 0 {
-            let devices = &DEVICES[self.dice.roll(3)..];
-            own = DEVICES[1..=self.dice.roll(2)].to_vec();
-            message.parcel = Parcel::Copies { recipient: copies(devices, &id), own: copies(&own, &id) };
-            message.encrypted = true;
-            recipient = Some(devices.to_vec());
-        }
-        let known = self.model.find(from, &id);
-        // A queue forgets when it is trimmed, which the next message to it does.
-        let sent = send(&self.workshop, message).await;
-        match known {
-            Some((seq, kept)) => {
-                let mode = if kept.queued { Mode::Queue } else { Mode::Fanout };
-                assert_eq!((sent.seq, sent.mode, sent.duplicate), (seq, mode, true), "{id}");
-                assert_eq!(sent.to.as_str(), kept.to, "{id}");
-            }
-            None => {
-                let sent_ms = self.model.now_ms;
-                let kept = Kept {
-                    id: id.clone(),
-                    from,
-                    to,
-                    own: false,
-                    queued: false,
-                    devices: recipient,
-                    sent_ms,
-                    recalled: false,
-                    taken_by: None,
-                    received: false,
-                };
-                let seq = self.model.put(to, kept.clone());
-                assert_eq!((sent.seq, sent.duplicate), (seq, false), "{id}");
-                if self.model.boxes[to][&seq].queued {
-                    assert_eq!(sent.mode, Mode::Queue);
-                    let kept = self.model.boxes.get_mut(to).unwrap();
-                    kept.retain(|_, kept| !kept.queued || sent_ms - kept.sent_ms < QUEUED_MS_MAX);
-                }
-                if !own.is_empty() {
-                    self.model.put(from, Kept { own: true, devices: Some(own), ..kept });
-                }
-                self.sent.push((from, id));
-            }
-        }
-    }
-
-    async fn ack(&mut self) {
-        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
-        let last = self.model.last.get(owner).copied().unwrap_or(0);
-        let seq = self.dice.roll(last as usize + 3) as i64;
-        let acked = ack(&self.workshop, owner, device, seq).await;
-        let before = self.model.acks.get(&(owner, device)).copied().unwrap_or(0);
-        let after = before.max(seq.min(last));
-        assert_eq!((acked.before, acked.ack_seq), (before, after));
-        let mut senders: Vec<Aid> = vec![];
-        for (number, kept) in self.model.boxes.get_mut(owner).into_iter().flatten() {
-            let mine = kept.taken_by == Some(device);
-            if kept.queued && !kept.received && mine && *number <= after {
-                kept.received = true;
-                senders.push(aid(kept.from));
-            } else if !kept.queued && !kept.own && *number > before && *number <= after {
-                senders.push(aid(kept.from));
-            }
-        }
-        senders.sort_unstable();
-        senders.dedup();
-        assert_eq!(acked.senders, senders);
-        self.model.acks.insert((owner, device), after);
-    }
-
-    async fn recall(&mut self) {
-        let caller = self.dice.pick(&AIDS);
-        let id = match self.sent.len() {
-            0 => "never".to_owned(),
-            many => self.sent[many - 1 - self.dice.roll(many.min(6))].1.clone(),
-        };
-        let now_ms = self.model.now_ms;
-        let live = |kept: &&Kept| {
-            kept.id == id && !kept.own && !kept.queued && now_ms - kept.sent_ms < MESSAGE_LIFE_MS_DEFAULT
-        };
-        let candidates: Vec<Kept> =
-            self.model.boxes.values().flat_map(BTreeMap::values).filter(live).cloned().collect();
-        let expected = match candidates.iter().find(|kept| kept.from == caller) {
-            None if candidates.is_empty() => Err(RecallError::NotFound),
-            None => Err(RecallError::NotSender),
-            Some(kept) if kept.recalled => Err(RecallError::AlreadyRecalled),
-            Some(kept) if now_ms - kept.sent_ms > RECALL_MS_MAX => Err(RecallError::Expired),
-            Some(kept) => Ok(aid(kept.to)),
-        };
-        let now = self.workshop.now();
-        let recalled = messages::recall(&self.workshop.db, &aid(caller), &id, now).await.unwrap();
-        assert_eq!(recalled, expected, "{id} by {caller}");
-        if recalled.is_ok() {
-            for kept in self.model.boxes.values_mut().flat_map(BTreeMap::values_mut) {
-                kept.recalled |= kept.id == id && kept.from == caller && !kept.queued;
-            }
-        }
-    }
-
-    async fn claim(&mut self) {
-        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
-        let open = self.model.open(owner, device);
-        let Some(seq) = open.first().copied() else { return };
-        if self.dice.roll(3) == 0 {
-            let (db, now) = (&self.workshop.db, self.workshop.now());
-            let upto = open[self.dice.roll(open.len())];
-            let claimed = queue::claim_open(db, &aid(owner), &spot(device), seq - 1, upto, now).await.unwrap();
-            let mut numbers: Vec<i64> = claimed.iter().map(|letter| letter.seq).collect();
-            numbers.sort_unstable();
-            assert_eq!(numbers, open.into_iter().filter(|open| *open <= upto).collect::<Vec<_>>());
-            let kept = self.model.boxes.get_mut(owner).unwrap();
-            numbers.iter().for_each(|number| kept.get_mut(number).unwrap().taken_by = Some(device));
-            return;
-        }
-        let claimed = queue::claim(&self.workshop.db, &aid(owner), seq, &spot(device)).await.unwrap();
-        let kept = self.model.boxes.get_mut(owner).unwrap().get_mut(&seq).unwrap();
-        assert_eq!(claimed, kept.taken_by.is_none());
-        kept.taken_by = Some(device);
-    }
-
-    async fn compare(&mut self) {
-        let (owner, device) = (self.dice.pick(&AIDS), self.dice.pick(&DEVICES));
-        let (now, after) = (self.workshop.now(), self.dice.roll(20) as i64);
-        let found = pull(&self.workshop, owner, device, after).await;
-        let expected: Vec<i64> = self.model.visible(owner, device).into_iter().filter(|seq| *seq > after).collect();
-        assert_eq!(found.iter().map(|message| message.seq).collect::<Vec<_>>(), expected, "{owner} {device}");
-        for message in &found {
-            let kept = &self.model.boxes[owner][&message.seq];
-            assert_eq!((message.message_id.as_str(), message.from.as_str()), (kept.id.as_str(), kept.from));
-            assert_eq!(message.to.as_str(), kept.to);
-            assert_eq!(message.direction, if kept.own { Direction::OutboundSync } else { Direction::Inbound });
-            let text = if kept.devices.is_some() { format!("{}@{device}", kept.id) } else { kept.id.clone() };
-            let field = if kept.devices.is_some() { "ciphertext" } else { "text" };
-            assert_eq!(message.payload.to_value()[field], text);
-            assert_eq!(message.device_id.as_deref(), kept.devices.is_some().then_some(device));
-        }
-        let letters = messages::list_letters(&self.workshop.db, &aid(owner), after, 1_000, now).await.unwrap();
-        let seen: Vec<Message> = letters.iter().filter_map(|letter| letter.for_device(device)).collect();
-        assert_eq!(seen, found, "what is passed on is what is pulled");
-        if let Some(mailbox) = messages::get_mailbox(&self.workshop.db, &aid(owner)).await.unwrap() {
-            assert_eq!(mailbox.last_seq, self.model.last.get(owner).copied().unwrap_or(0));
-            let place = spot(device);
-            let queue = queue::get(&self.workshop.db, &aid(owner), &mailbox, &place, now).await.unwrap();
-            let open: Vec<i64> = queue.open.iter().map(|(seq, _)| *seq).collect();
-            assert_eq!(open, self.model.open(owner, device), "{owner} {device}");
-        }
-        let acked = messages::get_ack(&self.workshop.db, &aid(owner), &spot(device)).await.unwrap();
-        assert_eq!(acked, self.model.acks.get(&(owner, device)).copied().unwrap_or(0));
-    }
-}
-
-#[both_engines]
-async fn mailboxes_do_as_the_model_does(place: Place) {
-    let workshop = Workshop::open(&place).await;
-    let mut play = Play { workshop, model: Model::default(), dice: Dice(0x0571_E57A_B1E5), sent: vec![] };
-    for _ in 0..600 {
-        play.step().await;
-    }
-    assert!(play.sent.len() > 200, "there was something to play with");
 }
 
 #[both_engines]

@@ -2,5 +2,6 @@
 
 mod identities;
 mod limits;
+mod mailbox;
 mod messages;
 mod queue;
