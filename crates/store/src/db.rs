@@ -269,6 +269,10 @@ impl Db {
         self.write(sql, args, |_| Ok(())).await.map(drop)
     }
 
+    pub(crate) async fn execute_statement(&self, statement: Statement) -> Result<(), StoreError> {
+        self.execute(statement.sql, statement.args).await
+    }
+
     /// Stops the engine's threads and connections.
     pub async fn close(&self) {
         match &self.engine {

@@ -26,3 +26,4 @@ pub mod wakeups;
 
 pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};
 pub use health::{StoreFault, WriteHealth};
+pub use record::{DeclaredTable, declared_tables};

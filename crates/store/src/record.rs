@@ -1,118 +1,43 @@
-//! How a noun's row is written and read: one list of columns, used by both engines for selects and upserts.
+//! How a noun's row is written and read: one list of columns per noun, declared by [`record!`], from which both engines'
+//! selects, inserts, updates and decoders come.
 
-use std::{fmt::Display, str::FromStr};
+mod declare;
+mod reader;
+mod value;
 
-use ostler_protocol::{RawJson, Timestamp};
-use serde::de::DeserializeOwned;
-use sqlx::Row as _;
+pub(crate) use self::declare::{column, record};
+pub use self::{
+    reader::{Reader, RowRef},
+    value::{ColumnValue, Kind, Value, json, opt_text, text},
+};
+use crate::db::{Statement, StoreError};
 
-use crate::db::StoreError;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    Text,
-    Int,
-    Bytes,
-}
-
-/// A value to bind. The kind is known even when it is null, because Postgres wants to know.
-#[derive(Clone, Debug)]
-pub enum Value {
-    Text(Option<String>),
-    Int(Option<i64>),
-    Bytes(Option<Vec<u8>>),
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(Some(without_nul(text)))
-    }
-}
-
-impl From<Option<String>> for Value {
-    fn from(text: Option<String>) -> Self {
-        Self::Text(text.map(without_nul))
-    }
-}
-
-/// Postgres cannot hold a NUL in text, and one caller's must not fail a whole flush. JSON is not touched by this: there
-/// a NUL is always escaped.
-fn without_nul(text: String) -> String {
-    if text.as_bytes().contains(&0) { text.replace('\0', "\u{fffd}") } else { text }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Int(Some(number))
-    }
-}
-
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Int(Some(flag.into()))
-    }
-}
-
-impl From<Timestamp> for Value {
-    fn from(time: Timestamp) -> Self {
-        Self::Int(Some(time.as_microsecond()))
-    }
-}
-
-impl From<Option<Timestamp>> for Value {
-    fn from(time: Option<Timestamp>) -> Self {
-        Self::Int(time.map(|t| t.as_microsecond()))
-    }
-}
-
-impl From<&[u8; 32]> for Value {
-    fn from(hash: &[u8; 32]) -> Self {
-        Self::Bytes(Some(hash.to_vec()))
-    }
-}
-
-impl From<&RawJson> for Value {
-    fn from(raw: &RawJson) -> Self {
-        raw.as_str().into()
-    }
-}
-
-/// An id, or anything else that is its text.
-pub fn text(id: impl Display) -> Value {
-    Value::Text(Some(id.to_string()))
-}
-
-pub fn opt_text(id: Option<impl Display>) -> Value {
-    Value::Text(id.map(|id| id.to_string()))
-}
-
-pub fn json(value: &impl serde::Serialize) -> Value {
-    Value::Text(Some(serde_json::to_string(value).expect("our own types serialise")))
-}
-
-/// A noun with a table. What never changes is written once; an update carries the key and the state only.
+/// A noun with a table, declared by [`record!`]. What never changes is written once; an update carries the key and the state
+/// only.
 pub trait Record: Sized {
     const TABLE: &'static str;
-    /// The key, at the front of the columns.
+    /// How many columns at the front are the key.
     const KEY: usize;
-    /// The columns that never change, key included, at the front.
+    /// How many columns at the front never change, the key included.
     const FIXED: usize;
     const COLUMNS: &'static [(&'static str, Kind)];
+    /// The names of the columns: `x, y, …`.
+    const NAMES: &'static str;
+    /// Columns of the table that are not part of the noun.
+    const BESIDE: &'static [&'static str] = &[];
     /// What else must hold of a stored row `t` for `u` to replace it.
     const UNLESS_CHANGED: &'static str = "";
 
-    fn key(&self) -> Vec<Value>;
+    fn key(&self) -> Vec<ColumnValue<'_>>;
     /// The columns that never change, key included.
-    fn fixed(&self) -> Vec<Value>;
+    fn fixed(&self) -> Vec<ColumnValue<'_>>;
     /// The rest.
-    fn state(&self) -> Vec<Value>;
+    fn state(&self) -> Vec<ColumnValue<'_>>;
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError>;
+}
+
+pub(crate) const fn count(names: &[&str]) -> usize {
+    names.len()
 }
 
 /// A statement's text, put together once and kept: `$R` names the record, the rest follows its table.
@@ -143,12 +68,42 @@ pub fn columns<R: Record>(alias: &str) -> String {
     R::COLUMNS.iter().map(|(name, _)| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
 }
 
-pub fn names<R: Record>() -> String {
-    R::COLUMNS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+/// As [`columns`], with a null in the place of one that is not wanted.
+pub fn columns_except<R: Record>(alias: &str, unwanted: &str) -> String {
+    let column = |(name, _): &(&str, Kind)| {
+        if *name == unwanted { "CAST(NULL AS TEXT)".to_owned() } else { format!("{alias}.{name}") }
+    };
+    R::COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// `INSERT INTO <its table> (<all columns>) VALUES (…) <rest>`, which fails where there is such a row. `beside` are values
+/// of [`Record::BESIDE`].
+pub(crate) fn insert<R: Record>(noun: &R, beside: Vec<(&'static str, Value)>, rest: &str) -> Statement {
+    debug_assert!(beside.iter().all(|(name, _)| R::BESIDE.contains(name)), "{beside:?} beside {}", R::TABLE);
+    let more: String = beside.iter().map(|(name, _)| format!(", {name}")).collect();
+    let own = noun.fixed().into_iter().chain(noun.state()).map(ColumnValue::into_owned);
+    let args: Vec<Value> = own.chain(beside.into_iter().map(|(_, value)| value)).collect();
+    let marks = (1..=args.len()).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
+    Statement::new(format!("INSERT INTO {} ({}{more}) VALUES ({marks}) {rest}", R::TABLE, R::NAMES), args)
+}
+
+/// A guard that replaces the state of the row with the noun's key, where it has these values.
+pub(crate) fn update_where<R: Record>(noun: &R, conditions: Vec<(&'static str, Value)>) -> Statement {
+    let mut args: Vec<Value> = vec![];
+    let mut equal = |name: &str, value: ColumnValue<'_>| {
+        args.push(value.into_owned());
+        format!("{name} = ${}", args.len())
+    };
+    let state: Vec<_> =
+        R::COLUMNS[R::FIXED..].iter().zip(noun.state()).map(|((name, _), value)| equal(name, value)).collect();
+    let key = R::COLUMNS[..R::KEY].iter().zip(noun.key()).map(|((name, _), value)| (*name, value.into_owned()));
+    let wanted: Vec<_> = key.chain(conditions).map(|(name, value)| equal(name, value)).collect();
+    let sql = format!("UPDATE {} SET {} WHERE {} RETURNING 1", R::TABLE, state.join(", "), wanted.join(" AND "));
+    Statement::guard(sql, args)
 }
 
 /// A new row replaces the state of one with the same key: a run's next lease takes the place of its last.
-fn on_conflict<R: Record>() -> String {
+pub fn on_conflict<R: Record>() -> String {
     let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
     let state = list(&R::COLUMNS[R::FIXED..], |name| format!("{name} = excluded.{name}"));
     if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
@@ -161,7 +116,7 @@ fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
 /// One new row, with `?n`.
 pub fn insert_row<R: Record>() -> String {
     let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
-    format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
+    format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
 }
 
 /// One changed row, with `?n`: the key, then the state.
@@ -179,7 +134,7 @@ pub fn update_row<R: Record>() -> String {
 /// New rows, from one array per column, starting at `$first`.
 pub fn insert_rows<R: Record>(first: usize) -> String {
     let arrays = arrays(R::COLUMNS.iter(), first);
-    format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({arrays}) {}", R::TABLE, names::<R>(), on_conflict::<R>())
+    format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({arrays}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
 }
 
 /// Changed rows, from one array per column of the key and the state, starting at `$first`.
@@ -202,134 +157,71 @@ pub fn update_width<R: Record>() -> usize {
 }
 
 fn arrays<'a>(columns: impl Iterator<Item = &'a (&'static str, Kind)>, first: usize) -> String {
-    let array = |kind: &Kind| match kind {
-        Kind::Text => "text[]",
-        Kind::Int => "bigint[]",
-        Kind::Bytes => "bytea[]",
-    };
-    let marks = columns.enumerate().map(|(index, (_, kind))| format!("${}::{}", first + index, array(kind)));
+    let marks = columns.enumerate().map(|(index, (_, kind))| format!("${}::{}[]", first + index, kind.postgres_type()));
     marks.collect::<Vec<_>>().join(", ")
 }
 
-/// A row of either engine.
-#[derive(Clone, Copy)]
-pub enum RowRef<'a> {
-    Sqlite(&'a rusqlite::Row<'a>),
-    Postgres(&'a sqlx::postgres::PgRow),
+/// A table whose columns a noun declares.
+#[derive(Clone, Debug)]
+pub struct DeclaredTable {
+    pub name: &'static str,
+    /// The columns of the noun and their types, in the words of Postgres.
+    pub columns: Vec<(&'static str, &'static str)>,
+    /// The columns that are not part of the noun.
+    pub beside: &'static [&'static str],
 }
 
-/// Reads a row's columns in the order they were selected.
-pub struct Reader<'a> {
-    row: RowRef<'a>,
-    next: usize,
+impl DeclaredTable {
+    fn of<R: Record>() -> Self {
+        let columns = R::COLUMNS.iter().map(|(name, kind)| (*name, kind.postgres_type())).collect();
+        Self { name: R::TABLE, columns, beside: R::BESIDE }
+    }
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(row: RowRef<'a>) -> Self {
-        Self { row, next: 0 }
-    }
-
-    fn index(&mut self) -> usize {
-        self.next += 1;
-        self.next - 1
-    }
-
-    pub fn opt_str(&mut self) -> Result<Option<&'a str>, StoreError> {
-        let index = self.index();
-        match self.row {
-            RowRef::Sqlite(row) => Ok(row.get_ref(index)?.as_str_or_null().map_err(StoreError::corrupt)?),
-            RowRef::Postgres(row) => Ok(row.try_get(index)?),
-        }
-    }
-
-    pub fn str(&mut self) -> Result<&'a str, StoreError> {
-        self.opt_str()?.ok_or_else(|| StoreError::corrupt("a null where none can be"))
-    }
-
-    pub fn text(&mut self) -> Result<String, StoreError> {
-        self.str().map(str::to_owned)
-    }
-
-    pub fn opt_text(&mut self) -> Result<Option<String>, StoreError> {
-        Ok(self.opt_str()?.map(str::to_owned))
-    }
-
-    pub fn opt_int(&mut self) -> Result<Option<i64>, StoreError> {
-        let index = self.index();
-        match self.row {
-            RowRef::Sqlite(row) => Ok(row.get_ref(index)?.as_i64_or_null().map_err(StoreError::corrupt)?),
-            RowRef::Postgres(row) => Ok(row.try_get(index)?),
-        }
-    }
-
-    pub fn int(&mut self) -> Result<i64, StoreError> {
-        self.opt_int()?.ok_or_else(|| StoreError::corrupt("a null where none can be"))
-    }
-
-    pub fn flag(&mut self) -> Result<bool, StoreError> {
-        Ok(self.int()? != 0)
-    }
-
-    pub fn hash(&mut self) -> Result<[u8; 32], StoreError> {
-        let index = self.index();
-        let bytes: &[u8] = match self.row {
-            RowRef::Sqlite(row) => row.get_ref(index)?.as_blob().map_err(StoreError::corrupt)?,
-            RowRef::Postgres(row) => row.try_get(index)?,
-        };
-        bytes.try_into().map_err(StoreError::corrupt)
-    }
-
-    pub fn time(&mut self) -> Result<Timestamp, StoreError> {
-        Timestamp::from_microsecond(self.int()?).map_err(StoreError::corrupt)
-    }
-
-    pub fn opt_time(&mut self) -> Result<Option<Timestamp>, StoreError> {
-        self.opt_int()?.map(Timestamp::from_microsecond).transpose().map_err(StoreError::corrupt)
-    }
-
-    pub fn id<T: FromStr<Err: Display>>(&mut self) -> Result<T, StoreError> {
-        self.str()?.parse().map_err(StoreError::corrupt)
-    }
-
-    pub fn opt_id<T: FromStr<Err: Display>>(&mut self) -> Result<Option<T>, StoreError> {
-        self.opt_str()?.map(str::parse).transpose().map_err(StoreError::corrupt)
-    }
-
-    /// A name from a closed list.
-    pub fn named<T>(&mut self, parse: fn(&str) -> Option<T>) -> Result<T, StoreError> {
-        let name = self.str()?;
-        parse(name).ok_or_else(|| StoreError::corrupt(format!("unknown name {name:?}")))
-    }
-
-    pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, StoreError> {
-        serde_json::from_str(self.str()?).map_err(StoreError::corrupt)
-    }
-
-    pub fn opt_json<T: DeserializeOwned>(&mut self) -> Result<Option<T>, StoreError> {
-        self.opt_str()?.map(serde_json::from_str).transpose().map_err(StoreError::corrupt)
-    }
-
-    pub fn raw_json(&mut self) -> Result<RawJson, StoreError> {
-        RawJson::parse(self.text()?).map_err(StoreError::corrupt)
-    }
-
-    /// Whether the next column is null, without taking it: for the right side of a left join.
-    pub fn next_is_null(&mut self) -> Result<bool, StoreError> {
-        let null = self.opt_str()?.is_none();
-        self.next -= 1;
-        Ok(null)
-    }
-
-    pub fn skip(&mut self, columns: usize) {
-        self.next += columns;
-    }
-
-    /// The right side of a left join, told by its first column.
-    pub fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
-        if self.next_is_null()? {
-            self.skip(R::COLUMNS.len());
-            return Ok(None);
-        }
-        R::decode(self).map(Some)
-    }
+/// Every noun's table, so that a test can compare them with the database.
+pub fn declared_tables() -> Vec<DeclaredTable> {
+    use ostler_protocol::{
+        kernel::{
+            aliases::CommandAlias,
+            commands::Command,
+            events::Event,
+            leases::Lease,
+            operations::Batch,
+            permissions::PermissionRequest,
+            provider_profiles::{ProfileChange, ValidationRecord},
+            runner_jobs::RunnerJob,
+            runners::Runner,
+            runs::Run,
+            sessions::Session,
+        },
+        tokens::ServiceToken,
+        trust::{
+            agents::{Agent, AgentToken},
+            relations::Relation,
+            webhooks::{Delivery, Webhook},
+        },
+        users::User,
+    };
+    vec![
+        DeclaredTable::of::<Session>(),
+        DeclaredTable::of::<Run>(),
+        DeclaredTable::of::<Lease>(),
+        DeclaredTable::of::<Command>(),
+        DeclaredTable::of::<CommandAlias>(),
+        DeclaredTable::of::<Event>(),
+        DeclaredTable::of::<Batch>(),
+        DeclaredTable::of::<PermissionRequest>(),
+        DeclaredTable::of::<RunnerJob>(),
+        DeclaredTable::of::<Runner>(),
+        DeclaredTable::of::<ValidationRecord>(),
+        DeclaredTable::of::<ProfileChange>(),
+        DeclaredTable::of::<ServiceToken>(),
+        DeclaredTable::of::<User>(),
+        DeclaredTable::of::<Agent>(),
+        DeclaredTable::of::<AgentToken>(),
+        DeclaredTable::of::<crate::trust::manifests::KeptManifest>(),
+        DeclaredTable::of::<Relation>(),
+        DeclaredTable::of::<Webhook>(),
+        DeclaredTable::of::<Delivery>(),
+    ]
 }

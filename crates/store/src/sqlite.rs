@@ -34,7 +34,7 @@ use crate::{
         Warm,
     },
     migrate,
-    record::{Reader, RowRef, Value},
+    record::{ColumnValue, Reader, RowRef, Value},
 };
 
 const READERS: usize = 2;
@@ -278,7 +278,7 @@ fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError
     Ok(tx.commit()?)
 }
 
-impl rusqlite::ToSql for Value {
+impl rusqlite::ToSql for ColumnValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Text(Some(text)) => ValueRef::Text(text.as_bytes()),

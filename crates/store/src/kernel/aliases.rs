@@ -7,51 +7,22 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Kind::*, Reader, Record, Value, text},
+    record::{record, text},
 };
 
-impl Record for CommandAlias {
-    const TABLE: &'static str = "command_aliases";
-    const KEY: usize = 2;
-    const FIXED: usize = 6;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("session_id", Text),
-        ("alias", Text),
-        ("command_id", Text),
-        ("request_hash", Text),
-        ("after_seq", Int),
-        ("created_at", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.session), self.alias.as_str().into()]
+record! {
+    CommandAlias, alias in "command_aliases";
+    key {
+        session = "session_id": id;
+        alias: text;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.session),
-            self.alias.as_str().into(),
-            text(self.command_id),
-            self.request_hash.as_str().into(),
-            self.after_seq.into(),
-            self.created_at.into(),
-        ]
+    fixed {
+        command_id: id;
+        request_hash: text;
+        after_seq: int;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![]
-    }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            session: row.id()?,
-            alias: row.text()?,
-            command_id: row.id()?,
-            request_hash: row.text()?,
-            after_seq: row.int()?,
-            created_at: row.time()?,
-        })
-    }
+    state {}
 }
 
 /// The newest alias of a command.

@@ -8,102 +8,64 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Kind::*, Reader, Record, Value, json, opt_text, text},
+    record::{record, text},
 };
 
 /// In SQL, next to the partial index that says the same.
 pub(crate) const UNFINISHED: &str = "state IN ('pending', 'acked', 'running')";
 
-impl Record for Command {
-    const TABLE: &'static str = "commands";
-    const KEY: usize = 1;
-    const FIXED: usize = 10;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("command_id", Text),
-        ("run_id", Text),
-        ("session_id", Text),
-        ("seq", Int),
-        ("type", Text),
-        ("payload", Text),
-        ("payload_hash", Text),
-        ("idempotency_key", Text),
-        ("target_command_id", Text),
-        ("created_at", Int),
-        ("state", Text),
-        ("cancel_requested_at", Int),
-        ("cancel_reason", Text),
-        ("rolled_back_at", Int),
-        ("acked_at", Int),
-        ("deadline_at", Int),
-        ("attempt_id", Text),
-        ("terminal", Text),
-        ("fold", Text),
-        ("reply_session_seq", Int),
-        ("updated_at", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.command_id)]
+record! {
+    Command, command in "commands";
+    key {
+        command_id: id;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.command_id),
-            text(self.run_id),
-            text(self.session),
-            self.seq.into(),
-            self.command_type.as_str().into(),
-            (&self.payload).into(),
-            self.payload_hash.as_str().into(),
-            self.idempotency_key.clone().into(),
-            opt_text(self.target_command_id),
-            self.created_at.into(),
-        ]
+    fixed {
+        run_id: id;
+        session = "session_id": id;
+        seq: int;
+        command_type = "type": named(CommandType);
+        payload: raw_json;
+        payload_hash: text;
+        idempotency_key: opt_text;
+        target_command_id: opt_id;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.state.as_str().into(),
-            self.cancel_requested_at.into(),
-            self.cancel_reason.clone().into(),
-            self.rolled_back_at.into(),
-            self.acked_at.into(),
-            self.deadline_at.into(),
-            opt_text(self.attempt_id),
-            Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
-            json(&self.fold),
-            Value::Int(self.fold.pick().map(|pick| pick.session_seq)),
-            self.updated_at.into(),
-        ]
+    state {
+        state: named(CommandState);
+        cancel_requested_at: opt_time;
+        cancel_reason: opt_text;
+        rolled_back_at: opt_time;
+        acked_at: opt_time;
+        deadline_at: opt_time;
+        attempt_id: opt_id;
+        terminal: opt_json;
+        fold: json;
+        // Only searches read it.
+        _reply_session_seq = "reply_session_seq": unread_int from command.fold.pick().map(|pick| pick.session_seq);
+        updated_at: time;
     }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            command_id: row.id()?,
-            run_id: row.id()?,
-            session: row.id()?,
-            seq: row.int()?,
-            command_type: row.named(CommandType::parse)?,
-            payload: row.raw_json()?,
-            payload_hash: row.text()?,
-            idempotency_key: row.opt_text()?,
-            target_command_id: row.opt_id()?,
-            created_at: row.time()?,
-            state: row.named(CommandState::parse)?,
-            cancel_requested_at: row.opt_time()?,
-            cancel_reason: row.opt_text()?,
-            rolled_back_at: row.opt_time()?,
-            acked_at: row.opt_time()?,
-            deadline_at: row.opt_time()?,
-            attempt_id: row.opt_id()?,
-            terminal: row.opt_json()?,
-            fold: row.json()?,
-            updated_at: {
-                row.skip(1);
-                row.time()?
-            },
-        })
-    }
+    build Command {
+        command_id,
+        run_id,
+        session,
+        seq,
+        command_type,
+        payload,
+        payload_hash,
+        idempotency_key,
+        target_command_id,
+        created_at,
+        state,
+        cancel_requested_at,
+        cancel_reason,
+        rolled_back_at,
+        acked_at,
+        deadline_at,
+        attempt_id,
+        terminal,
+        fold,
+        updated_at,
+    };
 }
 
 pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, StoreError> {

@@ -2,42 +2,63 @@
 
 use ostler_protocol::{
     ids::{RunId, SessionId},
-    kernel::events::{Event, EventType},
+    kernel::{
+        events::{Event, EventType},
+        operations::Batch,
+    },
     limits::PAGE_BYTES_MAX,
 };
 
 use crate::{
     db::{Db, StoreError},
-    record::{Reader, Value, opt_text, text},
+    record::{Reader, Record, Value, opt_text, record, text},
 };
 
-pub(crate) const COLUMNS: &str =
-    "session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at";
+const NAMES: &str = <Event as Record>::NAMES;
 
-/// Rows asked for at first; later reads ask for as many as seem to fit the page.
+/// Rows of the first read; later reads have as many as seem to fit the page.
 const CHUNK_ROWS_MIN: u32 = 24;
 const CHUNK_ROWS_MAX: u32 = 512;
 /// The same, where the newest are read.
 const NEWEST_CHUNK: usize = 128;
 
-pub(crate) fn decode(row: &mut Reader<'_>) -> Result<Event, StoreError> {
-    let (session, session_seq) = (row.id()?, row.int()?);
-    let run = match (row.opt_id()?, row.opt_int()?) {
-        (Some(run_id), Some(seq)) => Some((run_id, seq)),
-        (None, None) => None,
-        _ => return Err(StoreError::corrupt("an event has half a place in a run")),
-    };
-    Ok(Event {
+record! {
+    Event, event in "events";
+    key {
+        session = "session_id": id;
+        session_seq: int;
+    }
+    fixed {
+        run_id: opt_id from event.run.map(|(run_id, _)| run_id);
+        seq: opt_int from event.run.map(|(_, seq)| seq);
+        command_id: opt_id;
+        event_type = "type": named(EventType);
+        payload: shared_json;
+        digest: hash;
+        hash: hash;
+        created_at: time;
+    }
+    state {}
+    build Event {
         session,
         session_seq,
-        run,
-        command_id: row.opt_id()?,
-        event_type: row.named(EventType::parse)?,
-        payload: row.opt_str()?.map(Into::into),
-        digest: row.hash()?,
-        hash: row.hash()?,
-        created_at: row.time()?,
-    })
+        run: both(run_id, seq)?,
+        command_id,
+        event_type,
+        payload,
+        digest,
+        hash,
+        created_at,
+    };
+}
+
+/// An event's place in a run: both columns, or neither.
+fn both(run_id: Option<RunId>, seq: Option<i64>) -> Result<Option<(RunId, i64)>, StoreError> {
+    match (run_id, seq) {
+        (Some(run_id), Some(seq)) => Ok(Some((run_id, seq))),
+        (None, None) => Ok(None),
+        _ => Err(StoreError::corrupt("an event has half a place in a run")),
+    }
 }
 
 /// A page of events and whether more follow.
@@ -67,9 +88,8 @@ pub async fn list_by_run(
     after: i64,
     bounds: impl Into<Bounds>,
 ) -> Result<Page, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4"
-    );
+    let sql =
+        format!("SELECT {NAMES} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4");
     let args = move |after: i64, limit: u32| vec![text(session), text(run_id), after.into(), i64::from(limit).into()];
     page(db, sql, args, Event::seq, after, bounds.into()).await
 }
@@ -81,16 +101,15 @@ pub async fn list_by_session(
     after: i64,
     bounds: impl Into<Bounds>,
 ) -> Result<Page, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3"
-    );
+    let sql =
+        format!("SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3");
     let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
     page(db, sql, args, |event| event.session_seq, after, bounds.into()).await
 }
 
 pub async fn get(db: &Db, session: SessionId, session_seq: i64) -> Result<Option<Event>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq = $2");
-    db.read_one(sql, vec![text(session), session_seq.into()], decode).await
+    let sql = format!("SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq = $2");
+    db.read_one(sql, vec![text(session), session_seq.into()], Event::decode).await
 }
 
 /// What people read of a session: messages of the agent and output of its tools, numbered above `after`; of one run, by
@@ -108,7 +127,7 @@ pub async fn list_output(
     };
     let last = if run_id.is_some() { "$4" } else { "$3" };
     let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND {scope}
+        "SELECT {NAMES} FROM events WHERE session_id = $1 AND {scope}
          AND type IN ('assistant_message', 'command_output') ORDER BY {number} LIMIT {last}"
     );
     let args = move |after: i64, limit: u32| {
@@ -137,7 +156,7 @@ pub async fn list_newest(
 ) -> Result<Newest, StoreError> {
     let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
     let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq < $2
+        "SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq < $2
          AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1) - $3
          AND type IN ({}) ORDER BY session_seq DESC LIMIT $4",
         names.join(", ")
@@ -145,7 +164,7 @@ pub async fn list_newest(
     let (mut found, mut bytes, mut before) = (Newest::default(), 0, i64::MAX);
     loop {
         let args = vec![text(session), before.into(), within.into(), (NEWEST_CHUNK as i64).into()];
-        let chunk = db.read(sql.clone(), args, decode).await?;
+        let chunk = db.read(sql.clone(), args, Event::decode).await?;
         let is_last = chunk.len() < NEWEST_CHUNK;
         for event in chunk {
             bytes += event.payload.as_deref().map_or(0, str::len);
@@ -173,12 +192,12 @@ pub async fn list_newest_before(
     limit: usize,
 ) -> Result<Vec<Event>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM events WHERE session_id = $1 AND session_seq <= $2 AND session_seq > $3
+        "SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq <= $2 AND session_seq > $3
          AND type = '{}' ORDER BY session_seq DESC LIMIT $4",
         event_type.as_str()
     );
     let (first, limit) = (last.saturating_sub(within), limit as i64);
-    db.read(sql, vec![text(session), last.into(), first.into(), limit.into()], decode).await
+    db.read(sql, vec![text(session), last.into(), first.into(), limit.into()], Event::decode).await
 }
 
 /// Events of a session that is not there.
@@ -216,7 +235,7 @@ async fn page(
         let left = bounds.events - events.len() as u32;
         // One more than is wanted tells whether more follow.
         let asked = chunk_rows.min(left + 1);
-        let mut chunk = db.read(sql.clone(), args(after, asked), decode).await?;
+        let mut chunk = db.read(sql.clone(), args(after, asked), Event::decode).await?;
         let full = chunk.len() as u32 == asked;
         let has_more = chunk.len() as u32 > left;
         chunk.truncate(left as usize);
@@ -238,49 +257,18 @@ async fn page(
     }
 }
 
-impl crate::record::Record for ostler_protocol::kernel::operations::Batch {
-    const TABLE: &'static str = "append_batches";
-    const KEY: usize = 3;
-    const FIXED: usize = 7;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("run_id", crate::record::Kind::Text),
-        ("lease_epoch", crate::record::Kind::Int),
-        ("batch_no", crate::record::Kind::Int),
-        ("first_seq", crate::record::Kind::Int),
-        ("last_seq", crate::record::Kind::Int),
-        ("released", crate::record::Kind::Int),
-        ("digest", crate::record::Kind::Bytes),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.run_id), self.lease_epoch.into(), self.batch_no.into()]
+record! {
+    Batch, batch in "append_batches";
+    key {
+        run_id: id;
+        lease_epoch: int;
+        batch_no: int;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.run_id),
-            self.lease_epoch.into(),
-            self.batch_no.into(),
-            self.first_seq.into(),
-            self.last_seq.into(),
-            self.released.into(),
-            (&self.digest).into(),
-        ]
+    fixed {
+        first_seq: int;
+        last_seq: int;
+        released: flag;
+        digest: hash;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![]
-    }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            run_id: row.id()?,
-            lease_epoch: row.int()?,
-            batch_no: row.int()?,
-            first_seq: row.int()?,
-            last_seq: row.int()?,
-            released: row.flag()?,
-            digest: row.hash()?,
-        })
-    }
+    state {}
 }

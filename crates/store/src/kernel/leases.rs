@@ -8,69 +8,29 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Kind::*, Reader, Record, Value, json, text},
+    record::{record, text},
 };
 
-impl Record for Lease {
-    const TABLE: &'static str = "leases";
-    const KEY: usize = 1;
-    const FIXED: usize = 2;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("run_id", Text),
-        ("session_id", Text),
-        ("runner_id", Text),
-        ("epoch", Int),
-        ("attempt_id", Text),
-        ("duration_ms", Int),
-        ("acquired_at", Int),
-        ("heartbeat_at", Int),
-        ("expires_at", Int),
-        ("ended", Int),
-        ("expired", Int),
-        ("dismissed", Int),
-        ("waiters", Text),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.run_id)]
+record! {
+    Lease, lease in "leases";
+    key {
+        run_id: id;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![text(self.run_id), text(self.session)]
+    fixed {
+        session = "session_id": id;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.runner_id.as_str().into(),
-            self.epoch.into(),
-            text(self.attempt_id),
-            self.duration_ms.into(),
-            self.acquired_at.into(),
-            self.heartbeat_at.into(),
-            self.expires_at.into(),
-            self.ended.into(),
-            self.expired.into(),
-            self.dismissed.into(),
-            json(&self.waiters),
-        ]
-    }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            run_id: row.id()?,
-            session: row.id()?,
-            runner_id: row.text()?,
-            epoch: row.int()?,
-            attempt_id: row.id()?,
-            duration_ms: row.int()?,
-            acquired_at: row.time()?,
-            heartbeat_at: row.time()?,
-            expires_at: row.time()?,
-            ended: row.flag()?,
-            expired: row.flag()?,
-            dismissed: row.flag()?,
-            waiters: row.json()?,
-        })
+    state {
+        runner_id: text;
+        epoch: int;
+        attempt_id: id;
+        duration_ms: int;
+        acquired_at: time;
+        heartbeat_at: time;
+        expires_at: time;
+        ended: flag;
+        expired: flag;
+        dismissed: flag;
+        waiters: json;
     }
 }
 

@@ -10,84 +10,33 @@ use ostler_protocol::{
 use crate::{
     db::{Db, StoreError},
     kernel::commands::UNFINISHED,
-    record::{Kind::*, Reader, Record, Value, json, text},
+    record::{record, text},
 };
 
-impl Record for PermissionRequest {
-    const TABLE: &'static str = "permissions";
-    const KEY: usize = 2;
-    const FIXED: usize = 12;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("run_id", Text),
-        ("permission_id", Text),
-        ("session_id", Text),
-        ("command_id", Text),
-        ("title", Text),
-        ("command", Text),
-        ("tool_call_id", Text),
-        ("options", Text),
-        ("digest", Text),
-        ("deadline", Int),
-        ("round", Int),
-        ("created_at", Int),
-        ("status", Text),
-        ("option_id", Text),
-        ("resolved_by", Text),
-        ("resolved_at", Int),
-        ("resolved_seq", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.run_id), text(self.permission_id)]
+record! {
+    PermissionRequest, request in "permissions";
+    key {
+        run_id: id;
+        permission_id: id;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.run_id),
-            text(self.permission_id),
-            text(self.session),
-            text(self.command_id),
-            self.title.as_str().into(),
-            self.command.clone().into(),
-            self.tool_call_id.clone().into(),
-            json(&self.options),
-            self.digest.as_str().into(),
-            self.deadline.into(),
-            self.round.into(),
-            self.created_at.into(),
-        ]
+    fixed {
+        session = "session_id": id;
+        command_id: id;
+        title: text;
+        command: opt_text;
+        tool_call_id: opt_text;
+        options: json;
+        digest: text;
+        deadline: time;
+        round: int;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.status.as_str().into(),
-            self.option_id.clone().into(),
-            self.resolved_by.clone().into(),
-            self.resolved_at.into(),
-            Value::Int(self.resolved_seq),
-        ]
-    }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            run_id: row.id()?,
-            permission_id: row.id()?,
-            session: row.id()?,
-            command_id: row.id()?,
-            title: row.text()?,
-            command: row.opt_text()?,
-            tool_call_id: row.opt_text()?,
-            options: row.json()?,
-            digest: row.text()?,
-            deadline: row.time()?,
-            round: row.int()?,
-            created_at: row.time()?,
-            status: row.named(PermissionStatus::parse)?,
-            option_id: row.opt_text()?,
-            resolved_by: row.opt_text()?,
-            resolved_at: row.opt_time()?,
-            resolved_seq: row.opt_int()?,
-        })
+    state {
+        status: named(PermissionStatus);
+        option_id: opt_text;
+        resolved_by: opt_text;
+        resolved_at: opt_time;
+        resolved_seq: opt_int;
     }
 }
 

@@ -9,47 +9,58 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Reader, Value, json, opt_text, text},
+    record::{self, Reader, Record, Value, columns, json, record, text},
 };
 
-const COLUMNS: &str = "v.validation_id, v.profile, v.tenant_id, v.resource_version, v.run_id, v.command_id, v.runner_job_id, v.created_at";
+record! {
+    ValidationRecord, record in "provider_validations";
+    key {
+        validation_id: id;
+    }
+    fixed {
+        profile: text;
+        tenant_id: opt_text;
+        resource_version: opt_text;
+        run_id: id;
+        command_id: id;
+        runner_job_id: id;
+        created_at: time;
+    }
+    state {}
+}
+
+record! {
+    ProfileChange, change in "provider_profile_changes";
+    key {
+        change_id: id;
+    }
+    fixed {
+        profile: text;
+        tenant_id: opt_text;
+        action: named(ProfileAction);
+        by = "changed_by": text;
+        fields: json;
+        credential_dropped: flag;
+        resource_version: opt_text;
+        created_at: time;
+    }
+    state {}
+}
 
 fn decode(row: &mut Reader<'_>) -> Result<Validation, StoreError> {
-    let record = ValidationRecord {
-        validation_id: row.id()?,
-        profile: row.text()?,
-        tenant_id: row.opt_text()?,
-        resource_version: row.opt_text()?,
-        run_id: row.id()?,
-        command_id: row.id()?,
-        runner_job_id: row.id()?,
-        created_at: row.time()?,
-    };
-    Ok(Validation::of(record, row.opt_json()?))
+    Ok(Validation::of(ValidationRecord::decode(row)?, row.opt_json()?))
 }
 
 /// The first record of a run stands.
 pub async fn insert(db: &Db, record: &ValidationRecord) -> Result<(), StoreError> {
-    let sql = "INSERT INTO provider_validations
-        (validation_id, profile, tenant_id, resource_version, run_id, command_id, runner_job_id, created_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (validation_id) DO NOTHING";
-    let args = vec![
-        text(record.validation_id),
-        record.profile.as_str().into(),
-        opt_text(record.tenant_id.as_deref()),
-        opt_text(record.resource_version.as_deref()),
-        text(record.run_id),
-        text(record.command_id),
-        text(record.runner_job_id),
-        record.created_at.into(),
-    ];
-    db.execute(sql, args).await
+    db.execute_statement(record::insert(record, vec![], "ON CONFLICT (validation_id) DO NOTHING")).await
 }
 
 pub async fn get(db: &Db, id: ValidationId) -> Result<Option<Validation>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
-         WHERE v.validation_id = $1"
+        "SELECT {}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
+         WHERE v.validation_id = $1",
+        columns::<ValidationRecord>("v")
     );
     db.read_one(sql, vec![text(id)], decode).await
 }
@@ -57,47 +68,18 @@ pub async fn get(db: &Db, id: ValidationId) -> Result<Option<Validation>, StoreE
 /// The latest of each owner's profiles.
 pub async fn list_latest(db: &Db) -> Result<Vec<Validation>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
+        "SELECT {}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
          WHERE v.validation_id = (SELECT w.validation_id FROM provider_validations AS w WHERE w.profile = v.profile
              AND COALESCE(w.tenant_id, '') = COALESCE(v.tenant_id, '')
              ORDER BY w.created_at DESC, w.validation_id{} DESC LIMIT 1)",
+        columns::<ValidationRecord>("v"),
         db.byte_order()
     );
     db.read(sql, vec![], decode).await
 }
 
-const CHANGE_COLUMNS: &str =
-    "change_id, profile, tenant_id, action, changed_by, fields, credential_dropped, resource_version, created_at";
-
-fn decode_change(row: &mut Reader<'_>) -> Result<ProfileChange, StoreError> {
-    Ok(ProfileChange {
-        change_id: row.id()?,
-        profile: row.text()?,
-        tenant_id: row.opt_text()?,
-        action: row.named(ProfileAction::parse)?,
-        by: row.text()?,
-        fields: row.json()?,
-        credential_dropped: row.flag()?,
-        resource_version: row.opt_text()?,
-        created_at: row.time()?,
-    })
-}
-
 pub async fn insert_change(db: &Db, change: &ProfileChange) -> Result<(), StoreError> {
-    let sql =
-        format!("INSERT INTO provider_profile_changes ({CHANGE_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
-    let args = vec![
-        text(change.change_id),
-        change.profile.as_str().into(),
-        opt_text(change.tenant_id.as_deref()),
-        change.action.as_str().into(),
-        change.by.as_str().into(),
-        json(&change.fields),
-        change.credential_dropped.into(),
-        opt_text(change.resource_version.as_deref()),
-        change.created_at.into(),
-    ];
-    db.execute(sql, args).await
+    db.execute_statement(record::insert(change, vec![], "")).await
 }
 
 /// Whose profiles' changes are listed.
@@ -136,10 +118,6 @@ pub async fn list_changes(
     }
     args.push(i64::from(limit).into());
     let filter = if wanted.is_empty() { String::new() } else { format!("WHERE {}", wanted.join(" AND ")) };
-    let sql = format!(
-        "SELECT {CHANGE_COLUMNS} FROM provider_profile_changes {filter}
-         ORDER BY created_at DESC, change_id{order} DESC LIMIT ${}",
-        args.len()
-    );
-    db.read(sql, args, decode_change).await
+    let rest = format!("{filter} ORDER BY created_at DESC, change_id{order} DESC LIMIT ${}", args.len());
+    db.select(&rest, args).await
 }

@@ -9,108 +9,64 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, StoreError},
-    record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
+    record::{Record, json, record, text},
 };
 
-/// Both columns are `NOT NULL`: an empty text stands for no value.
-fn non_empty(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-impl Record for RunnerJob {
-    const TABLE: &'static str = "runner_jobs";
-    const KEY: usize = 1;
-    const FIXED: usize = 15;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("runner_job_id", Text),
-        ("run_id", Text),
-        ("session_id", Text),
-        ("command_id", Text),
-        ("attempt_id", Text),
-        ("job_name", Text),
-        ("namespace", Text),
-        ("launcher", Text),
-        ("runner_id", Text),
-        ("pod_name", Text),
-        ("log_path", Text),
-        ("standing", Int),
-        ("idempotency_key", Text),
-        ("request_hash", Text),
-        ("created_at", Int),
-        ("attempt", Int),
-        ("phase", Text),
-        ("terminal_summary", Text),
-        ("owner", Text),
-        ("heartbeat_at", Int),
-        ("token_hash", Text),
-        ("updated_at", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.runner_job_id)]
+record! {
+    RunnerJob, job in "runner_jobs";
+    key {
+        runner_job_id: id;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.runner_job_id),
-            text(self.run_id),
-            text(self.session),
-            text(self.command_id),
-            text(self.attempt_id),
-            self.job_name.as_str().into(),
-            self.namespace.as_str().into(),
-            self.launcher.as_str().into(),
-            self.runner_id.as_str().into(),
-            self.pod_name.as_deref().unwrap_or_default().into(),
-            self.log_path.as_deref().unwrap_or_default().into(),
-            self.standing.into(),
-            self.idempotency_key.clone().into(),
-            self.request_hash.as_str().into(),
-            self.created_at.into(),
-        ]
+    fixed {
+        run_id: id;
+        session = "session_id": id;
+        command_id: id;
+        attempt_id: id;
+        job_name: text;
+        namespace: text;
+        launcher: named(Launcher);
+        runner_id: text;
+        pod_name: empty_text;
+        log_path: empty_text;
+        standing: flag;
+        idempotency_key: opt_text;
+        request_hash: text;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.attempt.into(),
-            self.phase.as_str().into(),
-            (&self.terminal_summary).into(),
-            opt_text(self.owner.as_deref()),
-            self.heartbeat_at.into(),
-            self.token_hash.clone().into(),
-            self.updated_at.into(),
-        ]
+    state {
+        attempt: int;
+        phase: named(JobPhase);
+        terminal_summary: raw_json;
+        owner: opt_text;
+        heartbeat_at: opt_time;
+        token_hash: opt_text;
+        updated_at: time;
     }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        let (runner_job_id, run_id) = (row.id()?, row.id()?);
-        let (session, command_id) = (row.id()?, row.id()?);
-        Ok(Self {
-            runner_job_id,
-            run_id,
-            session,
-            command_id,
-            attempt_id: row.id()?,
-            job_name: row.text()?,
-            namespace: row.text()?,
-            launcher: row.named(Launcher::parse)?,
-            runner_id: row.text()?,
-            pod_name: non_empty(row.text()?),
-            log_path: non_empty(row.text()?),
-            standing: row.flag()?,
-            idempotency_key: row.opt_text()?,
-            request_hash: row.text()?,
-            created_at: row.time()?,
-            attempt: row.int()?,
-            phase: row.named(JobPhase::parse)?,
-            terminal_summary: row.raw_json()?,
-            owner: row.opt_text()?,
-            heartbeat_at: row.opt_time()?,
-            token_hash: row.opt_text()?,
-            updated_at: row.time()?,
-            poll: JobPoll::of(run_id, runner_job_id, command_id),
-        })
-    }
+    build RunnerJob {
+        runner_job_id,
+        run_id,
+        session,
+        command_id,
+        attempt_id,
+        job_name,
+        namespace,
+        launcher,
+        runner_id,
+        pod_name,
+        log_path,
+        standing,
+        idempotency_key,
+        request_hash,
+        created_at,
+        attempt,
+        phase,
+        terminal_summary,
+        owner,
+        heartbeat_at,
+        token_hash,
+        updated_at,
+        poll: JobPoll::of(run_id, runner_job_id, command_id),
+    };
 }
 
 pub async fn get(db: &Db, job_id: RunnerJobId) -> Result<Option<RunnerJob>, StoreError> {
@@ -199,7 +155,7 @@ pub async fn claim(
              ORDER BY created_at, runner_job_id{order} LIMIT ${most} {skip})
          RETURNING {}",
         is_waiting("$2"),
-        columns::<RunnerJob>("t").replace("t.", "")
+        RunnerJob::NAMES
     );
     db.write(sql, args, RunnerJob::decode).await
 }

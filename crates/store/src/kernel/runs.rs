@@ -8,114 +8,43 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Kind::*, Reader, Record, Value, json, opt_text, text},
+    record::{Value, record, text},
 };
 
-impl Record for Run {
-    const TABLE: &'static str = "runs";
-    const KEY: usize = 1;
-    const FIXED: usize = 14;
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("run_id", Text),
-        ("session_id", Text),
-        ("session_name", Text),
-        ("tenant_id", Text),
-        ("project_id", Text),
-        ("workspace_ref", Text),
-        ("provider_id", Text),
-        ("backend_profile", Text),
-        ("execution_policy", Text),
-        ("trace_sink", Text),
-        ("idempotency_key", Text),
-        ("request_hash", Text),
-        ("agent_id", Text),
-        ("created_at", Int),
-        ("status", Text),
-        ("terminal", Text),
-        ("cancel_requested_at", Int),
-        ("cancel_reason", Text),
-        ("last_seq", Int),
-        ("command_count", Int),
-        ("unfinished_commands", Int),
-        ("lease_epoch", Int),
-        ("open_permissions", Int),
-        ("offered_attempt_id", Text),
-        ("attempt_id", Text),
-        ("standing_job_id", Text),
-        ("updated_at", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.run_id)]
+record! {
+    Run, run in "runs";
+    key {
+        run_id: id;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.run_id),
-            text(self.session),
-            self.session_id.as_str().into(),
-            self.tenant_id.as_str().into(),
-            self.project_id.as_str().into(),
-            (&self.workspace_ref).into(),
-            self.provider_id.as_str().into(),
-            self.backend_profile.as_str().into(),
-            json(&self.execution_policy),
-            (&self.trace_sink).into(),
-            self.idempotency_key.clone().into(),
-            self.request_hash.as_str().into(),
-            opt_text(self.agent_id),
-            self.created_at.into(),
-        ]
+    fixed {
+        session = "session_id": id;
+        session_id = "session_name": text;
+        tenant_id: text;
+        project_id: text;
+        workspace_ref: raw_json;
+        provider_id: text;
+        backend_profile: text;
+        execution_policy: json;
+        trace_sink: raw_json;
+        idempotency_key: opt_text;
+        request_hash: text;
+        agent_id: opt_id;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.status.as_str().into(),
-            Value::Text(self.terminal.as_ref().map(|t| serde_json::to_string(t).expect("serialises"))),
-            self.cancel_requested_at.into(),
-            self.cancel_reason.clone().into(),
-            self.last_seq.into(),
-            self.command_count.into(),
-            self.unfinished_commands.into(),
-            self.lease_epoch.into(),
-            self.open_permissions.into(),
-            opt_text(self.offered_attempt_id),
-            opt_text(self.attempt_id),
-            opt_text(self.standing_job_id),
-            self.updated_at.into(),
-        ]
-    }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            run_id: row.id()?,
-            session: row.id()?,
-            session_id: row.text()?,
-            tenant_id: row.text()?,
-            project_id: row.text()?,
-            workspace_ref: row.raw_json()?,
-            provider_id: row.text()?,
-            backend_profile: row.text()?,
-            execution_policy: row.json()?,
-            trace_sink: row.raw_json()?,
-            idempotency_key: row.opt_text()?,
-            request_hash: row.text()?,
-            agent_id: row.opt_id()?,
-            created_at: row.time()?,
-            status: row.named(RunStatus::parse)?,
-            terminal: row.opt_json()?,
-            cancel_requested_at: row.opt_time()?,
-            cancel_reason: row.opt_text()?,
-            last_seq: row.int()?,
-            command_count: row.int()?,
-            unfinished_commands: row.int()?,
-            lease_epoch: row.int()?,
-            open_permissions: row.int()?,
-            offered_attempt_id: row.opt_id()?,
-            attempt_id: row.opt_id()?,
-            standing_job_id: row.opt_id()?,
-            updated_at: row.time()?,
-        })
+    state {
+        status: named(RunStatus);
+        terminal: opt_json;
+        cancel_requested_at: opt_time;
+        cancel_reason: opt_text;
+        last_seq: int;
+        command_count: int;
+        unfinished_commands: int;
+        lease_epoch: int;
+        open_permissions: int;
+        offered_attempt_id: opt_id;
+        attempt_id: opt_id;
+        standing_job_id: opt_id;
+        updated_at: time;
     }
 }
 

@@ -13,134 +13,78 @@ use ostler_protocol::{
 use crate::{
     db::{Db, StoreError},
     kernel::readers::Settled,
-    record::{Kind::*, Reader, Record, Value, columns, json, opt_text, text},
+    record::{Record, Value, columns, record, text},
 };
 
 /// Tenants that can have a session of the same name before the rest of them is not looked at.
 const SAME_NAME_MAX: i64 = 100;
 
-impl Record for Session {
-    const TABLE: &'static str = "sessions";
-    const KEY: usize = 1;
-    const FIXED: usize = 7;
-    const UNLESS_CHANGED: &'static str = " AND t.revision = u.revision - 1";
-    const COLUMNS: &'static [(&'static str, crate::record::Kind)] = &[
-        ("session_id", Text),
-        ("tenant_id", Text),
-        ("external_id", Text),
-        ("idempotency_key", Text),
-        ("request_hash", Text),
-        ("owner", Text),
-        ("created_at", Int),
-        ("backend_profile", Text),
-        ("title", Text),
-        ("closed_at", Int),
-        ("erased_at", Int),
-        ("thread_id", Text),
-        ("storage_kind", Text),
-        ("storage", Text),
-        ("expires_at", Int),
-        ("last_seq", Int),
-        ("chain_head", Bytes),
-        ("version", Int),
-        ("ended_at", Int),
-        ("execution_state", Text),
-        ("active_run_id", Text),
-        ("active_command_id", Text),
-        ("active_unfinished", Int),
-        ("active_lease_until", Int),
-        ("last_run_id", Text),
-        ("last_command_id", Text),
-        ("revision", Int),
-        ("updated_at", Int),
-    ];
-
-    fn key(&self) -> Vec<Value> {
-        vec![text(self.session)]
+record! {
+    Session, session in "sessions";
+    key {
+        session_id: id from session.session;
     }
-
-    fn fixed(&self) -> Vec<Value> {
-        vec![
-            text(self.session),
-            self.tenant_id.as_str().into(),
-            self.external_id.clone().into(),
-            self.idempotency_key.clone().into(),
-            self.request_hash.clone().into(),
-            self.owner.clone().into(),
-            self.created_at.into(),
-        ]
+    fixed {
+        tenant_id: text;
+        external_id: opt_text;
+        idempotency_key: opt_text;
+        request_hash: opt_text;
+        owner: opt_text;
+        created_at: time;
     }
-
-    fn state(&self) -> Vec<Value> {
-        vec![
-            self.backend_profile.as_str().into(),
-            self.title.clone().into(),
-            self.closed_at.into(),
-            self.erased_at.into(),
-            self.thread_id.clone().into(),
-            self.storage.storage_kind.as_str().into(),
-            described(&self.storage),
-            self.storage.expires_at.into(),
-            self.last_seq.into(),
-            (&self.chain_head).into(),
-            self.version.into(),
-            self.ended_at.into(),
-            self.execution_state.as_str().into(),
-            opt_text(self.active_run_id),
-            opt_text(self.active_command_id),
-            self.active_unfinished.into(),
-            self.active_lease_until.into(),
-            opt_text(self.last_run_id),
-            opt_text(self.last_command_id),
-            self.revision.into(),
-            self.updated_at.into(),
-        ]
+    state {
+        backend_profile: text;
+        title: opt_text;
+        closed_at: opt_time;
+        erased_at: opt_time;
+        thread_id: opt_text;
+        storage_kind: named(StorageKind) from session.storage.storage_kind;
+        // Most sessions have none, and no query reads it.
+        storage: opt_json from (session.storage.storage_kind != StorageKind::None).then_some(&session.storage);
+        expires_at: opt_time from session.storage.expires_at;
+        last_seq: int;
+        chain_head: hash;
+        version: int;
+        ended_at: opt_time;
+        execution_state: named(ExecutionState);
+        active_run_id: opt_id;
+        active_command_id: opt_id;
+        active_unfinished: int;
+        active_lease_until: opt_time;
+        last_run_id: opt_id;
+        last_command_id: opt_id;
+        revision: int;
+        updated_at: time;
     }
-
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self {
-            session: row.id()?,
-            tenant_id: row.text()?,
-            external_id: row.opt_text()?,
-            idempotency_key: row.opt_text()?,
-            request_hash: row.opt_text()?,
-            owner: row.opt_text()?,
-            created_at: row.time()?,
-            backend_profile: row.text()?,
-            title: row.opt_text()?,
-            closed_at: row.opt_time()?,
-            erased_at: row.opt_time()?,
-            thread_id: row.opt_text()?,
-            storage: storage(row)?,
-            last_seq: row.int()?,
-            chain_head: row.hash()?,
-            version: row.int()?,
-            ended_at: row.opt_time()?,
-            execution_state: row.named(ExecutionState::parse)?,
-            active_run_id: row.opt_id()?,
-            active_command_id: row.opt_id()?,
-            active_unfinished: row.int()?,
-            active_lease_until: row.opt_time()?,
-            last_run_id: row.opt_id()?,
-            last_command_id: row.opt_id()?,
-            revision: row.int()?,
-            updated_at: row.time()?,
-        })
-    }
-}
-
-/// What no query looks into; most sessions have nothing of it.
-fn described(storage: &SessionStorage) -> Value {
-    match storage.storage_kind {
-        StorageKind::None => Value::Text(None),
-        StorageKind::Local | StorageKind::Evicted => json(storage),
-    }
-}
-
-fn storage(row: &mut Reader<'_>) -> Result<SessionStorage, StoreError> {
-    let storage_kind = row.named(StorageKind::parse)?;
-    let described: SessionStorage = row.opt_json()?.unwrap_or_default();
-    Ok(SessionStorage { storage_kind, expires_at: row.opt_time()?, ..described })
+    unless_changed " AND t.revision = u.revision - 1";
+    build Session {
+        session: session_id,
+        tenant_id,
+        external_id,
+        idempotency_key,
+        request_hash,
+        owner,
+        created_at,
+        backend_profile,
+        title,
+        closed_at,
+        erased_at,
+        thread_id,
+        storage: SessionStorage { storage_kind, expires_at, ..Option::unwrap_or_default(storage) },
+        last_seq,
+        chain_head,
+        version,
+        ended_at,
+        execution_state,
+        active_run_id,
+        active_command_id,
+        active_unfinished,
+        active_lease_until,
+        last_run_id,
+        last_command_id,
+        revision,
+        updated_at,
+    };
 }
 
 pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreError> {

@@ -204,7 +204,7 @@ fn bind<'q>(query: PgQuery<'q>, value: &'q Value) -> PgQuery<'q> {
     match value {
         Value::Text(text) => query.bind(text.as_deref()),
         Value::Int(number) => query.bind(*number),
-        Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+        Value::Bytes(bytes) => query.bind(bytes.as_ref().map(|bytes| &bytes[..])),
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use ostler_protocol::{
     kernel::aliases::CommandAlias,
     kernel::{
-        commands::Command, leases::Lease, operations::Batch, permissions::PermissionRequest, runner_jobs::RunnerJob,
-        runs::Run, sessions::Session,
+        commands::Command, events::Event, leases::Lease, operations::Batch, permissions::PermissionRequest,
+        runner_jobs::RunnerJob, runs::Run, sessions::Session,
     },
 };
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -15,9 +15,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::Lane;
 use crate::{
     db::{PgQuery, StoreError},
-    kernel::events::COLUMNS,
     lane::Changes,
-    record::{Kind, Record, Value, insert_rows, update_rows, update_width},
+    record::{ColumnValue, Kind, Record, insert_rows, update_rows, update_width},
 };
 
 impl Lane {
@@ -77,7 +76,11 @@ const TABLES: &[Table] = &[
         sql: |first| (find_consulted(first), 2),
         bind: bind_consulted,
     },
-    Table { touched: |changes| !changes.events.is_empty(), sql: |first| (insert_events(first), 10), bind: bind_events },
+    Table {
+        touched: |changes| !changes.events.is_empty(),
+        sql: |first| (insert_rows::<Event>(first), Event::COLUMNS.len()),
+        bind: |query, changes| bind_new(query, &changes.events),
+    },
     new_rows!(Session, sessions),
     new_rows!(Run, runs),
     changed_rows!(Run, runs),
@@ -139,12 +142,6 @@ fn bind_consulted<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> 
         .bind(changes.consulted.iter().map(|session| session.revision).collect::<Vec<_>>())
 }
 
-fn insert_events(first: usize) -> String {
-    let types = ["text", "bigint", "text", "bigint", "text", "text", "text", "bytea", "bytea", "bigint"];
-    let arrays = types.iter().enumerate().map(|(index, kind)| format!("${}::{kind}[]", first + index));
-    format!("INSERT INTO events ({COLUMNS}) SELECT * FROM UNNEST({})", arrays.collect::<Vec<_>>().join(", "))
-}
-
 fn forget_batches(first: usize) -> String {
     format!(
         "DELETE FROM append_batches b USING UNNEST(${first}::text[], ${}::bigint[]) AS k (run_id, epoch)
@@ -159,28 +156,13 @@ fn bind_forget<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
         .bind(changes.forget_batches.iter().map(|(_, epoch)| *epoch).collect::<Vec<_>>())
 }
 
-fn bind_events<'q>(query: PgQuery<'q>, changes: &Changes<'q>) -> PgQuery<'q> {
-    let events = &changes.events;
-    query
-        .bind(events.iter().map(|e| e.session.to_string()).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.session_seq).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.run.map(|(run_id, _)| run_id.to_string())).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.run.map(|(_, seq)| seq)).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.command_id.map(|id| id.to_string())).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.event_type.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.payload.as_deref()).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| &e.digest[..]).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| &e.hash[..]).collect::<Vec<_>>())
-        .bind(events.iter().map(|e| e.created_at.as_microsecond()).collect::<Vec<_>>())
-}
-
-fn bind_new<'q, R: Record>(query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q> {
-    let rows = records.iter().map(|record| [record.fixed(), record.state()].concat());
+fn bind_new<'q, R: Record>(query: PgQuery<'q>, records: &[&'q R]) -> PgQuery<'q> {
+    let rows = records.iter().map(|record| record.fixed().into_iter().chain(record.state()).collect());
     bind_columns(query, R::COLUMNS.iter(), rows.collect())
 }
 
-fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q> {
-    let rows = records.iter().map(|record| [record.key(), record.state()].concat());
+fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&'q R]) -> PgQuery<'q> {
+    let rows = records.iter().map(|record| record.key().into_iter().chain(record.state()).collect());
     bind_columns(query, R::COLUMNS[..R::KEY].iter().chain(&R::COLUMNS[R::FIXED..]), rows.collect())
 }
 
@@ -188,21 +170,19 @@ fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&R]) -> PgQuery<'q
 fn bind_columns<'q>(
     mut query: PgQuery<'q>,
     columns: impl Iterator<Item = &'static (&'static str, Kind)>,
-    rows: Vec<Vec<Value>>,
+    rows: Vec<Vec<ColumnValue<'q>>>,
 ) -> PgQuery<'q> {
     let mut rows: Vec<_> = rows.into_iter().map(IntoIterator::into_iter).collect();
     for (_, kind) in columns {
         let column = rows.iter_mut().map(|row| row.next().expect("as many values as columns"));
-        query =
-            match kind {
-                Kind::Text => {
-                    query.bind(column.map(|v| if let Value::Text(text) = v { text } else { None }).collect::<Vec<_>>())
-                }
-                Kind::Int => query
-                    .bind(column.map(|v| if let Value::Int(number) = v { number } else { None }).collect::<Vec<_>>()),
-                Kind::Bytes => query
-                    .bind(column.map(|v| if let Value::Bytes(bytes) = v { bytes } else { None }).collect::<Vec<_>>()),
-            };
+        query = match kind {
+            Kind::Text => query
+                .bind(column.map(|v| if let ColumnValue::Text(text) = v { text } else { None }).collect::<Vec<_>>()),
+            Kind::Int => query
+                .bind(column.map(|v| if let ColumnValue::Int(number) = v { number } else { None }).collect::<Vec<_>>()),
+            Kind::Bytes => query
+                .bind(column.map(|v| if let ColumnValue::Bytes(bytes) = v { bytes } else { None }).collect::<Vec<_>>()),
+        };
     }
     query
 }

@@ -13,8 +13,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    kernel::events::{COLUMNS, decode},
-    record::{Reader, Value, text},
+    record::{Reader, Record, Value, columns, text},
 };
 
 /// As the index has it, letter by letter: SQLite takes a partial index for nothing else.
@@ -74,7 +73,7 @@ pub struct Span {
 }
 
 fn messages(session: SessionId, span: Span, before: (Timestamp, i64), limit: usize) -> Statement {
-    let columns = columns();
+    let columns = columns::<Event>("e");
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at >= $2
          AND (e.created_at, e.session_seq) < ($3, $4) AND {STANDS}
@@ -82,10 +81,6 @@ fn messages(session: SessionId, span: Span, before: (Timestamp, i64), limit: usi
     );
     let args = vec![text(session), span.start.into(), before.0.into(), before.1.into(), (limit as i64).into()];
     (sql, args)
-}
-
-fn columns() -> String {
-    COLUMNS.split(", ").map(|column| format!("e.{column}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The messages of that time, in their order; the newest, where they are too many or too large.
@@ -99,7 +94,7 @@ pub async fn list_messages(
     let (mut found, mut bytes, mut before): (Vec<Event>, _, _) = (vec![], 0, (span.end, i64::MIN));
     'all: loop {
         let (sql, args) = messages(session, span, before, CHUNK);
-        let chunk = db.read(sql, args, decode).await?;
+        let chunk = db.read(sql, args, Event::decode).await?;
         let is_last = chunk.len() < CHUNK;
         for event in chunk {
             bytes += event.payload.as_deref().map_or(0, str::len);
@@ -156,7 +151,7 @@ pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<T
 }
 
 fn phases(session: SessionId, span: Span) -> Statement {
-    let columns = columns();
+    let columns = columns::<Event>("e");
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {SAID} AND e.type = 'backend_status'
          AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $4"
@@ -167,7 +162,7 @@ fn phases(session: SessionId, span: Span) -> Statement {
 /// The phases of that time, its last moment included, in their order; the newest, where they are too many.
 pub async fn list_phases(db: &Db, session: SessionId, span: Span) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = phases(session, span);
-    let mut found = db.read(sql, args, decode).await?;
+    let mut found = db.read(sql, args, Event::decode).await?;
     found.reverse();
     Ok(found)
 }
@@ -190,7 +185,7 @@ impl Extent {
 }
 
 fn turn(extent: Extent) -> Statement {
-    let columns = columns();
+    let columns = columns::<Event>("e");
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.run_id = $1 AND e.seq > $2 AND e.seq < $3 AND e.command_id = $4
          AND e.type IN ('assistant_delta', 'assistant_message', 'backend_status') ORDER BY e.seq LIMIT $5"
@@ -202,7 +197,7 @@ fn turn(extent: Extent) -> Statement {
 /// What a turn said in pieces and whole, and its phases, between its own message and its end.
 pub async fn list_turn(db: &Db, extent: Extent) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = turn(extent);
-    db.read(sql, args, decode).await
+    db.read(sql, args, Event::decode).await
 }
 
 /// How the store goes about a turn, in its own words.

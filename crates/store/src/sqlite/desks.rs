@@ -7,6 +7,7 @@ use ostler_protocol::{
     kernel::aliases::CommandAlias,
     kernel::{
         commands::Command,
+        events::Event,
         leases::Lease,
         operations::{Batch, Desk, Request, RunDesk, Tracked},
         permissions::PermissionRequest,
@@ -166,7 +167,7 @@ fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> 
 }
 
 pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
-    save_events(tx, changes)?;
+    insert(tx, sql!(insert_row::<Event>()), &changes.events)?;
     write(tx, sql!(insert_row::<Session>()), sql!(update_row::<Session>()), &changes.sessions)?;
     write(tx, sql!(insert_row::<Run>()), sql!(update_row::<Run>()), &changes.runs)?;
     write(tx, sql!(insert_row::<Lease>()), sql!(update_row::<Lease>()), &changes.leases)?;
@@ -178,28 +179,6 @@ pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
     for (run_id, epoch) in &changes.forget_batches {
         let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;
         forget.execute((run_id.to_string(), epoch))?;
-    }
-    Ok(())
-}
-
-fn save_events(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
-    let mut insert = tx.prepare_cached(
-        "INSERT INTO events (session_id, session_seq, run_id, seq, command_id, type, payload, digest, hash, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    )?;
-    for event in &changes.events {
-        insert.execute(rusqlite::params![
-            event.session.to_string(),
-            event.session_seq,
-            event.run.map(|(run_id, _)| run_id.to_string()),
-            event.run.map(|(_, seq)| seq),
-            event.command_id.map(|id| id.to_string()),
-            event.event_type.as_str(),
-            event.payload.as_deref(),
-            &event.digest[..],
-            &event.hash[..],
-            event.created_at.as_microsecond(),
-        ])?;
     }
     Ok(())
 }

@@ -9,68 +9,67 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Statement, StoreError},
-    record::{Reader, Value, text},
+    record::{self, Record, Value, columns_except, record, text},
     trust::{
         manifests::{self, KeptManifest},
         webhooks::{self, NewDelivery},
     },
 };
 
-const COLUMNS: &str = "agent_id, name, owner_id, backend_profile, capability_manifest, capability_manifest_version, \
-    capability_manifest_hash, created_at, updated_at, retired_at, revision";
-/// The same, without what may be 128 KiB long.
-const BRIEF: &str = "agent_id, name, owner_id, backend_profile, CAST(NULL AS TEXT), capability_manifest_version, \
-    capability_manifest_hash, created_at, updated_at, retired_at, revision";
-const TOKEN_COLUMNS: &str = "token_id, agent_id, name, created_at, expires_at, revoked_at";
-
-fn decode(row: &mut Reader<'_>) -> Result<Agent, StoreError> {
-    Ok(Agent {
-        id: row.id()?,
-        name: row.text()?,
-        owner_id: row.text()?,
-        backend_profile: row.opt_text()?,
-        capability_manifest: row.opt_json()?,
-        capability_manifest_version: row.int()?,
-        capability_manifest_hash: row.opt_text()?,
-        created_at: row.time()?,
-        updated_at: row.time()?,
-        retired_at: row.opt_time()?,
-        revision: row.int()?,
-    })
+record! {
+    Agent, agent in "agents";
+    key {
+        agent_id: id from agent.id;
+    }
+    fixed {
+        owner_id: text;
+        created_at: time;
+        // Only `update_retired` changes it.
+        retired_at: opt_time;
+    }
+    state {
+        name: text;
+        backend_profile: opt_text;
+        capability_manifest: opt_raw_json;
+        capability_manifest_version: int;
+        capability_manifest_hash: opt_text;
+        updated_at: time;
+        revision: int;
+    }
+    build Agent {
+        id: agent_id,
+        owner_id,
+        created_at,
+        retired_at,
+        name,
+        backend_profile,
+        capability_manifest,
+        capability_manifest_version,
+        capability_manifest_hash,
+        updated_at,
+        revision,
+    };
 }
 
-fn decode_token(row: &mut Reader<'_>) -> Result<AgentToken, StoreError> {
-    Ok(AgentToken {
-        token_id: row.id()?,
-        agent_id: row.id()?,
-        name: row.text()?,
-        created_at: row.time()?,
-        expires_at: row.opt_time()?,
-        revoked_at: row.opt_time()?,
-    })
-}
-
-fn manifest(agent: &Agent) -> Value {
-    Value::Text(agent.capability_manifest.as_ref().map(|manifest| manifest.as_str().to_owned()))
+record! {
+    AgentToken, token in "agent_tokens";
+    key {
+        token_id: id;
+    }
+    fixed {
+        agent_id: id;
+        name: text;
+        created_at: time;
+        expires_at: opt_time;
+        revoked_at: opt_time;
+    }
+    state {}
+    beside { token_hash }
 }
 
 /// Together with its first manifest, if it has one.
 pub async fn insert(db: &Db, agent: &Agent, first: Option<&KeptManifest>) -> Result<(), StoreError> {
-    let sql = format!("INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
-    let args = vec![
-        text(agent.id),
-        agent.name.as_str().into(),
-        agent.owner_id.as_str().into(),
-        agent.backend_profile.clone().into(),
-        manifest(agent),
-        agent.capability_manifest_version.into(),
-        agent.capability_manifest_hash.clone().into(),
-        agent.created_at.into(),
-        agent.updated_at.into(),
-        agent.retired_at.into(),
-        agent.revision.into(),
-    ];
-    db.write_together(with_manifest(Statement::new(sql, args), first)).await.map(drop)
+    db.write_together(with_manifest(record::insert(agent, vec![], ""), first)).await.map(drop)
 }
 
 fn with_manifest(statement: Statement, published: Option<&KeptManifest>) -> Vec<Statement> {
@@ -86,7 +85,7 @@ pub async fn count(db: &Db, owner_id: &str, limit: u32) -> Result<i64, StoreErro
 }
 
 pub async fn get(db: &Db, id: AgentId) -> Result<Option<Agent>, StoreError> {
-    db.read_one(format!("SELECT {COLUMNS} FROM agents WHERE agent_id = $1"), vec![text(id)], decode).await
+    Ok(db.select("WHERE agent_id = $1", vec![text(id)]).await?.pop())
 }
 
 /// Newest first, without their manifests and without those that were retired. `name`: in lower case, what the name must
@@ -105,10 +104,12 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
     }
     args.push(i64::from(limit).into());
     let (filter, last) = (filters.join(" AND "), args.len());
+    // A manifest may be 128 KiB long.
+    let brief = columns_except::<Agent>("t", "capability_manifest");
     let sql = format!(
-        "SELECT {BRIEF} FROM agents WHERE {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}"
+        "SELECT {brief} FROM agents AS t WHERE {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}"
     );
-    db.read(sql, args, decode).await
+    db.read(sql, args, Agent::decode).await
 }
 
 /// Replaces what can change by the next revision, together with the manifest that is published by it and what the agent's
@@ -119,21 +120,8 @@ pub async fn update(
     published: Option<&KeptManifest>,
     told: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
-    let sql = "UPDATE agents SET name = $1, backend_profile = $2, capability_manifest = $3,
-            capability_manifest_version = $4, capability_manifest_hash = $5, updated_at = $6, revision = $7
-        WHERE agent_id = $8 AND revision = $9 RETURNING revision";
-    let args = vec![
-        agent.name.as_str().into(),
-        agent.backend_profile.clone().into(),
-        manifest(agent),
-        agent.capability_manifest_version.into(),
-        agent.capability_manifest_hash.clone().into(),
-        agent.updated_at.into(),
-        agent.revision.into(),
-        text(agent.id),
-        (agent.revision - 1).into(),
-    ];
-    let mut statements = with_manifest(Statement::guard(sql, args), published);
+    let replaced = record::update_where(agent, vec![("revision", (agent.revision - 1).into())]);
+    let mut statements = with_manifest(replaced, published);
     statements.extend(told.map(webhooks::delivery));
     db.write_together(statements).await
 }
@@ -169,23 +157,13 @@ pub(crate) fn is_there(db: &Db, id: AgentId) -> Statement {
 
 /// False: the agent is not there, or was retired.
 pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<bool, StoreError> {
-    let sql = format!("INSERT INTO agent_tokens ({TOKEN_COLUMNS}, token_hash) VALUES ($1, $2, $3, $4, $5, $6, $7)");
-    let args = vec![
-        text(token.token_id),
-        text(token.agent_id),
-        token.name.as_str().into(),
-        token.created_at.into(),
-        token.expires_at.into(),
-        token.revoked_at.into(),
-        token_hash.into(),
-    ];
-    db.write_together(vec![is_there(db, token.agent_id), Statement::new(sql, args)]).await
+    let inserted = record::insert(token, vec![("token_hash", token_hash.into())], "");
+    db.write_together(vec![is_there(db, token.agent_id), inserted]).await
 }
 
 /// Also one that was revoked or has expired: whether it is good is the caller's question.
 pub async fn find_token_by_hash(db: &Db, token_hash: &str) -> Result<Option<AgentToken>, StoreError> {
-    let sql = format!("SELECT {TOKEN_COLUMNS} FROM agent_tokens WHERE token_hash = $1");
-    db.read_one(sql, vec![token_hash.into()], decode_token).await
+    Ok(db.select("WHERE token_hash = $1", vec![token_hash.into()]).await?.pop())
 }
 
 /// How many tokens of an agent were not revoked, counted up to a limit.
@@ -197,11 +175,8 @@ pub async fn count_tokens(db: &Db, agent: AgentId, limit: u32) -> Result<i64, St
 
 /// Newest first.
 pub async fn list_tokens(db: &Db, agent: AgentId, limit: u32) -> Result<Vec<AgentToken>, StoreError> {
-    let sql = format!(
-        "SELECT {TOKEN_COLUMNS} FROM agent_tokens WHERE agent_id = $1 ORDER BY created_at DESC, token_id{} DESC LIMIT $2",
-        db.byte_order()
-    );
-    db.read(sql, vec![text(agent), i64::from(limit).into()], decode_token).await
+    let rest = format!("WHERE agent_id = $1 ORDER BY created_at DESC, token_id{} DESC LIMIT $2", db.byte_order());
+    db.select(&rest, vec![text(agent), i64::from(limit).into()]).await
 }
 
 /// The first revocation stands. `None`: the agent has no such token.
@@ -213,7 +188,8 @@ pub async fn update_token_revoked(
 ) -> Result<Option<AgentToken>, StoreError> {
     let sql = format!(
         "UPDATE agent_tokens SET revoked_at = COALESCE(revoked_at, $1) WHERE token_id = $2 AND agent_id = $3
-         RETURNING {TOKEN_COLUMNS}"
+         RETURNING {}",
+        AgentToken::NAMES
     );
-    Ok(db.write(sql, vec![now.into(), text(token), text(agent)], decode_token).await?.pop())
+    Ok(db.write(sql, vec![now.into(), text(token), text(agent)], AgentToken::decode).await?.pop())
 }

@@ -4,7 +4,7 @@ use ostler_protocol::{Timestamp, ids::AgentId, trust::relations::standing::Decla
 
 use crate::{
     db::{Db, Statement, StoreError},
-    record::{Reader, json, text},
+    record::{self, record, text},
 };
 
 /// A version of an agent's manifest.
@@ -19,31 +19,24 @@ pub struct KeptManifest {
     pub created_at: Timestamp,
 }
 
-const COLUMNS: &str = "agent_id, version, hash, manifest, declared_since, created_at";
-
-fn decode(row: &mut Reader<'_>) -> Result<KeptManifest, StoreError> {
-    Ok(KeptManifest {
-        agent_id: row.id()?,
-        version: row.int()?,
-        hash: row.text()?,
-        manifest: row.text()?,
-        declared_since: row.json()?,
-        created_at: row.time()?,
-    })
+record! {
+    KeptManifest, manifest in "manifests";
+    key {
+        agent_id: id;
+        version: int;
+    }
+    fixed {
+        hash: text;
+        manifest: text;
+        declared_since: json;
+        created_at: time;
+    }
+    state {}
 }
 
 /// Written together with the agent that it is the manifest of.
 pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
-    let sql = format!("INSERT INTO manifests ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)");
-    let args = vec![
-        text(kept.agent_id),
-        kept.version.into(),
-        kept.hash.as_str().into(),
-        kept.manifest.as_str().into(),
-        json(&kept.declared_since),
-        kept.created_at.into(),
-    ];
-    Statement::new(sql, args)
+    record::insert(kept, vec![], "")
 }
 
 /// A guard: the agent is there, and this is its manifest of now; so it stays until the transaction has ended.
@@ -57,8 +50,7 @@ pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement 
 }
 
 pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<KeptManifest>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM manifests WHERE agent_id = $1 AND version = $2");
-    db.read_one(sql, vec![text(agent_id), version.into()], decode).await
+    Ok(db.select("WHERE agent_id = $1 AND version = $2", vec![text(agent_id), version.into()]).await?.pop())
 }
 
 /// The scopes that the agent's manifest of now declares. `None`: the agent is unknown, or has none.

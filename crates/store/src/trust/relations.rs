@@ -12,42 +12,48 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Statement, StoreError},
-    record::{Reader, Value, json, text},
+    record::{self, Record, Value, record, text},
     trust::{
         manifests, receipts,
         webhooks::{self, NewDelivery},
     },
 };
 
-const COLUMNS: &str = "relation_id, agent_id, agent_name, agent_owner_id, user_id, created_at, consented_version, \
-    consented_hash, answers, revision, updated_at, revoked_at";
+const NAMES: &str = <Relation as Record>::NAMES;
 
-fn decode(row: &mut Reader<'_>) -> Result<Relation, StoreError> {
-    Ok(Relation {
-        relation_id: row.id()?,
-        agent_id: row.id()?,
-        agent_name: row.text()?,
-        agent_owner_id: row.text()?,
-        user_id: row.text()?,
-        created_at: row.time()?,
-        consented: Consented { version: row.int()?, hash: row.text()? },
-        answers: row.json()?,
-        revision: row.int()?,
-        updated_at: row.time()?,
-        revoked_at: row.opt_time()?,
-    })
-}
-
-/// What changes in the course of a relation, in the columns' order.
-fn state(relation: &Relation) -> [Value; 6] {
-    [
-        relation.consented.version.into(),
-        relation.consented.hash.as_str().into(),
-        json(&relation.answers),
-        relation.revision.into(),
-        relation.updated_at.into(),
-        relation.revoked_at.into(),
-    ]
+record! {
+    Relation, relation in "relations";
+    key {
+        relation_id: id;
+    }
+    fixed {
+        agent_id: id;
+        agent_name: text;
+        agent_owner_id: text;
+        user_id: text;
+        created_at: time;
+    }
+    state {
+        consented_version: int from relation.consented.version;
+        consented_hash: text from relation.consented.hash;
+        answers: json;
+        revision: int;
+        updated_at: time;
+        revoked_at: opt_time;
+    }
+    build Relation {
+        relation_id,
+        agent_id,
+        agent_name,
+        agent_owner_id,
+        user_id,
+        created_at,
+        consented: Consented { version: consented_version, hash: consented_hash },
+        answers,
+        revision,
+        updated_at,
+        revoked_at,
+    };
 }
 
 /// False: there is such a relation, the ledger has grown, or the manifest is another one by now. Nothing was written.
@@ -57,18 +63,8 @@ pub async fn insert(
     receipt: &Receipt,
     told: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
-    let sql = format!("INSERT INTO relations ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
-    let mut args = vec![
-        text(relation.relation_id),
-        text(relation.agent_id),
-        relation.agent_name.as_str().into(),
-        relation.agent_owner_id.as_str().into(),
-        relation.user_id.as_str().into(),
-        relation.created_at.into(),
-    ];
-    args.extend(state(relation));
     let current = manifests::is_current(db, relation.agent_id, relation.consented.version);
-    let written = [current, Statement::new(sql, args), receipts::appended(receipt)];
+    let written = [current, record::insert(relation, vec![], ""), receipts::appended(receipt)];
     write(db, written.into_iter().chain(told.map(webhooks::delivery)).collect()).await
 }
 
@@ -81,12 +77,9 @@ pub async fn update(
     manifest_version: Option<i64>,
     told: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
-    let sql = "UPDATE relations SET consented_version = $1, consented_hash = $2, answers = $3, revision = $4,
-        updated_at = $5, revoked_at = $6 WHERE relation_id = $7 AND revision = $8 RETURNING 1";
-    let mut args = state(relation).to_vec();
-    args.extend([text(relation.relation_id), (relation.revision - 1).into()]);
     let current = manifest_version.map(|version| manifests::is_current(db, relation.agent_id, version));
-    let written = [Statement::guard(sql, args), receipts::appended(receipt)];
+    let replaced = record::update_where(relation, vec![("revision", (relation.revision - 1).into())]);
+    let written = [replaced, receipts::appended(receipt)];
     write(db, current.into_iter().chain(written).chain(told.map(webhooks::delivery)).collect()).await
 }
 
@@ -98,34 +91,31 @@ async fn write(db: &Db, statements: Vec<Statement>) -> Result<bool, StoreError> 
 }
 
 pub async fn get(db: &Db, relation_id: RelationId) -> Result<Option<Relation>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM relations WHERE relation_id = $1");
-    db.read_one(sql, vec![text(relation_id)], decode).await
+    Ok(db.select("WHERE relation_id = $1", vec![text(relation_id)]).await?.pop())
 }
 
 /// The one relation these two have now.
 pub async fn find_active(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM relations WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NULL");
-    db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
+    let rest = "WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NULL";
+    Ok(db.select(rest, vec![user_id.into(), text(agent_id)]).await?.pop())
 }
 
 /// The last relation of these two that has ended.
 pub async fn find_ended(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM relations WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NOT NULL
-         ORDER BY revoked_at DESC, created_at DESC LIMIT 1"
-    );
-    db.read_one(sql, vec![user_id.into(), text(agent_id)], decode).await
+    let rest = "WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NOT NULL
+         ORDER BY revoked_at DESC, created_at DESC LIMIT 1";
+    Ok(db.select(rest, vec![user_id.into(), text(agent_id)]).await?.pop())
 }
 
 /// Active ones whose person was removed, or whose agent was retired.
 pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<Relation>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM relations WHERE revoked_at IS NULL
+        "SELECT {NAMES} FROM relations WHERE revoked_at IS NULL
              AND agent_id IN (SELECT agent_id FROM agents WHERE retired_at IS NOT NULL)
-         UNION ALL SELECT {COLUMNS} FROM relations WHERE revoked_at IS NULL
+         UNION ALL SELECT {NAMES} FROM relations WHERE revoked_at IS NULL
              AND user_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) LIMIT $1"
     );
-    db.read(sql, vec![i64::from(limit).into()], decode).await
+    db.read(sql, vec![i64::from(limit).into()], Relation::decode).await
 }
 
 pub async fn count_active(db: &Db, user_id: &str) -> Result<i64, StoreError> {
@@ -154,20 +144,17 @@ pub async fn list(
     }
     args.push(i64::from(limit).into());
     let last = args.len();
-    let sql = format!(
-        "SELECT {COLUMNS} FROM relations WHERE {filter} ORDER BY created_at DESC, relation_id{order} DESC LIMIT ${last}"
-    );
-    db.read(sql, args, decode).await
+    db.select(&format!("WHERE {filter} ORDER BY created_at DESC, relation_id{order} DESC LIMIT ${last}"), args).await
 }
 
 /// Of one person, those with agents that have changed since, breaking or not; each with the agent's version of now.
 pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<(Relation, i64)>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS}, latest FROM (SELECT t.*, (SELECT max(m.version) FROM manifests AS m
+        "SELECT {NAMES}, latest FROM (SELECT t.*, (SELECT max(m.version) FROM manifests AS m
              WHERE m.agent_id = t.agent_id) AS latest FROM relations AS t WHERE user_id = $1 AND revoked_at IS NULL)
          AS known WHERE consented_version < latest ORDER BY created_at LIMIT $2"
     );
-    db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| Ok((decode(row)?, row.int()?))).await
+    db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| Ok((Relation::decode(row)?, row.int()?))).await
 }
 
 /// The versions before this one that people with a relation to the agent last consented to, newest first: no more than there
@@ -189,11 +176,11 @@ pub async fn list_behind_version(
     let order = db.byte_order();
     let (after_version, after_id) =
         after.map_or((-1, String::new()), |last| (last.consented.version, last.relation_id.to_string()));
-    let sql = format!(
-        "SELECT {COLUMNS} FROM relations WHERE agent_id = $1 AND revoked_at IS NULL AND consented_version < $2
+    let rest = format!(
+        "WHERE agent_id = $1 AND revoked_at IS NULL AND consented_version < $2
          AND (consented_version, relation_id{order}) > ($3, $4)
          ORDER BY consented_version, relation_id{order} LIMIT $5"
     );
     let args = vec![text(agent_id), version.into(), after_version.into(), after_id.into(), i64::from(limit).into()];
-    db.read(sql, args, decode).await
+    db.select(&rest, args).await
 }

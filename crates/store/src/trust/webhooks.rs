@@ -15,13 +15,60 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, Statement, StoreError},
-    record::{Reader, Value, text},
+    record::{self, Reader, Record, Value, on_conflict, record, text},
     trust::agents,
 };
 
-const COLUMNS: &str = "agent_id, url, created_at, disabled_at";
-const DELIVERY_COLUMNS: &str = "delivery_id, agent_id, event_type, status, attempts, due_at, last_status, last_error, \
-                                created_at, updated_at, body";
+record! {
+    Webhook, webhook in "webhooks";
+    key {
+        agent_id: id;
+    }
+    fixed {}
+    state {
+        url: text;
+        created_at: time;
+        disabled_at: opt_time;
+    }
+    beside { sealed_secret }
+}
+
+const DELIVERY_NAMES: &str = <Delivery as Record>::NAMES;
+
+record! {
+    Delivery, delivery in "webhook_deliveries";
+    key {
+        delivery_id: id;
+    }
+    fixed {
+        agent_id: id;
+        event_type: text;
+        body: raw_json;
+        created_at: time;
+    }
+    state {
+        status: named(DeliveryStatus);
+        attempts: int;
+        due_at: opt_time;
+        last_status: opt_int from delivery.last_status.map(i64::from);
+        last_error: opt_text;
+        updated_at: time;
+    }
+    beside { owner }
+    build Delivery {
+        delivery_id,
+        agent_id,
+        event_type,
+        body,
+        created_at,
+        status,
+        attempts,
+        due_at,
+        last_status: last_status.map(u16::try_from).transpose().map_err(StoreError::corrupt)?,
+        last_error,
+        updated_at,
+    };
+}
 
 /// A webhook with the secret that it is signed with, sealed.
 #[derive(Clone, Debug)]
@@ -30,52 +77,24 @@ pub struct Sealed {
     pub secret: String,
 }
 
-fn decode(row: &mut Reader<'_>) -> Result<Webhook, StoreError> {
-    Ok(Webhook { agent_id: row.id()?, url: row.text()?, created_at: row.time()?, disabled_at: row.opt_time()? })
-}
-
-fn decode_delivery(row: &mut Reader<'_>) -> Result<Delivery, StoreError> {
-    Ok(Delivery {
-        delivery_id: row.id()?,
-        agent_id: row.id()?,
-        event_type: row.text()?,
-        status: row.named(DeliveryStatus::parse)?,
-        attempts: row.int()?,
-        due_at: row.opt_time()?,
-        last_status: row.opt_int()?.map(u16::try_from).transpose().map_err(StoreError::corrupt)?,
-        last_error: row.opt_text()?,
-        created_at: row.time()?,
-        updated_at: row.time()?,
-        body: row.raw_json()?,
-    })
-}
-
 pub async fn get(db: &Db, agent_id: AgentId) -> Result<Option<Sealed>, StoreError> {
-    let sql = format!("SELECT {COLUMNS}, sealed_secret FROM webhooks WHERE agent_id = $1");
-    db.read_one(sql, vec![text(agent_id)], |row| Ok(Sealed { webhook: decode(row)?, secret: row.text()? })).await
+    let sql = format!("SELECT {}, sealed_secret FROM webhooks WHERE agent_id = $1", Webhook::NAMES);
+    let decode = |row: &mut Reader<'_>| Ok(Sealed { webhook: Webhook::decode(row)?, secret: row.text()? });
+    db.read_one(sql, vec![text(agent_id)], decode).await
 }
 
 /// Webhooks of this owner's agents whose receivers are gone, those that went last first.
 pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<Webhook>, StoreError> {
-    let sql = "SELECT w.agent_id, w.url, w.created_at, w.disabled_at FROM webhooks AS w
-         JOIN agents AS a ON a.agent_id = w.agent_id WHERE a.owner_id = $1 AND w.disabled_at IS NOT NULL
-         ORDER BY w.disabled_at DESC, w.agent_id LIMIT $2";
-    db.read(sql, vec![owner_id.into(), i64::from(limit).into()], decode).await
+    let rest = "JOIN agents AS a ON a.agent_id = t.agent_id WHERE a.owner_id = $1 AND t.disabled_at IS NOT NULL
+         ORDER BY t.disabled_at DESC, t.agent_id LIMIT $2";
+    db.select(rest, vec![owner_id.into(), i64::from(limit).into()]).await
 }
 
 /// Sets an agent's webhook, in place of the one it had. False: the agent is not there, or was retired.
 pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO webhooks (agent_id, url, created_at, disabled_at, sealed_secret) VALUES ($1, $2, $3, $4, $5)
-         ON CONFLICT (agent_id) DO UPDATE SET url = excluded.url, created_at = excluded.created_at,
-             disabled_at = excluded.disabled_at, sealed_secret = excluded.sealed_secret";
-    let args = vec![
-        text(webhook.agent_id),
-        webhook.url.as_str().into(),
-        webhook.created_at.into(),
-        webhook.disabled_at.into(),
-        sealed_secret.into(),
-    ];
-    db.write_together(vec![agents::is_there(db, webhook.agent_id), Statement::new(sql, args)]).await
+    let replaced = format!("{}, sealed_secret = excluded.sealed_secret", on_conflict::<Webhook>());
+    let inserted = record::insert(webhook, vec![("sealed_secret", sealed_secret.into())], &replaced);
+    db.write_together(vec![agents::is_there(db, webhook.agent_id), inserted]).await
 }
 
 /// Removes an agent's webhook and what waits for it. False: there was none.
@@ -136,14 +155,11 @@ pub(crate) fn delivery(new: &NewDelivery) -> Statement {
 
 /// As [`delivery`], by itself.
 pub async fn insert_delivery(db: &Db, new: &NewDelivery) -> Result<(), StoreError> {
-    let Statement { sql, args, .. } = delivery(new);
-    db.execute(sql, args).await
+    db.execute_statement(delivery(new)).await
 }
 
 pub async fn get_delivery(db: &Db, agent_id: AgentId, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
-    let sql =
-        format!("SELECT {DELIVERY_COLUMNS} FROM webhook_deliveries AS t WHERE t.delivery_id = $1 AND t.agent_id = $2");
-    db.read_one(sql, vec![text(id), text(agent_id)], decode_delivery).await
+    Ok(db.select("WHERE t.delivery_id = $1 AND t.agent_id = $2", vec![text(id), text(agent_id)]).await?.pop())
 }
 
 /// Newest first.
@@ -165,12 +181,9 @@ pub async fn list_deliveries(
         filter += &format!(" AND (created_at, delivery_id{order}) < (${}, ${})", args.len() - 1, args.len());
     }
     args.push(i64::from(limit).into());
-    let sql = format!(
-        "SELECT {DELIVERY_COLUMNS} FROM webhook_deliveries WHERE agent_id = $1{filter}
-         ORDER BY created_at DESC, delivery_id{order} DESC LIMIT ${}",
-        args.len()
-    );
-    db.read(sql, args, decode_delivery).await
+    let rest =
+        format!("WHERE agent_id = $1{filter} ORDER BY created_at DESC, delivery_id{order} DESC LIMIT ${}", args.len());
+    db.select(&rest, args).await
 }
 
 /// Whether anything is due: cheaper to ask than to claim in vain.
@@ -206,10 +219,10 @@ pub async fn claim(
                  AND o.status = 'pending' AND (o.due_at > $3 AND o.owner IS NOT NULL
                      OR o.due_at <= $3 AND (o.due_at, o.delivery_id) < (c.due_at, c.delivery_id)))
              ORDER BY c.due_at LIMIT $4 {skip})
-         RETURNING {DELIVERY_COLUMNS}"
+         RETURNING {DELIVERY_NAMES}"
     );
     let args = vec![owner.into(), until.into(), now.into(), i64::from(limit).into()];
-    db.write(sql, args, decode_delivery).await
+    db.write(sql, args, Delivery::decode).await
 }
 
 /// How an attempt of this owner has ended.
@@ -251,9 +264,9 @@ pub async fn update_replayed(
              last_status = NULL, updated_at = $1 WHERE delivery_id = $2 AND agent_id = $3 AND status = 'dead'
              AND (SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = $3
                  AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) < {DELIVERIES_WAITING_MAX}
-         RETURNING {DELIVERY_COLUMNS}"
+         RETURNING {DELIVERY_NAMES}"
     );
-    Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], decode_delivery).await?.pop())
+    Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], Delivery::decode).await?.pop())
 }
 
 /// Forgets what ended before this; so many at once.

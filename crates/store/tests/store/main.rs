@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
 mod build;
+mod columns;
 mod equivalence;
 mod flushes;
 mod host;

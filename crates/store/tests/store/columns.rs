@@ -1,0 +1,88 @@
+//! The columns that nouns declare are those of the migrated database.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostler_store::{Db, declared_tables};
+use sqlx::{Connection, PgConnection};
+
+use crate::{
+    host::TestHost,
+    place::{Engine, Place, both_engines},
+};
+use ostler_store::lane::Host as _;
+
+/// Tables without a noun: each of their statements names the few columns that it reads or writes.
+const WITHOUT_A_NOUN: [&str; 24] = [
+    "attachments",
+    "backends",
+    "mesh_agent_md",
+    "mesh_certificates",
+    "mesh_cursors",
+    "mesh_issuers",
+    "mesh_logins",
+    "mesh_mailboxes",
+    "mesh_message_copies",
+    "mesh_messages",
+    "mesh_prekeys",
+    "mesh_presence",
+    "mesh_queue",
+    "mesh_spent",
+    "receipts",
+    "schema_migrations",
+    "session_read_cursors",
+    "session_readers",
+    "signing_keys",
+    "sqlite_sequence",
+    "sqlite_stat1",
+    "store_clock",
+    "store_probe",
+    "wakeups",
+];
+
+/// Every table's columns and their types, in the words of Postgres.
+async fn read_columns(place: &Place) -> BTreeMap<String, BTreeMap<String, String>> {
+    let rows: Vec<(String, String, String)> = match place.engine() {
+        Engine::Sqlite => {
+            let connection = rusqlite::Connection::open(place.file()).unwrap();
+            let sql = "SELECT m.name, c.name, c.type FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c
+                WHERE m.type = 'table'";
+            let mut statement = connection.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+            rows.map(Result::unwrap).collect()
+        }
+        Engine::Postgres => {
+            let sql = "SELECT table_name::text, column_name::text, data_type::text FROM information_schema.columns
+                WHERE table_schema = current_schema()";
+            let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+            sqlx::query_as(sql).fetch_all(&mut connection).await.unwrap()
+        }
+    };
+    let mut tables: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for (table, column, kind) in rows {
+        let kind = kind.to_lowercase().replace("blob", "bytea");
+        tables.entry(table).or_default().insert(column, kind);
+    }
+    tables
+}
+
+#[both_engines]
+async fn declared_columns_are_those_of_the_migrated_database(place: Place) {
+    let db = Db::open(&place.config(), TestHost::default().now()).await.unwrap();
+    let mut tables = read_columns(&place).await;
+    for declared in declared_tables() {
+        let stored = tables.remove(declared.name).unwrap_or_else(|| panic!("{} is not there", declared.name));
+        let names: BTreeSet<&str> = declared.columns.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), declared.columns.len(), "{} declares a column twice", declared.name);
+        let beside = |name: &&String| declared.beside.contains(&name.as_str());
+        assert_eq!(stored.keys().filter(beside).count(), declared.beside.len(), "{}", declared.name);
+        let own: BTreeMap<&str, &str> = stored
+            .iter()
+            .filter(|(name, _)| !beside(name))
+            .map(|(name, kind)| (name.as_str(), kind.as_str()))
+            .collect();
+        assert_eq!(own, declared.columns.iter().copied().collect(), "{}", declared.name);
+    }
+    tables.retain(|name, _| !WITHOUT_A_NOUN.contains(&name.as_str()));
+    assert_eq!(tables.keys().collect::<Vec<_>>(), [] as [&String; 0], "tables that no noun declares");
+    db.close().await;
+}
