@@ -46,7 +46,7 @@ impl StoreError {
         StoreFault::of(self).map_or(Self::Stopped, Self::Fault)
     }
 
-    /// What is stored cannot be read as what was written; asking again will not help.
+    /// The stored data cannot be decoded; a retry does not help.
     pub fn is_corrupt(&self) -> bool {
         match self {
             Self::Corrupt(_) | Self::Postgres(sqlx::Error::ColumnDecode { .. }) => true,
@@ -55,7 +55,7 @@ impl StoreError {
         }
     }
 
-    /// A unique index said no: somebody else was first.
+    /// A unique index rejected the write: another one was first.
     pub fn is_unique_violation(&self) -> bool {
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(e, _)) => {
@@ -110,7 +110,7 @@ pub(crate) type Sql = Cow<'static, str>;
 pub(crate) struct Statement {
     pub sql: Sql,
     pub args: Vec<Value>,
-    /// It answers with the rows it touches, and must touch one.
+    /// It returns the rows it touches, and must touch one.
     pub must_touch: bool,
 }
 
@@ -119,7 +119,7 @@ impl Statement {
         Self { sql: sql.into(), args, must_touch: false }
     }
 
-    /// A guard: it says what it touched (`RETURNING 1`), and where that is nothing the others are not written either.
+    /// A guard: it returns the rows it touched (`RETURNING 1`). If there are none, the other statements are not written either.
     pub fn guard(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
         Self { must_touch: true, ..Self::new(sql, args) }
     }

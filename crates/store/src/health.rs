@@ -34,7 +34,7 @@ pub enum StoreFault {
     Starting,
     Unreachable,
     Denied,
-    /// It was asked and did not answer in time.
+    /// It did not respond in time.
     Silent,
 }
 

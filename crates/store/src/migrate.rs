@@ -18,7 +18,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0005_command_aliases", sql: include_str!("../migrations/sqlite/0005_command_aliases.sql") },
 ];
 
-/// What is made anew by every process.
+/// Tables that every process creates again.
 pub const VOLATILE: &str = include_str!("../migrations/sqlite/volatile.sql");
 
 pub const POSTGRES: &[Migration] = &[

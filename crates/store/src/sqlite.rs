@@ -201,7 +201,7 @@ fn lock(file: &Path) -> Result<File, StoreError> {
     Ok(lock)
 }
 
-/// The store is nobody else's to read, also in a directory that is. Its journal takes its mode from it.
+/// Only the owner may read the store, even in a directory that others may read. Its journal has the same mode.
 fn make_private(file: &Path) -> Result<(), StoreError> {
     let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(file)?;
     let mode = file.metadata()?.permissions().mode();
@@ -239,7 +239,7 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
 fn prepare(connection: &Connection) -> Result<(), StoreError> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
     connection.busy_timeout(Duration::from_secs(10))?;
-    // Plans must not depend on bound values: those that do are made anew on every execution.
+    // Plans must not depend on bound values: those that do are made again on every execution.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
@@ -332,8 +332,8 @@ impl Lane {
                 let full = jobs.len() + writes.len() >= FLUSH_REQUESTS_MAX || bytes >= FLUSH_BYTES_MAX;
                 next = if full { None } else { inbox.try_recv().ok() };
             }
-            // A fault of ours in one flush must not end the lane: the transaction is rolled back, its callers hear
-            // that they were not answered, and the next flush starts afresh.
+            // A bug in one flush must not end the lane: the transaction is rolled back, its callers get an error, and
+            // the next flush starts again.
             if catch_unwind(AssertUnwindSafe(|| self.flush(jobs, writes))).is_err() {
                 self.warm.clear();
                 tracing::error!("a flush panicked; nothing of it was written");

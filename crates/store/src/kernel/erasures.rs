@@ -1,5 +1,5 @@
-//! Erasing: what is left of a session that was marked as erased, but for its row and the digests of its events. Marking is
-//! the kernel's; from then on nothing is written to the session, so this can be done bit by bit, and again.
+//! Erases the rest of a session that was marked as erased, except its row and the digests of its events. The kernel marks it;
+//! from then on nothing is written to the session, so this can be done in steps, and repeated.
 
 use ostler_protocol::{
     ids::{RunId, SessionId},
@@ -11,19 +11,19 @@ use crate::{
     record::text,
 };
 
-/// Events whose payloads go at once.
+/// Events whose payloads are erased at once.
 const CHUNK: i64 = 2_000;
 /// Rows of a run, each found by its key or an index.
 const OF_A_RUN: [&str; 6] = ["permissions", "runner_jobs", "append_batches", "leases", "commands", "runs"];
 const OF_A_SESSION: [&str; 2] = ["command_aliases", "session_read_cursors"];
 
-/// Sessions that were marked and are not done with.
+/// Sessions that were marked and are not erased completely.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {
     let marked = "WHERE t.erased_at IS NOT NULL AND t.external_id IS NOT NULL ORDER BY t.erased_at LIMIT $1";
     db.select::<Session>(marked, vec![i64::from(limit).into()]).await
 }
 
-/// The marked session that has had this name in any tenant, where it is not done with.
+/// The marked session that had this name in any tenant, if it is not erased completely.
 pub async fn find_by_name(db: &Db, owner: &str, name: &str) -> Result<Option<Session>, StoreError> {
     let marked = "WHERE t.external_id = $1 AND t.owner = $2 AND t.erased_at IS NOT NULL";
     Ok(db.select::<Session>(marked, vec![name.into(), owner.into()]).await?.pop())

@@ -233,10 +233,10 @@ async fn page(
     let mut chunk_rows = CHUNK_ROWS_MIN;
     loop {
         let left = bounds.events - events.len() as u32;
-        // One more than is wanted tells whether more follow.
-        let asked = chunk_rows.min(left + 1);
-        let mut chunk = db.read(sql.clone(), args(after, asked), Event::decode).await?;
-        let full = chunk.len() as u32 == asked;
+        // One more than fits shows whether more follow.
+        let wanted = chunk_rows.min(left + 1);
+        let mut chunk = db.read(sql.clone(), args(after, wanted), Event::decode).await?;
+        let full = chunk.len() as u32 == wanted;
         let has_more = chunk.len() as u32 > left;
         chunk.truncate(left as usize);
         for event in chunk {

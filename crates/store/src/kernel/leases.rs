@@ -54,8 +54,8 @@ pub async fn count_held(db: &Db) -> Result<i64, StoreError> {
     Ok(db.read_one(sql, vec![], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// Held leases of the runners that this launcher has started, whom nobody has told to go yet: first those with nothing to
-/// do, the longest idle first.
+/// Held leases of the runners that this launcher has started and that were not dismissed yet: first those without work, the
+/// longest idle first.
 pub async fn list_by_launcher(db: &Db, owner: &str, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     let sql = "SELECT l.session_id, l.run_id FROM runner_jobs j
          JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id JOIN runs r ON r.run_id = j.run_id
@@ -64,7 +64,7 @@ pub async fn list_by_launcher(db: &Db, owner: &str, limit: u32) -> Result<Vec<(S
     db.read(sql, vec![owner.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
 }
 
-/// Runners of this launcher that have given their lease back and are not gone yet.
+/// Runners of this launcher that have released their lease and still run.
 pub async fn count_leaving(db: &Db, owner: &str) -> Result<i64, StoreError> {
     let sql = "SELECT COUNT(*) FROM runner_jobs j JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id
          WHERE j.phase = 'running' AND j.owner = $1 AND l.ended = 1";

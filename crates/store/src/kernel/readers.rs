@@ -1,9 +1,9 @@
 //! Readers of sessions: which version each has seen, and which sessions it has not read.
 //!
-//! Most sessions have been read, or will never be, so nobody may walk over them to find the few that are unread. A reader who
-//! has marked anything is *settled* bit by bit: every session gets a mark of the reader's, also the unread ones, and those are
-//! found by an index. A mark is right as long as its session ends nothing more; what ended something since the reader was
-//! settled is looked at by itself. Nothing of this is done when a session ends.
+//! Most sessions have been read, or will never be, so the few unread ones must be found without a scan. A reader who has
+//! marked anything is *settled* step by step: every session gets a mark of the reader, including the unread ones, which are
+//! found by an index. A mark is right until another command of its session ends; sessions in which one has ended since the
+//! reader was settled are read separately. Nothing of this is done when a command ends.
 
 use jiff::SignedDuration;
 use ostler_protocol::{Timestamp, ids::SessionId};
@@ -13,15 +13,15 @@ use crate::{
     record::text,
 };
 
-/// Sessions settled in one go.
+/// Sessions settled at once.
 const SETTLED_MAX: u32 = 500;
-/// What ended more lately than this is not settled yet: it may not be committed, or be dated by another clock.
+/// Later ends are not settled yet: they may not be committed, or have the time of another clock.
 const UNSETTLED: SignedDuration = SignedDuration::from_secs(60);
 
 /// How far a reader is settled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Settled {
-    /// Not, or not yet as far as it could be.
+    /// Not at all, or not yet as far as possible.
     No,
     /// Every session that last ended something before this has a mark.
     Until(Timestamp),
@@ -34,7 +34,7 @@ pub async fn get_version(db: &Db, session: SessionId, reader_id: &str) -> Result
     Ok(found.unwrap_or(0))
 }
 
-/// A reader's mark never goes back.
+/// A reader's mark never moves back.
 pub async fn update_version(
     db: &Db,
     session: SessionId,
@@ -55,7 +55,7 @@ pub async fn update_version(
     settle(db, reader_id, now).await.map(drop)
 }
 
-/// Settles the reader further, and answers how far it is. Idempotent, and right whoever else does the same.
+/// Settles the reader further, and returns how far it is. Idempotent and safe to run concurrently.
 pub async fn settle(db: &Db, reader_id: &str, now: Timestamp) -> Result<Settled, StoreError> {
     let sql = "SELECT settled_until FROM session_readers WHERE reader_id = $1";
     let Some(from) = db.read_one(sql, vec![reader_id.into()], |row| row.time()).await? else {

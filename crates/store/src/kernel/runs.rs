@@ -72,7 +72,7 @@ pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<R
 pub struct Filter {
     /// The tenants the caller may see.
     pub tenants: Option<Vec<String>>,
-    /// Of runs in threads, those in this owner's only. `None`: everybody's.
+    /// Of runs in threads, only those of this owner's threads. `None`: every owner's.
     pub threads_of: Option<String>,
     pub project_id: Option<String>,
     pub provider_id: Option<String>,

@@ -16,7 +16,7 @@ use crate::{
     record::{Record, Value, columns, record, text},
 };
 
-/// Tenants that can have a session of the same name before the rest of them is not looked at.
+/// Sessions of one name, in as many tenants, that are read at most.
 const SAME_NAME_MAX: i64 = 100;
 
 record! {
@@ -103,13 +103,13 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
     Ok(db.select::<Session>(ours, vec![text(id), tenant_id.into()]).await?.pop())
 }
 
-/// Threads of this name, whosever they are: a thread's id is a client's own and found without its tenant.
+/// Threads of this name, of every owner: clients choose a thread's id, and it is found without its tenant.
 pub async fn find_by_external_id(db: &Db, name: &str) -> Result<Vec<Session>, StoreError> {
     let named = "WHERE t.external_id = $1 AND t.erased_at IS NULL LIMIT $2";
     db.select::<Session>(named, vec![name.into(), SAME_NAME_MAX.into()]).await
 }
 
-/// The last that this owner has made, within these tenants (`None`: all).
+/// The newest session of this owner within these tenants. `None`: all tenants.
 pub async fn find_newest_by_owner(
     db: &Db,
     owner: &str,
@@ -129,7 +129,7 @@ pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<S
     Ok(db.select::<Session>(made, vec![tenant_id.into(), key.into()]).await?.pop())
 }
 
-/// Sessions of this name in these tenants (`None`: all), at most two: enough to tell one from several.
+/// Sessions of this name in these tenants (`None`: all), at most two: enough to detect that there are several.
 pub async fn find_in_tenants(db: &Db, tenants: Option<&[String]>, name: &str) -> Result<Vec<Session>, StoreError> {
     let find = async |condition: &str| {
         let mut args: Vec<Value> = vec![name.into()];
@@ -144,7 +144,7 @@ pub async fn find_in_tenants(db: &Db, tenants: Option<&[String]>, name: &str) ->
     Ok(found)
 }
 
-/// Adds a value to the arguments and answers how the statement names it. To be used in the statement's own order.
+/// Adds a value to the arguments and returns its placeholder. Must be called in the order of the statement.
 fn marker(args: &mut Vec<Value>) -> impl FnMut(Value) -> String {
     |value| {
         args.push(value);
@@ -152,7 +152,7 @@ fn marker(args: &mut Vec<Value>) -> impl FnMut(Value) -> String {
     }
 }
 
-/// ` AND …`, unless every tenant will do.
+/// ` AND …`, or nothing for all tenants.
 fn within_tenants(tenants: Option<&[String]>, mark: &mut impl FnMut(Value) -> String) -> String {
     let Some(tenants) = tenants else { return String::new() };
     let marks: Vec<_> = tenants.iter().map(|tenant| mark(tenant.as_str().into())).collect();
@@ -164,7 +164,7 @@ fn within_tenants(tenants: Option<&[String]>, mark: &mut impl FnMut(Value) -> St
 pub struct Filter {
     /// The tenants the caller may see. `None`: all.
     pub tenants: Option<Vec<String>>,
-    /// Of threads, this owner's only. `None`: everybody's.
+    /// Of threads, only this owner's. `None`: every owner's.
     pub threads_of: Option<String>,
     pub backend_profile: Option<String>,
     pub reader_id: String,
@@ -192,7 +192,7 @@ pub async fn list(
     Ok(found)
 }
 
-/// How the store goes about a list, in its own words.
+/// The engine's plan for a list.
 pub async fn explain_list(
     db: &Db,
     filter: &Filter,
@@ -222,7 +222,7 @@ enum Kind {
 fn pages(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Vec<(String, Vec<Value>)> {
     let kinds = match filter.open {
         None => vec![Kind::All],
-        // Whoever has marked nothing finds the unread at the top.
+        // A reader without marks finds the unread sessions among the newest.
         Some(Settled::No) => vec![Kind::Running, Kind::Unread],
         Some(Settled::Until(until)) => vec![Kind::Running, Kind::MarkedUnread, Kind::UnreadSince(until)],
     };

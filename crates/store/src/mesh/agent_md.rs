@@ -1,4 +1,4 @@
-//! What agents of the mesh say of themselves, as they wrote it.
+//! The self-descriptions of identities (`agent.md`), as they were written.
 
 use ostler_protocol::{Timestamp, mesh::Aid, mesh::agent_md::Visibility};
 
@@ -14,7 +14,7 @@ pub struct Kept {
     pub updated_at: Timestamp,
 }
 
-/// Takes the place of what was there.
+/// Replaces the previous one.
 pub async fn upsert(db: &Db, aid: &Aid, kept: &Kept) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO mesh_agent_md (aid, content, visibility, updated_at) VALUES ($1, $2, $3, $4) \
         ON CONFLICT (aid) DO UPDATE SET content = excluded.content, visibility = excluded.visibility, \

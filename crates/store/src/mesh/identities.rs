@@ -1,5 +1,5 @@
-//! Names of the mesh and their certificates: one table that only grows, with everything that was ever done to a
-//! certificate. Who has which name, what is revoked and the transparency log are readings of it.
+//! Names of the mesh and their certificates: one append-only table of every operation on a certificate. Owners of names,
+//! revocations and the transparency log are read from it.
 
 use ostler_protocol::{
     Timestamp,
@@ -16,19 +16,19 @@ use crate::{
     record::{Reader, Value, opt_text, text},
 };
 
-/// What is done to a certificate.
+/// An operation on a certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub operation: Operation,
     pub aid: Aid,
-    /// Of the certificate that it is about: the one that was made, or else the one that was revoked.
+    /// The serial of the certificate that was made, or else of the one that was revoked.
     pub serial: String,
     pub made: Option<Made>,
-    /// Every certificate that the name was given before is good no longer.
+    /// Every earlier certificate of the name is no longer valid.
     pub revoked: Option<Revoked>,
-    /// The certificate whose holder asked; unless it is still good, nothing is done.
+    /// The certificate that the request was proved with. If it is no longer valid, nothing is written.
     pub asked_with: Option<String>,
-    /// The login by which they asked: it goes on with the certificate that was made.
+    /// The login that sent the request: it continues with the certificate that was made.
     pub asked_by: Option<String>,
     /// The invitation that is used up with it.
     pub invite: Option<String>,
@@ -44,25 +44,25 @@ pub struct Made {
     pub ends_at: Timestamp,
 }
 
-/// The newest certificate that is good no longer.
+/// The newest certificate that is no longer valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revoked {
     pub serial: String,
     pub reason: RevocationReason,
 }
 
-/// What is known of a serial.
+/// The status of a serial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
     Good,
     Revoked { at: Timestamp, reason: RevocationReason },
 }
 
-/// A number that another server took first is tried again this often.
+/// How often an append is retried whose number another server used first.
 const TRIES_MAX: usize = 100;
 
-/// Writes down what is done. False: the name is taken, the invitation used, or a certificate made or revoked before; nothing was
-/// changed. Whatever is written meanwhile takes the number, and this is decided again.
+/// Appends an operation. False if the name or the invitation is in use, or a certificate was made or revoked before; nothing
+/// was written then. If a concurrent operation uses the number first, this one is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
         let mut statements = vec![row(entry)];
@@ -113,12 +113,12 @@ pub(crate) fn is_good(serial: &str) -> String {
 
 const USED: &str = "SELECT 1 FROM mesh_certificates WHERE invite = $1";
 
-/// Whether an invitation has given somebody a name.
+/// Whether an invitation was used to register a name.
 pub async fn is_used(db: &Db, invite: &str) -> Result<bool, StoreError> {
     Ok(db.read_one(USED, vec![invite.into()], |_| Ok(())).await?.is_some())
 }
 
-/// Whether what is there already speaks against it, and not only against its number.
+/// Whether a stored operation excludes this one, and not only its number.
 async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     const TAKEN: &str = "SELECT 1 FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
     const MADE: &str = "SELECT 1 FROM mesh_certificates WHERE serial = $1 AND certificate IS NOT NULL";
@@ -159,7 +159,7 @@ fn identity(row: &mut Reader<'_>) -> Result<Identity, StoreError> {
     })
 }
 
-/// The name with its newest certificate. `None`: nobody has it.
+/// The name with its newest certificate. `None` if it is not registered.
 pub async fn get(db: &Db, aid: &Aid) -> Result<Option<Identity>, StoreError> {
     db.read_one(identities("AND c.aid = $1 ORDER BY c.number DESC LIMIT 1"), vec![text(aid)], identity).await
 }
@@ -170,7 +170,7 @@ pub async fn find_by_fingerprint(db: &Db, aid: &Aid, fingerprint: &str) -> Resul
     db.read_one(sql, vec![fingerprint.into(), text(aid)], identity).await
 }
 
-/// What is known of a certificate's number. `None`: no such certificate was made here.
+/// The status of a certificate by its serial. `None` if it was not made here.
 pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreError> {
     let sql = format!(
         "SELECT r.created_at, r.reason FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} \
@@ -185,13 +185,13 @@ pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreE
     .await
 }
 
-/// The number of the newest revocation; 0: nothing was revoked yet.
+/// The number of the newest revocation. 0 if nothing was revoked yet.
 pub async fn last_revocation(db: &Db) -> Result<i64, StoreError> {
     const SQL: &str = "SELECT number FROM mesh_certificates WHERE reason IS NOT NULL ORDER BY number DESC LIMIT 1";
     Ok(db.read_one(SQL, vec![], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// What was revoked and would be good at that time otherwise: serial, time, reason.
+/// Revoked certificates that would otherwise be valid at that time: serial, time, reason.
 pub async fn list_revoked(
     db: &Db,
     good_at: Timestamp,
@@ -208,7 +208,7 @@ fn all_revoked() -> String {
     )
 }
 
-/// How the store goes about that, in its own words.
+/// The engine's plan for that.
 pub async fn explain_revoked(db: &Db, good_at: Timestamp) -> Result<String, StoreError> {
     Ok(db.explain(&all_revoked(), vec![good_at.into()]).await?.join("\n"))
 }
@@ -231,7 +231,7 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Ide
     db.read(identities(&rest), args, identity).await
 }
 
-/// What was done, in order, after a number.
+/// The operations after a number, in order.
 pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, StoreError> {
     const SQL: &str = "SELECT number, operation, aid, serial, fingerprint, certificate, ends_at, revoked_serial, reason, \
         created_at FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
@@ -267,7 +267,7 @@ pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, S
     .await
 }
 
-/// Says who certifies a domain, once. The answer is who does: whoever came first.
+/// Stores which authority certifies a domain, once. Returns the fingerprint of the first.
 pub async fn claim_issuer(db: &Db, domain: &str, fingerprint: &str, now: Timestamp) -> Result<String, StoreError> {
     const SQL: &str = "INSERT INTO mesh_issuers (domain, fingerprint, created_at) VALUES ($1, $2, $3) \
         ON CONFLICT (domain) DO UPDATE SET domain = excluded.domain RETURNING fingerprint";

@@ -1,6 +1,6 @@
-//! Messages between agents, and how far each place of an agent has received them. Every message to an agent takes the next
-//! number of its mailbox, whether it is kept until it expires or waits in the queue for one consumer. Sending and
-//! acknowledging go through the [`lane`](crate::lane)s; whose numbers are whose is decided where the mailbox is locked.
+//! Messages between identities, and the position that each device slot of an identity has acknowledged. Every message takes
+//! the next number of its recipient's mailbox, whether it is stored until it expires or queued for one consumer. Sends and
+//! acknowledgements go through the [`lane`](crate::lane)s, which number messages while the mailbox is locked.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub use ostler_protocol::mesh::mailbox::{
 
 /// Messages read at once: each may be large.
 const PAGE: u32 = 20;
-/// Rows cleared away at once.
+/// Rows deleted at once.
 const SWEEP: i64 = 1_000;
 
 /// Who receives letters in this process.
@@ -36,7 +36,7 @@ pub trait Recipients: Send + Sync + 'static {
     fn deliver(&self, letter: &Letter) -> bool;
 }
 
-/// How far a place has received.
+/// A device slot has received every message up to a number.
 #[derive(Clone, Debug)]
 pub struct Ack {
     pub aid: Aid,
@@ -44,7 +44,7 @@ pub struct Ack {
     pub seq: i64,
 }
 
-/// What goes through a lane.
+/// A write that goes through a lane.
 #[derive(Clone, Debug)]
 pub enum Post {
     Send(Box<Outgoing>),
@@ -52,7 +52,7 @@ pub enum Post {
 }
 
 impl Post {
-    /// About what it weighs while it waits.
+    /// About how many bytes it holds while it waits.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Send(outgoing) => outgoing.payload.as_str().len() + outgoing.message_id.len(),
@@ -71,24 +71,24 @@ pub enum Posted {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// Whom it was sent to: where its sender has used its id before, that need not be whom this one is for.
+    /// The recipient. It may differ from the requested one if the sender has used the id before.
     pub to: Aid,
     pub seq: i64,
     pub sent_at: Timestamp,
     pub mode: Mode,
-    /// It had been sent before, and this is what became of it then.
+    /// The message was sent before; the other fields describe that send.
     pub duplicate: bool,
-    /// Somebody connected here was given it.
+    /// A connection to this server has received it, or is about to.
     pub delivered: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Acked {
-    /// Where the mark stood before, …
+    /// The acknowledged position before, …
     pub before: i64,
-    /// … and where it stands. It never goes back, nor beyond the last message.
+    /// … and after. It never moves back, nor beyond the last message.
     pub ack_seq: i64,
-    /// Whose messages the mark has passed.
+    /// The senders of the messages that this acknowledges.
     pub senders: Vec<Aid>,
 }
 
@@ -112,12 +112,12 @@ pub struct Mailbox {
     pub last_seq: i64,
     pub mode: Mode,
     pub dropped: i64,
-    /// When a message last went into its queue, if ever one did.
+    /// When its queue last received a message.
     pub queued_at: Option<Timestamp>,
 }
 
 impl Mailbox {
-    /// Whether there can be something in its queue.
+    /// Whether its queue can hold a message.
     pub fn may_hold(&self, now: Timestamp) -> bool {
         self.queued_at.is_some_and(|at| at > queued_since(now))
     }
@@ -132,7 +132,7 @@ pub async fn get_mailbox(db: &Db, aid: &Aid) -> Result<Option<Mailbox>, StoreErr
     db.read_one(sql, vec![text(aid)], decode_mailbox).await
 }
 
-/// Of those of these agents that have one.
+/// The mailboxes of those of these identities that have one.
 pub async fn list_mailboxes(db: &Db, aids: &[&Aid]) -> Result<HashMap<Aid, Mailbox>, StoreError> {
     let sql = format!(
         "SELECT aid, last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid IN (SELECT one FROM {})",
@@ -142,7 +142,7 @@ pub async fn list_mailboxes(db: &Db, aids: &[&Aid]) -> Result<HashMap<Aid, Mailb
     Ok(found.await?.into_iter().collect())
 }
 
-/// How the agent takes messages from now on.
+/// Sets the delivery mode of the identity's later messages.
 pub async fn update_mode(db: &Db, aid: &Aid, mode: Mode) -> Result<(), StoreError> {
     let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES ($1, 0, $2, 0)
         ON CONFLICT (aid) DO UPDATE SET mode = excluded.mode WHERE mesh_mailboxes.mode <> excluded.mode";
@@ -155,7 +155,7 @@ pub async fn get_ack(db: &Db, aid: &Aid, place: &Place) -> Result<i64, StoreErro
     Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or(0))
 }
 
-/// A mailbox is found by its numbers; the sum keeps the index of what expires out of it.
+/// `expires_at + 0` keeps the planner from using the index on `expires_at`: the one on numbers is right here.
 const LIST: &str =
     "SELECT m.seq, m.message_id, m.sender, m.recipient, m.sent_at, m.type, COALESCE(m.payload, c.payload),
         m.encrypted, m.direction, c.device_id
@@ -185,15 +185,15 @@ fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
     })
 }
 
-/// Some of what is kept.
+/// Some of the stored messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     pub messages: Vec<Message>,
-    /// There was nothing after them.
+    /// No message follows them.
     pub is_all: bool,
 }
 
-/// What is kept for a device after a number, in order: as many as fit, and at least one.
+/// The stored messages that a device can read after a number, in order: as many as fit, and at least one.
 pub async fn list(
     db: &Db,
     owner: &Aid,
@@ -231,7 +231,7 @@ const LIST_LETTERS: &str =
 const LIST_COPIES: &str = "SELECT seq, device_id, payload FROM mesh_message_copies
     WHERE owner = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, device_id";
 
-/// What is kept after a number with the copies for all devices, for a server that passes it on.
+/// The stored messages after a number with the copies for all devices, for a server that pushes them.
 pub async fn list_letters(
     db: &Db,
     owner: &Aid,
@@ -255,7 +255,7 @@ pub async fn list_letters(
     Ok(letters)
 }
 
-/// A letter; one without a payload has its copies elsewhere.
+/// A stored message. One without a payload has copies, which are in another table.
 pub(crate) fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
     Ok(Letter {
         owner: row.id()?,
@@ -276,7 +276,7 @@ const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mes
     WHERE message_id = $1 AND direction = 'inbound' AND expires_at > $2
     ORDER BY CASE WHEN sender = $3 THEN 0 ELSE 1 END LIMIT 1";
 
-/// Takes a message back, and says whose it was.
+/// Recalls a message. Returns its recipient.
 pub async fn recall(
     db: &Db,
     caller: &Aid,
@@ -299,7 +299,7 @@ pub async fn recall(
     let args = vec![now.into(), message_id.into(), text(caller)];
     let recalled = db.write(sql, args, |row| Ok((row.text()?, row.int()?))).await?;
     if recalled.is_empty() {
-        // By another call, meanwhile.
+        // Another call was first.
         return Ok(Err(RecallError::AlreadyRecalled));
     }
     for (owner, seq) in recalled {
@@ -310,7 +310,7 @@ pub async fn recall(
     Ok(Ok(recipient))
 }
 
-/// How the engine goes about each statement that reads, by name.
+/// The engine's plan for each statement that reads, by name.
 pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'static str, String)>, StoreError> {
     let few: Value = SWEEP.into();
     let mut plans = vec![];
@@ -330,7 +330,7 @@ pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'stat
     Ok(plans)
 }
 
-/// Clears away what has expired, bit by bit, and marks that nobody has moved since `idle`. Answers how much.
+/// Deletes what has expired, and acknowledged positions not written since `idle`, a few rows at a time. Returns how many.
 pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<usize, StoreError> {
     let mut deleted = 0;
     for (table, key, column, before) in [
@@ -350,12 +350,12 @@ pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<
             }
         }
     }
-    deleted += delete_forgotten(db).await?;
+    deleted += delete_excess_positions(db).await?;
     Ok(deleted + queue::delete_expired(db, now).await?)
 }
 
-/// Of too many places of an agent, those go whose mark has not moved for the longest.
-async fn delete_forgotten(db: &Db) -> Result<usize, StoreError> {
+/// Deletes the least recently written positions of identities that have too many.
+async fn delete_excess_positions(db: &Db) -> Result<usize, StoreError> {
     let sql = "DELETE FROM mesh_cursors WHERE (aid, device_id, slot_id) IN (
         SELECT aid, device_id, slot_id FROM (
             SELECT aid, device_id, slot_id,

@@ -1,4 +1,4 @@
-//! Prekeys: the newest of each device of an agent. Reading one takes nothing away.
+//! Prekeys: the newest of each device of an identity. Reading one does not consume it.
 
 use ostler_protocol::{
     Timestamp,
@@ -13,7 +13,7 @@ use crate::{
     record::{json, text},
 };
 
-/// Keeps a device's prekey in the place of its last one. Of too many devices, the one that has put none for the longest goes.
+/// Replaces a device's prekey. If there are too many devices, the least recently updated ones are deleted.
 pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO mesh_prekeys (aid, device_id, prekey, put_at) VALUES ($1, $2, $3, $4)
         ON CONFLICT (aid, device_id) DO UPDATE SET prekey = excluded.prekey, put_at = excluded.put_at";
@@ -24,7 +24,7 @@ pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: T
     db.execute(sql, vec![text(aid), most.into(), most.into()]).await
 }
 
-/// Forgets all of an agent's.
+/// Deletes every prekey of an identity.
 pub async fn delete_of(db: &Db, aid: &Aid) -> Result<(), StoreError> {
     db.execute("DELETE FROM mesh_prekeys WHERE aid = $1", vec![text(aid)]).await
 }

@@ -1,6 +1,6 @@
-//! Which agents are connected to which server, where there are several, and where each connection stands. A server is there for
-//! as long as it listens to the others: the connection it does that on holds a lock by the server's number, which Postgres
-//! takes back with the connection. Of a server that is gone, nobody is believed to be connected. SQLite has one server.
+//! Which identities are connected to which server, and as which device slot, if there are several servers. A server is alive
+//! as long as it listens to the others: the connection that it listens on holds a lock by the server's number, which Postgres
+//! releases with the connection. Rows of a server that is gone do not count. SQLite has one server.
 
 use ostler_protocol::mesh::{
     Aid,
@@ -13,8 +13,8 @@ use crate::{
     record::{Reader, text},
 };
 
-/// Whether the server of a row `p` is there.
-const IS_THERE: &str = "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
+/// Whether the server of a row `p` is alive.
+const IS_ALIVE: &str = "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
     AND (l.classid::bigint << 32 | l.objid::bigint) = p.server)";
 
 /// A connection by its server and its number there.
@@ -24,7 +24,7 @@ pub struct Seat {
     pub number: i64,
 }
 
-/// Written before it is looked who else is there, so that of two who come at once at least one sees the other.
+/// Inserted before conflicts are looked for, so that of two concurrent connections at least one finds the other.
 pub async fn insert(db: &Db, seat: Seat, aid: &Aid, live: &Live) -> Result<(), StoreError> {
     let sql =
         "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode) VALUES ($1, $2, $3, $4, $5, $6)
@@ -47,10 +47,10 @@ pub async fn delete(db: &Db, seat: Seat) -> Result<(), StoreError> {
     db.execute(sql, vec![seat.server.into(), seat.number.into()]).await
 }
 
-/// The connections of an agent to other servers that are there.
+/// The connections of an identity to other servers that are alive.
 pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>, StoreError> {
     let sql = format!(
-        "SELECT p.device_id, p.slot_id, p.mode FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_THERE}"
+        "SELECT p.device_id, p.slot_id, p.mode FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_ALIVE}"
     );
     let decode = |row: &mut Reader<'_>| {
         let place = Place { device_id: row.text()?, slot_id: row.text()? };
@@ -59,14 +59,14 @@ pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>
     db.read(sql, vec![text(aid), server.into()], decode).await
 }
 
-/// The numbers of a server's connections that are written down.
+/// The numbers of a server's connections that have a row.
 pub async fn list_numbers(db: &Db, server: i64) -> Result<Vec<i64>, StoreError> {
     let sql = "SELECT number FROM mesh_presence WHERE server = $1";
     db.read(sql, vec![server.into()], |row| row.int()).await
 }
 
-/// Forgets whom servers had that are gone.
+/// Deletes the rows of servers that are gone.
 pub async fn delete_gone(db: &Db, server: i64) -> Result<(), StoreError> {
-    let sql = format!("DELETE FROM mesh_presence p WHERE p.server <> $1 AND NOT {IS_THERE}");
+    let sql = format!("DELETE FROM mesh_presence p WHERE p.server <> $1 AND NOT {IS_ALIVE}");
     db.execute(sql, vec![server.into()]).await
 }

@@ -1,5 +1,5 @@
-//! Messages for one consumer: a short ring per agent, which need not survive. On SQLite it is in the memory of the connection
-//! that writes, on Postgres a table that is not logged. What is in it belongs to whichever place takes it first.
+//! Messages for one consumer: a short queue per identity, which need not survive a crash. On SQLite it is in the memory of the
+//! connection that writes, on Postgres in an unlogged table. A message belongs to the device slot that claims it first.
 
 pub use ostler_protocol::mesh::mailbox::QUEUED_BYTES_MAX;
 use ostler_protocol::{
@@ -17,21 +17,21 @@ use crate::{
     record::{Reader, Value, text},
 };
 
-/// A place, as whoever took a message of the queue.
+/// A device slot, as it is written in `taken_by`.
 pub(crate) fn place_name(place: &Place) -> String {
     format!("{}/{}", place.device_id, place.slot_id)
 }
 
-/// What the queue of an agent holds, without the contents.
+/// The queue of an identity as one device slot reads it, without the contents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// The messages that a place may have, those nobody took and its own: their numbers and sizes.
+    /// The messages that are unclaimed or claimed by the device slot: their numbers and sizes in bytes.
     pub open: Vec<(i64, usize)>,
     pub earliest_seq: Option<i64>,
     pub dropped: i64,
 }
 
-/// On SQLite it is read where it is written.
+/// On SQLite only the connection that writes can read it.
 async fn read<T: Send + 'static>(
     db: &Db,
     sql: &'static str,
@@ -64,7 +64,7 @@ pub async fn get(db: &Db, owner: &Aid, mailbox: &Mailbox, place: &Place, now: Ti
     Ok(queue)
 }
 
-/// One message of the queue; `None`: it is gone.
+/// One message of the queue. `None` if it was acknowledged or dropped.
 pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>, StoreError> {
     let sql = "SELECT owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload
         FROM mesh_queue WHERE owner = $1 AND seq = $2 AND received = 0";
@@ -72,14 +72,14 @@ pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>
     Ok(found.map(|letter| Letter { mode: Mode::Queue, ..letter }))
 }
 
-/// Messages of the queue that nobody has taken.
+/// Unclaimed messages of the queue.
 pub async fn list_untaken(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<i64>, StoreError> {
     let sql = "SELECT seq FROM mesh_queue
         WHERE owner = $1 AND sent_at > $2 AND taken_by IS NULL AND received = 0 ORDER BY seq";
     read(db, sql, vec![text(owner), queued_since(now).into()], |row| row.int()).await
 }
 
-/// Takes a message of the queue for one place. False: another has it.
+/// Claims a message of the queue for a device slot. False if it is claimed already, or gone.
 pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool, StoreError> {
     let sql = "UPDATE mesh_queue SET taken_by = $1
         WHERE owner = $2 AND seq = $3 AND taken_by IS NULL AND received = 0 RETURNING seq";
@@ -87,13 +87,13 @@ pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool
     Ok(!db.write(sql, args, |row| row.int()).await?.is_empty())
 }
 
-/// Whether some place has taken a message of the queue.
+/// Whether a device slot has claimed a message of the queue.
 pub async fn is_taken(db: &Db, owner: &Aid, seq: i64) -> Result<bool, StoreError> {
     let sql = "SELECT seq FROM mesh_queue WHERE owner = $1 AND seq = $2 AND taken_by IS NOT NULL";
     Ok(!read(db, sql, vec![text(owner), seq.into()], |row| row.int()).await?.is_empty())
 }
 
-/// Takes what a place may have of the queue between two numbers, and what it has taken before.
+/// Claims every unclaimed message after `after` up to `upto`. Also returns those that the device slot had claimed before.
 pub async fn claim_open(
     db: &Db,
     owner: &Aid,
@@ -104,7 +104,7 @@ pub async fn claim_open(
 ) -> Result<Vec<Letter>, StoreError> {
     let lock = match &db.engine {
         Engine::Sqlite(_) => "",
-        // In one order everywhere, so that nobody waits in a circle.
+        // In one order everywhere, which prevents deadlocks.
         Engine::Postgres(_) => "FOR UPDATE",
     };
     let sql = format!(
@@ -118,13 +118,13 @@ pub async fn claim_open(
     Ok(claimed.into_iter().map(|letter| Letter { mode: Mode::Queue, ..letter }).collect())
 }
 
-/// Gives a message of the queue back that could not be handed to whom it was taken for.
+/// Releases a claimed message that could not be delivered.
 pub async fn release(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<(), StoreError> {
     let sql = "UPDATE mesh_queue SET taken_by = NULL WHERE owner = $1 AND seq = $2 AND taken_by = $3 AND received = 0";
     db.execute(sql, vec![text(owner), seq.into(), place_name(place).into()]).await
 }
 
-/// Drops what is too old, and counts it. Answers in how many queues that was.
+/// Drops and counts messages that are too old. Returns how many queues had any.
 pub async fn delete_expired(db: &Db, now: Timestamp) -> Result<usize, StoreError> {
     let sql = "SELECT DISTINCT owner FROM mesh_queue WHERE sent_at <= $1";
     let owners = read(db, sql, vec![queued_since(now).into()], |row| row.text()).await?;
@@ -135,7 +135,7 @@ pub async fn delete_expired(db: &Db, now: Timestamp) -> Result<usize, StoreError
     Ok(count)
 }
 
-/// Drops from an agent's queue what is too old or too much, and counts it.
+/// Drops and counts messages of an identity's queue that are too old or too many.
 async fn trim(db: &Db, owner: String, now: Timestamp) -> Result<(), StoreError> {
     match &db.engine {
         Engine::Sqlite(sqlite) => crate::sqlite::trim_queue(sqlite, owner, now).await,

@@ -20,7 +20,7 @@ use crate::{
 
 const CONNECTIONS_MAX: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Who has waited this long for a connection is told that the store does not answer.
+/// A caller that has waited this long for a connection gets an error.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A statement that is not answered within this counts as lost with its connection: a network that drops packets says nothing.
 pub const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -35,9 +35,9 @@ pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreEr
 pub async fn within<T>(
     limit: Duration,
     otherwise: &str,
-    asked: impl Future<Output = Result<T, sqlx::Error>>,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
-    timeout(limit, asked).await.unwrap_or_else(|_| Err(late(otherwise, limit)))
+    timeout(limit, work).await.unwrap_or_else(|_| Err(late(otherwise, limit)))
 }
 
 fn late(what: &str, after: Duration) -> sqlx::Error {
@@ -56,7 +56,7 @@ impl Kept {
         Self { connection, since: Instant::now() }
     }
 
-    /// `None`: it was lost meanwhile.
+    /// `None` if it was lost in the meantime.
     pub async fn take_up(mut self) -> Option<PgConnection> {
         let stands = self.since.elapsed() <= TRUSTED_FOR
             || within(CONNECT_TIMEOUT, "no answer", self.connection.ping()).await.is_ok();
@@ -100,7 +100,7 @@ impl Connections {
         self.keep(connection, outcome)
     }
 
-    /// A statement that is sent once: when the connection is lost under it, nobody knows whether it was carried out.
+    /// A statement that is sent once: if the connection is lost, it is unknown whether it was executed.
     pub async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         let outcome = self.write_once(sql, args).await;
         self.health.record_failure(&outcome);
@@ -117,7 +117,7 @@ impl Connections {
         self.keep(connection, outcome)
     }
 
-    /// Statements that commit together. When the connection is lost under the commit, nobody knows how that ended.
+    /// Statements that commit together. If the connection is lost during the commit, its outcome is unknown.
     pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
         let outcome = self.write_all(statements).await;
         self.health.record_failure(&outcome);
@@ -168,7 +168,7 @@ impl Connections {
     }
 }
 
-/// The database answered and said no; its connection stands.
+/// The database rejected the statement; the connection is still usable.
 pub fn is_refusal(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_)) && !is_lost(error)
 }

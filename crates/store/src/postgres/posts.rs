@@ -1,5 +1,5 @@
-//! Sending and acknowledging on Postgres: whatever waits goes in one statement, which is the transaction. The mailbox of
-//! each recipient is locked by the number it gives out, in one order everywhere, until the statement is durable.
+//! Sends and acknowledgements on Postgres: everything that waits goes in one statement, which is the transaction. Numbering
+//! locks the mailbox of each recipient, in one order everywhere, until the statement is durable.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
@@ -28,12 +28,12 @@ use crate::{
     },
 };
 
-/// Messages one flush takes. What waits is looked up in what was given, so it is kept small.
+/// Messages of one flush. The statement joins them with each other, so they must be few.
 const FLUSH_POSTS_MAX: usize = 128;
 
-/// Numbers and keeps what was not sent before. `given` has one row per letter; both letters of a message share `n`. Where not
-/// all fit into a mailbox, the lightest do. What is known is looked up one by one, whatever Postgres thinks of the table: as
-/// long as it takes it for empty, it would rather read all of it for each.
+/// Numbers and stores the messages that were not sent before. `given` has one row per mailbox that a message goes to; both rows
+/// of a message share `n`. If not all fit into a mailbox, the lightest are accepted. `LATERAL` forces an index lookup per
+/// message: with stale statistics the planner chooses a full scan.
 const SEND: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
         $9::text[], $10::bigint[], $11::bigint[], $17::bigint[])
@@ -113,7 +113,7 @@ SELECT m.aid, m.device_id, m.slot_id, m.before, m.ack_seq, ARRAY(
     UNION SELECT c.sender FROM consumed c WHERE c.aid = m.aid AND c.place = m.place)
 FROM covered m";
 
-/// What somebody else is busy with is left to the next time.
+/// Rows that another statement has locked are left to the next trim.
 const TRIM: &str = "WITH ranked AS (
     SELECT owner, seq, sent_at, ROW_NUMBER() OVER w AS place, SUM(OCTET_LENGTH(payload)) OVER w AS bytes
     FROM mesh_queue WHERE owner = ANY($1) WINDOW w AS (PARTITION BY owner, received ORDER BY seq DESC)
@@ -135,7 +135,7 @@ pub struct PostLane {
     connection: Option<Kept>,
 }
 
-/// What became of one post, and the letters that are to be delivered now.
+/// The outcome of one write, and the messages to deliver now.
 type Done = (Posted, Vec<Letter>);
 
 /// Who is given the letters of a post, and who waits for its outcome.
@@ -158,7 +158,7 @@ impl PostLane {
         }
     }
 
-    /// What is durable is delivered and answered before anything else is tried, whatever becomes of that.
+    /// Sends are delivered and get their replies before acknowledgements are tried, so that a failure of those cannot affect them.
     async fn flush(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
         let (sends, acks): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.post, Post::Send(_)));
         for alike in [sends, acks] {
@@ -177,7 +177,7 @@ impl PostLane {
         };
         match self.carry_out(&posts, host.now()).await {
             Ok(done) => answers.into_iter().zip(done).for_each(|(to, done)| answer(to, Ok(done))),
-            // What one caller sent never fails another's. The usual reason is the same message by way of another server.
+            // One caller's message must not fail another's. The usual reason is the same message sent through another server.
             Err(error) if lane::refused(&error) => {
                 for (post, to) in posts.into_iter().zip(answers) {
                     let alone = std::slice::from_ref(&post);
@@ -196,7 +196,7 @@ impl PostLane {
         }
     }
 
-    /// Does it all, and answers in the order of the posts.
+    /// Executes the writes. The outcomes are in their order.
     async fn carry_out(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
         let outcome = self.carry_out_once(posts, now).await;
         self.health.record_failure(&outcome);
@@ -211,7 +211,7 @@ impl PostLane {
         let letters = done.iter().flat_map(|(_, letters)| letters);
         let owners: Vec<_> =
             letters.filter(|letter| letter.mode == Mode::Queue).map(|letter| letter.owner.to_string()).collect();
-        // What was sent is sent: a queue that stays too long is for the next one to trim.
+        // The messages are sent even if this fails: the next send trims the queue.
         if !owners.is_empty()
             && let Err(error) = self.trim(owners, now).await
         {
@@ -269,7 +269,7 @@ async fn send(
     now: Timestamp,
     done: &mut [Option<Done>],
 ) -> Result<(), sqlx::Error> {
-    // The same message twice in one flush: the second is answered by the first.
+    // The same message twice in one flush: the second gets the outcome of the first.
     let mut firsts: HashMap<(&str, &str), usize> = HashMap::new();
     let mut again: Vec<(usize, usize)> = vec![];
     let mut letters: HashMap<(usize, &str), Letter> = HashMap::new();
@@ -337,7 +337,7 @@ async fn send(
             to_deliver.push(Letter { seq, mode, ..letter });
         }
     }
-    // What has no number found no room.
+    // A message without a number found no room.
     for (index, _) in sends.iter().filter(|(index, _)| !again.iter().any(|(later, _)| later == index)) {
         done[*index].get_or_insert((Posted::Full, vec![]));
     }
@@ -357,7 +357,7 @@ async fn acknowledge(
     now: Timestamp,
     done: &mut [Option<Done>],
 ) -> Result<(), sqlx::Error> {
-    // One place may say several numbers in one flush: the highest counts.
+    // A device slot may acknowledge several numbers in one flush: the highest counts.
     let mut highest: HashMap<(&str, &Place), i64> = HashMap::new();
     for (_, ack) in acks {
         let seq = highest.entry((ack.aid.as_str(), &ack.place)).or_insert(ack.seq);
@@ -384,11 +384,11 @@ async fn acknowledge(
             |ack: &Ack| ack.aid.as_str() == aid && ack.place.device_id == device_id && ack.place.slot_id == slot_id;
         for (index, _) in acks.iter().filter(|(_, ack)| of(ack)) {
             done[*index] = Some((Posted::Acked(acked.clone()), vec![]));
-            // Only the first has moved the mark.
+            // Only the first has moved the position.
             acked = Acked { before: acked.ack_seq, senders: vec![], ..acked };
         }
     }
-    // Who never got a message has nothing to acknowledge.
+    // An identity without a mailbox has nothing to acknowledge.
     for (index, _) in acks {
         done[*index].get_or_insert_with(|| (Posted::Acked(Acked::default()), vec![]));
     }
@@ -406,7 +406,7 @@ async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp
     Ok(())
 }
 
-/// As a write of its own.
+/// As a separate write.
 pub async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
     let mut connection = connect(&connections.options).await?;
     within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;

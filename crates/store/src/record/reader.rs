@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         self.next += columns;
     }
 
-    /// The right side of a left join, told by its first column.
+    /// The right side of a left join. `None` if its first column is null.
     pub fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
         if self.next_is_null()? {
             self.skip(R::COLUMNS.len());

@@ -1,4 +1,4 @@
-//! Attachments: whose they are, how large, and whether a message has used them. Their bytes are in the object store.
+//! Attachments: their owners, sizes, and whether a message uses them. Their bytes are in the object store.
 
 use ostler_protocol::{
     Timestamp,
@@ -8,10 +8,10 @@ use ostler_protocol::{
 use crate::{
     db::{Db, StoreError},
     record::{Reader, text},
-    run_input::history::SAID,
+    run_input::history::INDEXED,
 };
 
-/// What one user may have.
+/// The most that one user may store.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     pub bytes: i64,
@@ -22,7 +22,7 @@ fn path(row: &mut Reader<'_>) -> Result<ObjectPath, StoreError> {
     row.str()?.parse().map_err(|NoPath| StoreError::corrupt("an attachment lies where none can be"))
 }
 
-/// False: with it the user would have more than they may. On Postgres, several at once may go beyond by one another.
+/// False if the user's quota is exceeded. On Postgres, concurrent uploads may exceed it by each other.
 pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "INSERT INTO attachments (path, owner, thread_id, bytes, asked_for_at, created_at)
         SELECT $1, $2, $3, $4, $5, $5
@@ -40,7 +40,7 @@ pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: T
     Ok(!db.write(sql, args, path).await?.is_empty())
 }
 
-/// A message that may come to be asks for it, and it stays for as long as a new one. False: it is not there any more.
+/// A message that is about to be sent refers to it: it is retained as long as a new upload. False if it is gone.
 pub async fn update_asked_for(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE attachments SET asked_for_at = $1 WHERE path = $2 AND let_go_at IS NULL RETURNING path";
     Ok(!db.write(sql, vec![now.into(), text(file)], path).await?.is_empty())
@@ -51,37 +51,37 @@ pub async fn exists(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
     Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
 }
 
-/// What no message is known to use and none has asked for since then, the oldest first.
+/// Attachments that no message uses and none has referred to since then, the oldest first.
 pub async fn list_unused(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<ObjectPath>, StoreError> {
     let sql = "SELECT path FROM attachments WHERE used_at IS NULL AND asked_for_at < $1 ORDER BY asked_for_at LIMIT $2";
     db.read(sql, vec![before.into(), i64::from(limit).into()], path).await
 }
 
-/// From here on no message can ask for it. False: one has, meanwhile.
+/// From here on no message can refer to it. False if one has done so in the meantime.
 pub async fn update_let_go(db: &Db, file: &ObjectPath, before: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE attachments SET let_go_at = $1
         WHERE path = $2 AND used_at IS NULL AND asked_for_at < $3 RETURNING path";
     Ok(!db.write(sql, vec![now.into(), text(file), before.into()], path).await?.is_empty())
 }
 
-/// Whether a message of its thread shows it.
+/// Whether a message of its thread uses it.
 pub async fn is_used(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
     let sql = format!(
         "SELECT a.path FROM attachments a JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner
-         JOIN events e ON e.session_id = s.session_id AND {SAID} AND e.type = 'user_message'
+         JOIN events e ON e.session_id = s.session_id AND {INDEXED} AND e.type = 'user_message'
          AND e.created_at >= a.created_at
          WHERE a.path = $1 AND s.external_id IS NOT NULL AND e.payload LIKE '%' || a.path || '%' LIMIT 1"
     );
     Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
 }
 
-/// A message shows it: it stays as long as its thread.
+/// A message uses it: it is retained as long as its thread.
 pub async fn update_used(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE attachments SET used_at = $1, let_go_at = NULL WHERE path = $2";
     db.execute(sql, vec![now.into(), text(file)]).await
 }
 
-/// What was uploaded for a thread until then.
+/// The uploads of a thread until then.
 pub async fn list_by_thread(
     db: &Db,
     owner: &str,

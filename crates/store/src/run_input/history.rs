@@ -1,5 +1,5 @@
-//! History: what was said in a session, by time. Messages and phases have an index of their own, so that neither the rest
-//! of a session's events nor its other days are walked over.
+//! History: the messages of a session, by time. Messages and phases have an index of their own, so that neither the other
+//! events of a session nor its other days are scanned.
 
 use ostler_protocol::{
     Timestamp,
@@ -16,56 +16,56 @@ use crate::{
     record::{Reader, Record, Value, columns, text},
 };
 
-/// As the index has it, letter by letter: SQLite takes a partial index for nothing else.
-pub(crate) const SAID: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
+/// Exactly the condition of the partial index: SQLite uses it for no other text.
+pub(crate) const INDEXED: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
 const MESSAGES: &str =
     "e.type IN ('user_message', 'assistant_message', 'backend_status') AND e.type <> 'backend_status'";
-/// Whoever took a turn back wants nobody to see it.
-const STANDS: &str =
+/// Turns that were rolled back are not shown.
+const NOT_ROLLED_BACK: &str =
     "NOT EXISTS (SELECT 1 FROM commands c WHERE c.command_id = e.command_id AND c.rolled_back_at IS NOT NULL)";
 /// Messages read at a time.
 const CHUNK: usize = 256;
-/// Events of a turn that are looked at for what it had begun to say.
+/// Events of a turn that are searched for its unfinished reply.
 const TURN_EVENTS_MAX: i64 = 10_000;
-/// Turns of a day that are looked at.
+/// Turns of a day that are read.
 const TURNS_MAX: i64 = 10_000;
-/// Phases of a day that are looked at, the newest.
+/// Phases of a day that are read, the newest.
 const PHASES_MAX: i64 = 20_000;
 
-/// A statement and what it is about.
+/// A statement and its arguments.
 type Statement = (String, Vec<Value>);
 
 fn last(session: SessionId, before: Timestamp) -> Statement {
     let sql = format!(
-        "SELECT e.created_at FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at < $2 AND {STANDS}
+        "SELECT e.created_at FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at < $2 AND {NOT_ROLLED_BACK}
          ORDER BY e.created_at DESC, e.session_seq DESC LIMIT 1"
     );
     (sql, vec![text(session), before.into()])
 }
 
-/// When the last message before then was said.
+/// The time of the last message before then.
 pub async fn find_last(db: &Db, session: SessionId, before: Timestamp) -> Result<Option<Timestamp>, StoreError> {
     let (sql, args) = last(session, before);
     db.read_one(sql, args, |row| row.time()).await
 }
 
 fn earlier(session: SessionId, before: Timestamp) -> Statement {
-    // A turn that stands begins with a message that can be seen, and whatever else can be seen belongs to one.
+    // A turn that was not rolled back begins with a visible message, and every other visible message belongs to a turn.
     let sql = format!(
         "SELECT e.session_seq FROM events e JOIN commands t ON t.command_id = e.command_id
-         WHERE e.session_id = $1 AND {SAID} AND e.type = 'user_message' AND e.created_at < $2
+         WHERE e.session_id = $1 AND {INDEXED} AND e.type = 'user_message' AND e.created_at < $2
          AND t.type = 'turn' AND t.rolled_back_at IS NULL ORDER BY e.created_at DESC, e.session_seq DESC LIMIT 1"
     );
     (sql, vec![text(session), before.into()])
 }
 
-/// Whether anything that can be seen was said before then.
+/// Whether there is a visible message before then.
 pub async fn has_earlier(db: &Db, session: SessionId, before: Timestamp) -> Result<bool, StoreError> {
     let (sql, args) = earlier(session, before);
     Ok(db.read_one(sql, args, |row| row.int()).await?.is_some())
 }
 
-/// What is asked for of a time: from its start until its end.
+/// A span of time, without its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub start: Timestamp,
@@ -76,14 +76,14 @@ fn messages(session: SessionId, span: Span, before: (Timestamp, i64), limit: usi
     let columns = columns::<Event>("e");
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {MESSAGES} AND e.created_at >= $2
-         AND (e.created_at, e.session_seq) < ($3, $4) AND {STANDS}
+         AND (e.created_at, e.session_seq) < ($3, $4) AND {NOT_ROLLED_BACK}
          ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $5"
     );
     let args = vec![text(session), span.start.into(), before.0.into(), before.1.into(), (limit as i64).into()];
     (sql, args)
 }
 
-/// The messages of that time, in their order; the newest, where they are too many or too large.
+/// The messages of that time, in order. If they are too many or too large, the newest.
 pub async fn list_messages(
     db: &Db,
     session: SessionId,
@@ -121,7 +121,7 @@ pub struct Turn {
     pub state: CommandState,
     /// When anything last happened in it.
     pub updated_at: Timestamp,
-    /// How it ended, where it has.
+    /// How it ended, if it has.
     pub terminal: Option<Terminal>,
 }
 
@@ -134,7 +134,7 @@ fn turns(session: SessionId, span: Span) -> Statement {
     (sql, vec![text(session), span.start.into(), span.end.into(), TURNS_MAX.into()])
 }
 
-/// The commands whose messages were said at that time.
+/// The commands with messages at that time.
 pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<Turn>, StoreError> {
     let (sql, args) = turns(session, span);
     let decode = |row: &mut Reader<'_>| {
@@ -153,13 +153,13 @@ pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<T
 fn phases(session: SessionId, span: Span) -> Statement {
     let columns = columns::<Event>("e");
     let sql = format!(
-        "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {SAID} AND e.type = 'backend_status'
+        "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {INDEXED} AND e.type = 'backend_status'
          AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $4"
     );
     (sql, vec![text(session), span.start.into(), span.end.into(), PHASES_MAX.into()])
 }
 
-/// The phases of that time, its last moment included, in their order; the newest, where they are too many.
+/// The phases of that time, including its end, in order. If they are too many, the newest.
 pub async fn list_phases(db: &Db, session: SessionId, span: Span) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = phases(session, span);
     let mut found = db.read(sql, args, Event::decode).await?;
@@ -177,7 +177,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `None`: it has not ended.
+    /// `None` if it has not ended.
     pub fn of(turn: &Turn, asked: &Event) -> Option<Self> {
         let ((run_id, asked_seq), end) = asked.run.zip(turn.terminal.as_ref())?;
         Some(Self { run_id, command_id: turn.command_id, asked_seq, end_seq: end.seq })
@@ -194,19 +194,19 @@ fn turn(extent: Extent) -> Statement {
     (sql, vec![text(run_id), asked_seq.into(), end_seq.into(), text(command_id), TURN_EVENTS_MAX.into()])
 }
 
-/// What a turn said in pieces and whole, and its phases, between its own message and its end.
+/// The deltas, messages and phases of a turn, between the user's message and its end.
 pub async fn list_turn(db: &Db, extent: Extent) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = turn(extent);
     db.read(sql, args, Event::decode).await
 }
 
-/// How the store goes about a turn, in its own words.
+/// The engine's plan for a turn.
 pub async fn explain_turn(db: &Db, extent: Extent) -> Result<String, StoreError> {
     let (sql, args) = turn(extent);
     Ok(db.explain(&sql, args).await?.join("\n"))
 }
 
-/// How the store goes about a page, in its own words, a plan for each statement.
+/// The engine's plans for a page, one per statement.
 pub async fn explain(db: &Db, session: SessionId, span: Span) -> Result<Vec<String>, StoreError> {
     let statements = [
         last(session, span.end),

@@ -1,4 +1,4 @@
-//! Attachments of threads, and what was said in them.
+//! Attachments of threads, and the history of their messages.
 
 pub mod attachments;
 pub mod history;

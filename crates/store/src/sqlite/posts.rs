@@ -1,4 +1,4 @@
-//! Sending and acknowledging on SQLite: each in the flush that it falls into, apart from its neighbours.
+//! Sends and acknowledgements on SQLite: part of the next flush, each in a savepoint of its own.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Sqlite {
     }
 }
 
-/// A message or an acknowledgement, delivered and answered once it is durable.
+/// A message or an acknowledgement. It is delivered, and its caller gets a reply, once it is durable.
 struct PostWrite {
     job: PostJob,
     host: Arc<dyn Host>,
@@ -50,7 +50,7 @@ impl Write for PostWrite {
     fn run(self: Box<Self>, tx: &Connection) -> Written {
         let Self { job, host } = *self;
         let now = host.now();
-        let done = apart(tx, || match &job.post {
+        let done = in_savepoint(tx, || match &job.post {
             Post::Send(outgoing) => send(tx, outgoing, now),
             Post::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (Posted::Acked(acked), vec![])),
         });
@@ -68,8 +68,8 @@ impl Write for PostWrite {
     }
 }
 
-/// What fails takes back what it did, and nothing else.
-fn apart<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+/// Runs `work` in a savepoint: if it fails, only its own changes are rolled back.
+fn in_savepoint<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     tx.prepare_cached("SAVEPOINT post")?.execute([])?;
     let done = work();
     if is_lost(tx) {
@@ -105,7 +105,7 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
     Ok((Posted::Sent(sent), letters))
 }
 
-/// The same message, sent before.
+/// The message with this id, if its sender sent it before.
 fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError> {
     let sql = "SELECT recipient, seq, sent_at, 'fanout' FROM mesh_messages
             WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
@@ -117,7 +117,7 @@ fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError
     Ok(found.into_iter().next())
 }
 
-/// Whether a mailbox may take these letters. What waits for one consumer has a limit of its own.
+/// Whether a mailbox has room for these messages. Queued ones have a limit of their own.
 fn has_room<'a>(
     tx: &Connection,
     owner: &Aid,
@@ -132,7 +132,7 @@ fn has_room<'a>(
     Ok(weight == 0 || drain(used_bytes, used_at, now) + weight <= MAILBOX_BYTES_MAX)
 }
 
-/// Gives the letter its mailbox's next number, and keeps or queues it.
+/// Gives the message the next number of its mailbox, and stores or queues it.
 fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES (?1, 1, 'fanout', 0)
         ON CONFLICT (aid) DO UPDATE SET last_seq = last_seq + 1 RETURNING last_seq, mode";
@@ -220,9 +220,9 @@ fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// As a write of its own.
+/// As a separate write.
 pub async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Result<(), StoreError> {
-    sqlite.plain(move |tx| apart(tx, || trim(tx, &owner, now))).await
+    sqlite.plain(move |tx| in_savepoint(tx, || trim(tx, &owner, now))).await
 }
 
 fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, StoreError> {

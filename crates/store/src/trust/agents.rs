@@ -112,17 +112,17 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
     db.read(sql, args, Agent::decode).await
 }
 
-/// Replaces what can change by the next revision, together with the manifest that is published by it and what the agent's
-/// webhook is told of that. False: somebody else has made that revision.
+/// Replaces the previous revision, together with the manifest that this one publishes and the delivery to the agent's
+/// webhook. False if another writer has made that revision.
 pub async fn update(
     db: &Db,
     agent: &Agent,
     published: Option<&KeptManifest>,
-    told: Option<&NewDelivery>,
+    delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
     let replaced = record::update_where(agent, vec![("revision", (agent.revision - 1).into())]);
     let mut statements = with_manifest(replaced, published);
-    statements.extend(told.map(webhooks::delivery));
+    statements.extend(delivery.map(webhooks::delivery));
     db.write_together(statements).await
 }
 
@@ -148,8 +148,8 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<AgentId>, StoreErr
     db.read(sql, vec![i64::from(limit).into()], |row| row.id()).await
 }
 
-/// A guard: the agent is there and was not retired, and is not until the transaction has ended. Whoever retires it afterwards
-/// finds what was written beside this.
+/// A guard: the agent exists and is not retired until the transaction has ended. Retiring it afterwards covers what was
+/// written together with this.
 pub(crate) fn is_there(db: &Db, id: AgentId) -> Statement {
     let sql = format!("SELECT 1 FROM agents WHERE agent_id = $1 AND retired_at IS NULL {}", db.share_lock());
     Statement::guard(sql, vec![text(id)])

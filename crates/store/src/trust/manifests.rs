@@ -39,9 +39,9 @@ pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
     record::insert(kept, vec![], "")
 }
 
-/// A guard: the agent is there, and this is its manifest of now; so it stays until the transaction has ended.
+/// A guard: the agent exists and this is its current manifest, until the transaction has ended.
 pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement {
-    // Whoever publishes changes this row.
+    // Publishing a manifest changes this row.
     let sql = format!(
         "SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 AND retired_at IS NULL {}",
         db.share_lock()
@@ -53,13 +53,13 @@ pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<Kept
     Ok(db.select("WHERE agent_id = $1 AND version = $2", vec![text(agent_id), version.into()]).await?.pop())
 }
 
-/// The scopes that the agent's manifest of now declares. `None`: the agent is unknown, or has none.
+/// The scopes that the agent's current manifest declares. `None` if the agent is unknown or has no manifest.
 pub async fn find_declared(db: &Db, agent_id: AgentId) -> Result<Option<DeclaredSince>, StoreError> {
     let sql = "SELECT declared_since FROM manifests WHERE agent_id = $1 ORDER BY version DESC LIMIT 1";
     db.read_one(sql, vec![text(agent_id)], |row| row.json()).await
 }
 
-/// The number of the agent's manifest of now. `None`: the agent is unknown, or has none.
+/// The number of the agent's current manifest. `None` if the agent is unknown or has no manifest.
 pub async fn find_current_version(db: &Db, agent_id: AgentId) -> Result<Option<i64>, StoreError> {
     let sql = "SELECT version FROM manifests WHERE agent_id = $1 ORDER BY version DESC LIMIT 1";
     db.read_one(sql, vec![text(agent_id)], |row| row.int()).await

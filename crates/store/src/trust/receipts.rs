@@ -11,7 +11,7 @@ use crate::{
     record::{json, text},
 };
 
-/// Fails when somebody else has appended meanwhile: a number is given once.
+/// Fails if another receipt was appended concurrently: numbers are unique.
 pub(crate) fn appended(receipt: &Receipt) -> Statement {
     let sql =
         "INSERT INTO receipts (user_id, seq, relation_id, call_id, hash, receipt) VALUES ($1, $2, $3, $4, $5, $6)";

@@ -1,5 +1,5 @@
-//! Relations between people and agents. Every change is written together with its receipt and what the agent's webhook is told
-//! of it, against the revision it was decided from and the manifest it was decided under.
+//! Relations between people and agents. Every change is written together with its receipt and the delivery to the agent's
+//! webhook, if the relation's revision and the agent's manifest are still those it was decided on.
 
 use ostler_protocol::{
     cursors::Cursor,
@@ -56,31 +56,31 @@ record! {
     };
 }
 
-/// False: there is such a relation, the ledger has grown, or the manifest is another one by now. Nothing was written.
+/// False, and nothing is written, if there is such a relation, the ledger has grown, or the manifest has changed.
 pub async fn insert(
     db: &Db,
     relation: &Relation,
     receipt: &Receipt,
-    told: Option<&NewDelivery>,
+    delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
     let current = manifests::is_current(db, relation.agent_id, relation.consented.version);
     let written = [current, record::insert(relation, vec![], ""), receipts::appended(receipt)];
-    write(db, written.into_iter().chain(told.map(webhooks::delivery)).collect()).await
+    write(db, written.into_iter().chain(delivery.map(webhooks::delivery)).collect()).await
 }
 
-/// Replaces the revision before this one, if the agent's manifest is still the one named, where one is. False: nothing was
+/// Replaces the revision before this one, if the agent's current manifest is still `manifest_version`. False if nothing was
 /// written.
 pub async fn update(
     db: &Db,
     relation: &Relation,
     receipt: &Receipt,
     manifest_version: Option<i64>,
-    told: Option<&NewDelivery>,
+    delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
     let current = manifest_version.map(|version| manifests::is_current(db, relation.agent_id, version));
     let replaced = record::update_where(relation, vec![("revision", (relation.revision - 1).into())]);
     let written = [replaced, receipts::appended(receipt)];
-    write(db, current.into_iter().chain(written).chain(told.map(webhooks::delivery)).collect()).await
+    write(db, current.into_iter().chain(written).chain(delivery.map(webhooks::delivery)).collect()).await
 }
 
 async fn write(db: &Db, statements: Vec<Statement>) -> Result<bool, StoreError> {
@@ -147,7 +147,7 @@ pub async fn list(
     db.select(&format!("WHERE {filter} ORDER BY created_at DESC, relation_id{order} DESC LIMIT ${last}"), args).await
 }
 
-/// Of one person, those with agents that have changed since, breaking or not; each with the agent's version of now.
+/// The relations of a person with agents whose manifest has changed since, each with the agent's current version.
 pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<(Relation, i64)>, StoreError> {
     let sql = format!(
         "SELECT {NAMES}, latest FROM (SELECT t.*, (SELECT max(m.version) FROM manifests AS m

@@ -1,5 +1,5 @@
-//! Webhooks and what is told to them. A delivery is claimed by one server at a time: it has an owner, and is not due again
-//! before the owner's time is over.
+//! Webhooks and their deliveries. A delivery is claimed by one server at a time: it has an owner, and is not due again before
+//! the claim expires.
 
 use ostler_protocol::{
     RawJson, Timestamp,
@@ -103,14 +103,14 @@ pub async fn delete(db: &Db, agent_id: AgentId, now: Timestamp) -> Result<bool, 
     db.write_together(vec![gone, given_up(agent_id, "the webhook was removed", now)]).await
 }
 
-/// The receiver wants no more: what waits for it is given up, and can be replayed once the webhook is set anew. False: it was,
-/// meanwhile; each has its own secret.
-pub async fn update_disabled(db: &Db, told: &Sealed, now: Timestamp) -> Result<bool, StoreError> {
-    let agent_id = told.webhook.agent_id;
+/// The receiver wants no more: waiting deliveries are given up, and can be replayed once the webhook is set again. False if it
+/// was set again in the meantime; each has its own secret.
+pub async fn update_disabled(db: &Db, disabled: &Sealed, now: Timestamp) -> Result<bool, StoreError> {
+    let agent_id = disabled.webhook.agent_id;
     let sql = "UPDATE webhooks SET disabled_at = $1
          WHERE agent_id = $2 AND sealed_secret = $3 AND disabled_at IS NULL RETURNING 1";
-    let disabled = Statement::guard(sql, vec![now.into(), text(agent_id), told.secret.as_str().into()]);
-    db.write_together(vec![disabled, given_up(agent_id, "the receiver is gone (410)", now)]).await
+    let statement = Statement::guard(sql, vec![now.into(), text(agent_id), disabled.secret.as_str().into()]);
+    db.write_together(vec![statement, given_up(agent_id, "the receiver is gone (410)", now)]).await
 }
 
 pub(crate) fn given_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statement {
@@ -119,7 +119,7 @@ pub(crate) fn given_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statemen
     Statement::new(sql, vec![why.into(), now.into(), text(agent_id)])
 }
 
-/// Something to tell.
+/// A delivery to be made.
 #[derive(Clone, Debug)]
 pub struct NewDelivery {
     pub delivery_id: DeliveryId,
@@ -129,8 +129,8 @@ pub struct NewDelivery {
     pub created_at: Timestamp,
 }
 
-/// Puts it down for the agent's webhook, if it has one, together with whatever made it so. What cannot be told now is dead
-/// from the beginning, so that it can be seen, and replayed.
+/// Inserts a delivery for the agent's webhook, if it has one, together with the change it reports. One that cannot be delivered
+/// now is dead from the beginning, so that it is listed and can be replayed.
 pub(crate) fn delivery(new: &NewDelivery) -> Statement {
     let room = if new.event_type == REAUTH_REQUIRED { DELIVERIES_WAITING_MAX } else { RELATION_DELIVERIES_WAITING_MAX };
     let sql = format!(
@@ -186,7 +186,7 @@ pub async fn list_deliveries(
     db.select(&rest, args).await
 }
 
-/// Whether anything is due: cheaper to ask than to claim in vain.
+/// Whether a delivery is due: cheaper than a claim without effect.
 pub async fn any_due(db: &Db, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM webhook_deliveries WHERE status = 'pending' AND due_at <= $1 LIMIT 1";
     Ok(!db.read(sql, vec![now.into()], |_| Ok(())).await?.is_empty())
@@ -198,8 +198,8 @@ pub async fn count_waiting(db: &Db) -> Result<i64, StoreError> {
     Ok(db.read_one(sql, vec![], |row| row.int()).await?.unwrap_or_default())
 }
 
-/// A server takes what is due, until then. No two servers get the same, and one agent is told one thing at a time: a
-/// receiver that is slow holds up nobody else.
+/// Claims due deliveries for a server, until `until`. No two servers get the same one, and an agent has one delivery at a time:
+/// a slow receiver delays no other.
 pub async fn claim(
     db: &Db,
     owner: &str,
@@ -236,7 +236,7 @@ pub struct Ended<'a> {
     pub last_error: Option<String>,
 }
 
-/// False: the delivery is another's by now, or was given up meanwhile.
+/// False if another server has claimed the delivery, or it was given up in the meantime.
 pub async fn update_ended(db: &Db, ended: Ended<'_>, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE webhook_deliveries SET status = $1, due_at = $2, last_status = $3, last_error = $4,
          updated_at = $5, owner = NULL WHERE delivery_id = $6 AND owner = $7 AND status = 'pending' RETURNING 1";
@@ -252,7 +252,7 @@ pub async fn update_ended(db: &Db, ended: Ended<'_>, now: Timestamp) -> Result<b
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
-/// Begins again with what was given up. `None`: there is no such dead delivery, or too many wait already.
+/// Replays a dead delivery. `None` if there is no such dead delivery, or too many wait already.
 pub async fn update_replayed(
     db: &Db,
     agent_id: AgentId,
@@ -269,27 +269,27 @@ pub async fn update_replayed(
     Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], Delivery::decode).await?.pop())
 }
 
-/// Forgets what ended before this; so many at once.
+/// Deletes deliveries that ended before this, at most `limit`.
 pub async fn delete_ended(db: &Db, before: Timestamp, limit: u32) -> Result<usize, StoreError> {
     let sql = "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
          WHERE status <> 'pending' AND updated_at < $1 LIMIT $2) RETURNING 1";
     Ok(db.write(sql, vec![before.into(), i64::from(limit).into()], |_| Ok(())).await?.len())
 }
 
-/// What anybody can bring about and has ended, as the index of it says.
-const ANYBODYS: &str = "status <> 'pending' AND event_type <> 'h2a.reauth_required'";
+/// Ended deliveries that any user can cause. Exactly the condition of their partial index.
+const ENDED_BY_USERS: &str = "status <> 'pending' AND event_type <> 'h2a.reauth_required'";
 
-/// Whose ended deliveries are more than these, by agent and status; so many at once.
+/// Agents and statuses with more ended deliveries than `most`, at most `limit`.
 pub async fn list_overfull(db: &Db, most: u32, limit: u32) -> Result<Vec<(AgentId, DeliveryStatus)>, StoreError> {
     let sql = format!(
-        "SELECT agent_id, status FROM webhook_deliveries WHERE {ANYBODYS} GROUP BY agent_id, status
+        "SELECT agent_id, status FROM webhook_deliveries WHERE {ENDED_BY_USERS} GROUP BY agent_id, status
          HAVING COUNT(*) > $1 LIMIT $2"
     );
     let decode = |row: &mut Reader<'_>| Ok((row.id()?, row.named(DeliveryStatus::parse)?));
     db.read(sql, vec![i64::from(most).into(), i64::from(limit).into()], decode).await
 }
 
-/// Forgets the oldest of these beyond the newest so many; so many at once.
+/// Deletes the oldest of these beyond the newest `most`, at most `limit`.
 pub async fn delete_oldest(
     db: &Db,
     agent_id: AgentId,
@@ -300,7 +300,7 @@ pub async fn delete_oldest(
     let order = db.byte_order();
     let sql = format!(
         "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
-             WHERE agent_id = $1 AND status = $2 AND {ANYBODYS}
+             WHERE agent_id = $1 AND status = $2 AND {ENDED_BY_USERS}
              ORDER BY created_at DESC, delivery_id{order} DESC LIMIT $3 OFFSET $4) RETURNING 1"
     );
     let args = vec![text(agent_id), status.as_str().into(), i64::from(limit).into(), i64::from(most).into()];
