@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostler_store::{Db, declared_tables};
+use ostler_store::{Db, declared_tables, lane::Host as _};
 use sqlx::{Connection, PgConnection};
 
 use crate::{
     host::TestHost,
     place::{Engine, Place, both_engines},
 };
-use ostler_store::lane::Host as _;
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes.
 const WITHOUT_A_NOUN: [&str; 24] = [

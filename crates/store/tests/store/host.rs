@@ -20,7 +20,7 @@ const START_US: i64 = 1_767_225_600_000_000;
 pub struct TestHost {
     now_us: AtomicI64,
     published: Mutex<BTreeMap<SessionId, Vec<Event>>>,
-    /// Letters in the order they were delivered; nobody is connected.
+    /// Messages in the order they were delivered. No client is connected.
     pub letters: Mutex<Vec<Letter>>,
     flushes: Mutex<Vec<usize>>,
     shut: Mutex<bool>,
@@ -33,7 +33,7 @@ pub struct TestHost {
 pub enum Fault {
     /// Before anything is decided.
     AtTheStart,
-    /// After the commit, before anybody is answered.
+    /// After the commit, before the replies.
     AfterTheCommit,
 }
 
@@ -90,7 +90,7 @@ impl TestHost {
 
     fn meet(&self, here: Fault) {
         let met = self.fault.lock().unwrap().take_if(|fault| *fault == here).is_some();
-        assert!(!met, "the fault that was asked for");
+        assert!(!met, "the injected fault");
     }
 
     fn hold(&self) {

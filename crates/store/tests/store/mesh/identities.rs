@@ -1,5 +1,5 @@
-//! The log of certificates: numbers without a gap whoever writes, a name given once, a certificate revoked once. And tokens
-//! of logins, of which only the last pair is good.
+//! The log of certificates: numbers without a gap whichever server writes, names and revocations that are unique. And tokens
+//! of logins, of which only the last pair is valid.
 
 use futures_util::future::join_all;
 use ostler_protocol::{
@@ -49,7 +49,7 @@ fn revoked(serial: &str) -> Option<Revoked> {
 }
 
 #[both_engines]
-async fn numbers_have_no_gap_whoever_writes(place: Place) {
+async fn numbers_have_no_gap_whichever_server_writes(place: Place) {
     let workshop = Workshop::open(&place).await;
     let now = workshop.now();
     // On Postgres, another server as well.
@@ -101,7 +101,7 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     assert_eq!(list(0).await, ["a1", "a3"]);
     assert!(list(1).await.is_empty(), "what would have ended anyway is listed no longer");
     assert_eq!(identities::get(db, &aid("alice")).await.unwrap().unwrap().serial, "a4");
-    // Whoever still holds a certificate of the old key gets nothing for it; whoever holds the new one does.
+    // A certificate of the old key cannot be renewed; one of the new key can.
     let renewal = |with: &str, serial: &str| Entry {
         asked_with: Some(with.into()),
         ..made(Operation::Renew, "alice", serial, now)
@@ -169,7 +169,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     assert!(logins::spend(db, "nonce", later(60)).await.unwrap());
 }
 
-/// Whether or not anybody gets to delete it.
+/// Even before its row is deleted.
 #[both_engines]
 async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     let workshop = Workshop::open(&place).await;
@@ -212,7 +212,7 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
     append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
     assert!(!stands("second").await && stands("bobby's").await);
     assert_eq!(refresh("r-second").await, None);
-    // What is cleared away then is what has fallen, and not who has begun anew.
+    // Only logins that are no longer valid are deleted, not those that began afterwards.
     append(made(Operation::Rekey, "alice", "a4", now)).await;
     login("third", "alice", "a4").await;
     for name in ["alice", "bobby"] {

@@ -1,4 +1,4 @@
-//! Mailboxes under strain, on both engines: what fails beside a message, and what is too much for a mailbox.
+//! Limits of mailboxes, on both engines, and writes that fail in the same flush as a message.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ pub async fn run(place: &Place, sql: String) {
     }
 }
 
-/// From now on no mark can be moved for the first time.
-async fn refuse_marks(place: &Place) {
+/// From now on no acknowledged position can be inserted.
+async fn refuse_positions(place: &Place) {
     let sql = match place.engine() {
         Engine::Sqlite => "CREATE TRIGGER no BEFORE INSERT ON mesh_cursors BEGIN SELECT RAISE(ABORT, 'no'); END",
         Engine::Postgres => {
@@ -39,7 +39,7 @@ async fn refuse_marks(place: &Place) {
     run(place, sql.into()).await;
 }
 
-/// Sends something that is held up, and two things that wait together meanwhile.
+/// Sends a message whose flush is held up, and two writes that wait together in the meantime.
 async fn in_one_flush<T, U>(
     workshop: &Workshop,
     one: impl Future<Output = T>,
@@ -74,7 +74,7 @@ async fn in_one_flush<T, U>(
 }
 
 #[both_engines]
-async fn what_fits_is_taken_whatever_comes_with_it(place: Place) {
+async fn a_light_message_is_accepted_beside_one_that_does_not_fit(place: Place) {
     let workshop = Workshop::open(&place).await;
     send(&workshop, outgoing(AIDS[0], AIDS[1], "first", "x")).await;
     let left = 3 * (outgoing(AIDS[0], AIDS[1], "any", "x").payload.as_str().len() as i64 + LETTER_BYTES);
@@ -88,9 +88,9 @@ async fn what_fits_is_taken_whatever_comes_with_it(place: Place) {
 }
 
 #[both_engines]
-async fn what_was_sent_is_told_whatever_becomes_of_an_acknowledgement_beside_it(place: Place) {
+async fn a_send_succeeds_even_if_an_acknowledgement_in_its_flush_fails(place: Place) {
     let workshop = Workshop::open(&place).await;
-    refuse_marks(&place).await;
+    refuse_positions(&place).await;
     let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
     let beside = send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x"));
     let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.post(mark)).await;
@@ -105,7 +105,7 @@ async fn post(workshop: &Workshop, message: Outgoing) -> Posted {
 }
 
 #[both_engines]
-async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
+async fn a_mailbox_accepts_up_to_its_allowance_and_more_as_it_drains(place: Place) {
     let workshop = Workshop::open(&place).await;
     let message = |id: &str| outgoing(AIDS[0], AIDS[1], id, "x");
     let weight = message("a").payload.as_str().len() as i64 + LETTER_BYTES;
@@ -135,7 +135,7 @@ async fn a_mailbox_takes_so_much_and_more_as_that_drains_away(place: Place) {
 }
 
 #[both_engines]
-async fn of_too_many_places_the_longest_unmoved_are_forgotten(place: Place) {
+async fn of_too_many_device_slots_the_least_recently_written_are_deleted(place: Place) {
     let workshop = Workshop::open(&place).await;
     send(&workshop, outgoing(AIDS[0], AIDS[1], "a", "x")).await;
     send(&workshop, outgoing(AIDS[0], AIDS[2], "b", "x")).await;

@@ -82,7 +82,7 @@ pub async fn pull(workshop: &Workshop, owner: &str, device: &str, after: i64) ->
 }
 
 #[both_engines]
-async fn numbers_have_no_gap_whoever_sends(place: Place) {
+async fn numbers_have_no_gap_whichever_server_sends(place: Place) {
     let here = Workshop::open(&place).await;
     let there = match place.engine() {
         Engine::Sqlite => None,
@@ -180,7 +180,7 @@ async fn a_mark_goes_forward_only_and_no_further_than_there_is(place: Place) {
     assert!(many.iter().all(|acked| acked.ack_seq <= 3));
     assert_eq!(many.iter().map(|acked| acked.senders.len()).max(), Some(2));
     assert_eq!(messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 3);
-    // Who has not moved it for long enough starts anew.
+    // A position that was not written for long enough is deleted.
     messages::delete_expired(&workshop.db, workshop.now(), workshop.now()).await.unwrap();
     assert_eq!(messages::get_ack(&workshop.db, &aid(AIDS[1]), &spot("phone")).await.unwrap(), 0);
 }

@@ -1,5 +1,5 @@
-//! Messages for one consumer, on both engines: each is taken by one place, whoever else looks, and the ring that holds them
-//! counts what it drops.
+//! Messages for one consumer, on both engines: each is claimed by one device slot, even if several try, and the queue counts
+//! what it drops.
 
 use ostler_protocol::mesh::{
     connections::Mode,
@@ -16,7 +16,7 @@ use crate::{
     workshop::Workshop,
 };
 
-/// Bobby's, to whom these were sent.
+/// Bobby's queue, with these messages.
 async fn queue_of(place: &Place, ids: &[&str]) -> Workshop {
     let workshop = Workshop::open(place).await;
     messages::update_mode(&workshop.db, &aid(AIDS[1]), Mode::Queue).await.unwrap();
@@ -43,7 +43,7 @@ async fn claim(workshop: &Workshop, seq: i64, device: &str) -> bool {
     queue::claim(&workshop.db, &aid(AIDS[1]), seq, &spot(device)).await.unwrap()
 }
 
-/// The numbers that a place has now of those up to one.
+/// The numbers up to `upto` that the device slot has claimed then.
 async fn claim_open(workshop: &Workshop, device: &str, upto: i64) -> Vec<i64> {
     let (owner, place) = (aid(AIDS[1]), spot(device));
     let claimed = queue::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
@@ -82,7 +82,7 @@ async fn a_full_queue_drops_its_oldest_and_counts_them(place: Place) {
 }
 
 #[both_engines]
-async fn a_queued_message_is_taken_by_one_place(place: Place) {
+async fn a_queued_message_is_claimed_by_one_device_slot(place: Place) {
     let workshop = queue_of(&place, &["a", "b", "c"]).await;
     let owner = aid(AIDS[1]);
     let claims = ["desk", "phone", "desk", "phone"].map(|device| claim(&workshop, 1, device));
@@ -107,18 +107,18 @@ async fn a_queued_message_is_taken_by_one_place(place: Place) {
 }
 
 #[both_engines]
-async fn what_nobody_took_is_not_acknowledged(place: Place) {
+async fn an_unclaimed_message_is_not_acknowledged(place: Place) {
     let workshop = queue_of(&place, &["first", "second"]).await;
     // The second is handed out before the first, and acknowledged at once.
     assert!(claim(&workshop, 2, "desk").await);
     assert_eq!(ack(&workshop, AIDS[1], "desk", 2).await.senders, [aid(AIDS[0])]);
-    assert_eq!(untaken(&workshop).await, [1], "somebody is still to have it");
+    assert_eq!(untaken(&workshop).await, [1], "another device slot can claim it");
     assert!(claim(&workshop, 1, "phone").await);
     assert_eq!(open(&workshop, "phone").await, [1]);
 }
 
 #[both_engines]
-async fn a_pull_takes_what_it_gives(place: Place) {
+async fn a_pull_claims_the_messages_it_returns(place: Place) {
     let ids: Vec<String> = (1..=40).map(|number| format!("m-{number}")).collect();
     let workshop = queue_of(&place, &ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!(claim_open(&workshop, "desk", 3).await, [1, 2, 3]);
@@ -138,7 +138,7 @@ async fn a_pull_takes_what_it_gives(place: Place) {
 }
 
 #[both_engines]
-async fn what_could_not_be_handed_over_is_for_the_next(place: Place) {
+async fn a_released_message_can_be_claimed_again(place: Place) {
     let workshop = queue_of(&place, &["a"]).await;
     let release = async |device: &str| {
         queue::release(&workshop.db, &aid(AIDS[1]), 1, &spot(device)).await.unwrap();
