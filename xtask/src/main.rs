@@ -24,6 +24,8 @@ usage: cargo xtask <command>
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
+  bench --against REV [--rounds N] [FILTER]
+                            compare the working tree with another revision in alternating rounds
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate
   torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
