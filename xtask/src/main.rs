@@ -11,6 +11,7 @@ mod openssl;
 mod postgres;
 mod process;
 mod python;
+mod subjects;
 mod test;
 mod tools;
 mod torture;

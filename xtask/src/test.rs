@@ -12,6 +12,7 @@ use crate::openssl;
 use crate::postgres;
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
 use crate::python;
+use crate::subjects;
 use crate::tools::{DENY, NEXTEST, find_or_install};
 use crate::torture;
 
@@ -32,6 +33,10 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     }
 
     let started = now();
+    match subjects::reason_to_skip()? {
+        Some(reason) => eprintln!("==> commit subjects: skipped ({reason})"),
+        None => step("commit subjects", subjects::check)?,
+    }
     step("format", || run(cargo()?.args(["fmt", "--all", "--check"])).map_err(|e| hint(e, "`cargo fmt --all`")))?;
     step("lints", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
