@@ -3,6 +3,7 @@
 
 mod bench;
 mod chromium;
+mod coverage;
 mod debian;
 mod fuzz;
 mod installed;
@@ -27,6 +28,8 @@ usage: cargo xtask <command>
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
   bench --against REV [--rounds N] [FILTER]
                             compare the working tree with another revision in alternating rounds
+  coverage [-p PACKAGE] [ARGS]
+                            line coverage of the tests, by crate; ARGS go to nextest
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate
   torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
@@ -36,6 +39,10 @@ usage: cargo xtask <command>
 ";
 
 fn main() -> ExitCode {
+    if let Err(message) = coverage::wrap_compiler() {
+        eprintln!("error: {message}");
+        return ExitCode::FAILURE;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((command, rest)) = arguments.split_first() else {
         eprint!("{USAGE}");
@@ -45,6 +52,7 @@ fn main() -> ExitCode {
         "up" => up::up(after_separator(rest)),
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
+        "coverage" => coverage::coverage(rest),
         "fuzz" => fuzz::fuzz(rest),
         "torture" => torture::torture(rest),
         "agents" => test::print_variables(),

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use ostler_testkit::postgres::Cluster;
 
@@ -49,14 +50,14 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
         step("dependencies", || check_dependencies(&deny))?;
     }
     let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
-    let browser = step("chromium", chromium::find_or_install)?;
-    let agents = step("real agents and clients", npm::find_or_install)?;
-    step("openssl", openssl::find_or_install)?;
-    let python = step("judges in Python", python::find_or_install)?;
-    let cluster = step("private Postgres", postgres::start_in_memory)?;
+    let surroundings = Surroundings::start()?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
-    let surroundings = Surroundings { cluster, browser, agents, python, not_tested: &not_tested };
-    let outcome = step("tests on both engines", || run_tests(&nextest, &surroundings, for_nextest));
+    let outcome = step("tests on both engines", || {
+        let mut command = surroundings.nextest(&nextest)?;
+        command.env("OSTLER_NOT_TESTED", &not_tested);
+        command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
+        run(command.args(for_nextest))
+    });
     drop(surroundings);
     // A test that could not do its work passes; it must not pass quietly.
     let said = fs::read_to_string(&not_tested).unwrap_or_default();
@@ -125,27 +126,36 @@ fn has_advisory_database() -> bool {
     databases.into_iter().flatten().flatten().any(|database| database.path().join(".git").exists())
 }
 
-/// What the tests find around them.
-struct Surroundings<'a> {
+/// The database and the programs that tests use.
+pub struct Surroundings {
     cluster: Cluster,
     browser: PathBuf,
     agents: Agents,
     python: PathBuf,
-    not_tested: &'a Path,
 }
 
-fn run_tests(nextest: &Path, surroundings: &Surroundings, arguments: &[String]) -> Result<(), String> {
-    // Called by its path, because a copy in our cache is not on cargo's.
-    let mut command = in_workspace(nextest)?;
-    command.env(postgres::URL_VARIABLE, surroundings.cluster.url()).env(chromium::VARIABLE, &surroundings.browser);
-    command.envs(surroundings.agents.variables.iter().map(|(name, program)| (*name, program)));
-    command.env(python::VARIABLE, &surroundings.python);
-    command.env("OSTLER_NOT_TESTED", surroundings.not_tested);
-    command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
-    if std::env::var_os(THREADS_VARIABLE).is_none() {
-        command.env(THREADS_VARIABLE, test_threads().to_string());
+impl Surroundings {
+    pub fn start() -> Result<Self, String> {
+        let browser = step("chromium", chromium::find_or_install)?;
+        let agents = step("real agents and clients", npm::find_or_install)?;
+        step("openssl", openssl::find_or_install)?;
+        let python = step("judges in Python", python::find_or_install)?;
+        let cluster = step("private Postgres", postgres::start_in_memory)?;
+        Ok(Self { cluster, browser, agents, python })
     }
-    run(command.args(arguments))
+
+    /// Nextest with the environment that the tests read.
+    pub fn nextest(&self, nextest: &Path) -> Result<Command, String> {
+        // Called by its path, because a copy in our cache is not on cargo's.
+        let mut command = in_workspace(nextest)?;
+        command.env(postgres::URL_VARIABLE, self.cluster.url()).env(chromium::VARIABLE, &self.browser);
+        command.envs(self.agents.variables.iter().map(|(name, program)| (*name, program)));
+        command.env(python::VARIABLE, &self.python);
+        if std::env::var_os(THREADS_VARIABLE).is_none() {
+            command.env(THREADS_VARIABLE, test_threads().to_string());
+        }
+        Ok(command)
+    }
 }
 
 /// Half as many again as there are cores, because many tests wait for a process, a lease or a real agent.
