@@ -236,7 +236,7 @@ impl Pair {
         let now = self.workshop.now();
         let apply = |send: &SendOp| self.rule.apply(&MailboxOp::Send(Box::new(send.clone())), now);
         let expected: Vec<MailboxReply> = sends.iter().map(apply).collect();
-        let posts = sends.iter().map(|send| self.workshop.lanes.post(Post::Send(Box::new(send.clone()))));
+        let posts = sends.iter().map(|send| self.workshop.post(Post::Send(Box::new(send.clone()))));
         let posted = if expected.contains(&MailboxReply::Full) {
             // Where not all fit, the messages that one flush carries are not taken in turn.
             let mut posted = vec![];
@@ -282,7 +282,7 @@ impl Pair {
             MailboxOp::Ack { owner, place, seq } => {
                 let ack = Ack { aid: owner.clone(), place: place.clone(), seq: *seq };
                 let Posted::Acked(Acked { before, ack_seq, senders }) =
-                    self.workshop.lanes.post(Post::Ack(ack)).await.unwrap()
+                    self.workshop.post(Post::Ack(ack)).await.unwrap()
                 else {
                     panic!("an acknowledgement was answered with something else");
                 };
