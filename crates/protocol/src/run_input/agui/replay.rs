@@ -132,7 +132,15 @@ impl Replay {
             }
             Body::Custom { name, value } if name == ATTEMPT_RESTARTED => {
                 let dead: Vec<_> = value["messageIds"].as_array().into_iter().flatten().collect();
-                self.messages.retain(|(_, message)| !dead.iter().any(|id| *id == message.id()));
+                self.messages.retain_mut(|(_, message)| match message {
+                    message if !dead.iter().any(|id| *id == message.id()) => true,
+                    // An agent may name a text like a tool call. The call was announced and stays.
+                    SnapshotMessage::Assistant { content, tool_calls, .. } if !tool_calls.is_empty() => {
+                        *content = None;
+                        true
+                    }
+                    _ => false,
+                });
             }
             _ => {}
         }

@@ -178,6 +178,21 @@ fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
     replay.finish()
 }
 
+/// Found by the property below: the text is dropped when the attempt restarts, the call of the same name is not.
+#[test]
+fn a_text_named_like_a_tool_call_does_not_take_the_call_with_it() {
+    let payloads = [
+        (EventType::ToolCall, json!({"toolCallId": "b", "name": "a", "status": "started"})),
+        (EventType::AssistantDelta, json!({"messageId": "b", "delta": "a"})),
+        (EventType::BackendStatus, json!({"phase": "attempt-restarted"})),
+    ];
+    let events: Vec<_> =
+        payloads.iter().zip(1..).map(|((event_type, payload), seq)| event(seq, *event_type, payload)).collect();
+    let messages = serde_json::to_value(replayed(&events, 3)).unwrap();
+    assert_eq!(messages[0]["toolCalls"][0]["id"], "b", "{messages}");
+    assert_eq!(messages[0]["content"], Value::Null, "{messages}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
