@@ -28,7 +28,7 @@ const JSON: &str = "application/json";
 /// What is read of a body that is too large, after the answer, before the connection is closed.
 const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 /// Bounds of a body that has rules of its own: everything that a body may have.
-pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 10 * JSON_VALUES_MAX };
+pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 5 * JSON_VALUES_MAX };
 
 /// What holds for a body before it is parsed.
 #[derive(Clone, Copy)]

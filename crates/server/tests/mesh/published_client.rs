@@ -80,7 +80,10 @@ impl Published {
         let aid = format!("{who}.localhost.test");
         for verb in ["create", "login"] {
             let answer = self.ok(json!({"do": verb, "who": who, "aid": aid})).await;
-            assert_eq!(answer["warnings"], json!([]), "{verb}");
+            let mut warnings = answer["warnings"].as_array().unwrap().clone();
+            // The client also looks for groups, in the background, which this server does not have.
+            warnings.retain(|warning| !warning.as_str().is_some_and(|text| text.contains("\"group.")));
+            assert!(warnings.is_empty(), "{verb}: {warnings:?}");
         }
         aid
     }
