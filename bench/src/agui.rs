@@ -1,5 +1,5 @@
 //! The front door for chats, on SQLite: how soon a message is accepted, what a trivial run costs that is followed in the same
-//! response, and how soon the first words of an answer reach whoever follows it.
+//! response, and how soon the first words of an answer reach a follower.
 
 use std::time::Duration;
 

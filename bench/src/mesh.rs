@@ -1,4 +1,4 @@
-//! Messages of the mesh: what a durable one costs that is pushed to whoever it is for, beside what the disk makes of bare
+//! Messages of the mesh: the cost of a durable message that is pushed to its recipient, beside what the disk makes of bare
 //! inserts; what a login costs; and what ten thousand connections weigh on which nothing happens.
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Starting and idling on the embedded store: what somebody sees who only tries it.
+//! Starting and idling on the embedded store: what a first trial costs.
 
 use std::thread;
 use std::time::Duration;

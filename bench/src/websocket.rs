@@ -68,7 +68,7 @@ impl WebSocket {
             };
             let (kind, start) = (self.buffer[self.heard], self.heard + head);
             self.heard = start + length;
-            // Pings come too; whoever is heard of is not dead.
+            // Pings come too; a peer that sends anything is alive.
             if kind == TEXT {
                 return Ok(&self.buffer[start..start + length]);
             }

@@ -9,7 +9,7 @@ use crate::tools::cache_dir;
 /// Written last, with the lock file that was installed: without it an installation is not whole.
 const MARK: &str = "installed-lock";
 
-/// The directory of this name, made anew unless it is what the lock file says and good.
+/// The directory of this name, made again unless it matches the lock file and is complete.
 pub fn find_or_make(
     name: &str,
     lock: &str,
@@ -26,7 +26,7 @@ pub fn find_or_make(
         let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(place);
         made.map_err(|e| format!("cannot write to {}: {e}", place.display()))
     };
-    // Beside the place first: whoever looks there never sees half an installation.
+    // Installed beside it first, so that no process sees half an installation.
     let new = scratch()?;
     make(new.path())?;
     fs::write(new.path().join(MARK), lock).map_err(|e| format!("cannot write {MARK}: {e}"))?;
@@ -35,7 +35,7 @@ pub fn find_or_make(
     let _ = fs::rename(&directory, aside.path().join("old"));
     match fs::rename(new.path(), &directory) {
         Ok(()) => {}
-        // Somebody else was faster, with the same.
+        // Another process was faster, with the same result.
         Err(_) if is_whole(&directory, lock) => {}
         Err(error) => return Err(format!("cannot put {} in its place: {error}", directory.display())),
     }

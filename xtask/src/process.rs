@@ -118,7 +118,7 @@ pub fn cargo() -> Result<Command, String> {
 }
 
 /// A command at the workspace root, without what `cargo run` put into our environment: build scripts that watch
-/// those variables would rebuild each time somebody alternates between `cargo xtask` and plain `cargo`.
+/// those variables would rebuild at each change between `cargo xtask` and plain `cargo`.
 pub fn in_workspace(program: impl AsRef<OsStr>) -> Result<Command, String> {
     let mut command = Command::new(program);
     for (key, _) in std::env::vars_os() {

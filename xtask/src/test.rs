@@ -74,7 +74,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// `cargo xtask agents`, for whoever runs single tests: `eval "$(cargo xtask agents)"`.
+/// `cargo xtask agents`, for runs of single tests: `eval "$(cargo xtask agents)"`.
 pub fn print_variables() -> Result<(), String> {
     let (agents, python) = (npm::find_or_install()?, python::find_or_install()?);
     for (name, program) in agents.variables.iter().chain([&(python::VARIABLE, python)]) {

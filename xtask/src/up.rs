@@ -47,7 +47,7 @@ fn pass_on(server: &mut Child, binary: &Path, customised: bool) -> Result<(), St
     let output = server.stdout.take().ok_or("the server has no stdout")?;
     for line in BufReader::new(output).lines() {
         let line = line.map_err(|e| format!("cannot read from the server: {e}"))?;
-        // Somebody may close our stdout early; the server should go on all the same.
+        // The reader of our stdout may close it early; the server continues.
         let _ = writeln!(stdout(), "{line}");
         if let Some(ready) = Ready::parse(&line) {
             eprint!("{}", ready.explain(binary, customised));

@@ -169,6 +169,60 @@ fn kernel_and_engine_know_no_dialect() {
     assert_none(offenders, "imports of a dialect in the kernel or the engine");
 }
 
+/// Words of an idiom that outsiders cannot read, and what to write instead. `docs/english.md` has the whole list.
+const IDIOMS: [(&str, &str); 6] = [
+    ("whoever", "client, caller, server, runner, user"),
+    ("somebody", "client, caller, another user"),
+    ("of now", "current"),
+    ("anew", "again"),
+    ("in vain", "without effect"),
+    ("but for", "except"),
+];
+
+#[test]
+fn comments_and_documents_are_in_plain_english() {
+    let mut offenders = Vec::new();
+    for path in source_files().into_iter().chain(documents()) {
+        let is_code = path.extension().is_some_and(|extension| extension == "rs");
+        // This file and the guide name the words.
+        if path.ends_with("tidy.rs") || path.ends_with("english.md") || path.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        for (number, line) in fs::read_to_string(root().join(&path)).unwrap().lines().enumerate() {
+            let prose = if is_code { line.split_once("//").map_or("", |(_, comment)| comment) } else { line };
+            for (idiom, instead) in IDIOMS.iter().filter(|(idiom, _)| has_words(prose, idiom)) {
+                offenders.push(format!("{}:{}: {idiom:?}; write: {instead}", path.display(), number + 1));
+            }
+        }
+    }
+    assert_none(offenders, "idioms");
+}
+
+/// Whether the text contains these words, as whole words.
+fn has_words(text: &str, words: &str) -> bool {
+    let text = text.to_lowercase();
+    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    text.match_indices(words).any(|(at, _)| {
+        !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + words.len()..].chars().next())
+    })
+}
+
+/// Participles that stand for nouns (`asked`, `told`) hide what a thing is. There are few left, and they must not spread.
+#[test]
+fn participles_are_not_used_as_nouns() {
+    const MAX: usize = 400;
+    let mut found = 0;
+    for path in source_files().into_iter().filter(|path| path.starts_with("crates")) {
+        let is_test = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+        if !is_test {
+            let text = fs::read_to_string(root().join(&path)).unwrap();
+            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            found += words.filter(|word| ["asked", "told", "said", "heard"].contains(word)).count();
+        }
+    }
+    assert!(found <= MAX, "{found} times asked, told, said or heard in product code, at most {MAX}");
+}
+
 #[test]
 fn no_file_knows_the_machine_it_was_written_on() {
     // Put together here, or this file would be the first offender.
@@ -230,6 +284,8 @@ fn the_checks_find_what_they_look_for() {
     assert!(!names_place("a/place/x", "/place/") && !names_place("{dir}/place/x", "/place/"));
     assert!(is_generated(Path::new("docs/generated/x.rs"), "") && is_generated(Path::new("x.rs"), "// @generated\n"));
     assert!(!is_generated(Path::new("x.rs"), "fn generated() {}"));
+    assert!(has_words("Not whoever comes", "whoever") && has_words("the manifest of now.", "of now"));
+    assert!(!has_words("of nowhere, renewed", "of now") && !has_words("renew anewly", "anew"));
 }
 
 fn assert_none(offenders: Vec<String>, what: &str) {
@@ -249,6 +305,13 @@ fn metadata() -> Value {
     let output = command.output().unwrap();
     assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The documents that people read.
+fn documents() -> Vec<PathBuf> {
+    let ours = |path: &Path| path.starts_with("docs") || path.parent() == Some(Path::new(""));
+    let is_document = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
+    files_below(&root()).into_iter().filter(|path| ours(path) && is_document(path)).collect()
 }
 
 fn source_files() -> Vec<PathBuf> {

@@ -74,7 +74,7 @@ async fn what_stays_within_its_budget_completes(engine: Engine) {
     let policy = json!({"maxToolCalls": 2, "maxTokens": 61, "maxTurns": 1, "maxCostUsd": 0.7, "timeoutMs": 60_000});
     let (run_id, command_id) = server.start_with(&steps, |body| body["executionPolicy"] = policy).await;
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "just enough");
-    // Each command has its budget anew.
+    // Each command has its own budget.
     let next = server.turn(&run_id, &steps).await;
     assert_eq!(server.ended(&run_id, &next).await["reply"], "just enough");
 }

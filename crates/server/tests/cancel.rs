@@ -221,7 +221,7 @@ async fn a_run_that_is_being_cancelled_takes_nothing_new(engine: Engine) {
     let turn = json!({"type": "turn", "payload": {"prompt": "x"}});
     server.submit(&run_id, &turn).await.refused_by(Cancelled, "run-cancelling");
     server.create_job(&run_id, &json!({"commandId": command_id})).await.refused_by(Cancelled, "run-cancelling");
-    // Its runner may be replaced, though: somebody has to bring it to an end.
+    // Its runner may be replaced, though: a runner has to end it.
     server.clock.advance_ms(59_999);
     runner.heartbeat().await;
     runner.end(&command_id, "cancelled").await;

@@ -1,4 +1,4 @@
-//! What was said in a session before a command: across its runs, for whoever may see the run, and nobody else.
+//! The conversation of a session before a command: across its runs, for callers that may see the run only.
 
 use ostler_protocol::FailureKind::NotFound;
 use serde_json::{Value, json};

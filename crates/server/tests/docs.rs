@@ -1,4 +1,4 @@
-//! The pages people read are true: what they list is what the program has. `OSTLER_BLESS=1` writes the made ones anew.
+//! The pages people read are true: what they list is what the program has. `OSTLER_BLESS=1` writes the generated ones again.
 
 mod served;
 mod settings;

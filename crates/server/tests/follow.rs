@@ -189,7 +189,7 @@ async fn a_stream_ends_with_its_run(engine: Engine) {
     assert_eq!(rest.last().unwrap()["type"], "terminal_status");
     assert_eq!(rest.last().unwrap()["commandId"], Value::Null);
     let last = rest.last().unwrap()["seq"].as_i64().unwrap();
-    // Whoever comes too late is not kept waiting, wherever they begin.
+    // A follower that comes too late does not wait, wherever it begins.
     assert_eq!(server.follow(&run_id, 0).await.rest().await.len() as i64, last);
     assert_eq!(server.follow(&run_id, last - 1).await.rest().await.len(), 1);
     assert_eq!(server.follow(&run_id, last).await.rest().await, Vec::<Value>::new());

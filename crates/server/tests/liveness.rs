@@ -1,4 +1,4 @@
-//! Liveness: where a command stands when somebody asks, and what could be done about it. Derived, never stored.
+//! Liveness: the state of a command at the time of a request, and what could be done about it. Derived, never stored.
 
 use ostler_protocol::{Timestamp, limits::IDLE_AFTER_TOOL_MS};
 use serde_json::{Value, json};

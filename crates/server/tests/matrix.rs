@@ -299,7 +299,7 @@ async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
             for (status, text) in operation.call(caller, &scene).await {
                 let expected = match operation.access.as_str() {
                     "public" if caller.token().is_none() => 200,
-                    // The URL, or a token of the mesh, is the proof, whoever has it.
+                    // The URL, or a token of the mesh, is the proof, for any caller.
                     "signed" | "mesh" => 200,
                     _ => 401,
                 };

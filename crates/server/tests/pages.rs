@@ -115,7 +115,7 @@ async fn pages_of_every_list_hold_every_item_once(engine: Engine) {
             assert_eq!(scene.walk(&list, limit).await, whole, "{list:?} in pages of {limit}");
         }
     }
-    // While somebody walks, more come: what was there is met once, and nothing twice.
+    // While a client reads pages, rows are added: what existed is returned once, and nothing twice.
     for (number, list) in scene.lists().into_iter().enumerate() {
         let whole = scene.walk(&list, PAGE_ITEMS_MAX as usize).await;
         let (mut met, mut cursor) = (vec![], None);

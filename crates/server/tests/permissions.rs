@@ -1,4 +1,4 @@
-//! Permission requests: the agent asks, somebody with the right answers once, naming the digest of what will run.
+//! Permission requests: the agent asks, an authorised caller answers once, naming the digest of what will run.
 
 use ostler_protocol::{FailureKind::*, limits::PERMISSIONS_OPEN_MAX};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 //! Several servers on one Postgres behave as one. Where a wake-up must do it, nobody reads the store by the clock: the test
-//! would wait in vain.
+//! would not be woken.
 
 use std::sync::Arc;
 
@@ -199,7 +199,7 @@ async fn a_lease_is_swept_once() {
     for run_id in &runs {
         eventually("the lease is swept", async || (expired(run_id).await > 0).then_some(())).await;
     }
-    // A later lease, swept after these: whoever would sweep the first ones again has had the time.
+    // A later lease, swept after these: a second sweep of the first ones would have happened by then.
     let later = here.create_run().await;
     there.claim(&later, "runner-b").await;
     here.clock.advance_ms(60_001);

@@ -197,7 +197,7 @@ async fn the_default_list_is_what_runs_and_what_the_reader_has_not_read(engine: 
     assert_eq!(list(&server, "").await, ["ended", "running"]);
     assert_eq!(list(&server, "readerId=cli").await, ["ended", "running"]);
     assert_eq!(list(&server, "state=all&readerId=console").await, everything);
-    // Whoever names no reader is `cli`, and needs no body.
+    // A caller that names no reader is `cli`, and needs no body.
     server.send(server.request("POST", &at("ended", "/read"))).await.with_status(200);
     assert_eq!(list(&server, "readerId=cli").await, ["running"]);
     assert_eq!(list(&server, "readerId=third").await, ["ended", "running"]);

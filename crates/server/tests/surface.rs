@@ -425,7 +425,7 @@ fn takes_key(document: &Value, operation: &Value) -> bool {
     keyed.any(|(name, _)| body.contains(&format!("/{name}\"")))
 }
 
-/// The words serde takes for an enum, as it tells whoever sends another.
+/// The values of an enum, as serde lists them to a client that sends another one.
 fn words<T: DeserializeOwned + Debug>() -> BTreeSet<String> {
     let said = serde_json::from_str::<T>(r#""no such word""#).unwrap_err().to_string();
     let (_, expected) = said.split_once(", expected ").unwrap();
@@ -484,7 +484,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
     assert_eq!(listed, known);
 }
 
-/// The document in `docs/generated` is what people read without a server; `OSTLER_BLESS=1` writes it anew.
+/// The document in `docs/generated` is what people read without a server; `OSTLER_BLESS=1` writes it again.
 #[test]
 fn the_kept_document_is_up_to_date() {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test");

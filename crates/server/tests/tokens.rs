@@ -62,7 +62,7 @@ async fn a_token_lets_into_its_tenants_in_its_role(engine: Engine) {
     elsewhere["tenantId"] = "unidesk".into();
     client.post("/api/v1/runs", &elsewhere).await.refused_by(Forbidden, "tenant");
     bearer(&server, &both).post("/api/v1/runs", &elsewhere).await.with_status(201);
-    // Whoever has a token cannot make another.
+    // A token cannot be used to make another.
     for caller in [&client, &runner] {
         let body = json!({"name": "more", "role": "client", "tenants": ["hwlab"]});
         caller.post("/api/v1/tokens", &body).await.refused_by(Forbidden, "role");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Caller, Engine, TestServer, both_engines, id, run_body, start};
 
-/// A user of these tenants, as somebody who calls.
+/// A user of these tenants, as a caller.
 async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
     let body = json!({"name": name, "timezone": "Europe/Berlin", "tenants": tenants});
     server.post("/api/v1/users", &body).await.with_status(201);
@@ -39,7 +39,7 @@ async fn a_user_is_added_once_listed_and_removed(engine: Engine) {
     removal().await.refused(NotFound);
     server.post("/api/v1/users/ada/token", &json!({})).await.refused(NotFound);
     assert_eq!(server.get("/api/v1/users").await.ok()["users"], json!([]));
-    // The name is free again, and the newcomer is somebody else.
+    // The name is free again, and the new user is another one.
     let again = server.post("/api/v1/users", &other).await.with_status(201);
     assert_ne!(again["userId"], made["userId"]);
 }
@@ -151,7 +151,7 @@ async fn a_users_marks_are_their_own(engine: Engine) {
     let read = format!("/api/v1/sessions/{session}/read");
     ada.post(&read, &json!({})).await.with_status(200);
     assert_eq!([open(&ada).await, open(&bob).await, open(&server).await], [0, 1, 1]);
-    // Nobody reads for somebody else.
+    // No user reads for another one.
     let people = server.get("/api/v1/users").await.ok();
     let bob_id = id(people["users"].as_array().unwrap().iter().find(|user| user["name"] == "bob").unwrap(), "userId");
     for caller in [&ada, server.caller("service")] {

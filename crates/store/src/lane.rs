@@ -70,7 +70,7 @@ pub struct Committed {
 pub enum LaneError {
     /// The kernel said no; nothing of this request was written.
     Refused(Failure),
-    /// A unique key was taken by somebody else meanwhile: read again and decide anew.
+    /// Another request took a unique key first: read again and decide again.
     Taken,
     Store(StoreError),
 }
@@ -227,7 +227,7 @@ pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
     requests.len() > 1 && refused(error)
 }
 
-/// The database said no to what it was given, or what it holds for somebody does not read back.
+/// The database rejected a value, or a stored row cannot be read.
 pub(crate) fn refused(error: &StoreError) -> bool {
     // A full or failing disk fails every part of a flush alike.
     if StoreFault::of(error).is_some() {

@@ -177,7 +177,7 @@ impl Writer {
         let path = format!("/api/v1/runs/{}/cancel", self.run_id);
         let (status, answer) = self.stage.post(&mut self.dice, &path, &json!({})).await;
         assert_eq!(status, 200, "{answer}");
-        // Whoever holds the lease has the last word.
+        // The holder of the lease writes last.
         let path = format!("/api/v1/runs/{}/status", self.run_id);
         eventually("the run is over", async || {
             let body = json!({"runnerId": "runner-a", "leaseEpoch": self.epoch, "status": "cancelled"}).to_string();

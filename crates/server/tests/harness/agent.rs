@@ -106,7 +106,7 @@ pub async fn fresh(server: &TestServer, method: &str, params: Value) -> Value {
 }
 
 impl Agent {
-    /// Somebody with a key and no name yet.
+    /// A client with a key and no name yet.
     pub fn stranger(name: &str) -> Self {
         let key = PrivateKey::generate(Curve::P256, &mut fill);
         Self { aid: format!("{name}.localhost.test"), key, cert: String::new() }

@@ -1,4 +1,4 @@
-//! Somebody who calls the server over HTTP: plain JSON in and out, so that tests see the wire and not our types.
+//! A client of the server over HTTP: plain JSON in and out, so that tests see the wire and not our types.
 
 use ostler_protocol::FailureKind;
 use ostler_server::RunningServer;

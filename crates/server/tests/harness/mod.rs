@@ -252,7 +252,7 @@ impl TestServer {
         database::query(&self.config, sql).await
     }
 
-    /// A connection of somebody else's to the server's Postgres.
+    /// Another client's connection to the server's Postgres.
     pub async fn connection(&self) -> sqlx::PgConnection {
         let url = self.config.store.database_url.as_ref().expect("the store is Postgres");
         <sqlx::PgConnection as sqlx::Connection>::connect(secrecy::ExposeSecret::expose_secret(url)).await.unwrap()
@@ -318,7 +318,7 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
         if let Some(found) = look().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < until, "waited in vain: {what}");
+        assert!(tokio::time::Instant::now() < until, "did not happen: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

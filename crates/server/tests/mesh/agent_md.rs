@@ -15,7 +15,7 @@ fn text(aid: &str, visibility: &str) -> String {
 async fn put(server: &TestServer, token: Option<&str>, body: &str) -> Answer {
     let caller = server.with_token(token);
     let request = caller.request("PUT", "/agent.md").header("content-type", "text/markdown; charset=utf-8");
-    caller.send(request.header("host", "whoever.localhost.test").body(body.to_owned())).await
+    caller.send(request.header("host", "anyone.localhost.test").body(body.to_owned())).await
 }
 
 async fn get(server: &TestServer, token: Option<&str>, host: &str) -> Answer {

@@ -62,7 +62,7 @@ fn clash(name: &str) -> Option<(Value, Value)> {
     Some((json!(5009), json!(name)))
 }
 
-/// Whoever is there answers, however long it may take: nobody loses a place to the machine's being busy.
+/// A connection that is alive answers, however long it takes: a busy machine costs no connection its slot.
 fn patiently(setup: &mut Setup) {
     setup.config.limits.socket_probe_ms = 15_000;
 }
@@ -111,7 +111,7 @@ async fn connections_clash_across_servers(engine: Engine) {
     let _beside = connect(&there, "dev-2", "b", "fanout").await.unwrap().stay();
     let _legacy = connect(&there, "", "", "fanout").await.unwrap();
     assert_eq!(connect(&here, "dev-2", "b", "fanout").await.err(), clash("slot_conflict"));
-    // Whoever leaves gives the place back there, too.
+    // A connection that closes gives its slot back there, too.
     drop(whole);
     let moved =
         eventually("the place is free", async || connect(&there, "dev-1", "", "fanout").await.ok()).await.stay();
@@ -140,7 +140,7 @@ async fn connections_clash_across_servers(engine: Engine) {
     drop(moved);
 }
 
-/// As when the store failed at the moment that somebody left.
+/// As when the store failed at the moment a connection closed.
 #[both_engines]
 async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     if engine == Engine::Sqlite {
@@ -148,7 +148,7 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     }
     let here = TestServer::with(engine, |setup| {
         setup.config.sessions.gc_interval_ms = 50;
-        // Whoever is there has time to say so.
+        // A live connection has time to respond.
         setup.config.limits.socket_probe_ms = 15_000;
     })
     .await;
@@ -159,7 +159,7 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
         SELECT server, number + 1000, aid, 'phone', slot_id, mode FROM mesh_presence RETURNING aid";
     assert_eq!(here.store(ghost).await.len(), 1);
     eventually("the place is free", async || connect(&there, &tokens, "phone", "", "fanout").await.ok()).await;
-    assert!(connect(&there, &tokens, "desk", "", "fanout").await.is_err(), "whoever is there has its place");
+    assert!(connect(&there, &tokens, "desk", "", "fanout").await.is_err(), "a live connection keeps its slot");
 }
 
 #[both_engines]

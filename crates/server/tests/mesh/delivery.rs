@@ -79,7 +79,7 @@ async fn away(server: &TestServer) -> (Wire, Agent) {
 async fn what_one_consumer_pulled_no_other_gets(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (mut alice, bobby) = away(&server).await;
-    // He has said otherwise meanwhile: nobody is handed what waits, and whoever pulls first has it.
+    // The mode has changed: no connection is handed what waits, and the first to pull gets it.
     for id in ["a", "b", "c"] {
         assert_eq!(alice.call("message.send", text(BOBBY, id)).await["delivery_mode"], "queue");
     }

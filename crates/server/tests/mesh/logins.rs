@@ -67,7 +67,7 @@ async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
     let agent = Agent::register(&server, "alice").await;
     agent.login(&server).await;
     let spent = async || server.store("SELECT ticket FROM mesh_spent").await;
-    // Of what was used up long ago it can be seen that somebody has swept since.
+    // Tokens that were used long ago have been swept.
     let planted = |ticket: &str, ms_ago: i64| {
         let ends_at = server.clock.now().as_microsecond() - ms_ago * 1_000;
         format!("INSERT INTO mesh_spent (ticket, ends_at) VALUES ('{ticket}', {ends_at})")
@@ -90,7 +90,7 @@ async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     };
     let unknown = first("carol.localhost.test", &alice.cert).await;
     assert!(id(&unknown, "message").contains("not registered"), "{unknown}");
-    assert_eq!(unknown["code"], -32001, "the published client registers anew on this code alone");
+    assert_eq!(unknown["code"], -32001, "the published client registers again on this code only");
     assert_eq!(first(&alice.aid, &bobby.cert).await["code"], -32001);
     assert_eq!(first(&alice.aid, "no certificate").await["code"], -32602);
     // Another server's certificate for the same name.
@@ -159,7 +159,7 @@ async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
     let (old, new) = (Certificate::from_pem(&agent.cert).unwrap(), Certificate::from_pem(&renewed).unwrap());
     assert_eq!((new.name(), new.public_key()), (old.name(), old.public_key()));
     assert!(new.not_after() > old.not_after());
-    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str(), "whoever lost it gets the same");
+    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str(), "a client that lost it gets the same");
     let cert = server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text;
     assert_eq!(cert, renewed);
     let agent = Agent { cert: renewed, ..agent };
@@ -262,7 +262,7 @@ async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Eng
         let status = server.with_token(None).get(&format!("/pki/ocsp/{}", certificate.serial())).await.ok();
         assert_eq!(status["status"], "good");
     }
-    assert_eq!(wire.call("meta.ping", json!({})).await["pong"], true, "whoever is connected stays");
+    assert_eq!(wire.call("meta.ping", json!({})).await["pong"], true, "connected clients stay");
     drop(wire);
     server.restart().await;
     assert_eq!(shown(&server).await, next.to_pem());
@@ -373,7 +373,7 @@ async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
         "signature": signature});
     own.call("auth.rekey", rekey).await;
     assert_eq!(thief.socket.closed().await, 1008);
-    assert_eq!(own.call("meta.ping", json!({})).await["pong"], true, "whoever changed it stays");
+    assert_eq!(own.call("meta.ping", json!({})).await["pong"], true, "the client that changed it stays");
 }
 
 /// As when a server dies between writing down that a certificate is revoked and ending its logins.
@@ -438,7 +438,7 @@ async fn an_operator_who_hangs_up_leaves_nothing_half_revoked() {
     eventually("nothing is left of it", async || left().await.is_empty().then_some(())).await;
 }
 
-/// Whoever stole a key changes it at another server while the operator revokes the name.
+/// A thief changes a stolen key at another server while the operator revokes the name.
 #[tokio::test]
 async fn a_revocation_is_not_outrun_by_a_change_of_key() {
     let server = TestServer::start(Engine::Postgres).await;

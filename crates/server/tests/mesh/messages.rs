@@ -119,7 +119,7 @@ async fn nobody_writes_to_a_name_that_was_revoked(engine: Engine) {
         let (code, message) = alice.refused("message.send", text(BOBBY, id)).await;
         assert_eq!((code, message), (-32008, format!("{BOBBY} was revoked")), "{id}");
     }
-    // Who gets the name anew is written to.
+    // The next owner of the name receives messages.
     let body = json!({"aid": BOBBY, "publicKey": bobby.key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);
     assert_eq!(alice.call("message.send", text(BOBBY, "m-2")).await["seq"], 2);
@@ -308,7 +308,7 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
     server.clock.advance_ms(300_000);
     let pulled = third.call("message.pull", json!({})).await;
     assert_eq!((&pulled["count"], &pulled["ephemeral_earliest_available_seq"]), (&json!(0), &Value::Null));
-    assert_eq!(pulled["ephemeral_dropped_count"], 0, "somebody took each of them");
+    assert_eq!(pulled["ephemeral_dropped_count"], 0, "each of them was claimed");
     drop(third);
     eventually("it has gone", async || {
         let online = alice.call("message.query_online", json!({"aids": [BOBBY]})).await;

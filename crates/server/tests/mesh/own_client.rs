@@ -53,10 +53,10 @@ async fn register(server: &TestServer, name: &str) -> StoredIdentity {
     member
 }
 
-/// Connects, and leaves a prekey as whoever reads does.
+/// Connects and publishes a prekey, as a receiving client does.
 async fn enter(server: &TestServer, member: &mut StoredIdentity) -> Sealer {
     let gateway = gateway(server).await;
-    // Whoever was there before may just be leaving.
+    // The connection before may be closing.
     let mut sealer = eventually("the place is free", async || match member.enter(&gateway, "inbox").await {
         Err(failure) if is_slot_in_use(&failure) => None,
         entered => Some(entered.unwrap()),
@@ -95,7 +95,7 @@ async fn what_was_sealed_for_the_certificate_before_still_opens(engine: Engine) 
     assert_ne!(*sealer.certificate(), first, "it was renewed");
     assert_eq!(texts(&sealer.pull(0).await.unwrap().0), ["for the old one"]);
     sealer.close().await;
-    // What is kept says the same to whoever comes next.
+    // The stored messages are the same for the next client.
     let kept = serde_json::to_string(&bobby).unwrap();
     let mut bobby: StoredIdentity = serde_json::from_str(&kept).unwrap();
     assert_eq!(texts(&enter(&server, &mut bobby).await.pull(0).await.unwrap().0), ["for the old one"]);
@@ -210,7 +210,7 @@ async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
     }
     DAYS_BEHIND.store(0, Ordering::SeqCst);
     assert_eq!(alice.register(&right, None).await.unwrap().name(), "alice.localhost.test", "it was registered");
-    // Whoever has another key, or asks for what nobody gives, has nothing to keep.
+    // A client with another key, or with a request that is rejected, stores nothing.
     for (member, kind) in [(member("alice"), FailureKind::StateConflict), (member("auth"), FailureKind::Forbidden)] {
         match member.register(&right, None).await {
             Err(RegisterError::Refused(failure)) => assert_eq!(failure.kind, kind, "{failure}"),

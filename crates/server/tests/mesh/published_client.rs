@@ -170,7 +170,7 @@ async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
     assert!(id(&refused, "error").contains("revoked"), "{refused}");
     let out = published.ask(json!({"do": "login", "who": "carol", "aid": "carol.localhost.test"})).await;
     assert!(id(&out, "error").contains("revoked"), "{out}");
-    // Somebody who trusts another root does not log in here.
+    // A client that trusts another root does not log in here.
     let elsewhere = TestServer::start(engine).await;
     let root = elsewhere.config.server.data_dir.clone().unwrap().join("pki/root.crt");
     published.add_trusting(&server, "david", &root).await;

@@ -23,7 +23,7 @@ async fn a_name_is_given_once(engine: Engine) {
     let certificate = Certificate::from_pem(&id(&answer, "cert")).unwrap();
     let peer = chain.verify_agent(certificate, &agent.aid, server.clock.now()).unwrap();
     assert_eq!(*peer.certificate().public_key(), agent.key.public_key());
-    // Again, and by somebody else: it is taken. A client that was cut off looks whether it was itself.
+    // Again, and by another client: the name is taken. A client that was cut off checks whether it was itself.
     for other in [agent.registration(), Agent::stranger("alice").registration()] {
         let error = fresh(&server, "auth.create_aid", other).await["error"].clone();
         assert_eq!(error["code"], -32009, "{error}");

@@ -1,6 +1,6 @@
 //! A long day in a short time: agents come and go, answers are lost and sent again, servers are restarted, two of them where
 //! the store allows it. Every message whose sending was answered arrives exactly once at each device's mark, in order; and
-//! whoever is connected is pushed everything that comes meanwhile, in order, once.
+//! connected clients are pushed every message, in order, once.
 
 use std::collections::BTreeSet;
 

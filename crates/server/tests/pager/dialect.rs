@@ -131,7 +131,7 @@ fn encode(failure: &Failure, problem: Problem) -> String {
     json!({"page_failed": format!("{} ({rule}): {}", problem.failure_kind, problem.message)}).to_string()
 }
 
-/// Page somebody.
+/// Page the person on call.
 #[utoipa::path(post, path = "/pager/pages", security(("token" = ["submit"])), request_body = CreatePage,
     responses((status = 202), (status = "4XX", body = PagerFailure)))]
 async fn create(State(app): State<App>, _: Caller, Body(page): Body<CreatePage>) -> Result<StatusCode, Refusal> {

@@ -1,4 +1,4 @@
-//! Attachments: pictures are taken in by what they are, shown to whoever has their URL while it lasts, used by their owners
+//! Attachments: pictures are taken in by what they are, served to every client with a valid URL, used by their owners
 //! in their own threads, and let go of when nobody uses them.
 
 use ostler_protocol::{FailureKind::*, run_input::attachments::ATTACHMENT_BYTES_MAX};
@@ -178,7 +178,7 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     let kept = server.store("SELECT payload FROM events WHERE type = 'user_message'").await;
     assert!(kept[0].contains(r#""mimeType":"image/png""#) && kept[0].contains(r#""bucket":"local""#), "{kept:?}");
     assert!(!kept[0].contains("signature"), "{kept:?}");
-    // Whoever carries the turn out is shown the picture.
+    // The runner of the turn gets the picture.
     let run = server.run_of_thread().await;
     let task = server.store("SELECT command_id FROM commands").await.remove(0);
     let told = server.get(&format!("/api/v1/runs/{run}/commands/{task}/conversation")).await.with_status(200);
@@ -201,7 +201,7 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     );
     assert_ne!(attachment["url"], json!(own), "signed afresh");
     server.with_token(None).get(&place(&id(attachment, "url"))).await.with_status(200);
-    // Somebody else's thread has no room, and somebody else's picture is not signed.
+    // Another user's thread has no room, and another user's picture is not signed.
     eve.upload(THREAD, PNG).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
     let path = &own[own.find("agent-inputs").unwrap()..own.find('?').unwrap()];
     eve.get(&format!("{UPLOADS}/signed-url?bucket=local&path={path}")).await.refused(Forbidden);
@@ -253,7 +253,7 @@ async fn a_user_has_so_much_and_no_more(engine: Engine) {
     }
     ada.upload(THREAD, PNG).await.refused_by(RateLimited, "attachment-quota");
     eve.upload(OTHER_THREAD, PNG).await.with_status(201);
-    // Whoever erases a thread has room again.
+    // Erasing a thread frees room.
     ada.send(ada.request("DELETE", &format!("/api/v1/agent/sessions/{THREAD}"))).await.with_status(204);
     ada.upload(THREAD, PNG).await.with_status(201);
     assert_eq!(files(&server), 2);
@@ -315,7 +315,7 @@ async fn a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost(engine: 
 #[both_engines]
 async fn an_upload_whose_thread_is_erased_meanwhile_leaves_no_file(engine: Engine) {
     let server = TestServer::start(engine).await;
-    // As somebody does who erases the thread between the row and the file.
+    // As if the thread was erased between the row and the file.
     let erasing: &[&str] = match engine {
         Engine::Sqlite => &["CREATE TRIGGER erasing AFTER INSERT ON attachments
             BEGIN DELETE FROM attachments WHERE path = NEW.path; END"],

@@ -1,4 +1,4 @@
-//! Erasing a thread: what runs in it ends, nothing of it is left but digests, nobody knows of it any more, and whoever was
+//! Erasing a thread: what runs in it ends, nothing of it is left except digests, no request finds it any more, and whatever was
 //! at work in it can write nothing back.
 
 use ostler_protocol::FailureKind::*;

@@ -45,7 +45,7 @@ async fn without_a_thread_history_is_empty(engine: Engine) {
     assert_eq!(page(&server, "before=2026-01-01").await, empty);
     let ada = user(&server, "ada", &["local"]).await;
     ada.say("run-1", "mine").await.with_status(202);
-    assert_eq!(page(&server, "").await, empty, "somebody else's thread is not mine");
+    assert_eq!(page(&server, "").await, empty, "another user's thread is not listed");
     server.get(&format!("{HISTORY}?threadId={THREAD}")).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
     let before = page(&ada, &format!("threadId={THREAD}&before=2026-01-01")).await;
     assert_eq!((&before["threadId"], &before["day"], &before["messages"]), (&json!(THREAD), &Value::Null, &json!([])));

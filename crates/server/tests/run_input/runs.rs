@@ -24,7 +24,7 @@ pub fn message(run_id: &str, text: &str) -> Value {
         "forwardedProps": {"runtime_mode": "chat"}})
 }
 
-/// A user in these tenants, as somebody who calls.
+/// A user in these tenants, as a caller.
 pub async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
     let body = json!({"name": name, "timezone": "UTC", "tenants": tenants});
     server.post("/api/v1/users", &body).await.with_status(201);
@@ -452,7 +452,7 @@ async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
     assert_eq!(response.status(), 200);
 }
 
-/// Whoever stops listening has a beginning; and what was told piece by piece was told, whatever the whole then says.
+/// A client that disconnects has only a prefix; text that was streamed counts as sent, whatever the whole message says.
 #[both_engines]
 async fn a_client_may_remember_what_it_was_told_piece_by_piece(engine: Engine) {
     let server = TestServer::start(engine).await;

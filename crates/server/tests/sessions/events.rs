@@ -113,7 +113,7 @@ async fn a_stream_goes_on_from_run_to_run(engine: Engine) {
     assert_eq!((beat.comment.as_str(), beat.id), ("keep-alive", None));
     join(&server, "mine").await;
     assert_eq!(stream.take(1).await[0]["sessionSeq"], seen.len() + 1);
-    // Whoever comes later begins where they like; `afterSeq` does it too, and the header wins.
+    // A later follower begins where it likes; `afterSeq` works too, and the header wins.
     assert_eq!(server.follow_session("mine", 4).await.take(seen.len() - 4).await, seen[4..]);
     let request = server.request("GET", &at("mine", "/trace?afterSeq=2")).header("accept", "text/event-stream");
     let mut late = Follow::of_session(request.try_clone().unwrap().send().await.unwrap());

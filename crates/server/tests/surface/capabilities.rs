@@ -1,6 +1,8 @@
 //! A tag is there exactly while its behaviour is: every row of the registry is proved against a running server, with each
 //! toggle on and off.
 
+mod dialects;
+
 use std::collections::BTreeSet;
 
 use ostler_protocol::{
@@ -14,7 +16,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::DIGEST;
 use crate::{
-    harness::{Agent, Engine, Follow, Setup, TestServer, both_engines, dialects, eventually, id, one_engine, run_body},
+    harness::{self, Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, one_engine, run_body},
     trust::agents::sample_manifest,
 };
 
@@ -34,7 +36,7 @@ fn switch_on(setup: &mut Setup, toggle: Toggle) {
 
 #[both_engines]
 async fn every_tag_is_advertised_exactly_while_its_behaviour_is_there(engine: Engine) {
-    let rows: Vec<_> = dialects().capabilities().collect();
+    let rows: Vec<_> = harness::dialects().capabilities().collect();
     let each = Toggle::ALL.iter().map(|toggle| vec![*toggle]);
     for on in [vec![], Toggle::ALL.to_vec()].into_iter().chain(each) {
         let server = TestServer::with(engine, |setup| on.iter().for_each(|toggle| switch_on(setup, *toggle))).await;
@@ -66,8 +68,8 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
             let list = server.get("/api/v1/backends").await.with_status(200);
             assert!(list["backends"].as_array().unwrap().iter().any(|backend| backend["profile"] == "scripted"));
         }
-        "ostler_agents" => agents(server).await,
-        "ostler_agent_tokens" => agent_tokens(server).await,
+        "ostler_agents" => dialects::agents(server).await,
+        "ostler_agent_tokens" => dialects::agent_tokens(server).await,
         "ostler_runs" => runs(server).await,
         "ostler_commands" => commands(server).await,
         "ostler_idempotency_keys" => idempotency_keys(server).await,
@@ -85,13 +87,13 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_users" => users(server).await,
         "ostler_user_changes" => user_changes(server).await,
-        "ostler_consent" => consent(server).await,
+        "ostler_consent" => dialects::consent(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
-        "ostler_agent_runs" => agent_runs(server).await,
-        "ostler_agent_attachments" => attachments(server).await,
-        "ostler_agent_history" | "ostler_agent_erase" => history(server).await,
-        "ostler_webhooks" => webhooks(server).await,
-        "ostler_identities" => identities(server).await,
+        "ostler_agent_runs" => dialects::agent_runs(server).await,
+        "ostler_agent_attachments" => dialects::attachments(server).await,
+        "ostler_agent_history" | "ostler_agent_erase" => dialects::history(server).await,
+        "ostler_webhooks" => dialects::webhooks(server).await,
+        "ostler_identities" => dialects::identities(server).await,
         "ostler_mesh_gateway" => {
             let found = server.get("/.well-known/aun-gateway").await.with_status(200);
             assert!(id(&found["gateways"][0], "url").ends_with("/aun"));
@@ -108,55 +110,6 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
     true
-}
-
-async fn attachments(server: &TestServer) {
-    let picture = super::Picture::upload(server, &super::uuid(&server.create_run().await)).await;
-    assert_eq!(server.with_token(None).get(&picture.url).await.headers["content-type"], "image/png");
-    let query = format!("bucket={}&path={}", picture.bucket, picture.path);
-    server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
-}
-
-async fn history(server: &TestServer) {
-    let thread_id = super::uuid(&server.create_run().await);
-    server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
-    let path = format!("/api/v1/agent/history?threadId={thread_id}");
-    assert_eq!(server.get(&path).await.with_status(200)["messages"][0]["content"], "hi");
-    let erasing = server.request("DELETE", &format!("/api/v1/agent/sessions/{thread_id}"));
-    server.send(erasing).await.with_status(204);
-    assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
-}
-
-async fn agent_runs(server: &TestServer) {
-    let thread_id = super::uuid(&server.create_run().await);
-    let accepted = server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
-    assert_eq!((&accepted["threadId"], &accepted["created"]), (&json!(thread_id), &json!(true)));
-    let path = format!("/api/v1/agent/runs/{thread_id}");
-    let cancelled = server.send(server.request("POST", &format!("{path}/cancel?runId=r"))).await.with_status(202);
-    assert_eq!(cancelled["accepted"], true);
-    let told = server.get(&format!("{path}/events?runId=r")).await.text;
-    assert!(told.contains("RUN_STARTED") && told.contains(r#"{"type":"cancelled"}"#), "{told}");
-    let streamed = server.request("POST", "/api/v1/agent/runs").header("accept", "text/event-stream");
-    let streamed = streamed.header("content-type", "application/json");
-    let streamed = streamed.body(super::agent_run(&thread_id, "r").to_string());
-    assert_eq!(server.send(streamed).await.text, told, "the same run, told again");
-}
-
-/// Something is put down for a webhook, tried, and kept for another attempt; the name leads nowhere it may reach.
-async fn webhooks(server: &TestServer) {
-    let agent = id(&server.post("/agents", &json!({"name": "told"})).await.with_status(201), "id");
-    let path = &format!("/agents/{agent}/webhook");
-    let set = server.call("PUT", path, &json!({"url": "https://localhost:9/hook"})).await.with_status(200);
-    assert!(set["secret"].is_string() && server.get(path).await.ok()["secret"].is_null());
-    let told = server.send(server.request("POST", &format!("{path}/test"))).await.with_status(202);
-    let told = format!("{path}/deliveries/{}", id(&told, "delivery_id"));
-    eventually("an attempt is made", async || {
-        let found = server.get(&told).await.ok();
-        (found["attempts"] == 1 && found["last_error"].is_string()).then_some(())
-    })
-    .await;
-    server.send(server.request("DELETE", path)).await.with_status(200);
-    assert_eq!(server.get(&told).await.ok()["status"], "dead");
 }
 
 async fn asks_everybody_for_a_token(server: &TestServer) -> bool {
@@ -211,20 +164,6 @@ async fn diffs(server: &TestServer) {
 async fn lists(server: &TestServer, path: &str, items: &str, field: &str, wanted: &str) -> bool {
     let page = server.get(path).await.with_status(200);
     page[items].as_array().unwrap().iter().any(|item| item[field] == wanted)
-}
-
-async fn agents(server: &TestServer) {
-    let made = server.post("/agents", &json!({"name": "a", "capability_manifest": sample_manifest()})).await;
-    let id = id(&made.with_status(201), "id");
-    let tried = json!({"capability_manifest": sample_manifest()});
-    let tried = server.post(&format!("/agents/{id}/manifest/diff"), &tried).await.with_status(200);
-    assert_eq!(tried["breaking"], false);
-}
-
-async fn agent_tokens(server: &TestServer) {
-    let id = id(&server.post("/agents", &json!({"name": "a"})).await.with_status(201), "id");
-    let made = server.post(&format!("/agents/{id}/tokens"), &json!({"name": "t"})).await.with_status(201);
-    assert!(made["token"].as_str().unwrap().starts_with("ost_agt_"));
 }
 
 async fn runs(server: &TestServer) {
@@ -401,29 +340,6 @@ async fn service_tokens(server: &TestServer) {
         server.send(server.request("DELETE", &format!("/api/v1/tokens/{token_id}"))).await.with_status(200);
         bearer.get("/api/v1/runs").await.refused(Unauthenticated);
     }
-}
-
-async fn consent(server: &TestServer) {
-    let (agent_id, hash) = server.agent().await;
-    let body = json!({"agent_id": agent_id, "granted_scopes": ["notes:read"], "manifest_hash": hash});
-    let made = server.post("/h2a/relations", &body).await.with_status(201);
-    assert_eq!(made["granted_scopes"], json!(["notes:read"]));
-    let path = format!("/h2a/relations/{}", id(&made, "id"));
-    let less = server.patch(&path, &json!({"granted_scopes": []})).await.with_status(200);
-    assert_eq!(less["granted_scopes"], json!([]));
-    let receipts = server.get(&format!("{path}/receipts")).await.with_status(200);
-    assert_eq!(receipts["receipts"].as_array().unwrap().len(), 2);
-    server.send(server.request("DELETE", &path)).await.with_status(200);
-}
-
-async fn identities(server: &TestServer) {
-    let agent = Agent::stranger("proof");
-    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
-    server.post("/api/v1/identities", &body).await.with_status(201);
-    assert!(lists(server, "/api/v1/identities", "identities", "aid", &agent.aid).await);
-    let revoked = server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.with_status(200);
-    assert!(revoked["revokedAt"].is_string());
-    server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
 }
 
 async fn users(server: &TestServer) {

@@ -20,7 +20,7 @@ fn every_operation_belongs_to_a_capability_and_every_proof_to_an_operation() {
     assert_eq!(promised, known, "give each operation a row in its dialect's capabilities.rs");
 }
 
-/// `OSTLER_BLESS=1` writes the page anew.
+/// `OSTLER_BLESS=1` writes the page again.
 #[test]
 fn the_kept_table_of_capabilities_is_up_to_date() {
     let document = openapi().clone();

@@ -83,7 +83,7 @@ async fn an_agent_keeps_its_name(engine: Engine) {
     server.call("PATCH", &path, &json!({"name": "Reader"})).await.with_status(200);
 }
 
-/// So whoever knows the manifest's hash knows all that everybody can see.
+/// So the manifest's hash identifies everything that is public.
 #[both_engines]
 async fn what_runs_an_agent_is_its_owners_business(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
@@ -215,7 +215,7 @@ async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: En
     publish(&server, &agent, &narrower).await;
     assert_eq!(ada.get("/h2a/pending").await.ok()["pending"].as_array().unwrap().len(), 1);
     narrower["agent_version"] = json!("1.0.1");
-    assert_eq!(diff(&narrower).await["breaking"], false, "whoever is asked already is not asked again");
+    assert_eq!(diff(&narrower).await["breaking"], false, "users with an open request are not asked again");
 }
 
 #[both_engines]

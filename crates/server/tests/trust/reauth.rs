@@ -24,7 +24,7 @@ fn second() -> Value {
     manifest(&[("notes:read", "low"), ("notes:write", "high")])
 }
 
-/// The same as before, but for what breaks nothing.
+/// The same as before, except for a change that breaks nothing.
 fn unbroken(mut manifest: Value) -> Value {
     manifest["agent_version"] = json!("1.0.1");
     manifest
@@ -101,7 +101,7 @@ async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_
     }
     scene.answer(&ada, &relation_id, &published).await;
     is_open(&mut connect(&scene.server, &ada).await).await;
-    // Nothing came to whoever has no relation with the agent.
+    // Users without a relation with the agent received nothing.
     is_open(&mut bobs).await;
 }
 

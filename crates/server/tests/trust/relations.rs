@@ -298,7 +298,7 @@ async fn a_grant_for_one_call_and_one_for_a_time_end(engine: Engine) {
     let left = scene.server.post(&path, &used("notes:read", "call_2")).await.with_status(200);
     assert_eq!(left["granted_scopes"], json!(["notes:write"]));
     let again = scene.server.post(&path, &used("notes:read", "call_2")).await.with_status(200);
-    assert_eq!(again, left, "whoever did not hear the answer asks again");
+    assert_eq!(again, left, "a client that lost the response asks again");
     let other = scene.server.post(&path, &used("notes:write", "call_2")).await;
     other.refused_by(StateConflict, "call-id-taken");
     let another = scene.server.post(&path, &used("notes:read", "call_3")).await;
@@ -421,7 +421,7 @@ async fn an_exported_ledger_proves_itself_and_shows_what_was_changed(engine: Eng
         text.lines().try_for_each(|line| verifier.take(line)).map(|()| verifier.receipts)
     };
     assert_eq!(verify(&exported), Ok(4));
-    // Somebody with the database makes it say that more was granted.
+    // A writer of the database changes it to say that more was granted.
     scene
         .server
         .store("UPDATE receipts SET receipt = replace(receipt, '\"scopes\":[]', '\"scopes\":[1]') WHERE seq = 2")

@@ -1,6 +1,9 @@
 //! Webhooks against receivers that behave well, and against those that do not: what comes once, what comes again and when,
 //! and what never leaves this server.
 
+mod restarts;
+mod several_servers;
+
 use ostler_client::trust::receiver::{DeliveryError, Receiver};
 use ostler_protocol::{
     FailureKind::*,
@@ -175,7 +178,7 @@ async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engin
     refused.refused_by(StateConflict, "webhook-disabled");
     let replay = || server.send(server.request("POST", &path(&agent, &format!("/deliveries/{told}/replay"))));
     replay().await.refused_by(StateConflict, "webhook-disabled");
-    // Whoever was away is told when they come.
+    // A user who was not connected is notified on connect.
     let (mut later, _) = Socket::introduce(&server, "/ws/human", &server).await;
     assert_eq!(later.hear().await, frame);
     set(&server, &agent, &hook.url()).await;
@@ -426,45 +429,6 @@ async fn one_receiver_that_hangs_holds_up_no_other(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_waits_outlives_the_server(engine: Engine) {
-    let mut server = server(engine).await;
-    let hook = HookReceiver::start([failing()]).await;
-    let (agent, secret) = hooked(&server, &hook.url()).await;
-    let told = tell(&server, &agent).await;
-    attempted(&server, &agent, &told, 1).await;
-    server.restart().await;
-    pass(&server, 1);
-    let requests = hook.received(2).await;
-    let receiver = Receiver::new(&secret).unwrap();
-    assert!(receiver.verify(&requests[1].headers, &requests[1].body, now(&server)).is_ok());
-    assert_eq!(attempted(&server, &agent, &told, 2).await["status"], "delivered");
-}
-
-#[both_engines]
-async fn what_a_dead_server_had_begun_is_taken_up_when_its_time_is_over(engine: Engine) {
-    let (server, hook) = (server(engine).await, HookReceiver::start([failing()]).await);
-    let (agent, _) = hooked(&server, &hook.url()).await;
-    let told = tell(&server, &agent).await;
-    attempted(&server, &agent, &told, 1).await;
-    let until = now(&server).as_microsecond() + 45_000_000;
-    let begun = format!(
-        "UPDATE webhook_deliveries SET owner = 'gone', due_at = {until}, attempts = 2 WHERE delivery_id = '{told}'
-         RETURNING owner"
-    );
-    server.store(&begun).await;
-    server.clock.advance_ms(44_000);
-    // Another agent's delivery shows that the worker has looked meanwhile.
-    let other = HookReceiver::start([]).await;
-    let (another, _) = hooked(&server, &other.url()).await;
-    tell(&server, &another).await;
-    other.received(1).await;
-    assert_eq!(hook.requests().len(), 1);
-    server.clock.advance_ms(1_001);
-    assert_eq!(attempted(&server, &agent, &told, 3).await["status"], "delivered");
-    assert_eq!(hook.requests().len(), 2);
-}
-
-#[both_engines]
 async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, first) = hooked(&server, &hook.url()).await;
@@ -517,40 +481,4 @@ async fn deliveries_are_listed_newest_first(engine: Engine) {
     assert_eq!(listed, told);
     let wrong = told[0].clone();
     server.get(&path(&new_agent(&server).await, &format!("/deliveries/{wrong}"))).await.refused(NotFound);
-}
-
-/// Several servers need Postgres.
-#[test]
-fn two_servers_deliver_everything_once() {
-    crate::harness::run(async {
-        let here = server(Engine::Postgres).await;
-        let there = here.beside(|_| ()).await;
-        let hooks = futures_util::future::join_all((0..8).map(|_| HookReceiver::start([]))).await;
-        let mut told = 0;
-        for hook in &hooks {
-            let (agent, _) = hooked(&here, &hook.url()).await;
-            for number in 0..5 {
-                tell(if number % 2 == 0 { &here } else { &there }, &agent).await;
-                told += 1;
-            }
-        }
-        let waiting = "SELECT delivery_id FROM webhook_deliveries WHERE status <> 'delivered'";
-        eventually("everything is delivered", async || here.store(waiting).await.is_empty().then_some(())).await;
-        assert_eq!(hooks.iter().map(|hook| hook.requests().len()).sum::<usize>(), told);
-    });
-}
-
-/// What happens at one server is told to whoever is connected to the other.
-#[test]
-fn an_owner_at_another_server_hears_that_a_receiver_is_gone() {
-    crate::harness::run(async {
-        let here = server(Engine::Postgres).await;
-        let there =
-            here.beside(|config| config.change(|webhooks: &mut WebhooksSection| webhooks.poll_ms = 3_600_000)).await;
-        let (mut owner, _) = Socket::introduce(&there, "/ws/human", &there).await;
-        let hook = HookReceiver::start([Behaviour::Answer(410, String::new())]).await;
-        let (agent, _) = hooked(&here, &hook.url()).await;
-        tell(&here, &agent).await;
-        assert_eq!(owner.hear().await["payload"]["agent_id"], agent);
-    });
 }

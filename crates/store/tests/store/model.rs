@@ -276,7 +276,7 @@ impl Model {
         Some(Prepared::Submit(run.request(Op::PatchLease(op)), Memo::Lease { run, epoch: lease_epoch }))
     }
 
-    /// The runner and the epoch that somebody writes under.
+    /// The runner and the epoch of a write.
     fn writer(&self, run: RunRef, who: Who) -> Option<(String, i64)> {
         let claims = self.claims.get(&run.run_id)?;
         let (owner, epoch) = claims.last()?.clone();

@@ -178,7 +178,7 @@ impl Player {
         Ok(())
     }
 
-    /// A refused request leaves no trace, but for the one that says a runner waits.
+    /// A refused request leaves no trace, except that a runner waits.
     fn refused_alone(&mut self, error: &LaneError) -> Result<(), String> {
         let after = self.watching.block_on(self.witness.rows());
         if after == self.rows {
@@ -388,7 +388,7 @@ impl Player {
         self.model.sessions.extend(known.and_then(|s| s.external_id.clone().map(|name| (name, s))));
     }
 
-    /// A create that lost a race is decided anew after a look at who won.
+    /// A create that lost a race is decided again after reading the winner.
     fn learn(&mut self, name: Option<&str>, key: Option<&str>) {
         let process = self.process.as_ref().expect("between two processes nobody asks");
         let (session, run) = process.runtime.block_on(async {

@@ -54,7 +54,7 @@ async fn two_processes_write_one_session_without_gap_or_second_owner() {
     let appends = (0..60).map(|number| {
         let says = vec![event(EventType::AssistantMessage, Some(command), json!({"text": number, "epoch": 1}))];
         let append = run.append(winner, 1, Some(number), says);
-        // Each append goes to both: whoever comes second must answer as the first did.
+        // Each append goes to both: the second must reply as the first did.
         join(one.lanes.submit(append.clone()), two.lanes.submit(append))
     });
     let (appended, turns_one, turns_two) = tokio::join!(
@@ -200,6 +200,6 @@ async fn sqlite_serves_one_process_and_says_so() {
     assert!(error.to_string().contains("use Postgres for several"), "{error}");
     workshop.db.close().await;
     Db::open(&place.config(), workshop.now()).await.unwrap().close().await;
-    // Who was closed stays closed, even where somebody still holds a handle.
+    // A closed store stays closed, even if a handle is still held.
     assert!(matches!(workshop.db.migrations().await, Err(StoreError::Stopped)));
 }

@@ -121,7 +121,7 @@ async fn a_stream_that_lags_misses_nothing(engine: Engine) {
     let started = until(&mut slow, "RUN_STARTED").await;
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
     runner.ack(&command).await;
-    // Far more than the hub keeps for whoever does not listen.
+    // Far more than the hub buffers for a follower that does not read.
     for batch in 0..60 {
         let events: Vec<_> = (0..50)
             .map(|n| {

@@ -90,7 +90,7 @@ fn no_manifest_stands_in_the_way_of_taking_back() {
     });
 }
 
-/// An answer is written under a manifest that stays the agent's of now until it is written.
+/// An answer is written only while its manifest is still the agent's current one.
 #[test]
 fn an_answer_waits_for_a_manifest_that_is_being_published() {
     crate::harness::run(async {

@@ -1,0 +1,89 @@
+//! The behaviour behind the tags of run input, trust and mesh.
+
+use super::*;
+
+pub async fn attachments(server: &TestServer) {
+    let picture = super::Picture::upload(server, &super::uuid(&server.create_run().await)).await;
+    assert_eq!(server.with_token(None).get(&picture.url).await.headers["content-type"], "image/png");
+    let query = format!("bucket={}&path={}", picture.bucket, picture.path);
+    server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
+}
+
+pub async fn history(server: &TestServer) {
+    let thread_id = super::uuid(&server.create_run().await);
+    server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
+    let path = format!("/api/v1/agent/history?threadId={thread_id}");
+    assert_eq!(server.get(&path).await.with_status(200)["messages"][0]["content"], "hi");
+    let erasing = server.request("DELETE", &format!("/api/v1/agent/sessions/{thread_id}"));
+    server.send(erasing).await.with_status(204);
+    assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
+}
+
+pub async fn agent_runs(server: &TestServer) {
+    let thread_id = super::uuid(&server.create_run().await);
+    let accepted = server.post("/api/v1/agent/runs", &super::agent_run(&thread_id, "r")).await.with_status(202);
+    assert_eq!((&accepted["threadId"], &accepted["created"]), (&json!(thread_id), &json!(true)));
+    let path = format!("/api/v1/agent/runs/{thread_id}");
+    let cancelled = server.send(server.request("POST", &format!("{path}/cancel?runId=r"))).await.with_status(202);
+    assert_eq!(cancelled["accepted"], true);
+    let told = server.get(&format!("{path}/events?runId=r")).await.text;
+    assert!(told.contains("RUN_STARTED") && told.contains(r#"{"type":"cancelled"}"#), "{told}");
+    let streamed = server.request("POST", "/api/v1/agent/runs").header("accept", "text/event-stream");
+    let streamed = streamed.header("content-type", "application/json");
+    let streamed = streamed.body(super::agent_run(&thread_id, "r").to_string());
+    assert_eq!(server.send(streamed).await.text, told, "the same run, told again");
+}
+
+/// Something is put down for a webhook, tried, and kept for another attempt; the name leads nowhere it may reach.
+pub async fn webhooks(server: &TestServer) {
+    let agent = id(&server.post("/agents", &json!({"name": "told"})).await.with_status(201), "id");
+    let path = &format!("/agents/{agent}/webhook");
+    let set = server.call("PUT", path, &json!({"url": "https://localhost:9/hook"})).await.with_status(200);
+    assert!(set["secret"].is_string() && server.get(path).await.ok()["secret"].is_null());
+    let told = server.send(server.request("POST", &format!("{path}/test"))).await.with_status(202);
+    let told = format!("{path}/deliveries/{}", id(&told, "delivery_id"));
+    eventually("an attempt is made", async || {
+        let found = server.get(&told).await.ok();
+        (found["attempts"] == 1 && found["last_error"].is_string()).then_some(())
+    })
+    .await;
+    server.send(server.request("DELETE", path)).await.with_status(200);
+    assert_eq!(server.get(&told).await.ok()["status"], "dead");
+}
+
+pub async fn agents(server: &TestServer) {
+    let made = server.post("/agents", &json!({"name": "a", "capability_manifest": sample_manifest()})).await;
+    let id = id(&made.with_status(201), "id");
+    let tried = json!({"capability_manifest": sample_manifest()});
+    let tried = server.post(&format!("/agents/{id}/manifest/diff"), &tried).await.with_status(200);
+    assert_eq!(tried["breaking"], false);
+}
+
+pub async fn agent_tokens(server: &TestServer) {
+    let id = id(&server.post("/agents", &json!({"name": "a"})).await.with_status(201), "id");
+    let made = server.post(&format!("/agents/{id}/tokens"), &json!({"name": "t"})).await.with_status(201);
+    assert!(made["token"].as_str().unwrap().starts_with("ost_agt_"));
+}
+
+pub async fn consent(server: &TestServer) {
+    let (agent_id, hash) = server.agent().await;
+    let body = json!({"agent_id": agent_id, "granted_scopes": ["notes:read"], "manifest_hash": hash});
+    let made = server.post("/h2a/relations", &body).await.with_status(201);
+    assert_eq!(made["granted_scopes"], json!(["notes:read"]));
+    let path = format!("/h2a/relations/{}", id(&made, "id"));
+    let less = server.patch(&path, &json!({"granted_scopes": []})).await.with_status(200);
+    assert_eq!(less["granted_scopes"], json!([]));
+    let receipts = server.get(&format!("{path}/receipts")).await.with_status(200);
+    assert_eq!(receipts["receipts"].as_array().unwrap().len(), 2);
+    server.send(server.request("DELETE", &path)).await.with_status(200);
+}
+
+pub async fn identities(server: &TestServer) {
+    let agent = Agent::stranger("proof");
+    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
+    server.post("/api/v1/identities", &body).await.with_status(201);
+    assert!(lists(server, "/api/v1/identities", "identities", "aid", &agent.aid).await);
+    let revoked = server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.with_status(200);
+    assert!(revoked["revokedAt"].is_string());
+    server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
+}
