@@ -43,7 +43,7 @@ pub struct BackendList {
     pub codex: CodexProgram,
 }
 
-/// The Codex of this server, as it was when it was first asked after.
+/// The Codex program of this server, as found when a client first requested it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CodexProgram {

@@ -1,7 +1,7 @@
 //! Budgets: what a command may use up. A command can lower what its run's policy grants, never raise it.
 //!
-//! The runner stops its agent when a budget is reached. The server stands behind it: a command whose agent goes on all the
-//! same, or runs past its time, is ended here.
+//! The runner stops its agent when a budget is reached. The server enforces the budget as well: it ends a command whose
+//! agent continues anyway or runs past its time.
 
 use serde::Deserialize;
 
@@ -40,9 +40,12 @@ struct Lowered {
 impl Allowance {
     /// The policy's budgets, lowered by `payload.budgets`.
     pub fn of(policy: &ExecutionPolicy, payload: &RawJson) -> Result<Self, Failure> {
-        let asked = asked(payload)?;
-        let timeout_ms = lower("timeoutMs", Some(policy.timeout_ms), asked.timeout_ms)?;
-        Ok(Self { timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms), budgets: lower_all(&policy.budgets, &asked)? })
+        let requested = read_budgets(payload)?;
+        let timeout_ms = lower("timeoutMs", Some(policy.timeout_ms), requested.timeout_ms)?;
+        Ok(Self {
+            timeout_ms: timeout_ms.unwrap_or(policy.timeout_ms),
+            budgets: lower_all(&policy.budgets, &requested)?,
+        })
     }
 
     pub fn timed_out(&self) -> UsedUp {
@@ -50,40 +53,40 @@ impl Allowance {
     }
 }
 
-/// Checks the budgets a command may carry in its payload, before anybody works on it.
+/// Checks the budgets a command may carry in its payload, before a runner starts on it.
 pub fn check(payload: &RawJson) -> Result<(), Failure> {
-    let asked = asked(payload)?;
-    lower("timeoutMs", None, asked.timeout_ms)?;
-    lower_all(&Budgets::default(), &asked).map(drop)
+    let requested = read_budgets(payload)?;
+    lower("timeoutMs", None, requested.timeout_ms)?;
+    lower_all(&Budgets::default(), &requested).map(drop)
 }
 
 /// In two steps, so that a misfit is named by its own place.
-fn asked(payload: &RawJson) -> Result<Lowered, Failure> {
+fn read_budgets(payload: &RawJson) -> Result<Lowered, Failure> {
     let payload: Payload = read_shape("budgets-shape", "payload", payload.as_str())?;
     let Some(budgets) = payload.budgets else { return Ok(Lowered::default()) };
     read_shape("budgets-shape", "payload.budgets", budgets.as_str())
 }
 
-fn lower_all(granted: &Budgets, asked: &Lowered) -> Result<Budgets, Failure> {
+fn lower_all(granted: &Budgets, requested: &Lowered) -> Result<Budgets, Failure> {
     Ok(Budgets {
-        max_turns: lower("maxTurns", granted.max_turns, asked.max_turns)?,
-        max_tokens: lower("maxTokens", granted.max_tokens, asked.max_tokens)?,
-        max_tool_calls: lower("maxToolCalls", granted.max_tool_calls, asked.max_tool_calls)?,
-        max_cost_usd: lower("maxCostUsd", granted.max_cost_usd, asked.max_cost_usd)?,
+        max_turns: lower("maxTurns", granted.max_turns, requested.max_turns)?,
+        max_tokens: lower("maxTokens", granted.max_tokens, requested.max_tokens)?,
+        max_tool_calls: lower("maxToolCalls", granted.max_tool_calls, requested.max_tool_calls)?,
+        max_cost_usd: lower("maxCostUsd", granted.max_cost_usd, requested.max_cost_usd)?,
     })
 }
 
 fn lower<T: PartialOrd + Copy + Default>(
     field: &str,
     granted: Option<T>,
-    asked: Option<T>,
+    requested: Option<T>,
 ) -> Result<Option<T>, Failure> {
-    match (granted, asked) {
-        (_, Some(asked)) if asked <= T::default() => {
+    match (granted, requested) {
+        (_, Some(requested)) if requested <= T::default() => {
             Err(Failure::invalid("budget-positive", format!("payload.budgets.{field} must be positive")))
         }
-        (Some(granted), Some(asked)) if asked > granted => Ok(Some(granted)),
-        (granted, asked) => Ok(asked.or(granted)),
+        (Some(granted), Some(requested)) if requested > granted => Ok(Some(granted)),
+        (granted, requested) => Ok(requested.or(granted)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Commands: one thing asked of the agent. A command's end never ends its run.
+//! Commands: one request to the agent. A command's end never ends its run.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -123,9 +123,9 @@ pub struct Command {
     pub target_command_id: Option<CommandId>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
-    /// Why, in the words of whoever asked.
+    /// The reason given by the client that requested the cancel.
     pub cancel_reason: Option<String>,
-    /// When it was taken back: nobody is told of it any more, though its events stay.
+    /// When it was rolled back. It is no longer shown to any client, though its events stay.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub rolled_back_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -234,13 +234,13 @@ pub struct CommandPage {
     pub run_cancel_requested: bool,
     /// Permission requests of unfinished commands that have been resolved.
     pub resolved_permissions: Vec<PermissionRequest>,
-    /// Names what this page says about cancels and permissions; empty when it says nothing.
+    /// Identifies the cancels and permissions on this page; empty if there are none.
     pub news_mark: String,
     pub next_after_seq: i64,
 }
 
-/// The mark of a page of this run with these cancels and answers. That nobody holds the run any more is news too, for
-/// whoever thinks that it does.
+/// The mark of a page of this run with these cancels and answers. A lost lease is news too, for a runner that believes
+/// it still holds the run.
 pub fn news_mark(run: &Run, cancels: &[CommandId], answers: &[PermissionRequest]) -> String {
     let cancelling = run.cancel_requested_at.is_some();
     let let_go = run.lease_epoch > 0 && run.status == RunStatus::Pending;

@@ -1,5 +1,5 @@
-//! Context: what a front end tells the agent beside a message, for this turn alone. It travels in the command's payload and
-//! is in no event, so that nobody takes it for something that was said.
+//! Context: what a front end gives the agent along with a message, for this turn only. It is sent in the command's
+//! payload and is in no event, so that it is never mistaken for part of the conversation.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct Note {
     pub value: String,
 }
 
-/// The time where the user is, as their device tells it.
+/// The time where the user is, as reported by their device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UsersClock {
     pub now: String,
@@ -56,17 +56,17 @@ impl Context {
         if self.is_empty() {
             return prompt.to_owned();
         }
-        let mut told = String::from("<context>\n");
+        let mut text = String::from("<context>\n");
         for note in &self.notes {
-            told += &format!("{}: {}\n", note.description, note.value);
+            text += &format!("{}: {}\n", note.description, note.value);
         }
         for remark in &self.messages {
-            told += &format!("[{}] {}\n", remark.role, remark.text);
+            text += &format!("[{}] {}\n", remark.role, remark.text);
         }
         if let Some(clock) = &self.clock {
-            told += &format!("The user's clock: {} ({})\n", clock.now, clock.timezone);
+            text += &format!("The user's clock: {} ({})\n", clock.now, clock.timezone);
         }
-        told + "</context>\n\n" + prompt
+        text + "</context>\n\n" + prompt
     }
 }
 
@@ -83,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn context_is_told_before_the_prompt_in_its_order() {
+    fn context_precedes_the_prompt_in_its_order() {
         let context = json!({"messages": [{"role": "system", "text": "Be brief."}],
             "notes": [{"description": "Page", "value": "/orders/7"}],
             "clock": {"now": "2026-03-16T09:12:33-07:00", "timezone": "America/Los_Angeles"}});
         let payload = RawJson::of(&json!({"prompt": "hi", "context": context}));
-        let told = "<context>\nPage: /orders/7\n[system] Be brief.\n\
+        let text = "<context>\nPage: /orders/7\n[system] Be brief.\n\
             The user's clock: 2026-03-16T09:12:33-07:00 (America/Los_Angeles)\n</context>\n\nhi";
-        assert_eq!(Context::of(&payload).before("hi"), told);
+        assert_eq!(Context::of(&payload).before("hi"), text);
     }
 }

@@ -1,5 +1,5 @@
-//! A conversation: what was said in a session before one of its commands, folded from events for agents that keep no
-//! account of their own. It holds what people asked and what agents answered, never tools, thoughts or failures.
+//! A conversation: the messages of a session before one of its commands, folded from events for agents that store no
+//! history of their own. It holds the messages of users and the replies of agents, never tools, thoughts or failures.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -39,7 +39,7 @@ pub struct HistoryAttachment {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
-    /// In the order in which they were said to the agent and by it. The first is a user's.
+    /// In the order in which the agent received or sent them. The first is a user's.
     pub messages: Vec<Message>,
     /// Earlier turns were left out.
     pub truncated: bool,
@@ -78,22 +78,23 @@ impl View {
 }
 
 impl Conversation {
-    /// Folds a session's events, in their order, up to the command's own message. A message counts where it was heard: a
-    /// turn that waited comes after the one it waited for, and a steer at the point where the agent took it.
+    /// Folds a session's events, in their order, up to the command's own message. A message is placed where the agent
+    /// received it: a queued turn comes after the one it waited for, and a steer at the point where the agent accepted
+    /// it.
     pub fn before(command_id: CommandId, events: &[Event]) -> Self {
         let mut turns: Vec<(CommandId, Vec<Message>)> = vec![];
         let mut steers: HashMap<CommandId, String> = HashMap::new();
-        let mut asked = false;
+        let mut reached_command = false;
         for event in events {
             let Some((id, view)) = event.command_id.zip(View::of(event)) else { continue };
-            asked |= id == command_id;
+            reached_command |= id == command_id;
             let turn = |turns: &mut Vec<(CommandId, Vec<Message>)>, id| turns.iter_mut().position(|turn| turn.0 == id);
             match event.event_type {
                 EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
                     steers.insert(id, view.words());
                 }
-                // What was asked later is none of this command's business.
-                EventType::UserMessage if asked => {}
+                // Messages sent after this command do not belong to its history.
+                EventType::UserMessage if reached_command => {}
                 EventType::UserMessage => turns.push((id, vec![Message { role: Role::User, text: view.words() }])),
                 EventType::AssistantMessage => {
                     if let Some(at) = turn(&mut turns, id) {
@@ -109,8 +110,8 @@ impl Conversation {
                     turns.retain(|turn| turn.0 != id);
                 }
                 EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
-                    let heard = steers.remove(&id).zip(view.target_command_id);
-                    if let Some((text, at)) = heard.and_then(|(text, of)| Some((text, turn(&mut turns, of)?))) {
+                    let accepted = steers.remove(&id).zip(view.target_command_id);
+                    if let Some((text, at)) = accepted.and_then(|(text, of)| Some((text, turn(&mut turns, of)?))) {
                         turns[at].1.push(Message { role: Role::User, text });
                     }
                 }
@@ -131,8 +132,8 @@ impl Conversation {
             }
             kept.push_front(messages);
         }
-        let said = kept.into_iter().flatten().filter(|message| !message.text.is_empty());
-        Self { messages: said.collect(), truncated, images: vec![] }
+        let messages = kept.into_iter().flatten().filter(|message| !message.text.is_empty());
+        Self { messages: messages.collect(), truncated, images: vec![] }
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
         }
     }
 
-    fn asked(command: u128, text: &str) -> Event {
+    fn user_message(command: u128, text: &str) -> Event {
         let payload = json!({"commandType": "turn", "content": [{"type": "text", "text": text}]});
         event(command, EventType::UserMessage, payload)
     }
@@ -172,7 +173,7 @@ mod tests {
         event(command, EventType::UserMessage, payload)
     }
 
-    fn answered(command: u128, text: &str) -> Event {
+    fn assistant_message(command: u128, text: &str) -> Event {
         event(command, EventType::AssistantMessage, json!({"messageId": "m", "text": text}))
     }
 
@@ -185,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_waited_comes_after_the_one_it_waited_for_and_later_ones_are_not_told() {
+    fn a_queued_turn_comes_after_the_one_it_waited_for_and_later_ones_are_left_out() {
         let events = [
-            asked(1, "one"),
-            asked(2, "two"),
-            asked(3, "three"),
-            asked(4, "four"),
-            answered(1, "eins"),
-            answered(2, "zwei"),
+            user_message(1, "one"),
+            user_message(2, "two"),
+            user_message(3, "three"),
+            user_message(4, "four"),
+            assistant_message(1, "eins"),
+            assistant_message(2, "zwei"),
         ];
         let before = Conversation::before(id(3), &events);
         assert_eq!(words(&before), ["one", "eins", "two", "zwei"]);
@@ -203,39 +204,39 @@ mod tests {
     #[test]
     fn a_steer_counts_where_it_was_taken_and_not_at_all_where_it_was_not() {
         let events = [
-            asked(1, "one"),
+            user_message(1, "one"),
             steered(2, "left"),
-            steered(3, "never heard"),
-            answered(1, "half"),
+            steered(3, "never accepted"),
+            assistant_message(1, "half"),
             phase(2, PHASE_STEER_ACCEPTED, 1),
-            answered(1, "whole"),
-            asked(4, "four"),
+            assistant_message(1, "whole"),
+            user_message(4, "four"),
         ];
         assert_eq!(words(&Conversation::before(id(4), &events)), ["one", "half", "left", "whole"]);
     }
 
     #[test]
-    fn what_a_dead_attempt_said_is_forgotten() {
+    fn messages_of_a_dead_attempt_are_left_out() {
         let events = [
-            asked(1, "one"),
-            answered(1, "half"),
+            user_message(1, "one"),
+            assistant_message(1, "half"),
             phase(1, PHASE_ATTEMPT_RESTARTED, 1),
-            answered(1, "whole"),
-            asked(2, "two"),
+            assistant_message(1, "whole"),
+            user_message(2, "two"),
         ];
         assert_eq!(words(&Conversation::before(id(2), &events)), ["one", "whole"]);
     }
 
     #[test]
-    fn a_turn_that_was_taken_back_was_never_said() {
+    fn a_turn_that_was_rolled_back_is_left_out() {
         let events = [
-            asked(1, "one"),
-            answered(1, "eins"),
-            asked(2, "two"),
-            answered(2, "half of zwei"),
+            user_message(1, "one"),
+            assistant_message(1, "eins"),
+            user_message(2, "two"),
+            assistant_message(2, "half of zwei"),
             phase(2, PHASE_ROLLED_BACK, 2),
-            asked(3, "three"),
-            answered(2, "the rest, said before it stopped"),
+            user_message(3, "three"),
+            assistant_message(2, "the rest, sent before it stopped"),
         ];
         assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins"]);
     }
@@ -243,7 +244,8 @@ mod tests {
     #[test]
     fn the_newest_whole_turns_that_fit_are_kept() {
         let long = "x".repeat(CONVERSATION_BYTES_MAX / 2);
-        let events = [asked(1, &long), answered(1, "a"), asked(2, &long), asked(3, "three")];
+        let events =
+            [user_message(1, &long), assistant_message(1, "a"), user_message(2, &long), user_message(3, "three")];
         let before = Conversation::before(id(3), &events);
         assert_eq!((before.messages.len(), before.truncated), (1, true));
         assert_eq!(before.messages[0].role, Role::User);

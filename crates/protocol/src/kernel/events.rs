@@ -67,20 +67,20 @@ impl EventType {
     }
 }
 
-/// The phase the server writes when a later attempt takes a command over; the fold starts its reply anew there.
+/// The phase the server writes when a later attempt takes a command over; the fold restarts its reply there.
 pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
 /// The phase a runner writes when the backend accepted a steer.
 pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
-/// A runner is gone and was not done; the event says how.
+/// A runner is gone before it was done; the event records how it ended.
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
-/// The phase a runner writes when a turn has changed the workspace; the event says what.
+/// The phase a runner writes when a turn has changed the workspace; the event lists the changes.
 pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
-/// The phase the server writes when a turn was taken back: nobody is told of it any more.
+/// The phase the server writes when a turn was rolled back: clients no longer see the turn.
 pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
-/// What an agent asked for was refused without asking anybody: `command`, `reason`, `toolCallId`.
+/// A request of the agent was refused without asking a person: `command`, `reason`, `toolCallId`.
 pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
-/// A budget of cost is set, and nobody knows what the model costs.
+/// A cost budget is set, but the price of the model is unknown.
 pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
 
@@ -129,7 +129,7 @@ impl NewEvent {
         Ok(Self::of(event_type, command_id, payload, facts))
     }
 
-    /// What tells it from another in the same place of a batch.
+    /// What distinguishes it from another event at the same position of a batch.
     pub fn named(&self) -> (EventType, Option<CommandId>, &Hash) {
         (self.event_type, self.command_id, &self.digest)
     }
@@ -137,7 +137,7 @@ impl NewEvent {
     /// The permission request this event makes.
     pub fn asks(&self) -> Option<PermissionId> {
         match &self.facts {
-            Facts::Permission(asked) => asked.permission_id(),
+            Facts::Permission(request) => request.permission_id(),
             _ => None,
         }
     }
@@ -266,7 +266,7 @@ pub struct AppendEvents {
     /// Names the batch within the epoch: the same one again answers as the first time and appends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_no: Option<i64>,
-    /// Give the lease back in the same breath, if this batch leaves no command unfinished.
+    /// Release the lease in the same transaction, if this batch leaves no command unfinished.
     #[serde(default)]
     pub release_if_idle: bool,
     pub events: Vec<AppendEvent>,
@@ -299,7 +299,7 @@ impl AppendEvent {
 pub struct Appended {
     pub first_seq: i64,
     pub last_seq: i64,
-    /// The lease was given back, as was asked.
+    /// The lease was released, as requested.
     #[serde(default)]
     #[schema(required)]
     pub released: bool,

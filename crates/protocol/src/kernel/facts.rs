@@ -1,6 +1,6 @@
-//! What the rules need to know of a payload, read once when the event arrives. A runner's event is refused when a field that
-//! a rule looks at is missing or of another type; every other field is the runner's own. What stands in the log is read
-//! field by field: one that makes no sense there is as good as absent, and never hides another.
+//! What the rules need to know of a payload, read once when the event arrives. A runner's event is refused when a field
+//! that a rule looks at is missing or of another type; every other field is the runner's own. Events in the log are
+//! read field by field: a field that makes no sense there counts as absent, and never hides another.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ pub struct ChangeFacts {
     pub bytes_added: i64,
     pub bytes_removed: i64,
     pub truncated: bool,
-    /// Nobody could find out what was changed. Left out where it is false, so that older folds read and write the same.
+    /// The changes could not be determined. Left out where it is false, so that older folds read and write the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
 }
@@ -140,7 +140,7 @@ fn whole(field: Option<&RawValue>) -> Option<i64> {
     read::<i64>(field).or_else(|| read::<f64>(field).filter(|n| n.fract() == 0.0).map(|n| n as i64))
 }
 
-/// What a field must hold where it is there at all. JSON gives much of it away in the first byte.
+/// The type that a field must have if it is present. JSON reveals most of it in the first byte.
 #[derive(Clone, Copy)]
 enum Holds {
     Text,
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runner_is_told_which_field_does_not_hold_what_it_must() {
+    fn a_refused_event_names_the_invalid_field() {
         use EventType::*;
         for (event_type, payload, field) in [
             (AssistantMessage, r#"{"messageId": "m"}"#, "text"),

@@ -95,11 +95,12 @@ pub struct OutputFold {
     pub truncated: bool,
 }
 
-/// What the last attempt changed in its workspace, and which event says it.
+/// What the last attempt changed in its workspace, and which event reported it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChangeFold {
     pub session_seq: i64,
-    pub told: ChangeFacts,
+    #[serde(rename = "told")]
+    pub facts: ChangeFacts,
 }
 
 /// Distinct statuses and exit codes kept apart; the rest is counted together.
@@ -128,8 +129,8 @@ impl CommandFold {
                 self.turns += 1;
             }
             Facts::Phase { phase, resume_at } => self.phase(event, phase, *resume_at),
-            Facts::Changes(told) => {
-                self.changes = Some(ChangeFold { session_seq: event.session_seq, told: told.clone() });
+            Facts::Changes(facts) => {
+                self.changes = Some(ChangeFold { session_seq: event.session_seq, facts: facts.clone() });
             }
             Facts::Error { failure_kind, message } => self.last_error = Some((*failure_kind, message.clone())),
             Facts::Terminal(_) => self.tools.open.clear(),
@@ -212,7 +213,7 @@ impl CommandFold {
         };
         match tools.items.iter_mut().find(|known| was_open.is_some() && known.tool_call_id == item.tool_call_id) {
             Some(known) => {
-                // What only the start said still holds.
+                // Fields that only the start reported still hold.
                 let started = std::mem::take(known);
                 *known = ToolItem {
                     method: item.method.or(started.method),
@@ -296,19 +297,19 @@ mod tests {
 
     #[test]
     fn the_reply_is_the_last_final_message_with_authority_else_the_last_with_text() {
-        let says = |text: &str, authority: bool| {
+        let message = |text: &str, authority: bool| {
             (EventType::AssistantMessage, json!({"text": text, "final": authority, "replyAuthority": authority}))
         };
-        assert_eq!(fold(&[says("a", true), says("b", true), says("c", false)]).pick().unwrap().seq, 2);
-        assert_eq!(fold(&[says("a", false), says("b", false), says("  ", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[message("a", true), message("b", true), message("c", false)]).pick().unwrap().seq, 2);
+        assert_eq!(fold(&[message("a", false), message("b", false), message("  ", false)]).pick().unwrap().seq, 2);
         assert_eq!(fold(&[(EventType::AssistantDelta, json!({"delta": "a"}))]).pick(), None);
     }
 
     #[test]
-    fn a_later_attempt_starts_its_reply_anew_and_keeps_the_counts() {
+    fn a_later_attempt_restarts_its_reply_and_keeps_the_counts() {
         let restarted = (EventType::BackendStatus, json!({"phase": PHASE_ATTEMPT_RESTARTED}));
-        let said = (EventType::AssistantMessage, json!({"text": "a", "final": true, "replyAuthority": true}));
-        let fold = fold(&[said, tool("call", "started"), restarted]);
+        let message = (EventType::AssistantMessage, json!({"text": "a", "final": true, "replyAuthority": true}));
+        let fold = fold(&[message, tool("call", "started"), restarted]);
         assert_eq!(fold.pick(), None);
         assert!(fold.tools.open.is_empty());
         assert_eq!((fold.events, fold.tools.count), (3, 1));
@@ -325,15 +326,15 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_call_s_start_said_still_holds_at_its_end() {
+    fn fields_of_a_calls_start_still_hold_at_its_end() {
         let start = json!({"toolCallId": "a", "type": "command", "method": "exec", "name": "shell", "command": "ls",
             "status": "started"});
         let end = json!({"toolCallId": "a", "status": "completed", "exitCode": 0});
         let fold = fold(&[(EventType::ToolCall, start), (EventType::ToolCall, end)]);
         let [item] = &fold.tools.items[..] else { panic!("one call") };
         assert_eq!(item.status.as_deref(), Some("completed"));
-        let said = [&item.tool_type, &item.method, &item.tool_name, &item.command].map(|field| field.as_deref());
-        assert_eq!(said, [Some("command"), Some("exec"), Some("shell"), Some("ls")]);
+        let fields = [&item.tool_type, &item.method, &item.tool_name, &item.command].map(|field| field.as_deref());
+        assert_eq!(fields, [Some("command"), Some("exec"), Some("shell"), Some("ls")]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A launcher's rules about the jobs it has claimed, pure: which of them it vouches for, what it does with a job that
-//! the store says is its own, and what it does after a report that the store did not answer. The launcher follows them,
-//! and the model check of the kernel explores them (`kernel/tests/model`).
+//! is its own according to the store, and what it does after a report that got no response from the store. The launcher
+//! follows them, and the model check of the kernel explores them (`kernel/tests/model`).
 //!
-//! The store can carry out a write whose answer is lost. So the rows that name a launcher as their owner are not
+//! The store can carry out a write whose response is lost. So the rows that name a launcher as their owner are not
 //! evidence of what it runs: only the launcher itself knows that.
 
 use std::collections::BTreeSet;
@@ -33,16 +33,17 @@ pub enum Owned {
     InHand,
     /// The claim's answer was lost: start its runner now. The start was counted by the claim.
     TakeUp,
-    /// It is not ours to start. If the row names us all the same, the sweeper returns it, because nobody vouches for it.
+    /// It is not ours to start. If the row names us all the same, the sweeper returns it, because no launcher vouches
+    /// for it.
     LeaveToSweeper,
 }
 
 /// What a launcher does after it has reported a runner's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFinish {
-    /// The report was stored, or can never be: the job is not in hand any more.
+    /// The report was stored, or can never be: the job is no longer in hand.
     PutDown,
-    /// The store did not answer. The job stays in hand and the report is repeated.
+    /// The store did not respond. The job stays in hand and the report is repeated.
     Repeat,
 }
 
@@ -85,8 +86,8 @@ impl Hand {
         self.unanswered.retain(|claimed_at| *claimed_at > until);
     }
 
-    /// What to do with a job that the store says `owner` runs. Read the row after the hand: a job whose end is stored in
-    /// between must not be started again.
+    /// What to do with a job that `owner` runs according to the store. Read the row after the hand: a job whose end is
+    /// stored in between must not be started again.
     pub fn on_owned(&self, job: &RunnerJob, owner: &str) -> Owned {
         let ours = job.phase == JobPhase::Running && job.owner.as_deref() == Some(owner);
         // Only a claim changes `updated_at` of a running job, so this is the start that the unanswered claim made.
@@ -98,7 +99,8 @@ impl Hand {
     }
 }
 
-/// What follows from the answer to a report of a runner's end. A refusal is final: the session was erased, say.
+/// What follows from the response to a report of a runner's end. A refusal is final, for example because the session
+/// was erased.
 pub fn after_finish<T>(answer: &Result<T, Failure>) -> AfterFinish {
     match answer {
         Err(failure) if is_worth_repeating(failure) => AfterFinish::Repeat,
@@ -113,8 +115,8 @@ pub fn is_worth_repeating(failure: &Failure) -> bool {
         && failure.rule_name() != Some(STORE_CORRUPT)
 }
 
-/// Whether a sweeper gives up a running job: nobody has vouched for it since `before`, and the sweeper's own server does
-/// not have it in hand. Its launcher may be alive all the same, cut off from the store for a while.
+/// Whether a sweeper gives up a running job: no launcher has vouched for it since `before`, and the sweeper's own server
+/// does not have it in hand. Its launcher may be alive all the same, cut off from the store for a while.
 pub fn is_abandoned(job: &RunnerJob, before: Timestamp, hand: &Hand) -> bool {
     job.phase == JobPhase::Running && job.heartbeat_at.is_some_and(|at| at < before) && !hand.holds(job.runner_job_id)
 }

@@ -1,4 +1,4 @@
-//! Leases: who may write for a run, until when, under which epoch.
+//! Leases: which runner may write for a run, until when, under which epoch.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -21,13 +21,13 @@ pub struct Lease {
     pub acquired_at: Timestamp,
     pub heartbeat_at: Timestamp,
     pub expires_at: Timestamp,
-    /// Released, or found expired: nobody holds it.
+    /// Released, or found expired: no runner holds it.
     pub ended: bool,
-    /// It ran out and was not given back: whoever claims next takes over.
+    /// It expired without being released: the next runner to claim takes over.
     pub expired: bool,
     /// Its runner is to go as soon as nothing is left for it to do.
     pub dismissed: bool,
-    /// Runners that asked while it was held, each noted once.
+    /// Runners that tried to claim the lease while it was held, each noted once.
     pub waiters: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct ClaimRun {
     pub runner_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<i64>,
-    /// Acknowledge the run's next turn in the same breath, if it waits.
+    /// Acknowledge the run's next turn in the same transaction, if one is waiting.
     #[serde(default)]
     pub take_up: bool,
 }

@@ -1,5 +1,5 @@
-//! Liveness: a snapshot derived when it is asked for, never stored. It helps people see where a command stands; it is
-//! never a source of truth about how it ended.
+//! Liveness: a snapshot derived on request, never stored. It helps people see the progress of a command; it is never a
+//! source of truth about how the command ended.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Nothing was asked of the run yet, or all of it has ended.
+    /// The run has no command yet, or all its commands have ended.
     Idle,
     WaitingRunner,
     WaitingModel,
@@ -57,7 +57,7 @@ pub struct Liveness {
     pub open_tool_calls: Vec<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub resume_at: Option<Timestamp>,
-    /// What somebody could do now.
+    /// What a person could do now.
     pub suggested_action: String,
     /// The suggested action as a request; null where it needs a person's decision, or nothing has to be recovered.
     pub recovery: Option<Recovery>,

@@ -1,4 +1,5 @@
-//! Permission requests: the agent asks, somebody with the right answers once. The digest names exactly what will run.
+//! Permission requests: the agent asks, and a person with the right answers once. The digest names exactly what will
+//! run.
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ pub struct PermissionOption {
 pub struct AskPermission {
     pub permission_id: PermissionId,
     pub title: String,
-    /// What will run, as a person should see it before saying yes.
+    /// What will run, as a person should see it before allowing it.
     #[serde(default)]
     pub command: Option<String>,
     #[serde(default)]
@@ -83,12 +84,12 @@ pub struct AskPermission {
     pub deadline: Option<Timestamp>,
 }
 
-/// What a `permission_request` event comes to.
+/// A `permission_request` event, as parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
     Well(Box<AskPermission>),
-    /// It cannot be parsed or is over-long, and so counts as denied. Whoever asked finds the denial under its id, if the
-    /// id can be read.
+    /// It cannot be parsed or is over-long, and so counts as denied. The agent finds the denial under its id, if the id
+    /// can be read.
     Badly(Option<PermissionId>),
 }
 
@@ -135,7 +136,7 @@ impl AskPermission {
         (digest_fits && options_fit && words_fit).then_some(ask)
     }
 
-    /// Whether it says, in full and within the limits, what will run: nobody agrees to the beginning of something.
+    /// Whether it names what will run, in full and within the limits: a person must not agree to a truncated command.
     pub fn can_be_asked(&self) -> bool {
         self.command.is_some() && Self::well_formed(&RawJson::of(self)).is_some()
     }
@@ -162,7 +163,7 @@ pub struct PermissionRequest {
     pub session: SessionId,
     pub command_id: CommandId,
     pub title: String,
-    /// What will run, as whoever asked put it.
+    /// What will run, as the agent wrote it.
     pub command: Option<String>,
     pub tool_call_id: Option<String>,
     pub options: Vec<PermissionOption>,
@@ -174,11 +175,11 @@ pub struct PermissionRequest {
     pub round: i64,
     pub status: PermissionStatus,
     pub option_id: Option<String>,
-    /// Who answered, or why nobody did.
+    /// Who answered, or why there was no answer.
     pub resolved_by: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub resolved_at: Option<Timestamp>,
-    /// The session's number of the event that says so.
+    /// The session's sequence number of the event that resolved it.
     #[serde(skip)]
     pub resolved_seq: Option<i64>,
     #[schema(value_type = String, format = DateTime)]

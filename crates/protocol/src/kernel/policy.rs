@@ -108,7 +108,7 @@ pub struct ToolCredential {
 /// Credentials, or keys of one, that a run may name.
 const CREDENTIALS_MAX: usize = 16;
 
-/// What a caller asks for; what is absent is completed. Nothing may be wider than this server's ceiling.
+/// What a caller requests; what is absent is completed. Nothing may be wider than this server's ceiling.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AskedPolicy {
@@ -208,20 +208,20 @@ pub struct AdmittedRun {
 
 impl TenantPolicy {
     /// Checks a run request and completes its policy. Every refusal names its rule.
-    pub fn admit(&self, asked: &CreateRun) -> Result<AdmittedRun, Failure> {
-        let tenant_id = self.tenant(required("tenantId", "tenant-id-required", asked.tenant_id.as_deref())?)?;
-        let project_id = required("projectId", "project-id-required", asked.project_id.as_deref())?;
+    pub fn admit(&self, request: &CreateRun) -> Result<AdmittedRun, Failure> {
+        let tenant_id = self.tenant(required("tenantId", "tenant-id-required", request.tenant_id.as_deref())?)?;
+        let project_id = required("projectId", "project-id-required", request.project_id.as_deref())?;
         name("projectId", project_id)?;
         listed(&self.projects, project_id, "project-allow-list", "projectId")?;
-        let workspace_ref = workspace(asked.workspace_ref.as_ref(), tenant_id)?;
-        no_bundle(asked.resource_bundle_ref.as_ref())?;
-        let provider_id = required("providerId", "provider-id-required", asked.provider_id.as_deref())?;
+        let workspace_ref = workspace(request.workspace_ref.as_ref(), tenant_id)?;
+        no_bundle(request.resource_bundle_ref.as_ref())?;
+        let provider_id = required("providerId", "provider-id-required", request.provider_id.as_deref())?;
         name("providerId", provider_id)?;
         listed(&self.providers, provider_id, "provider-allow-list", "providerId")?;
-        let profile = required("backendProfile", "backend-profile-required", asked.backend_profile.as_deref())?;
+        let profile = required("backendProfile", "backend-profile-required", request.backend_profile.as_deref())?;
         self.profile(profile)?;
-        let trace_sink = trace_sink(asked.trace_sink.as_ref())?;
-        let execution_policy = self.complete(asked.execution_policy.as_ref(), profile)?;
+        let trace_sink = trace_sink(request.trace_sink.as_ref())?;
+        let execution_policy = self.complete(request.execution_policy.as_ref(), profile)?;
         Ok(AdmittedRun {
             tenant_id: tenant_id.to_owned(),
             project_id: project_id.to_owned(),
@@ -247,33 +247,33 @@ impl TenantPolicy {
         Ok(profile)
     }
 
-    fn complete(&self, asked: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
-        let asked: AskedPolicy = match asked.filter(|raw| !raw.is_null()) {
+    fn complete(&self, requested: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
+        let requested: AskedPolicy = match requested.filter(|raw| !raw.is_null()) {
             None => AskedPolicy::default(),
             Some(raw) => read_shape("execution-policy-shape", "executionPolicy", raw.as_str())?,
         };
         let ceiling = &self.ceiling;
-        let timeout_ms = asked.timeout_ms.unwrap_or(ceiling.timeout_ms);
+        let timeout_ms = requested.timeout_ms.unwrap_or(ceiling.timeout_ms);
         if timeout_ms <= 0 {
             return Err(Failure::invalid("timeout-positive", "executionPolicy.timeoutMs must be positive"));
         }
-        let network = within("network-widened", "network", asked.network, ceiling.network)?;
-        // That nothing holds an agent is asked for, or is not.
+        let network = within("network-widened", "network", requested.network, ceiling.network)?;
+        // Running without any sandbox has to be requested; it is never the default.
         let by_default = ceiling.sandbox.min(Sandbox::WorkspaceWrite);
-        let asked_for = asked.sandbox.unwrap_or(by_default);
-        let sandbox = within("sandbox-widened", "sandbox", Some(asked_for), ceiling.sandbox)?;
+        let sandbox = requested.sandbox.unwrap_or(by_default);
+        let sandbox = within("sandbox-widened", "sandbox", Some(sandbox), ceiling.sandbox)?;
         check_network(sandbox, network)?;
         Ok(ExecutionPolicy {
             sandbox,
             network,
-            approval: within("approval-widened", "approval", asked.approval, ceiling.approval)?,
+            approval: within("approval-widened", "approval", requested.approval, ceiling.approval)?,
             timeout_ms: within("timeout-widened", "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
-            secret_scope: self.secret_scope(asked.secret_scope, profile)?,
+            secret_scope: self.secret_scope(requested.secret_scope, profile)?,
             budgets: Budgets {
-                max_turns: budget("maxTurns", asked.max_turns, ceiling.max_turns)?,
-                max_tokens: budget("maxTokens", asked.max_tokens, ceiling.max_tokens)?,
-                max_tool_calls: budget("maxToolCalls", asked.max_tool_calls, ceiling.max_tool_calls)?,
-                max_cost_usd: budget("maxCostUsd", asked.max_cost_usd, ceiling.max_cost_usd)?,
+                max_turns: budget("maxTurns", requested.max_turns, ceiling.max_turns)?,
+                max_tokens: budget("maxTokens", requested.max_tokens, ceiling.max_tokens)?,
+                max_tool_calls: budget("maxToolCalls", requested.max_tool_calls, ceiling.max_tool_calls)?,
+                max_cost_usd: budget("maxCostUsd", requested.max_cost_usd, ceiling.max_cost_usd)?,
             },
         })
     }
@@ -327,7 +327,7 @@ fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> 
     Ok(())
 }
 
-/// What a profile that comes with the product cannot do without. What others need only their operator knows.
+/// What a profile that comes with the product requires. Only the operator knows what other profiles need.
 fn required_keys(profile: &str) -> Vec<String> {
     let built_in = built_in().into_iter().find(|backend| backend.profile == profile);
     built_in.map(|backend| backend.required_secret_keys).unwrap_or_default()
@@ -373,28 +373,33 @@ fn check_network(sandbox: Sandbox, network: Network) -> Result<(), Failure> {
     Err(denied("network-unconfined", message))
 }
 
-fn within<T: PartialOrd + Copy>(rule: &'static str, field: &str, asked: Option<T>, ceiling: T) -> Result<T, Failure> {
-    match asked {
-        Some(asked) if asked > ceiling => {
+fn within<T: PartialOrd + Copy>(
+    rule: &'static str,
+    field: &str,
+    requested: Option<T>,
+    ceiling: T,
+) -> Result<T, Failure> {
+    match requested {
+        Some(requested) if requested > ceiling => {
             Err(denied(rule, format!("executionPolicy.{field} is wider than this server allows")))
         }
-        asked => Ok(asked.unwrap_or(ceiling)),
+        requested => Ok(requested.unwrap_or(ceiling)),
     }
 }
 
 fn budget<T: PartialOrd + Copy + Default>(
     field: &str,
-    asked: Option<T>,
+    requested: Option<T>,
     ceiling: Option<T>,
 ) -> Result<Option<T>, Failure> {
-    match (asked, ceiling) {
-        (Some(asked), _) if asked <= T::default() => {
+    match (requested, ceiling) {
+        (Some(requested), _) if requested <= T::default() => {
             Err(Failure::invalid("budget-positive", format!("executionPolicy.{field} must be positive")))
         }
-        (Some(asked), Some(ceiling)) if asked > ceiling => {
+        (Some(requested), Some(ceiling)) if requested > ceiling => {
             Err(denied("budget-widened", format!("executionPolicy.{field} is over this server's ceiling")))
         }
-        (asked, ceiling) => Ok(asked.or(ceiling)),
+        (requested, ceiling) => Ok(requested.or(ceiling)),
     }
 }
 
@@ -405,8 +410,8 @@ struct WorkspaceShape {
     tenant_id: Option<String>,
 }
 
-fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
-    let raw = asked.filter(|raw| !raw.is_null());
+fn workspace(requested: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
+    let raw = requested.filter(|raw| !raw.is_null());
     let raw = raw.ok_or_else(|| Failure::invalid("workspace-ref-required", "workspaceRef is required"))?;
     if raw.size() > WORKSPACE_REF_BYTES_MAX {
         return Err(Failure::too_large("workspace-ref-size", "workspaceRef", raw.size(), WORKSPACE_REF_BYTES_MAX));
@@ -423,8 +428,8 @@ fn workspace(asked: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failur
 }
 
 /// An agent that was to find a bundle in its workspace must not start without it.
-fn no_bundle(asked: Option<&RawJson>) -> Result<(), Failure> {
-    if asked.is_none_or(RawJson::is_null) {
+fn no_bundle(requested: Option<&RawJson>) -> Result<(), Failure> {
+    if requested.is_none_or(RawJson::is_null) {
         return Ok(());
     }
     let message =
@@ -432,9 +437,9 @@ fn no_bundle(asked: Option<&RawJson>) -> Result<(), Failure> {
     Err(Failure::invalid("resource-bundle-unsupported", message))
 }
 
-fn trace_sink(asked: Option<&RawJson>) -> Result<RawJson, Failure> {
+fn trace_sink(requested: Option<&RawJson>) -> Result<RawJson, Failure> {
     let raw =
-        asked.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
+        requested.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
     if !raw.is_null() && raw.view::<TraceSink>().is_none() {
         return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
     }
@@ -512,8 +517,8 @@ mod tests {
 
     #[test]
     fn a_narrower_policy_is_kept() {
-        let asked = json!({"sandbox": "read-only", "approval": "untrusted", "network": "disabled", "timeoutMs": 5, "maxTurns": 3});
-        let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = asked)).unwrap();
+        let requested = json!({"sandbox": "read-only", "approval": "untrusted", "network": "disabled", "timeoutMs": 5, "maxTurns": 3});
+        let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = requested)).unwrap();
         assert_eq!(run.execution_policy.sandbox, Sandbox::ReadOnly);
         assert_eq!(run.execution_policy.budgets.max_turns, Some(3));
     }
@@ -522,13 +527,13 @@ mod tests {
     fn a_network_that_nothing_would_disable_is_refused() {
         let wide = Ceiling { sandbox: Sandbox::DangerFullAccess, ..Ceiling::default() };
         let policy = TenantPolicy { ceiling: wide, ..TenantPolicy::default() };
-        let admit = |asked: Value| policy.admit(&request(|body| body["executionPolicy"] = asked));
+        let admit = |requested: Value| policy.admit(&request(|body| body["executionPolicy"] = requested));
         let refused = admit(json!({"network": "disabled", "sandbox": "danger-full-access"})).expect_err("refused");
         assert_eq!((refused.kind, refused.rule_name()), (FailureKind::TenantPolicyDenied, Some("network-unconfined")));
-        // Whoever does not ask for a sandbox gets one in which it holds.
+        // A request that names no sandbox gets one in which that holds.
         let narrowed = admit(json!({"network": "disabled"})).unwrap().execution_policy;
         assert_eq!((narrowed.sandbox, narrowed.network), (Sandbox::WorkspaceWrite, Network::Disabled));
-        let sandbox = |asked: Value| admit(asked).unwrap().execution_policy.sandbox;
+        let sandbox = |requested: Value| admit(requested).unwrap().execution_policy.sandbox;
         assert_eq!(sandbox(json!({})), Sandbox::WorkspaceWrite, "a ceiling is no default");
         assert_eq!(sandbox(json!({"sandbox": "danger-full-access"})), Sandbox::DangerFullAccess);
     }
@@ -543,16 +548,16 @@ mod tests {
 
     #[test]
     fn a_credential_offers_every_key_its_profile_needs() {
-        let asked = |keys: &[&str]| {
+        let with_keys = |keys: &[&str]| {
             request(|body| {
                 body["backendProfile"] = "codex".into();
                 body["executionPolicy"] = json!({"secretScope": {"providerCredentials": [{"profile": "codex",
                     "secretRef": {"name": "agentrun-v01-provider-codex", "keys": keys}}]}});
             })
         };
-        TenantPolicy::default().admit(&asked(&["auth.json", "config.toml"])).unwrap();
+        TenantPolicy::default().admit(&with_keys(&["auth.json", "config.toml"])).unwrap();
         for keys in [&["auth.json"][..], &[]] {
-            let failure = TenantPolicy::default().admit(&asked(keys)).expect_err("refused");
+            let failure = TenantPolicy::default().admit(&with_keys(keys)).expect_err("refused");
             assert_eq!(failure.rule_name(), Some("secret-scope-keys-missing"));
             assert!(failure.message.contains("config.toml"), "{}", failure.message);
         }
@@ -562,10 +567,10 @@ mod tests {
     fn a_dynamic_profile_with_its_credential_is_admitted() {
         let scope = json!({"secretScope": {"providerCredentials": [{"profile": "my-model",
             "secretRef": {"name": "agentrun-v01-provider-my-model", "keys": ["auth.json"]}}]}});
-        let asked = request(|body| {
+        let run_request = request(|body| {
             body["backendProfile"] = "my-model".into();
             body["executionPolicy"] = scope;
         });
-        TenantPolicy::default().admit(&asked).unwrap();
+        TenantPolicy::default().admit(&run_request).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Provider profiles: which agent a backend profile runs, and with whose credential. What is told of a profile names its
-//! secret and never shows it. A profile never falls back to another one.
+//! Provider profiles: which agent a backend profile runs, and with whose credential. Responses about a profile name its
+//! secret and never show it. A profile never falls back to another one.
 
 mod changes;
 mod config;
@@ -78,7 +78,7 @@ impl AgentConfig {
         matches!(self, Self::Codex)
     }
 
-    /// The agent of a profile that has no config. `None`: without one nobody can tell.
+    /// The agent of a profile that has no config. `None` if the profile's name does not determine it.
     pub fn of_profile(profile: &str) -> Option<Self> {
         match profile {
             "scripted" => Some(Self::Scripted),
@@ -137,7 +137,7 @@ pub struct ProviderProfile {
     pub credential_dropped: bool,
     /// Changes with every change of its secret.
     pub resource_version: Option<String>,
-    /// The end of the SHA-256 of `auth.json`: enough to tell two apart.
+    /// The end of the SHA-256 of `auth.json`: enough to distinguish two of them.
     pub credential_hash_suffix: Option<String>,
     /// The end of the SHA-256 of `config.toml`.
     pub config_hash_suffix: Option<String>,
@@ -181,7 +181,7 @@ pub struct PutCredential {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "all_exposed")]
     #[schema(value_type = Option<BTreeMap<String, String>>, default = json!(null), write_only)]
     pub files: Option<BTreeMap<String, SecretString>>,
-    /// Change it only if it still has this version. The header `If-Match` says the same.
+    /// Change it only if it still has this version. The header `If-Match` means the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -192,7 +192,7 @@ pub struct PutCredential {
 pub struct PutConfig {
     /// The text of `config.toml`: Codex's own, and the table `[ostler]` that names the agent.
     pub config: String,
-    /// Change it only if the profile still has this version. The header `If-Match` says the same.
+    /// Change it only if the profile still has this version. The header `If-Match` means the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -207,7 +207,7 @@ pub struct ProfileConfigText {
     pub config_hash_suffix: String,
 }
 
-/// Who a trial is made for; what is left out is the server's to choose.
+/// The tenant, project and provider of a trial; the server chooses what is left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ValidateProfile {
@@ -239,7 +239,7 @@ impl ValidationStatus {
         }
     }
 
-    /// Only a terminal fact of the run says how the trial went.
+    /// Only a terminal fact of the run determines how the trial went.
     pub fn of(terminal: Option<&Terminal>) -> Self {
         match terminal.map(|terminal| terminal.status) {
             None => Self::Running,
@@ -286,7 +286,7 @@ pub struct Validation {
     pub created_at: Timestamp,
 }
 
-/// What is kept of a trial beside its run.
+/// What is stored of a trial beside its run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidationRecord {
     pub validation_id: ValidationId,
@@ -336,7 +336,7 @@ pub(crate) fn unavailable(rule: &'static str, profile: &str, message: impl Into<
     Failure::rule(FailureKind::SecretUnavailable, rule, message).detail("profile", profile)
 }
 
-/// Whoever writes such a body sends it to the one server that is to keep it.
+/// A client that writes such a body sends it to the one server that is to store it.
 fn exposed<S: Serializer>(secret: &Option<SecretString>, out: S) -> Result<S::Ok, S::Error> {
     secret.as_ref().map(ExposeSecret::expose_secret).serialize(out)
 }

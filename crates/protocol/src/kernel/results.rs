@@ -91,7 +91,7 @@ pub struct ArtifactSummary {
     pub bytes_added: i64,
     #[serde(default)]
     pub bytes_removed: i64,
-    /// What the agent changed could not be found out; the difference says why.
+    /// The agent's changes could not be determined; the difference gives the reason.
     #[serde(default)]
     pub changes_unknown: bool,
     /// Where the difference can be read; null where nothing was changed.
@@ -114,7 +114,7 @@ pub struct ToolCallSummary {
 pub struct Usage {
     pub total_tokens: i64,
     pub cost_usd: f64,
-    /// How often the model was asked, as far as the agent tells.
+    /// How often the model was called, as far as the agent reports it.
     #[serde(default)]
     pub turns: i64,
 }
@@ -206,7 +206,7 @@ impl RunResult {
 }
 
 fn artifact_summary(run: &Run, command: Option<&Command>, fold: &CommandFold) -> ArtifactSummary {
-    let changes = fold.changes.as_ref().map(|changes| changes.told.clone()).unwrap_or_default();
+    let changes = fold.changes.as_ref().map(|changes| changes.facts.clone()).unwrap_or_default();
     let of_command = command.filter(|_| fold.changes.is_some());
     ArtifactSummary {
         output_events: fold.output.events,
@@ -237,10 +237,10 @@ fn final_response(pick: &AssistantPick, text: String) -> FinalResponse {
 /// Why it did not complete, in one bounded line.
 fn blocker(terminal: Option<&Terminal>, fold: &CommandFold) -> Option<String> {
     let terminal = terminal.filter(|t| t.status != TerminalStatus::Completed)?;
-    let said = terminal.message.clone().filter(|m| !m.is_empty());
+    let stated = terminal.message.clone().filter(|m| !m.is_empty());
     let from_error = || fold.last_error.as_ref().map(|(_, message)| message.clone()).filter(|m| !m.is_empty());
     let fallback = || terminal.failure_kind.map(|kind| kind.row().meaning.to_owned());
-    said.or_else(from_error).or_else(fallback).map(|text| clip(&text, BLOCKER_CHARS_MAX))
+    stated.or_else(from_error).or_else(fallback).map(|text| clip(&text, BLOCKER_CHARS_MAX))
 }
 
 fn steer_delivery(command: &Command, target_last_seq: Option<i64>) -> Option<SteerDelivery> {

@@ -62,7 +62,7 @@ impl Launcher {
         [Self::Resident, Self::Process].into_iter().find(|launcher| launcher.as_str() == text)
     }
 
-    /// Whether a runner can go on after the server that started it: then its lease says whether it does.
+    /// Whether a runner can outlive the server that started it: then its lease shows whether it does.
     pub fn outlives_server(self) -> bool {
         matches!(self, Self::Process)
     }
@@ -75,9 +75,9 @@ pub enum JobEnd {
     Succeeded,
     /// It is gone, and was not done.
     Failed,
-    /// It was stopped because its server stops: that start does not count, and another launcher goes on.
+    /// It was stopped because its server stops: that start does not count, and another launcher continues.
     Returned,
-    /// Its launcher is silent; nobody knows about the runner.
+    /// Its launcher is silent; the state of the runner is unknown.
     Lost,
 }
 

@@ -14,7 +14,7 @@ pub enum PlacementKind {
     KubernetesJob,
 }
 
-/// The kind alone, or an object with it and whatever else describes the place.
+/// The kind alone, or an object with it and other fields that describe the place.
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Placement {
@@ -22,7 +22,7 @@ pub enum Placement {
     Described { kind: PlacementKind },
 }
 
-/// A placement may be left out or null; one that is given is one of those we know.
+/// A placement may be left out or null; otherwise it must be a known one.
 pub fn check_placement(placement: &RawJson) -> Result<(), Failure> {
     if placement.is_null() || placement.view::<Placement>().is_some() {
         return Ok(());

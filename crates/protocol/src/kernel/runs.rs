@@ -174,7 +174,7 @@ impl CreateRun {
     }
 }
 
-/// Where the caller wants its trace: a name or a description of its own. Kept, and not looked into.
+/// Where the caller wants its trace: a name or a description of its own. Stored without interpretation.
 #[derive(Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum TraceSink {
@@ -218,11 +218,11 @@ pub struct Run {
     pub terminal: Option<Terminal>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
-    /// Why, in the words of whoever asked.
+    /// The reason given by the client that requested the cancel.
     pub cancel_reason: Option<String>,
     /// The number of the run's last event.
     pub last_seq: i64,
-    /// How many commands the run was given; the last one's number.
+    /// How many commands the run has received; the last one's number.
     pub command_count: i64,
     /// Commands that have not ended. A run with none and no lease is idle.
     pub unfinished_commands: i64,
@@ -243,7 +243,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The digest of what never changes about a run, recorded in its first event: no other event says it.
+    /// The digest of what never changes about a run, recorded in its first event: no other event holds it.
     pub fn record_digest(&self) -> String {
         canonical_hash(&json!({
             "runId": self.run_id, "session": self.session.to_string(), "sessionId": self.session_id,
@@ -255,7 +255,7 @@ impl Run {
     }
 }
 
-/// What creating a run answers: the run and, where they were asked for, its first command and its standing job.
+/// The response to creating a run: the run and, where they were requested, its first command and its standing job.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedRun {

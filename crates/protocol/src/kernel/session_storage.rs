@@ -8,7 +8,7 @@ use crate::{Failure, FailureKind, Timestamp, kernel::sessions::Session};
 
 /// Where Codex keeps its rollouts within the storage.
 pub const CODEX_ROLLOUT_SUBDIR: &str = "sessions";
-/// Sessions one sweep evicts unless told otherwise; the next one takes the rest.
+/// Sessions one sweep evicts by default; the next one takes the rest.
 pub const SWEEP_DEFAULT: u32 = 100;
 pub const SWEEP_MAX: u32 = 1_000;
 
@@ -20,7 +20,7 @@ pub enum StorageKind {
     None,
     /// A directory of the server's machine.
     Local,
-    /// It had some, and that is gone for good: the session takes no run any more.
+    /// It had some, which was deleted permanently: the session accepts no further runs.
     Evicted,
 }
 
@@ -38,7 +38,7 @@ impl StorageKind {
     }
 }
 
-/// What there is to say about a session's storage; never what is in it.
+/// The state of a session's storage; never its contents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionStorage {
@@ -63,7 +63,8 @@ impl SessionStorage {
         self.storage_kind == StorageKind::Local && self.storage_updated_at.is_some()
     }
 
-    /// What was evicted can neither be resumed nor begun anew: that would be another conversation under the same name.
+    /// Evicted storage can neither be resumed nor started again: that would be another conversation under the same
+    /// name.
     pub fn check(&self) -> Result<(), Failure> {
         match self.storage_kind {
             StorageKind::Evicted => Err(evicted()),
@@ -165,7 +166,7 @@ pub struct SweepStorage {
 }
 
 impl SweepStorage {
-    /// What is said here, else there. Two places that say different things are refused.
+    /// The settings given here, otherwise those given there. Different values in the two places are refused.
     pub fn or(self, other: Self) -> Result<Self, Failure> {
         let clash = |name: &str| Failure::invalid("sweep-twice", format!("{name} differs in the body and the query"));
         if self.now.is_some() && other.now.is_some() && self.now != other.now {

@@ -52,9 +52,9 @@ pub struct Session {
     pub owner: Option<String>,
     pub backend_profile: String,
     pub title: Option<String>,
-    /// It takes no run and no command any more.
+    /// It accepts no further runs or commands.
     pub closed_at: Option<Timestamp>,
-    /// Its owner wanted it gone: nobody knows of it any more, and only the digests of its events stay.
+    /// Its owner erased it: clients can no longer find it, and only the digests of its events stay.
     pub erased_at: Option<Timestamp>,
     /// The agent's own thread.
     pub thread_id: Option<String>,
@@ -133,7 +133,7 @@ impl Session {
         self.ended_at = Some(now);
     }
 
-    /// The id callers know it by.
+    /// The id that callers use for it.
     pub fn public_id(&self) -> String {
         self.external_id.clone().unwrap_or_else(|| self.session.to_string())
     }
@@ -159,11 +159,11 @@ pub struct CreateSession {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, but for the
+    /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, except for the
     /// profiles `scripted` and `model`, whose agents keep no files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_kind: Option<StorageKind>,
-    /// When its storage may be evicted; what the server's configuration says when left out.
+    /// When its storage may be evicted; the server's configured default when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -225,7 +225,7 @@ pub struct SessionView {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-    /// It takes no run and no command any more.
+    /// It accepts no further runs or commands.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub closed_at: Option<Timestamp>,
 }

@@ -13,7 +13,7 @@ use crate::{
 const URL_BYTES_MAX: usize = 2_048;
 const REF_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4_096;
-/// Ways of reaching a repository that a server can be told to allow. Others run programs of the caller's choice.
+/// Ways of reaching a repository that a server can be configured to allow. Others run programs of the caller's choice.
 pub const GIT_PROTOCOLS: &[&str] = &["https", "http", "ssh", "git", "file"];
 
 /// Where an agent works.
@@ -104,7 +104,7 @@ pub enum GitWant {
     Ref(String),
 }
 
-/// All fields of all kinds; what a kind does not know is kept and not looked at.
+/// All fields of all kinds; fields that a kind does not have are stored and ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fields {

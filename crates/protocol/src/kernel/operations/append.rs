@@ -94,7 +94,7 @@ fn find_batch(rows: &RunDesk, epoch: i64, no: i64) -> Option<&Batch> {
     rows.batches.iter().map(|b| &**b).find(|b| b.lease_epoch == epoch && b.batch_no == no)
 }
 
-/// A single end that was stated before, with the same status: the number of the fact that stands.
+/// A single end that was stated before, with the same status: the number of the fact that holds.
 fn stated_before(rows: &RunDesk, events: &[NewEvent]) -> Option<i64> {
     let [event] = events else { return None };
     let Facts::Terminal(facts) = &event.facts else { return None };
@@ -112,7 +112,7 @@ fn terminal_of(rows: &RunDesk, command_id: Option<CommandId>) -> Option<&Termina
 fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
     let mut ended: Vec<CommandId> = vec![];
     let mut run_ended = false;
-    let mut asked: Vec<PermissionId> = vec![];
+    let mut requested: Vec<PermissionId> = vec![];
     for event in events {
         if run_ended {
             return Err(Failure::invalid("after-run-end", "no event may follow the run's terminal_status"));
@@ -136,8 +136,8 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
                     return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
                 }
                 if let Some(id) = ask.permission_id() {
-                    check_ask(rows, id, &asked)?;
-                    asked.push(id);
+                    check_ask(rows, id, &requested)?;
+                    requested.push(id);
                 }
             }
             _ => {}
@@ -147,11 +147,11 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
 }
 
 /// A request's id is used once in its run, and only so many are open at a time.
-fn check_ask(rows: &RunDesk, id: PermissionId, asked: &[PermissionId]) -> Result<(), Failure> {
-    if rows.permissions.contains_key(&id) || asked.contains(&id) {
+fn check_ask(rows: &RunDesk, id: PermissionId, requested: &[PermissionId]) -> Result<(), Failure> {
+    if rows.permissions.contains_key(&id) || requested.contains(&id) {
         return Err(Failure::invalid("permission-id-used", "this permissionId was used before"));
     }
-    if rows.run.open_permissions as usize + asked.len() >= PERMISSIONS_OPEN_MAX {
+    if rows.run.open_permissions as usize + requested.len() >= PERMISSIONS_OPEN_MAX {
         let message = format!("run {} has {PERMISSIONS_OPEN_MAX} open permission requests", rows.run.run_id);
         return Err(Failure::rule(FailureKind::Overloaded, "permissions-open", message));
     }

@@ -18,8 +18,8 @@ use crate::{
     limits::BUDGET_GRACE_MS,
 };
 
-/// Commands that had used up a budget before this batch, and whose agent has gone on since: it called another model or
-/// another tool. An agent is allowed to be that late, for it is not heard in the moment it is told to stop.
+/// Commands that had used up a budget before this batch, and whose agent has continued since: it called another model
+/// or another tool. An agent is allowed to be that late, since it does not stop in the moment it is ordered to.
 pub fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<CommandId> {
     let goes_on = |event: &&NewEvent| match &event.facts {
         Facts::Usage { .. } => true,

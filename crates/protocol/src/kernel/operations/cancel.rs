@@ -67,7 +67,7 @@ pub fn request(desk: &mut Desk, run_id: RunId, command_id: CommandId, by: &str, 
     }
 }
 
-/// Ends the command if nobody can be working on it; else asks its runner to.
+/// Ends the command if no runner can be working on it; otherwise requests that its runner end it.
 fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&str>, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     let leased = rows.live_lease(now).is_some();
@@ -82,13 +82,13 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&s
     if command.state == CommandState::Pending || !leased {
         end_command(desk, run_id, command_id, cancelled(), now);
     } else {
-        // Nobody may say yes to a turn that is to stop.
+        // A turn that is to stop must not be granted any permission.
         let by = permission::CANCELLED;
         permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, by, now);
     }
 }
 
-/// The lease is over: nobody will stop what was asked to stop, so it ends here.
+/// The lease is over: no runner will stop the commands that were to be cancelled, so they end here.
 pub fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     for command_id in desk.run_mut(run_id).unfinished_ids() {
         let command = &desk.run_mut(run_id).commands[&command_id];

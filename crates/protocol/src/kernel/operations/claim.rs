@@ -40,7 +40,7 @@ pub struct PatchLeaseOp {
     pub only_if_idle: bool,
 }
 
-/// The server wants the runner to go: its place, its credential or its storage is wanted for something else.
+/// The server dismisses the runner: its place, its credential or its storage is needed for something else.
 #[derive(Clone, Copy, Debug)]
 pub struct DismissOp {
     /// Leave a runner alone that has something to do.
@@ -97,7 +97,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
         "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
-    // Who asked is not there any more to hear the answer; the next attempt asks anew.
+    // The attempt that sent these requests is gone and cannot receive the answer; the next attempt sends its own.
     permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, "another attempt", now);
     if op.take_up {
         take_up(desk.run_mut(run_id), attempt_id, now);
@@ -164,7 +164,7 @@ pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timest
     lease_state(desk.run(run_id)?)
 }
 
-/// Whether this very lease was given back before: to give it back again is fine.
+/// Whether this very lease was released before: releasing it again succeeds.
 fn has_given_back(rows: &RunDesk, op: &PatchLeaseOp) -> bool {
     let same = |lease: &&Lease| lease.runner_id == op.runner_id && lease.epoch == op.lease_epoch;
     rows.lease.as_deref().filter(same).is_some_and(|lease| lease.ended && !lease.expired)
@@ -183,8 +183,8 @@ fn lease_state(rows: &RunDesk) -> Result<Reply, Failure> {
     }))
 }
 
-/// Lets a runner go that only waits for work, at once; one that works, as soon as nothing is left for it to do. Work in hand
-/// is never taken away.
+/// Dismisses a runner that only waits for work at once, and one that works as soon as nothing is left for it to do.
+/// Work in hand is never revoked.
 pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let wanted = rows.live_lease(now).is_some() && (!op.only_if_idle || is_idle(rows));
@@ -195,7 +195,7 @@ pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) ->
     Ok(Reply::Done)
 }
 
-/// Ends the lease of a runner that was told to go, once it has nothing left to do.
+/// Ends the lease of a dismissed runner, once it has nothing left to do.
 pub fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
@@ -216,7 +216,7 @@ pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     cancel::end_waiting(desk, run_id, now);
 }
 
-/// Takes a command up. A later attempt may take up what an earlier one left; the fold then starts its reply anew.
+/// Takes a command up. A later attempt may take up what an earlier one left; the fold then restarts its reply.
 pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     check_open(&rows.run)?;

@@ -19,9 +19,9 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct CreateCommandOp {
-    /// Complete but for its number and its target.
+    /// Complete except for its number and its target.
     pub command: Command,
-    /// What was asked: a `user_message`, or an audit event where there are no words.
+    /// The request as an event: a `user_message`, or an audit event where there is no text.
     pub message: NewEvent,
     /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
     ///

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// A run whose unfinished commands weigh more than this is loaded anew by the next flush.
+/// A run whose unfinished commands weigh more than this is loaded again by the next flush.
 const WARM_RUN_BYTES_MAX: usize = 16 * 1024;
 
 /// A row that knows whether and how it must be written back.
@@ -251,7 +251,7 @@ impl Desk {
         let other = self.session.busy_with_other(Some(run_id), now).is_some();
         let session = &mut self.session;
         if other {
-            // An old lease of this run that nobody has swept yet does not make it the active one.
+            // An old lease of this run that has not been swept yet does not make it the active one.
         } else if !unfinished.is_empty() || held.is_some() {
             session.active_run_id = Some(run_id);
             session.active_command_id = first;

@@ -55,7 +55,7 @@ impl End {
         Self { facts, source, event: None }
     }
 
-    /// What ends cancelled says why it was to be.
+    /// A cancelled end records the reason of the cancel.
     fn explain(&mut self, reason: Option<String>) {
         if let Some(reason) = reason.filter(|_| self.facts.status == TerminalStatus::Cancelled) {
             self.facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
@@ -107,7 +107,7 @@ pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut en
     seq
 }
 
-/// Says of the tool calls that are still open that nobody will say how they ended: their runner is not asked any more.
+/// Records that the outcome of the tool calls still open is unknown: their runner can no longer report it.
 fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
     let open = desk.run_mut(run_id).commands[&command_id].fold.tools.open.clone();
     for tool_call_id in open {
@@ -138,7 +138,7 @@ pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> 
     seq
 }
 
-/// A run whose cancel was asked for ends as soon as nothing in it is unfinished.
+/// A run with a requested cancel ends as soon as nothing in it is unfinished.
 pub fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     let due =

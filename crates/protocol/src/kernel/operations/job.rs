@@ -23,7 +23,7 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct CreateJobOp {
-    /// Complete but for its command.
+    /// Complete except for its command.
     pub job: RunnerJob,
     /// The run's latest command when left out.
     pub command_id: Option<CommandId>,
@@ -95,7 +95,8 @@ fn check_startable(command: &Command) -> Result<(), Failure> {
 }
 
 /// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
-/// a command behind that it was started for has not succeeded, whatever it says: otherwise it would be started for ever.
+/// a command behind that it was started for has not succeeded, whatever it reports: otherwise it would be started for
+/// ever.
 pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;

@@ -50,7 +50,7 @@ use crate::{
     },
 };
 
-/// One thing asked of the kernel.
+/// One request to the kernel.
 #[derive(Clone, Debug)]
 pub enum Op {
     CreateSession(Box<CreateSessionOp>),
@@ -91,7 +91,7 @@ pub enum Reply {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub session: SessionId,
-    /// `None`: it is about the session itself, or brings its run along.
+    /// `None`: it is about the session itself, or creates its own run.
     pub run_id: Option<RunId>,
     pub op: Op,
 }
@@ -109,7 +109,7 @@ pub struct Needs<'a> {
 }
 
 impl Request {
-    /// The session the operation brings along.
+    /// The session that the operation creates.
     pub fn new_session(&self) -> Option<&Session> {
         match &self.op {
             Op::CreateSession(op) => Some(&op.session),

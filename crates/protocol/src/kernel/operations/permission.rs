@@ -1,4 +1,4 @@
-//! Permission requests: asked by a runner's event, answered once, resolved as cancelled by cancel or deadline.
+//! Permission requests: opened by a runner's event, answered once, resolved as cancelled by cancel or deadline.
 
 use serde_json::json;
 
@@ -27,12 +27,12 @@ pub struct AnswerPermissionOp {
     pub by: String,
 }
 
-/// Writes the request and, where it makes no sense, its denial.
+/// Writes the request and, where it is malformed, its denial.
 pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
-    let Facts::Permission(asked) = event.facts.clone() else { unreachable!("only permission requests ask") };
+    let Facts::Permission(request) = event.facts.clone() else { unreachable!("only permission requests ask") };
     desk.append(run_id, event, now);
     let asked_seq = desk.session.last_seq;
-    let ask = match asked {
+    let ask = match request {
         Asked::Well(ask) => *ask,
         Asked::Badly(permission_id) => return deny_unread(desk, run_id, command_id, permission_id, now),
     };
@@ -59,7 +59,7 @@ pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEven
     let rows = desk.run_mut(run_id);
     rows.run.open_permissions += 1;
     rows.permissions.insert(permission_id, Tracked::new(request));
-    // It may have been asked before the runner heard that it is to stop.
+    // The agent may have sent it before the runner learned that the command is to stop.
     let to_stop = rows.commands.get(&command_id).is_some_and(|command| command.cancel_requested_at.is_some());
     if too_late || to_stop {
         let by = if to_stop { CANCELLED } else { "deadline" };
@@ -86,7 +86,8 @@ pub fn put(rows: &RunDesk, command_id: CommandId) -> Vec<&PermissionRequest> {
     open(rows, command_id).filter(|request| Some(request.round) == first).collect()
 }
 
-/// What could not be read counts as denied, and is kept under its id where that could be, for the runner that waits for it.
+/// A malformed request counts as denied, and is stored under its id where that could be read, for the runner that waits
+/// for it.
 fn deny_unread(
     desk: &mut Desk,
     run_id: RunId,

@@ -1,6 +1,6 @@
-//! What the rows of a session must say, worked out again from its events alone. Events are linked into a chain and rows are not,
-//! so this is how a changed row is found. Columns that no event determines (heartbeats, deadlines) are checked against each
-//! other where a rule binds them, and left alone otherwise.
+//! The values that the rows of a session must have, derived again from its events alone. Events are linked into a chain
+//! and rows are not, so this is how a changed row is found. Columns that no event determines (heartbeats, deadlines)
+//! are checked against each other where a rule binds them, and left alone otherwise.
 
 mod beside;
 mod compare;
@@ -43,7 +43,7 @@ pub struct Replay {
     last_run: Option<RunId>,
     last_command: Option<CommandId>,
     beside: beside::Beside,
-    /// When the session was erased, by the event that says so. Its digest is enough to know it.
+    /// When the session was erased, taken from the event that records it. Its digest is enough to know it.
     erased_at: Option<Timestamp>,
     /// A payload is missing, so whatever payloads determine is unknown.
     lacks_payloads: bool,
@@ -77,7 +77,7 @@ struct ReplayedCommand {
 #[derive(Debug, PartialEq)]
 struct ReplayedEnd {
     facts: TerminalFacts,
-    /// As the server's own ends name it; a runner's may say anything there.
+    /// As the server's own ends name it; a runner's may contain anything.
     source: Option<String>,
     seq: i64,
     at: Timestamp,
@@ -203,7 +203,7 @@ impl Replay {
         }
     }
 
-    /// The runs that the events speak of.
+    /// The runs that the events mention.
     pub fn run_ids(&self) -> impl Iterator<Item = RunId> {
         self.runs.keys().copied()
     }
@@ -223,7 +223,7 @@ fn is_erasure(event: &Event) -> bool {
 impl ReplayedEnd {
     fn of(event: &Event, fields: &Fields, facts: &TerminalFacts, cancel: &Option<Wish>) -> Self {
         let mut facts = facts.clone();
-        // What ends cancelled says why it was to be, whatever its runner said.
+        // A cancelled end records the reason of the cancel, whatever its runner reported.
         if let Some((_, Some(reason))) = cancel
             && facts.status == TerminalStatus::Cancelled
         {
@@ -260,7 +260,7 @@ impl ReplayedRun {
         }
     }
 
-    /// Whether a lease is in force, as far as events say.
+    /// Whether a lease is in force, according to the events.
     fn is_held(&self) -> bool {
         self.end.is_none() && self.lease.as_ref().is_some_and(|lease| !lease.released && lease.expired.is_none())
     }

@@ -20,11 +20,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct CreateRunOp {
     pub run: Run,
-    /// The session, where the run brings a new one.
+    /// The session, if the run creates a new one.
     pub session: Option<Session>,
     /// The policy decision, as an audit event.
     pub audit: NewEvent,
-    /// A first command and its standing job, in the same breath.
+    /// A first command and its standing job, created in the same transaction.
     pub start: Option<(Box<CreateCommandOp>, Box<CreateJobOp>)>,
 }
 
@@ -73,7 +73,7 @@ pub fn check_open(run: &Run) -> Result<(), Failure> {
     }
 }
 
-/// As [`check_open`], for what must not be added once a cancel was asked for.
+/// As [`check_open`], for what must not be added once a cancel was requested.
 pub fn check_accepting(run: &Run) -> Result<(), Failure> {
     check_open(run)?;
     match run.cancel_requested_at {

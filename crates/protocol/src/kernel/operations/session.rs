@@ -33,17 +33,17 @@ pub struct ChangeSessionOp {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum SessionChange {
-    /// `None` takes the title away.
+    /// `None` removes the title.
     Rename(Option<String>),
-    /// For good: it takes no run and no command any more, and can still be read.
+    /// Permanent: it accepts no further runs or commands, and can still be read.
     Close,
     /// It has storage now; kept at least until then.
     MakeStorage { expires_at: Option<Timestamp> },
     /// What a runner found in it.
     MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
-    /// It is to be forgotten: what runs in it ends, and it takes nothing any more.
+    /// It is to be forgotten: what runs in it ends, and it accepts nothing further.
     Erase,
-    /// Its storage goes, for good.
+    /// Its storage is deleted permanently.
     EvictStorage { reason: &'static str },
 }
 
@@ -56,7 +56,7 @@ pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
     state(desk, &fact, now)
 }
 
-/// A change to what is so already is no fact.
+/// A change that changes nothing is not recorded.
 pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
     let is_so = match &op.change {
         SessionChange::Rename(title) => desk.session.title == *title,
@@ -107,8 +107,8 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
     Ok(state(desk, &fact, now))
 }
 
-/// What the last event of an erased session says. It is the same for all, so that its digest is known after its payload is
-/// erased too.
+/// The payload of an erased session's last event. It is the same for all, so that its digest is known after its payload
+/// is erased too.
 pub fn erasure() -> serde_json::Value {
     json!({"change": "erased"})
 }
@@ -118,7 +118,7 @@ fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
     Reply::Session(Box::new((*desk.session).clone()))
 }
 
-/// Ends what runs, whoever works on it: nothing it would still say may be written.
+/// Ends everything that runs, no matter which runner works on it: nothing it would still report may be written.
 fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
     if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
         return Err(Failure::rule(FailureKind::SessionBusy, SESSION_MOVED_ON, "the session has moved on meanwhile"));

@@ -72,7 +72,7 @@ impl Choice {
 }
 
 impl SubmitOp {
-    /// The run that a turn brings along.
+    /// The run that a turn creates.
     pub fn fresh_run(&self) -> Option<&CreateRunOp> {
         match &self.work {
             Submission::Turn { fresh, .. } => Some(fresh),

@@ -1,5 +1,5 @@
-//! A profile's `config.toml`. The table `[ostler]` names the agent and is ours; everything else is Codex's own and reaches its
-//! home as it is. What is refused is named by its place, never quoted: somebody may have written a key there.
+//! A profile's `config.toml`. The table `[ostler]` names the agent and is ours; everything else is Codex's own and
+//! reaches its home as it is. What is refused is named by its place, never quoted: a user may have written a key there.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ struct OurTable {
 }
 
 impl ProfileConfig {
-    /// An agent with nothing else said.
+    /// An agent without any other settings.
     pub fn of(agent: AgentConfig, own: toml::Table) -> Self {
         Self { agent, prices: Prices::default(), own, files: BTreeMap::new() }
     }
@@ -142,7 +142,7 @@ fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts values where the template names them. `None`: a name is malformed, or nobody knows it.
+/// Puts values where the template names them. `None` if a name is malformed or unknown.
 pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (mut out, mut rest) = (String::with_capacity(template.len()), template);
     while let Some(start) = rest.find("${") {

@@ -52,9 +52,9 @@ impl Credential {
     }
 
     /// What a put makes of it. Every file is checked before any is changed.
-    pub fn put(mut self, profile: &str, asked: &PutCredential) -> Result<Self, Failure> {
-        let mut files = asked.files.clone().unwrap_or_default();
-        match (&asked.api_key, files.contains_key(AUTH)) {
+    pub fn put(mut self, profile: &str, request: &PutCredential) -> Result<Self, Failure> {
+        let mut files = request.files.clone().unwrap_or_default();
+        match (&request.api_key, files.contains_key(AUTH)) {
             (Some(key), false) => drop(files.insert(AUTH.to_owned(), auth_of(key)?)),
             (None, true) => {}
             (Some(_), true) => return Err(refused("give either apiKey or auth.json: the one becomes the other")),
@@ -75,7 +75,7 @@ impl Credential {
     }
 
     /// Replaces `config.toml`. A stored credential was given for the destination that the config named when it was set;
-    /// under another destination it is removed. The answer says whether it was.
+    /// under another destination it is removed. Returns whether it was.
     pub fn put_config(mut self, text: &str) -> Result<(Self, bool), Failure> {
         check_file(CONFIG, text)?;
         let destination = |text: &str| ProfileConfig::read(text).ok().map(|config| Destination::of(&config));
@@ -85,7 +85,7 @@ impl Credential {
         Ok((self, dropped))
     }
 
-    /// What the config says; for want of one, what the profile's name says.
+    /// The stored config; without one, the default that the profile's name implies.
     pub fn config(&self, profile: &str) -> Result<ProfileConfig, Failure> {
         if let Some(text) = self.text(CONFIG) {
             return ProfileConfig::read(text);
@@ -97,7 +97,7 @@ impl Credential {
         Ok(ProfileConfig::of(agent, toml::Table::new()))
     }
 
-    /// What its agent needs and is not there. Only Codex cannot do without; others say in their config what they want.
+    /// What its agent needs and lacks. Only Codex has fixed needs; the configs of others name what they need.
     pub fn missing(&self, profile: &str) -> Vec<&'static str> {
         let needed = match self.config(profile).map(|config| config.agent) {
             Ok(AgentConfig::Codex) => secret_keys(profile),
@@ -137,7 +137,7 @@ impl Credential {
         Ok((config, files))
     }
 
-    /// A field of `auth.json`, as it stands inside a JSON string.
+    /// A field of `auth.json`, escaped as it is inside a JSON string.
     fn field(&self, name: &str) -> Option<String> {
         let auth: Value = serde_json::from_str(self.text(AUTH)?).ok()?;
         let quoted = serde_json::to_string(auth.get(name)?.as_str()?).ok()?;
@@ -297,7 +297,7 @@ mod tests {
     fn what_is_no_credential_is_refused_without_being_quoted() {
         let both = PutCredential { api_key: key("pl4nted").api_key, ..files(&[(AUTH, "{}")]) };
         let long = "x".repeat(API_KEY_BYTES_MAX + 1);
-        for (asked, wanted) in [
+        for (request, wanted) in [
             (PutCredential::default(), "credential-shape"),
             (both, "credential-shape"),
             (key(""), "credential-shape"),
@@ -311,7 +311,7 @@ mod tests {
             (files(&[(AUTH, "{}"), ("model-catalog.json", "{}")]), "credential-shape"),
             (files(&[(AUTH, &format!("{{\"a\":\"{}\"}}", "x".repeat(PROFILE_FILE_BYTES_MAX)))]), "profile-file-size"),
         ] {
-            assert_eq!(rule(Credential::default().put("codex", &asked)), wanted);
+            assert_eq!(rule(Credential::default().put("codex", &request)), wanted);
         }
     }
 

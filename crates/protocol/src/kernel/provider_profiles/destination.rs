@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::{AgentConfig, ProfileConfig};
 use crate::Failure;
 
-/// Settings of Codex that only say how the model answers.
+/// Settings of Codex that only control how the model responds.
 const HARMLESS: [&str; 14] = [
     "model",
     "model_reasoning_effort",
@@ -68,7 +68,7 @@ const CODEX_SETTINGS: [&str; 36] = [
     "web_search",
 ];
 const PROVIDERS: &str = "model_providers";
-/// Settings of one of Codex's model providers that only say how patiently it is called.
+/// Settings of one of Codex's model providers that only control its timeouts and retries.
 const PROVIDER_HARMLESS: [&str; 4] =
     ["request_max_retries", "stream_max_retries", "stream_idle_timeout_ms", "websocket_connect_timeout_ms"];
 /// Settings of a model provider that decide where the owner's own credential goes. They name no program, and read
@@ -91,7 +91,7 @@ pub enum Destination {
     Scripted,
     /// Codex's config without its harmless settings.
     Codex(Table),
-    /// The program, and the files of its home: their templates say which server gets the key.
+    /// The program, and the files of its home: their templates determine which server gets the key.
     Acp {
         command: Vec<String>,
         files: BTreeMap<String, String>,

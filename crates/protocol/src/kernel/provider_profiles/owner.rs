@@ -42,7 +42,7 @@ impl ProfileOwner {
         stored_name.strip_prefix(self.prefix().as_str())
     }
 
-    /// A tenant's name may hold any printable character and be longer than a file name, so its hash stands for it.
+    /// A tenant's name may hold any printable character and be longer than a file name, so its hash is used instead.
     fn prefix(&self) -> String {
         match self {
             Self::Operator => SECRET_PREFIX.to_owned(),

@@ -1,5 +1,5 @@
-//! What a profile's models cost: with it, usage has a cost and `maxCostUsd` something to count. Nobody else can know:
-//! providers change their prices, and a model on one's own machine has none.
+//! What a profile's models cost: with it, usage has a cost and `maxCostUsd` something to count. Only the config can
+//! state prices: providers change theirs, and a model on one's own machine has none.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const USD_MAX: f64 = 1_000_000.0;
 const TOKENS: f64 = 1_000_000.0;
 /// Finer than any price; what arithmetic leaves beyond it is no cost.
 const BILLIONTHS: f64 = 1e9;
-/// Stands for every model that is not named.
+/// Matches every model that is not named.
 const ANY_MODEL: &str = "*";
 
 /// US dollars for a million tokens.
@@ -55,7 +55,7 @@ impl Prices {
         Ok(())
     }
 
-    /// At the price of the first of a model's names that has one. `None`: nobody knows what it costs.
+    /// At the price of the first of a model's names that has one. `None` if none has a price.
     pub fn cost_usd(&self, names: &[&str], used: TokensUsed) -> Option<f64> {
         let price = names.iter().chain([&ANY_MODEL]).find_map(|name| self.0.get(*name))?;
         let input = used.input.max(0);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_the_models_not_named() {
+    fn a_star_matches_the_models_not_named() {
         let prices = prices("[m]\ninput = 1\noutput = 1\n[\"*\"]\ninput = 3\noutput = 3\n");
         let used = TokensUsed { input: 1_000_000, ..TokensUsed::default() };
         assert_eq!((prices.cost_usd(&["m"], used), prices.cost_usd(&["x"], used)), (Some(1.0), Some(3.0)));

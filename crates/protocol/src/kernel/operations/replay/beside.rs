@@ -178,13 +178,13 @@ impl Beside {
         let place = (run_id, permission_id);
         let resolved = match self.permissions.remove(&place).filter(|_| fields.reason.is_none()) {
             None => resolved,
-            Some(asked) => PermissionRequest {
+            Some(request) => PermissionRequest {
                 status: resolved.status,
                 option_id: resolved.option_id,
                 resolved_by: resolved.resolved_by,
                 resolved_at: resolved.resolved_at,
                 resolved_seq: resolved.resolved_seq,
-                ..asked
+                ..request
             },
         };
         self.permissions.insert(place, resolved);

@@ -116,7 +116,7 @@ impl Replay {
         found.check(rows_left == 0, row, "a row of a run left after its erasure");
     }
 
-    /// What the events speak of and the rows do not.
+    /// What the events mention and the rows lack.
     fn missing(&self, rows: &Rows<'_>, found: &mut Found) {
         for run_id in self.runs.keys().filter(|id| !rows.runs.iter().any(|run| run.run_id == **id)) {
             found.check(false, &format!("run {run_id}"), "its absence");

@@ -29,7 +29,7 @@ fn a_runner_has_a_while_to_stop_its_agent_and_then_the_server_does() {
     scene.append(run, vec![usage(turn, 60), usage(turn, 60)]).unwrap();
     scene.append(run, vec![says(turn)]).unwrap();
     scene.append(run, vec![usage(turn, 1)]).unwrap();
-    assert_eq!(scene.state(run, turn), CommandState::Running, "what it says on its way out is heard");
+    assert_eq!(scene.state(run, turn), CommandState::Running, "its last events are still accepted");
     scene.advance_ms(BUDGET_GRACE_MS - 1);
     scene.sweep(run);
     assert!(scene.command(run, turn).is_unfinished());
@@ -47,14 +47,14 @@ fn an_agent_that_calls_tool_after_tool_is_ended_and_leaves_no_call_open() {
     scene.append(run, vec![tool(turn, "a")]).unwrap();
     let deadline = scene.command(run, turn).deadline_at;
     scene.append(run, vec![tool(turn, "b")]).unwrap();
-    assert_eq!(scene.command(run, turn).deadline_at, deadline, "it is told to stop, and has not gone on");
+    assert_eq!(scene.command(run, turn).deadline_at, deadline, "it was ordered to stop, and has not continued");
     scene.append(run, vec![tool(turn, "c")]).unwrap();
     scene.advance_ms(BUDGET_GRACE_MS);
     scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Blocked);
     let calls = scene.facts(EventType::ToolCall);
     let unknown = calls.iter().filter(|call| call["status"] == "outcome-unknown").count();
-    assert_eq!(unknown, 3, "nobody will say how they ended");
+    assert_eq!(unknown, 3, "their outcome stays unknown");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_cancel_that_waits_is_carried_out_when_the_runner_leaves() {
     let release = scene.patch(run, true, false);
     scene.apply(run, release).unwrap();
     assert_eq!(scene.state(run, turn), CommandState::Cancelled);
-    assert_eq!(scene.state(run, other), CommandState::Pending, "nobody asked to cancel this one");
+    assert_eq!(scene.state(run, other), CommandState::Pending, "no cancel was requested for this one");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn who_no_longer_owns_a_job_cannot_finish_it() {
     let job = scene.running_job(run, false);
     let op = FinishJobOp {
         runner_job_id: job,
-        owner: "somebody else".into(),
+        owner: "another owner".into(),
         end: JobEnd::Succeeded,
         heartbeat_at: None,
         summary: RawJson::null(),
@@ -154,7 +154,7 @@ fn a_command_that_comes_while_the_runner_leaves_is_a_new_start_not_a_failed_one(
     scene.advance_ms(1);
     scene.turn(run);
     assert_eq!(scene.finish_job(run, job, JobEnd::Succeeded), JobPhase::Pending);
-    assert_eq!(scene.rows(run).jobs[&job].attempt, 0, "the starts are counted anew");
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 0, "the starts are counted from zero again");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_runner_whose_end_was_seen_holds_its_run_no_longer() {
     let leases = scene.facts(EventType::Lease);
     assert!(leases.iter().any(|fact| fact["state"] == "expired" && fact["orphaned"] == true), "{leases:?}");
     assert_eq!(scene.facts(EventType::BackendStatus)[0]["phase"], "runner-ended");
-    scene.claim(run, "somebody else");
+    scene.claim(run, "another runner");
 }
 
 #[test]

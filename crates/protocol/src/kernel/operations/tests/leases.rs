@@ -44,7 +44,7 @@ fn a_take_over_is_recovered_whether_the_sweeper_came_first_or_not() {
 }
 
 #[test]
-fn a_batch_number_stands_for_one_batch() {
+fn a_batch_number_identifies_one_batch() {
     let mut scene = Scene::new();
     let run = scene.run();
     let turn = scene.turn(run);
@@ -167,7 +167,7 @@ fn a_batch_sent_again_is_answered_as_the_first_time_and_appends_nothing() {
 }
 
 #[test]
-fn a_turn_taken_over_is_acked_again_and_its_reply_starts_anew() {
+fn a_turn_taken_over_is_acked_again_and_its_reply_restarts() {
     let mut scene = Scene::new();
     let run = scene.run();
     let turn = scene.turn(run);
@@ -255,11 +255,11 @@ fn a_runner_that_only_waits_is_let_go_at_once_and_one_that_works_when_it_is_done
     assert_eq!((scene.status(run), scene.desk.events.len()), (RunStatus::Running, events), "its work is its own");
     scene.work(run, turn);
     match scene.append(run, vec![ends(turn, "completed")]) {
-        Ok(Reply::Appended(appended)) => assert!(appended.released, "it hears so with the answer to its last word"),
+        Ok(Reply::Appended(appended)) => assert!(appended.released, "the reply to its last batch reports the release"),
         other => panic!("{other:?}"),
     }
     assert_eq!(scene.status(run), RunStatus::Pending);
-    // The next tenure is a new one, and this runner was told nothing.
+    // The next lease is a new one, and this runner was not dismissed from it.
     let turn = scene.turn(run);
     scene.claim(run, "runner");
     match scene.append(run, vec![ends(turn, "completed")]) {

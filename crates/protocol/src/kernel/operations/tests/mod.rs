@@ -224,12 +224,12 @@ impl Scene {
 
     pub fn new_job(&mut self, run_id: RunId) -> CreateJobOp {
         let runner_job_id = RunnerJobId::new(self.body());
-        let nobody = CommandId::new(Uuid::nil());
+        let unknown = CommandId::new(Uuid::nil());
         let job = RunnerJob {
             runner_job_id,
             run_id,
             session: self.desk.session.session,
-            command_id: nobody,
+            command_id: unknown,
             attempt_id: AttemptId::new(self.body()),
             attempt: 0,
             job_name: String::new(),
@@ -246,7 +246,7 @@ impl Scene {
             owner: None,
             heartbeat_at: None,
             token_hash: None,
-            poll: JobPoll::of(run_id, runner_job_id, nobody),
+            poll: JobPoll::of(run_id, runner_job_id, unknown),
             created_at: self.now,
             updated_at: self.now,
         };

@@ -62,7 +62,7 @@ fn every_state_of_a_standing_job_can_reach_an_end() {
 #[test]
 fn the_check_finds_the_wedge_of_a_heartbeat_by_owner() {
     let explored = explore(World::new(Setting { rules: Rules::ByOwner, ..setting() }));
-    let stuck = explored.stuck.expect("a job that nobody runs is vouched for");
+    let stuck = explored.stuck.expect("a job that no runner has is vouched for");
     let lost = |action: &Action| matches!(action, Action::FinishJob(_, answer) | Action::ClaimJob(_, answer) if *answer != Answer::Received);
     assert!(stuck.iter().any(lost), "{stuck:?}");
 }

@@ -1,9 +1,9 @@
-//! Permission requests: asked, answered once, or resolved by nobody.
+//! Permission requests: opened, answered once, or resolved without an answer.
 
 use super::*;
 use crate::{kernel::permissions::PermissionStatus, limits::PERMISSIONS_OPEN_MAX};
 
-/// A run whose runner has asked, with the command and the request.
+/// A run whose runner has opened a permission request, with the command and the request.
 fn asking() -> (Scene, RunId, CommandId, PermissionId) {
     let mut scene = Scene::new();
     let run = scene.run();
@@ -48,7 +48,7 @@ fn an_option_that_rejects_denies() {
 }
 
 #[test]
-fn the_first_answer_stands_and_the_same_again_is_fine() {
+fn the_first_answer_counts_and_repeating_it_succeeds() {
     let (mut scene, run, _, permission) = asking();
     scene.apply(run, answer(permission, "no", &digest())).unwrap();
     let events = scene.desk.events.len();
@@ -58,7 +58,7 @@ fn the_first_answer_stands_and_the_same_again_is_fine() {
 }
 
 #[test]
-fn nobody_answers_after_the_deadline() {
+fn an_answer_after_the_deadline_is_refused() {
     let (mut scene, run, _, permission) = asking();
     scene.advance_ms(5_000);
     assert_eq!(scene.refused(run, answer(permission, "yes", &digest())), "permission-resolved");
@@ -106,7 +106,7 @@ fn a_denial_of_what_could_not_be_read_is_found_under_its_id() {
 }
 
 #[test]
-fn a_question_does_not_outlive_the_attempt_that_asked_it() {
+fn a_question_does_not_outlive_its_attempt() {
     let (mut scene, run, _, permission) = asking();
     scene.advance_ms(LEASE_MS);
     scene.claim(run, "another");
@@ -116,7 +116,7 @@ fn a_question_does_not_outlive_the_attempt_that_asked_it() {
 }
 
 #[test]
-fn whoever_asks_may_say_until_when() {
+fn a_request_may_set_its_own_deadline() {
     let (mut scene, run, turn, _) = asking();
     let ask = |scene: &mut Scene, deadline: Timestamp| {
         let id = PermissionId::new(scene.body());
@@ -159,7 +159,7 @@ fn a_question_belongs_to_a_command_and_only_so_many_are_open() {
 }
 
 #[test]
-fn a_question_asked_after_a_cancel_is_not_left_open() {
+fn a_question_after_a_cancel_is_not_left_open() {
     let (mut scene, run, turn, _) = asking();
     scene.cancel(run, turn);
     assert_eq!(scene.rows(run).run.open_permissions, 0);

@@ -80,7 +80,7 @@ fn what_a_runner_finds_in_storage_is_a_fact_when_it_is_news() {
     let storage = measure(&mut scene, 7, Some("aa")).unwrap().storage;
     assert_eq!((storage.storage_size_bytes, storage.storage_updated_at), (Some(7), Some(scene.now)));
     assert_eq!(scene.facts(EventType::Session).len(), 2);
-    // Without a digest nobody can tell whether it is the same.
+    // Without a digest it cannot be decided whether it is the same.
     measure(&mut scene, 7, None).unwrap();
     measure(&mut scene, 7, None).unwrap();
     assert_eq!(scene.facts(EventType::Session).len(), 4);

@@ -60,7 +60,7 @@ fn at_work() -> (Scene, RunId, Submitted) {
     (scene, run, first)
 }
 
-/// … and has asked.
+/// … and has opened a permission request.
 fn asking() -> (Scene, RunId, CommandId, PermissionId) {
     let (mut scene, run, first) = at_work();
     let permission = PermissionId::new(scene.body());
@@ -95,7 +95,7 @@ fn a_name_is_used_once_and_the_same_again_is_answered_the_same() {
 }
 
 #[test]
-fn whoever_has_not_seen_the_threads_last_run_looks_again() {
+fn a_client_that_has_not_seen_the_threads_last_run_looks_again() {
     let (mut scene, _, _) = at_work();
     let op = scene.message("two", "two", OnBusy::Enqueue);
     let session = scene.desk.session.session;
@@ -105,7 +105,7 @@ fn whoever_has_not_seen_the_threads_last_run_looks_again() {
 }
 
 #[test]
-fn a_busy_thread_refuses_or_queues_as_it_is_told() {
+fn a_busy_thread_refuses_or_queues_as_requested() {
     let (mut scene, run, first) = at_work();
     let op = scene.message("two", "two", OnBusy::Reject);
     assert_eq!(scene.say_refused(op), "session-busy");
@@ -121,7 +121,7 @@ fn an_interrupt_cancels_what_runs_and_what_waits_and_a_rollback_also_takes_it_ba
         let waiting = scene.say("two", OnBusy::Enqueue).unwrap().alias.command_id;
         let third = scene.say("three", busy).unwrap().alias;
         let first = first.alias.command_id;
-        assert!(scene.command(run, first).cancel_requested_at.is_some(), "its runner is told");
+        assert!(scene.command(run, first).cancel_requested_at.is_some(), "its runner is notified");
         assert_eq!(scene.state(run, waiting), CommandState::Cancelled, "no runner has it");
         assert_eq!(scene.state(run, third.command_id), CommandState::Pending);
         for earlier in [first, waiting] {
@@ -163,7 +163,7 @@ fn a_thread_whose_run_has_ended_or_whose_agent_was_exchanged_gets_another_run() 
 }
 
 #[test]
-fn a_run_that_nobody_starts_or_that_has_another_policy_is_not_gone_on_with() {
+fn a_run_that_no_launcher_starts_or_that_has_another_policy_is_not_continued() {
     let mut scene = Scene::new();
     let first = scene.say("one", OnBusy::Reject).unwrap().started.unwrap().run_id;
     scene.cancel_run(first);
@@ -212,7 +212,7 @@ fn a_resume_answers_and_goes_on_from_the_answer() {
 }
 
 #[test]
-fn what_was_put_together_is_answered_together_and_what_was_asked_since_comes_next() {
+fn questions_sent_together_are_answered_together_and_later_ones_come_next() {
     let (mut scene, run, command, first) = asking();
     let [second, third] = [1, 2].map(|_| PermissionId::new(scene.body()));
     scene.append(run, vec![asks(command, second), asks(command, third)]).unwrap();
@@ -221,7 +221,7 @@ fn what_was_put_together_is_answered_together_and_what_was_asked_since_comes_nex
     assert_eq!(scene.say_refused(out_of_turn), "permissions-open");
     let op = scene.resume("two", &[(first, yes())]);
     scene.submit(op).unwrap();
-    assert_eq!(scene.rows(run).run.open_permissions, 2, "the client has not been asked these yet");
+    assert_eq!(scene.rows(run).run.open_permissions, 2, "these were not sent to the client yet");
     let partial = scene.resume("three", &[(second, yes())]);
     assert_eq!(scene.say_refused(partial), "permissions-open");
     let before = scene.desk.session.last_seq;
@@ -233,8 +233,8 @@ fn what_was_put_together_is_answered_together_and_what_was_asked_since_comes_nex
 #[test]
 fn an_answer_that_makes_no_sense_or_comes_too_late_is_refused() {
     let (mut scene, run, _, permission) = asking();
-    let nobody = PermissionId::new(Uuid::from_u128(77));
-    let unknown = scene.resume("two", &[(permission, json!(true)), (nobody, Value::Null)]);
+    let unopened = PermissionId::new(Uuid::from_u128(77));
+    let unknown = scene.resume("two", &[(permission, json!(true)), (unopened, Value::Null)]);
     assert_eq!(scene.say_refused(unknown), "permission-unknown");
     let no_option = scene.resume("two", &[(permission, json!("perhaps"))]);
     assert_eq!(scene.say_refused(no_option), "permission-option");

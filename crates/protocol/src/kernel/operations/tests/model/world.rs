@@ -49,7 +49,7 @@ use Answer::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Whose {
     Server(usize),
-    Nobody,
+    Orphaned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,7 +166,7 @@ impl World {
     pub fn actions(&self) -> Vec<Action> {
         use Action::*;
         let mut actions = vec![SweepLease, SweeperAbandons, TimePasses, TimePassesUnheard, Cancel, SubmitSecond];
-        let mut runners = vec![Whose::Nobody];
+        let mut runners = vec![Whose::Orphaned];
         for server in 0..self.servers.len() {
             actions.extend([Received, Lost, TooLate].map(|answer| ClaimJob(server, answer)));
             actions.extend([Received, Lost, NeverSent].map(|answer| FinishJob(server, answer)));
@@ -278,7 +278,7 @@ impl World {
 
     fn runner(&self, whose: Whose) -> Option<Runner> {
         match whose {
-            Whose::Nobody => self.orphan,
+            Whose::Orphaned => self.orphan,
             Whose::Server(server) => match self.servers[server].work {
                 Work::Runs(runner) => Some(runner),
                 _ => None,
@@ -288,7 +288,7 @@ impl World {
 
     fn runner_goes_on(&mut self, whose: Whose, runner: Runner) -> bool {
         match whose {
-            Whose::Nobody => self.orphan = Some(runner),
+            Whose::Orphaned => self.orphan = Some(runner),
             Whose::Server(server) => self.servers[server].work = Work::Runs(runner),
         }
         true
@@ -296,7 +296,7 @@ impl World {
 
     fn runner_ends(&mut self, whose: Whose, end: JobEnd) -> bool {
         match whose {
-            Whose::Nobody => self.orphan = None,
+            Whose::Orphaned => self.orphan = None,
             Whose::Server(server) => self.servers[server].work = Work::Ended(end),
         }
         true
