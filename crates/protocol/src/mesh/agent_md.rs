@@ -24,9 +24,9 @@ const DEPTH_MAX: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
-    /// Found by anybody.
+    /// Listed for every client.
     Public,
-    /// Read by whoever knows its name.
+    /// Readable by clients that know its name.
     Unlisted,
     /// In no index.
     Private,
@@ -46,7 +46,7 @@ impl Visibility {
     }
 }
 
-/// What a server needs to know of a description. The text itself is served as it came.
+/// What a server needs to know of a description. The text itself is served unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentMd {
     pub aid: Aid,
@@ -95,7 +95,7 @@ impl AgentMd {
     }
 }
 
-/// Everybody can read a description.
+/// A description is public.
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new(&[]));
 /// A private key without the lines around it: PKCS#8 or PKCS#1 in base64, or a JWK's.
 static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| {
@@ -108,7 +108,7 @@ fn secret() -> Failure {
     Failure::invalid("agent-md-secret", "agent.md holds what looks like a key or a password")
 }
 
-/// A field that is named like a secret and says something.
+/// A field that is named like a secret and is not empty.
 fn is_secret(key: &str, node: &Node) -> bool {
     matches!(node, Node::Text(text) if !text.trim().is_empty() && is_secret_field(key, &format!("\"{text}\"")))
 }
@@ -117,7 +117,7 @@ fn wrong(field: &str, message: String) -> Failure {
     Failure::invalid("agent-md-field", format!("agent.md: {field}: {message}")).detail("field", field)
 }
 
-/// What stands between the first line, `---`, and the next such line.
+/// The lines between the first line, `---`, and the next such line.
 fn front_matter(text: &str) -> Result<&str, Failure> {
     let missing =
         || Failure::invalid("agent-md-front-matter", "agent.md begins with a front matter between two lines of ---");
@@ -135,7 +135,7 @@ fn front_matter(text: &str) -> Result<&str, Failure> {
 enum Node {
     Text(String),
     List(Vec<Node>),
-    /// Looked into by nobody here.
+    /// Not interpreted here.
     Mapping,
 }
 
@@ -173,7 +173,7 @@ fn read_front(front: &str) -> Result<BTreeMap<String, Node>, Failure> {
     Ok(fields)
 }
 
-/// `Err(None)`: something of YAML's that is not taken.
+/// `Err(None)`: a feature of YAML that is not supported.
 fn read_node<'a>(
     event: Event<'a>,
     next: &mut impl FnMut() -> Result<Event<'a>, Failure>,
@@ -223,12 +223,12 @@ impl Fields {
     }
 
     fn visibility(&self) -> Result<Visibility, Failure> {
-        let said = match self.0.get("visibility") {
+        let visibility = match self.0.get("visibility") {
             None => Some(Visibility::Public),
             Some(Node::Text(text)) => Visibility::parse(text),
             Some(_) => None,
         };
-        said.ok_or_else(|| wrong("visibility", "public, unlisted or private".to_owned()))
+        visibility.ok_or_else(|| wrong("visibility", "public, unlisted or private".to_owned()))
     }
 
     fn tags(&self) -> Result<Vec<String>, Failure> {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_required_field_is_asked_for() {
+    fn every_required_field_is_checked() {
         for field in ["aid", "name", "type", "version", "description"] {
             let left_out: String =
                 GOOD.split_inclusive('\n').filter(|line| !line.starts_with(&format!("{field}:"))).collect();

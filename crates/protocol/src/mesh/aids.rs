@@ -19,7 +19,7 @@ const AGENT_SERVICES: [&str; 5] = ["mail", "relay", "search", "storage", "stream
 /// Names that a person could take for a service or for the operator.
 const MISLEADING: [&str; 6] = ["admin", "operator", "ostler", "registry", "root", "trust"];
 
-/// The text is no name of the mesh; why.
+/// The text is not a valid name of the mesh, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAName(&'static str);
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_before_the_first_dot() {
+    fn the_name_is_the_part_before_the_first_dot() {
         let aid: Aid = "my_agent-1.sub.probe.test".parse().unwrap();
         assert_eq!((aid.name(), aid.domain()), ("my_agent-1", "sub.probe.test"));
         assert!(aid.is_of(&"sub.probe.test".parse().unwrap()) && !aid.is_of(&"probe.test".parse().unwrap()));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_the_name_of_a_service() {
+    fn the_name_of_a_service_cannot_be_registered() {
         let free = |name: &str| name.parse::<Aid>().unwrap().is_free_to_take();
         assert!(free("alice.probe.test") && !free("group.probe.test") && !free("auth.probe.test"));
         assert!(!free("mail.probe.test") && !free("operator.probe.test"));

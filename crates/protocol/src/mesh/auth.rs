@@ -1,5 +1,5 @@
-//! Registration, login, tokens and certificates on the wire. A login's two halves come over different connections, and a
-//! request id holds them together: it says, sealed, all that the second must know of the first.
+//! Registration, login, tokens and certificates on the wire. A login's two halves come over different connections, and
+//! a request id connects them: it contains, sealed, all that the second half must know of the first.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -17,8 +17,9 @@ pub const ACCESS_TOKEN_LIFE_MS: i64 = 3_600_000;
 pub const REFRESH_CHAIN_MS_MAX: i64 = 30 * 86_400_000;
 /// … and after this many uses.
 pub const REFRESH_CHAIN_USES_MAX: u32 = 720;
-/// Logins of a name that stand at once; the oldest makes room for the next. Nobody logs out, and a command that sends one
-/// message has logged in for it, so there are many: what comes too often must not push out whoever stays connected.
+/// Logins of a name that are valid at once; the oldest makes room for the next. Clients do not log out, and a command
+/// that sends one message has logged in for it, so there are many: frequent short logins must not push out a client
+/// that stays connected.
 pub const LOGINS_PER_AID_MAX: u32 = 1_000;
 pub const NONCE_BYTES_MAX: usize = 128;
 pub const CERTIFICATE_PEM_BYTES_MAX: usize = 16 * 1024;
@@ -115,7 +116,7 @@ pub struct Login2Result {
     pub new_cert: Option<String>,
 }
 
-/// Whoever writes a token on the wire sends it to the one who is to have it.
+/// A message that carries a token is sent only to the client that the token is for.
 pub(super) fn exposed<S: Serializer>(secret: &SecretString, out: S) -> Result<S::Ok, S::Error> {
     secret.expose_secret().serialize(out)
 }
@@ -131,7 +132,7 @@ pub struct RefreshTokenParams {
     pub refresh_token: SecretString,
 }
 
-/// A refused refresh is a result, not an error: clients then log in anew.
+/// A refused refresh is a result, not an error: clients then log in again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RefreshTokenResult {
     pub success: bool,
@@ -191,7 +192,7 @@ pub struct RequestCertParams {
     pub signature: String,
 }
 
-/// A certificate of the caller's or of somebody else's.
+/// A certificate of the caller or of another agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CertResult {
     #[schema(value_type = String)]
@@ -201,17 +202,17 @@ pub struct CertResult {
     pub cert_fingerprint: String,
 }
 
-/// The name is somebody's already. The client looks for these words, and then whether the key is its own.
+/// The name is already registered. The client matches this text, and then checks whether the key is its own.
 pub fn already_exists(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::StateConflict, "aid-taken", format!("{aid} already exists"))
 }
 
-/// Nobody has this name. The client looks for these words, and then registers it.
+/// The name is not registered. The client matches this text, and then registers it.
 pub fn not_registered(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::NotFound, "aid-unknown", format!("{aid} is not registered"))
 }
 
-/// Somebody had this name, and nobody has it any more.
+/// The name was registered once and has since been revoked.
 pub fn no_longer_valid(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::NotFound, "aid-revoked", format!("{aid} was revoked"))
 }

@@ -1,5 +1,6 @@
-//! Calls to the gateway, and the answers that JSON-RPC 2.0 prescribes for what is none: text that is not JSON, JSON that is no
-//! request, a method nobody knows, parameters that do not fit. An answer names the request wherever its id could be read.
+//! Calls to the gateway, and the replies that JSON-RPC 2.0 prescribes for invalid ones: text that is not JSON, JSON
+//! that is no request, an unknown method, parameters that do not fit. A reply names the request wherever its id could
+//! be read.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ pub struct Call {
 pub enum NotACall {
     /// To be answered with this frame.
     Refused(Box<Frame>),
-    /// A notification or an answer: nothing is said to it.
+    /// A notification or a response: it gets no reply.
     Ignored,
 }
 
@@ -73,13 +74,13 @@ struct Skimmed {
     id: Option<RpcId>,
 }
 
-/// Tells text that is not JSON from JSON that is no request; only then is it read again.
+/// Distinguishes text that is not JSON from JSON that is no request. The text is parsed again only on this path.
 fn diagnose(text: &[u8], fault: &NotAFrame) -> NotACall {
     let Ok(value) = serde_json::from_slice::<Value>(text) else {
         // What can be skimmed but not read is JSON of a kind, and its sender waits for an answer to it.
         return match serde_json::from_slice::<Skimmed>(text) {
             Ok(Skimmed { id: Some(id) }) => {
-                let message = "Invalid Request: nested too deeply, or with a text or number that cannot be";
+                let message = "Invalid Request: nested too deeply, or contains an invalid string or number";
                 refused(Some(id), RpcError::new(INVALID_REQUEST, message))
             }
             _ => refused(None, RpcError::new(PARSE_ERROR, "Parse error")),
@@ -94,24 +95,24 @@ fn diagnose(text: &[u8], fault: &NotAFrame) -> NotACall {
     refused(id, RpcError::new(INVALID_REQUEST, format!("Invalid Request: {why}")))
 }
 
-/// A failure as the mesh says it: the code that clients sort by, and beside it our own kind and the trace id.
+/// A failure in the mesh's encoding: the code that clients sort by, and beside it our own kind and the trace id.
 pub fn error(failure: &Failure, trace_id: &str) -> RpcError {
     let row = failure.kind.row();
     let mut data = failure.details.as_deref().cloned().unwrap_or_default();
     data.insert("kind".into(), json!(row.name));
-    // Some know better than their kind.
+    // A failure may override the retry flag of its kind.
     data.entry("retry").or_insert_with(|| json!(row.retry));
     data.insert("trace_id".into(), json!(trace_id));
     let data = Some(RawJson::of(&data));
     RpcError { code: row.rpc_code.into(), message: failure.message.clone(), data }
 }
 
-/// The failure of a call whose method nobody knows.
+/// The failure of a call to an unknown method.
 pub fn unknown_method(method: &str) -> Failure {
     Failure::rule(FailureKind::MethodNotAllowed, "method-unknown", format!("Method not found: {method:?}"))
 }
 
-/// The failure of a call that comes before the connection has introduced itself.
+/// The failure of a call that arrives before the connection has introduced itself.
 pub fn not_introduced(method: &str) -> Failure {
     Failure::rule(FailureKind::Unauthenticated, "mesh-fresh", format!("{method} comes after auth.connect"))
 }

@@ -1,5 +1,5 @@
-//! `auth.connect`: how a connection introduces itself, and when it must not stand beside the ones that its agent has. What a
-//! call leaves out about device and slot is taken from here, field by field; what it says otherwise is refused.
+//! `auth.connect`: how a connection introduces itself, and when it conflicts with the other connections of its agent. A
+//! call that leaves out device or slot gets this connection's, field by field; one that names another is refused.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct Token {
     pub token: SecretString,
 }
 
-/// The versions that somebody speaks.
+/// The range of protocol versions that a peer supports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Versions {
     pub min: String,
@@ -52,7 +52,7 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Whether ours is among them. A version that is no pair of numbers is nobody's.
+    /// Whether ours is among them. A version that is not a pair of numbers matches nothing.
     pub fn include_ours(&self) -> bool {
         let pair = |text: &str| {
             let (major, minor) = text.split_once('.')?;
@@ -67,7 +67,7 @@ impl Versions {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
-    /// Empty on a legacy connection, which stands for the agent as a whole.
+    /// Empty on a legacy connection, which represents the agent as a whole.
     #[serde(default)]
     pub id: String,
 }
@@ -102,7 +102,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
-    /// `""`, as a fan-out says: the default.
+    /// `""`, as a fan-out sends it: the default.
     #[default]
     #[serde(rename = "")]
     None,
@@ -117,29 +117,29 @@ pub struct DeliveryMode {
     pub mode: Mode,
     #[serde(default)]
     pub routing: Routing,
-    /// How long a sender stays with a connection.
+    /// How long messages of one sender go to the same connection.
     #[serde(default)]
     pub affinity_ttl_ms: i64,
 }
 
-/// Where a connection stands: which of its agent's devices and slots it is.
+/// The position of a connection: which of its agent's devices and slots it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub device_id: String,
     pub slot_id: String,
 }
 
-/// Whether a device or a slot may be called so; one that is called nothing is the only one.
+/// Whether this is a valid id of a device or a slot; an empty one means that there is only one.
 pub fn is_place_id(id: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     id.len() <= DEVICE_BYTES_MAX && id.bytes().all(plain)
 }
 
 impl Place {
-    /// The place that a call speaks of. It may name its own, in part or whole, and no other.
+    /// The place that a call refers to. It may name its own, in part or whole, and no other.
     pub fn of_call(&self, device_id: Option<&str>, slot_id: Option<&str>) -> Result<&Self, Failure> {
-        for (name, said, own) in [("device_id", device_id, &self.device_id), ("slot_id", slot_id, &self.slot_id)] {
-            if said.is_some_and(|said| said != own) {
+        for (name, value, own) in [("device_id", device_id, &self.device_id), ("slot_id", slot_id, &self.slot_id)] {
+            if value.is_some_and(|value| value != own) {
                 let message = format!("{name} is not this connection's");
                 return Err(Failure::invalid("context-mismatch", message).detail("field", name));
             }
@@ -155,7 +155,7 @@ pub struct Live {
     pub delivery_mode: DeliveryMode,
 }
 
-/// Why a connection is not taken. Clients know the four conflicts by these very words.
+/// Why a connection is refused. Clients match the four conflicts by these exact texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     Params(&'static str),
@@ -170,7 +170,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Whether it is because of another connection, which may go.
+    /// Whether the reason is another connection, which may end.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::DeviceSingletonConflict | Self::SlotConflict | Self::DeliveryModeConflict)
     }
@@ -188,7 +188,8 @@ impl Refused {
         Self::TooMany,
     ];
 
-    /// The code, which is not its kind's: clients decide by it whether to come back. The kind, the rule and the words.
+    /// The code, which is not its kind's: by it clients decide whether to reconnect. Then the kind, the rule and the
+    /// message.
     fn row(&self) -> (i64, FailureKind, &'static str, &'static str) {
         use FailureKind::{RateLimited, SchemaInvalid, StateConflict, Unauthenticated};
         match self {
@@ -197,7 +198,7 @@ impl Refused {
             Self::Nonce => (4010, Unauthenticated, "mesh-nonce", "the nonce is not this connection's"),
             Self::Version => (-32000, SchemaInvalid, "mesh-version", "protocol version mismatch"),
             Self::SlotRequiresDevice => (4009, SchemaInvalid, "mesh-slot", "slot_requires_device_id"),
-            // What is in the way may be one's own connection of a moment ago, whose end nobody has noticed yet. From
+            // The conflict may be with the client's own previous connection, whose end has not been noticed yet. From
             // 5000 to 5999, the published client tries again.
             Self::DeviceSingletonConflict => (5009, StateConflict, "mesh-device-taken", "device_singleton_conflict"),
             Self::SlotConflict => (5009, StateConflict, "mesh-slot-taken", "slot_conflict"),
@@ -210,14 +211,14 @@ impl Refused {
         self.row().0
     }
 
-    pub fn failure(&self, asked: &Versions) -> Failure {
+    pub fn failure(&self, client_range: &Versions) -> Failure {
         let (_, kind, rule, message) = self.row();
         let failure = Failure::rule(kind, rule, message);
         match self {
             Self::Version => {
-                failure.detail("server_range", json!(Versions::default())).detail("client_range", json!(asked))
+                failure.detail("server_range", json!(Versions::default())).detail("client_range", json!(client_range))
             }
-            // The other may go.
+            // The other connection may end.
             _ if self.is_conflict() => failure.detail("retry", true),
             _ => failure,
         }
@@ -225,7 +226,7 @@ impl Refused {
 }
 
 impl ConnectParams {
-    /// What can be told from the parameters alone.
+    /// Checks everything that depends on the parameters alone.
     pub fn check(&self) -> Result<Live, Refused> {
         let (device_id, slot_id) = (self.device.id.clone(), self.client.slot_id.clone());
         if !self.protocol.include_ours() {
@@ -251,13 +252,13 @@ impl ConnectParams {
     }
 }
 
-/// Whether a connection may stand beside the live ones of its agent.
-pub fn admit(asked: &Live, live: &[Live]) -> Result<(), Refused> {
-    if live.iter().any(|live| live.delivery_mode.mode != asked.delivery_mode.mode) {
+/// Whether a connection may exist beside the live ones of its agent.
+pub fn admit(candidate: &Live, live: &[Live]) -> Result<(), Refused> {
+    if live.iter().any(|live| live.delivery_mode.mode != candidate.delivery_mode.mode) {
         return Err(Refused::DeliveryModeConflict);
     }
-    let place = &asked.place;
-    // Legacy connections share a place: they stand for no device.
+    let place = &candidate.place;
+    // Legacy connections share a place: they represent no device.
     let same_device = |live: &&Live| !place.device_id.is_empty() && live.place.device_id == place.device_id;
     for live in live.iter().filter(same_device) {
         if live.place == *place && !place.slot_id.is_empty() {
@@ -271,7 +272,7 @@ pub fn admit(asked: &Live, live: &[Live]) -> Result<(), Refused> {
     if live.len() >= CONNECTIONS_PER_AID_MAX { Err(Refused::TooMany) } else { Ok(()) }
 }
 
-/// The server speaks first.
+/// The first message of a connection, sent by the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Challenge {
     pub nonce: String,
@@ -310,7 +311,7 @@ pub struct ConnectedAs {
     pub slot_id: String,
 }
 
-/// Told before the gateway closes a connection, with the same code.
+/// Sent before the gateway closes a connection, with the same code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Disconnect {
     pub code: u16,
@@ -368,10 +369,10 @@ mod tests {
         assert_eq!(code(|params| params["delivery_mode"]["routing"] = json!("round_robin")), 4000);
         assert_eq!(code(|params| params["delivery_mode"]["affinity_ttl_ms"] = json!(-1)), 4000);
         for range in [("1.1", "2.0"), ("0.1", "0.9"), ("x", "2.0"), ("", "")] {
-            let asked = Versions { min: range.0.into(), max: range.1.into() };
-            let refused = check(|params| params["protocol"] = json!(asked)).unwrap_err();
+            let versions = Versions { min: range.0.into(), max: range.1.into() };
+            let refused = check(|params| params["protocol"] = json!(versions)).unwrap_err();
             assert_eq!(refused.code(), -32000);
-            assert_eq!(refused.failure(&asked).details.unwrap()["client_range"]["min"], range.0);
+            assert_eq!(refused.failure(&versions).details.unwrap()["client_range"]["min"], range.0);
         }
         assert!(Versions { min: "0.9".into(), max: "1.10".into() }.include_ours());
         let slot = |params: &mut Value| {
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn connections_of_an_agent_clash_in_four_ways() {
         use Mode::{Fanout, Queue};
-        let admit = |asked: Live, beside: &[Live]| super::admit(&asked, beside);
+        let admit = |candidate: Live, beside: &[Live]| super::admit(&candidate, beside);
         let (whole, slot) = (live("d", "", Fanout), live("d", "a", Fanout));
         assert_eq!(admit(whole.clone(), std::slice::from_ref(&whole)), Err(Refused::DeviceSingletonConflict));
         assert_eq!(admit(slot.clone(), std::slice::from_ref(&slot)), Err(Refused::SlotConflict));

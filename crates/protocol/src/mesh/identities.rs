@@ -123,7 +123,7 @@ pub struct IdentityPage {
     pub next_cursor: Option<String>,
 }
 
-/// Lets somebody register a name where names are given by invitation.
+/// Allows a client to register a name where names are given by invitation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateInvite {
@@ -146,7 +146,7 @@ impl CreateInvite {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Invite {
-    /// Good for one name. It is not kept, and not shown again.
+    /// Valid for one name. It is not stored, and not shown again.
     pub invite: String,
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,

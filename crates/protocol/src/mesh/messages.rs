@@ -1,6 +1,6 @@
-//! Messages between agents: their parameters, results and events, and the little that a server reads of a payload. What is
-//! sealed stays sealed; of an envelope only its kind counts here, and of the container for several devices which copy is
-//! for which.
+//! Messages between agents: their parameters, results and events, and the few fields of a payload that a server reads.
+//! Sealed contents stay sealed; of an envelope the server reads only its kind, and of the container for several devices
+//! which copy is for which.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{Failure, RawJson};
 
-/// The longest frame that the published client hears; a longer one ends its connection.
+/// The longest frame that the published client accepts; a longer one ends its connection.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 1024 * 1024;
-/// A megabyte, as the protocol's documents say. What stands around a payload in a frame still fits beside it.
+/// A megabyte, as the protocol's documents specify. The fields around a payload in a frame still fit beside it.
 pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
-/// What one answer of `message.pull` holds, unless its first message alone is larger.
+/// The size limit of one `message.pull` response, unless its first message alone is larger.
 pub const PULL_BYTES_MAX: usize = 640 * 1024;
 pub const MESSAGE_ID_BYTES_MAX: usize = 128;
 pub const TYPE_BYTES_MAX: usize = 128;
@@ -27,15 +27,15 @@ pub const RECALL_MS_MAX: i64 = 120_000;
 pub const QUERY_AIDS_MAX: usize = 100;
 /// How long a durable message is kept.
 pub const MESSAGE_LIFE_MS_DEFAULT: i64 = 86_400_000;
-/// A mailbox takes so much at once, and more as this drains away, which takes as long as a message is kept: it never holds
-/// more than twice as much, and nothing has to be counted when messages go.
+/// A leaky bucket: a mailbox accepts this much at once, and more as the bucket drains, which takes as long as a message
+/// is stored. So a mailbox never holds more than twice as much, and nothing has to be counted when messages expire.
 pub const MAILBOX_BYTES_MAX: i64 = MAILBOX_DRAIN_BYTES_PER_MS * MESSAGE_LIFE_MS_DEFAULT;
 pub const MAILBOX_DRAIN_BYTES_PER_MS: i64 = 6;
-/// What a letter weighs beside its payload, so that many small ones count, too.
+/// What a message counts beside its payload, so that many small ones count, too.
 pub const LETTER_BYTES: i64 = 512;
 /// How long, …
 pub const QUEUED_MS_MAX: i64 = 300_000;
-/// … and how many messages that wait for one consumer are kept per agent.
+/// … and how many messages that wait for one consumer are stored per agent.
 pub const QUEUED_MAX: usize = 200;
 
 pub const SEALED: &str = "e2ee.encrypted";
@@ -44,8 +44,8 @@ pub const RECEIVED_EVENT: &str = "event/message.received";
 pub const ACK_EVENT: &str = "event/message.ack";
 pub const RECALLED_EVENT: &str = "event/message.recalled";
 
-/// What else a caller sends, such as a time or a delivery mode of its own, is passed over: the server's time and the
-/// connection's mode count.
+/// Other fields that a caller sends, such as a time or a delivery mode of its own, are ignored: the server's time and
+/// the connection's mode count.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct SendParams {
     #[schema(value_type = String)]
@@ -53,7 +53,7 @@ pub struct SendParams {
     /// An object; what it means is between the agents.
     #[schema(value_type = Object)]
     pub payload: RawJson,
-    /// The kind of envelope; business types stand in the payload.
+    /// The kind of envelope; business types are in the payload.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
     /// Sealed from end to end.
@@ -95,7 +95,7 @@ struct Container {
 }
 
 impl SendParams {
-    /// Checks the sizes and the envelope, and says how it is delivered.
+    /// Checks the sizes and the envelope, and returns how it is delivered.
     pub fn check(&self) -> Result<Parcel, Failure> {
         if !self.payload.is_object() {
             return Err(
@@ -127,18 +127,18 @@ impl SendParams {
         match (self.encrypted, inner.as_deref()) {
             (true, Some(SEALED)) => self.named(SEALED).map(|()| Parcel::Whole),
             (true, Some(MULTI_DEVICE)) => self.named(MULTI_DEVICE).and_then(|()| self.copies()),
-            // Only the recipient can read it, so only the recipient can say whether it knows this envelope.
+            // Only the recipient can read it, so only the recipient can check whether it knows this envelope.
             (true, _) => Ok(Parcel::Whole),
-            // A container that nobody may open would reach clients who cannot read it.
+            // A container that no recipient may open would reach clients who cannot read it.
             (false, Some(MULTI_DEVICE)) => wrong("a payload of copies for devices is sent with encrypted: true"),
             (false, _) => Ok(Parcel::Whole),
         }
     }
 
-    /// What is said of the envelope outside, if anything, is what it says itself.
+    /// The `type` outside the envelope, if there is one, must match the envelope's own.
     fn named(&self, kind: &str) -> Result<(), Failure> {
         match &self.kind {
-            Some(said) if said != kind => Err(Failure::invalid("envelope", "type is not the payload's")),
+            Some(outer) if outer != kind => Err(Failure::invalid("envelope", "type is not the payload's")),
             _ => Ok(()),
         }
     }
@@ -171,7 +171,7 @@ impl SendParams {
     }
 }
 
-/// Whether a text is neither empty nor too long, and has nothing in it that nobody can see.
+/// Whether a text is neither empty nor too long, and has no invisible characters.
 pub(super) fn is_printable(text: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&text.len()) && !text.chars().any(char::is_control)
 }
@@ -183,9 +183,9 @@ fn kind_of(payload: &RawJson) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SendStatus {
-    /// It is kept.
+    /// It is stored.
     Sent,
-    /// It was given to a connection, too.
+    /// It was also sent to a connection.
     Delivered,
     /// It had been sent before.
     Duplicate,
@@ -266,7 +266,7 @@ pub struct PullResult {
     pub count: usize,
     /// The highest number in this answer.
     pub latest_seq: i64,
-    /// How far this place has acknowledged, or further: up to here there is nothing to wait for.
+    /// The position this place has acknowledged, or a later one: up to here there is nothing to wait for.
     pub server_ack_seq: i64,
     /// The oldest message of the queue that is still there.
     pub ephemeral_earliest_available_seq: Option<i64>,
@@ -287,7 +287,7 @@ pub struct AckParams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AckResult {
     pub success: bool,
-    /// Where the mark stands now; it never goes back.
+    /// The current position of the mark; it never goes back.
     pub ack_seq: i64,
 }
 
@@ -310,7 +310,7 @@ impl RecallParams {
     }
 }
 
-/// Why a message is not taken back.
+/// Why a message is not recalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecallError {
@@ -320,7 +320,7 @@ pub enum RecallError {
     Expired,
 }
 
-/// A message as far as taking it back goes.
+/// The fields of a message that decide whether it can be recalled.
 #[derive(Clone, Copy, Debug)]
 pub struct Recallable<'a> {
     pub from: &'a Aid,
@@ -357,7 +357,7 @@ pub struct RecallResult {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueryOnlineParams {
-    /// At most 100. Names of other domains, and what is no name, are not online here.
+    /// At most 100. Names of other domains, and invalid names, are not online here.
     pub aids: Vec<String>,
 }
 
@@ -371,11 +371,11 @@ impl QueryOnlineParams {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueryOnlineResult {
-    /// By the names as they were asked.
+    /// Keyed by the names as they were requested.
     pub online: std::collections::BTreeMap<String, bool>,
 }
 
-/// Told to those whose messages were acknowledged.
+/// Sent to the agents whose messages were acknowledged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AckEvent {
     /// Who acknowledged.

@@ -1,11 +1,11 @@
-//! What a gateway says of itself and of a connection.
+//! The metadata of a gateway and of a connection.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Aid;
 
-/// A method that takes no parameters. Any that come are passed over.
+/// A method without parameters. Parameters that are sent are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NoParams {}
 

@@ -9,7 +9,7 @@ use super::{auth::*, calls, connections::*, messages::*, meta::*, prekeys::*};
 /// When a method may be called, and so by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// By anybody, on a connection that has not introduced itself; it proves what it must by itself.
+    /// By any client, on a connection that has not introduced itself; the call proves by itself what it must.
     Fresh,
     /// By an agent, on the connection that it has introduced as its own.
     Session,
@@ -26,7 +26,7 @@ pub struct MethodRow {
     pub meaning: &'static str,
     params: fn() -> RefOr<Schema>,
     result: fn() -> RefOr<Schema>,
-    /// The types that they speak of.
+    /// The types that they refer to.
     types: fn(&mut Types),
 }
 
@@ -55,7 +55,7 @@ macro_rules! methods {
                 },
             },)*];
 
-            /// `None`: nobody knows it.
+            /// `None` if there is no such method.
             pub fn find(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$method),)*
@@ -127,7 +127,7 @@ pub fn page() -> String {
             page += &refusals();
         }
     }
-    page += "\n# What the gateway says by itself\n\nNotifications: they have no `id`, and are not answered.\n";
+    page += "\n# What the gateway sends by itself\n\nNotifications: they have no `id`, and are not answered.\n";
     let mut types = Types::new();
     for (name, meaning, schema, of) in events() {
         page += &format!("\n## {name}\n\n{meaning}\n{}", fields("parameter", &schema));
@@ -138,9 +138,9 @@ pub fn page() -> String {
     types.dedup_by(|one, other| one.0 == other.0);
     page += "\n# Types\n";
     for (name, schema) in types {
-        let told = fields("field", &schema);
-        let told = if told.is_empty() { format!("\n{}\n", kind(&shown(&schema))) } else { told };
-        page += &format!("\n## {name}\n{told}");
+        let section = fields("field", &schema);
+        let section = if section.is_empty() { format!("\n{}\n", kind(&shown(&schema))) } else { section };
+        page += &format!("\n## {name}\n{section}");
     }
     page
 }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_stands_in_its_own_row_under_its_own_name() {
+    fn every_method_is_in_its_own_row_under_its_own_name() {
         for (index, row) in Method::ALL.iter().enumerate() {
             assert_eq!(row.method as usize, index);
             assert_eq!(Method::find(row.name), Some(row.method));

@@ -1,6 +1,6 @@
-//! The mesh dialect, as pure rules: names, the JSON-RPC calls that a gateway takes, the one table of its methods with their
-//! parameters and results, and `agent.md`. Who may believe whom is `ostler-crypto`'s; what is sealed inside a message is
-//! nobody's here.
+//! The mesh dialect, as pure rules: names, the JSON-RPC calls that a gateway accepts, the one table of its methods with
+//! their parameters and results, and `agent.md`. Which certificate is trusted is decided in `ostler-crypto`; sealed
+//! contents of a message are never read here.
 
 pub mod agent_md;
 pub mod aids;

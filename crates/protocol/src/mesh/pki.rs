@@ -1,4 +1,4 @@
-//! What a gateway serves about itself over HTTP: where its WebSocket is, and who may still be believed.
+//! What a gateway serves about itself over HTTP: where its WebSocket is, and which certificates are still valid.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,7 +13,7 @@ pub struct Discovery {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Gateway {
     pub url: String,
-    /// The lowest is taken first.
+    /// The lowest is tried first.
     pub priority: u32,
 }
 

@@ -28,7 +28,7 @@ pub struct Prekey {
 }
 
 impl Prekey {
-    /// Sizes and characters; the signature is for whoever has the certificate.
+    /// Sizes and characters; the signature is checked where the certificate is known.
     pub fn check(&self) -> Result<(), Failure> {
         for (name, field) in [
             ("prekey_id", &self.prekey_id),
