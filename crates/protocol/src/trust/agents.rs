@@ -1,5 +1,5 @@
-//! Agents: who they are, who owns them, what they say they can do, and which backend profile runs them. An agent's manifest is public on
-//! purpose: people must be able to read what they are asked to consent to.
+//! Agents: who they are, who owns them, what they claim they can do, and which backend profile runs them. An agent's
+//! manifest is public on purpose: people must be able to read what they consent to.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use utoipa::{IntoParams, ToSchema};
@@ -26,7 +26,7 @@ pub struct Agent {
     pub name: String,
     /// A user's id, or `local`.
     pub owner_id: String,
-    /// What runs it. Shown to its owner, to platforms and to the operator; null for everybody else.
+    /// What runs it. Shown to its owner, to platforms and to the operator; null for all others.
     pub backend_profile: Option<String>,
     /// In its canonical form.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct Agent {
     pub capability_manifest_hash: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// When what everybody can see of it last changed.
+    /// When its public fields last changed.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// It has ended for good.
@@ -50,7 +50,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// One that has said nothing of itself yet.
+    /// An agent that has not published a manifest yet.
     pub fn new(id: AgentId, name: String, owner_id: String, backend_profile: Option<String>, now: Timestamp) -> Self {
         Self {
             id,
@@ -91,7 +91,7 @@ impl CreateAgent {
     }
 }
 
-/// A name that people tell one thing from another by.
+/// A name by which people distinguish one thing from another.
 fn shown_name(text: &str) -> Result<(), Failure> {
     name("name", text)?;
     if is_plain(text) {
@@ -108,7 +108,7 @@ pub struct UpdateAgent {
     /// The name it has; another one is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Null: nothing runs it any more.
+    /// Null: it is no longer run by any profile.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub backend_profile: Option<Option<String>>,
@@ -136,9 +136,9 @@ pub struct SavedAgent {
     pub warnings: Vec<Warning>,
     /// Whether this gave the agent another manifest than it had.
     pub manifest_changed: bool,
-    /// Whether people who consented to what was there before must be asked again.
+    /// Whether people who consented to what was there before must consent again.
     pub breaking: bool,
-    /// The scopes they must be asked about, sorted.
+    /// The scopes that need their consent again, sorted.
     pub scopes_requiring_reauth: Vec<String>,
 }
 
@@ -202,14 +202,14 @@ pub struct TriedManifest {
     pub warnings: Vec<Warning>,
 }
 
-/// A manifest that took effect, for whoever has to tell the people who granted something.
+/// A manifest that took effect, for the code that notifies the people who granted something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Published {
     pub agent: Agent,
     pub diff: ManifestDiff,
 }
 
-/// A token that speaks for an agent. The token itself is told once, to whoever makes it.
+/// A token that acts for an agent. The token itself is returned once, to the client that creates it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentToken {
     pub token_id: TokenId,
@@ -285,7 +285,7 @@ mod tests {
             capability_manifest: RawJson::parse(r#"{"tools":[]}"#.into()).ok(),
             capability_manifest_version: 1,
             capability_manifest_hash: Some("h".into()),
-            // It is not told.
+            // The revision is not part of the response.
             revision: 0,
             ..made
         };

@@ -1,5 +1,5 @@
-//! What people are shown of the preset scopes, in every language the program speaks. An agent's own scopes have the texts of
-//! its manifest, and never one of ours: a key in a manifest cannot borrow the words of a harmless scope.
+//! What people are shown of the preset scopes, in every language of the program. An agent's own scopes have the texts
+//! of its manifest, and never one of ours: a key in a manifest cannot borrow the words of a harmless scope.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -26,7 +26,7 @@ impl Language {
         }
     }
 
-    /// The language of a locale such as `zh_CN.UTF-8` or `en-GB`; ours where we do not speak it.
+    /// The language of a locale such as `zh_CN.UTF-8` or `en-GB`; ours where we have no texts in it.
     pub fn of_locale(locale: &str) -> Self {
         let language = locale.split(['_', '-', '.', '@']).next().unwrap_or_default();
         Self::ALL.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(language)).unwrap_or_default()
@@ -47,7 +47,8 @@ static BUNDLES: LazyLock<[Bundle; 2]> = LazyLock::new(|| {
         .map(|text| serde_json::from_str(text).expect("our own bundle reads"))
 });
 
-/// What a scope is called and what it lets an agent do. `None`: there is no text, and a bare key is not shown to anybody.
+/// What a scope is called and what it lets an agent do. `None` if there is no text: a bare key is never shown to
+/// people.
 pub fn scope_text(scope: &Scope, language: Language) -> Option<ScopeText> {
     if preset(&scope.id).is_some() {
         return BUNDLES[language as usize].get(&scope.id).cloned();

@@ -1,6 +1,6 @@
-//! The consent ledger: for every answer of a person a receipt of who said what, to which words in which language, about
-//! which manifest, and when. A person's receipts form one chain, so that none can be changed, dropped or slipped in; anybody
-//! who has them can check that, offline.
+//! The consent ledger: for every answer of a person a receipt of who answered what, to which words in which language,
+//! about which manifest, and when. A person's receipts form one chain, so that none can be changed, dropped or slipped
+//! in; every holder of the receipts can check that, offline.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ impl Default for Head {
     }
 }
 
-/// What a receipt says beside the relation itself.
+/// What a receipt contains besides the relation itself.
 pub struct Note {
     pub id: ReceiptId,
     pub act: Act,
@@ -109,7 +109,7 @@ pub struct Note {
 pub enum Words<'a> {
     /// Those of the manifest that they answer to.
     Shown { manifest: &'a Manifest, language: Language },
-    /// Those that they were shown before. Of a scope that they had never answered, those of the manifest of now.
+    /// Those that they were shown before. Of a scope that they had never answered, those of the current manifest.
     Kept { before: &'a Receipt, manifest: Option<&'a Manifest> },
 }
 
@@ -201,7 +201,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// The ends of the ledgers seen so far, by person. Whoever keeps one can tell later that nothing was cut off.
+    /// The ends of the ledgers seen so far, by person. A holder of one can verify later that nothing was cut off.
     pub fn heads(&self) -> &BTreeMap<String, Head> {
         &self.heads
     }
@@ -228,7 +228,7 @@ impl Verifier {
     }
 }
 
-/// A line's receipt, and the hash of what the line says, fields unknown to us included.
+/// A line's receipt, and the hash of the line's content, fields unknown to us included.
 fn read(line: &str) -> Result<(Receipt, String), Failure> {
     if line.len() > RECEIPT_BYTES_MAX {
         return Err(Failure::too_large("receipt-size", "a receipt", line.len(), RECEIPT_BYTES_MAX));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_receipt_keeps_the_words_and_takes_those_of_now_only_for_what_is_new() {
+    fn a_later_receipt_keeps_the_texts_and_takes_current_ones_only_for_new_scopes() {
         let before: Receipt = serde_json::from_str(&ledger("local", 1)[0]).unwrap();
         let mut relation = relation("local", 2);
         for id in ["location:read", "clipboard:read", "gone:long_ago"] {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn ledgers_that_nobody_touched_fit() {
+    fn untouched_ledgers_verify() {
         let lines = [ledger("local", 3), ledger("usr_1", 2)].concat();
         let verifier = verify(&lines).unwrap();
         assert_eq!((verifier.receipts, verifier.heads()["local"].seq, verifier.heads()["usr_1"].seq), (5, 3, 2));
@@ -352,7 +352,7 @@ mod tests {
         };
         assert_eq!(with(&|lines| drop(lines.remove(1))), (2, true), "dropped");
         assert_eq!(with(&|lines| lines.swap(1, 2)), (2, true), "swapped");
-        assert_eq!(with(&|lines| lines.insert(2, lines[1].clone())), (3, true), "said twice");
+        assert_eq!(with(&|lines| lines.insert(2, lines[1].clone())), (3, true), "listed twice");
         assert_eq!(with(&|lines| lines[2] = lines[2].replace("读取位置", "发送")), (3, true), "other words");
         assert_eq!(with(&|lines| lines[0] = lines[0].replacen('{', "{\"x\":1,", 1)), (1, true), "a field more");
         assert_eq!(with(&|lines| lines[0] = lines[0].replacen('{', "{\"seq\":9,", 1)), (1, false), "a key twice");

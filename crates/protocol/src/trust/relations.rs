@@ -1,8 +1,8 @@
-//! Relations between people and agents: which scopes of an agent's manifest somebody has granted, and what they saw when
-//! they did. Whatever the agent's owner changes afterwards, a grant never covers more than was consented to.
+//! Relations between people and agents: which scopes of an agent's manifest a person has granted, and what they saw
+//! when they did. Whatever the agent's owner changes afterwards, a grant never covers more than was consented to.
 //!
-//! [`standing`] says what holds of a relation under the agent's manifest of today; [`answering`] is what a person can do to
-//! one. Both are pure: the store keeps what they return.
+//! [`standing`] derives the state of a relation under the agent's current manifest; [`answering`] is what a person can
+//! do to a relation. Both are pure: the store keeps what they return.
 
 pub mod answering;
 pub mod standing;
@@ -33,13 +33,13 @@ pub const GRANT_LIFE_MS_MAX: i64 = crate::limits::TOKEN_LIFE_MS_MAX;
 pub struct Relation {
     pub relation_id: RelationId,
     pub agent_id: AgentId,
-    /// Never changes, so that nobody's consent can be put under another name.
+    /// Never changes, so that no consent can be moved to another name.
     pub agent_name: String,
     pub agent_owner_id: String,
     /// A user's id, or `local`.
     pub user_id: String,
     pub consented: Consented,
-    /// What was said about each scope. One that is not here was never answered, or its grant was used up.
+    /// The answer to each scope. One that is not here was never answered, or its grant was used up.
     pub answers: BTreeMap<String, Answer>,
     /// Raised by every change.
     pub revision: i64,
@@ -48,19 +48,20 @@ pub struct Relation {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// The manifest that somebody had before their eyes when they last consented.
+/// The manifest that the person was shown when they last consented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consented {
     pub version: i64,
     pub hash: String,
 }
 
-/// What a person said about a scope.
+/// A person's answer to a scope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
     Granted {
-        /// How sensitive the scope was said to be then. It can be called less later; it is treated as no less.
+        /// The declared sensitivity of the scope at that time. The manifest may lower it later; it is treated as no
+        /// less.
         sensitivity: Sensitivity,
         /// For a single call.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -68,11 +69,11 @@ pub enum Answer {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_at: Option<Timestamp>,
     },
-    /// Remembered, so that nobody has to say it twice.
+    /// Remembered, so that the person need not refuse again.
     Denied,
 }
 
-/// Limits of one grant. Left out: it holds until it is taken back.
+/// Limits of one grant. Left out: it holds until it is revoked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Terms {
@@ -124,7 +125,7 @@ impl CreateRelation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Answers {
-    /// It must be said, even if it is none.
+    /// Required, even if it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_scopes: Option<Vec<String>>,
     /// Refused for good. Earlier refusals stay unless the scope is granted now.
@@ -156,7 +157,7 @@ pub struct UseScope {
     pub call_id: String,
 }
 
-/// Where a scope of the agent's manifest stands with one person.
+/// The state of a scope of the agent's manifest for one person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScopeState {
@@ -173,14 +174,14 @@ pub enum ScopeState {
 pub struct ScopeStanding {
     pub id: String,
     pub state: ScopeState,
-    /// The level in force: the higher of what it was at the consent and what the manifest says now.
+    /// The level in force: the higher of the level at the consent and that of the current manifest.
     pub sensitivity: Sensitivity,
     pub once: bool,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
 }
 
-/// A relation as it stands under the agent's manifest of now.
+/// The state of a relation under the agent's current manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RelationView {
     pub id: RelationId,
@@ -199,7 +200,7 @@ pub struct RelationView {
     pub consented_manifest_hash: String,
     pub manifest_version: i64,
     pub manifest_hash: String,
-    /// The agent has changed so that the person must be asked again.
+    /// The agent has changed so that the person must consent again.
     pub reauth_required: bool,
     pub scopes_requiring_reauth: Vec<String>,
     #[schema(value_type = String, format = DateTime)]
@@ -210,7 +211,7 @@ pub struct RelationView {
     pub revoked_at: Option<Timestamp>,
 }
 
-/// `h2a.reauth_required`: an agent has changed, and this person must be asked again.
+/// `h2a.reauth_required`: an agent has changed, and this person must consent again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReauthRequired {
     #[serde(rename = "type")]
@@ -228,7 +229,7 @@ pub struct ReauthRequired {
 
 pub const REAUTH_REQUIRED: &str = "h2a.reauth_required";
 
-/// The same as the agent's own side is told it, by WebSocket and by webhook: there are people who must be asked again.
+/// The same as sent to the agent's own side, by WebSocket and by webhook: there are people who must consent again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReauthAnnounced {
     pub agent_id: AgentId,
@@ -241,7 +242,7 @@ pub const ESTABLISHED: &str = "relation.established";
 pub const REVOKED: &str = "relation.revoked";
 pub const CAPABILITY_CHANGED: &str = "agent.capability_changed";
 
-/// What the agent's own side is told of a person's act, by WebSocket and by webhook.
+/// What the agent's own side receives about a person's act, by WebSocket and by webhook.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelationTold {
     pub agent_id: AgentId,
@@ -255,8 +256,8 @@ pub struct RelationTold {
 }
 
 impl RelationTold {
-    /// What is told of this act, by its name, while the agent declares these scopes, if that is known. `None`: it concerns the
-    /// person's side alone.
+    /// The notification about this act, with its event name; `declared` are the scopes that the agent declares, if that
+    /// is known. `None` if the act concerns the person's side alone.
     pub fn of(act: Act, relation: &Relation, declared: Option<&DeclaredSince>) -> Option<(&'static str, Self)> {
         let event_type = match act {
             Act::Established => ESTABLISHED,
@@ -265,12 +266,12 @@ impl RelationTold {
             Act::Used => return None,
         };
         let since = |id: &str| declared.map_or(Some(relation.consented.version), |declared| declared.get(id).copied());
-        let stands = |id: &&String| {
+        let is_granted = |id: &&String| {
             let state = |since| scope_state(relation, id, since, false, relation.updated_at);
             since(id).map(state) == Some(ScopeState::Granted)
         };
-        let granted = relation.answers.keys().filter(stands);
-        let told = Self {
+        let granted = relation.answers.keys().filter(is_granted);
+        let notification = Self {
             agent_id: relation.agent_id,
             relation_id: relation.relation_id,
             user_id: relation.user_id.clone(),
@@ -278,11 +279,12 @@ impl RelationTold {
             manifest_version: relation.consented.version,
             manifest_hash: relation.consented.hash.clone(),
         };
-        Some((event_type, told))
+        Some((event_type, notification))
     }
 }
 
-/// What waits for a person's answer, one for each agent: the frames that a WebSocket brings, for whoever has none open.
+/// What waits for a person's answer, one for each agent: the frames that a WebSocket sends, for people who have none
+/// open.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PendingConsents {
     pub pending: Vec<ReauthRequired>,

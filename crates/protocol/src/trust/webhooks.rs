@@ -11,7 +11,8 @@ use crate::{
     ids::{AgentId, UnknownId},
 };
 
-/// Hexadecimal HMAC-SHA-256 of `timestamp "." delivery_id "." body`, under the bytes that the secret's base64 stands for.
+/// Hexadecimal HMAC-SHA-256 of `timestamp "." delivery_id "." body`, under the bytes that the secret's base64 decodes
+/// to.
 pub const SIGNATURE_HEADER: &str = "x-hashee-signature";
 /// Whole seconds since 1970, of this attempt.
 pub const TIMESTAMP_HEADER: &str = "x-hashee-timestamp";
@@ -32,14 +33,14 @@ pub const TRIED_S_MAX: i64 = (ATTEMPT_AFTER_S.len() as i64 - 1) * RETRY_AFTER_S_
 pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
 /// Deliveries of one agent that wait at once; what comes beyond is dead at once, and can be replayed.
 pub const DELIVERIES_WAITING_MAX: i64 = 10_000;
-/// Of these, other than re-consents: anybody can bring them about, and they are not to crowd those out.
+/// Of these, other than re-consents: any person can cause them, and they must not crowd out the re-consents.
 pub const RELATION_DELIVERIES_WAITING_MAX: i64 = DELIVERIES_WAITING_MAX / 2;
 /// Of one agent, deliveries of each end (delivered, dead) that are still shown, other than re-consents; the oldest beyond that
 /// are forgotten before their time.
 pub const ENDED_DELIVERIES_MAX: u32 = 10_000;
 pub const VERSION: &str = "v1";
 
-/// One thing that is told to a webhook. A UUID of version 7, written as such: receivers see it.
+/// One notification to a webhook. A UUID of version 7, written as such: receivers see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeliveryId(Uuid);
 
@@ -95,14 +96,14 @@ impl utoipa::PartialSchema for DeliveryId {
 
 impl ToSchema for DeliveryId {}
 
-/// Where an agent's own server wants to be told. One per agent; its secret is shown once, when it is set.
+/// Where an agent's own server receives notifications. One per agent; its secret is shown once, when it is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Webhook {
     pub agent_id: AgentId,
     pub url: String,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// The receiver said that it is gone (410); set the webhook anew to go on.
+    /// The receiver responded that it is gone (410); set the webhook again to continue.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub disabled_at: Option<Timestamp>,
 }
@@ -119,7 +120,7 @@ pub struct PutWebhook {
 pub struct NewWebhook {
     #[serde(flatten)]
     pub webhook: Webhook,
-    /// Base64; the key of the signatures is what it stands for. It is not shown again.
+    /// Base64; the key of the signatures is the decoded value. It is not shown again.
     pub secret: String,
 }
 
@@ -129,7 +130,7 @@ pub enum DeliveryStatus {
     /// It waits for its first or next attempt, or is being sent.
     Pending,
     Delivered,
-    /// It was tried in vain for as long as that is done. It can be replayed.
+    /// All attempts failed, and there will be no more. It can be replayed.
     Dead,
 }
 
@@ -151,7 +152,7 @@ impl DeliveryStatus {
 pub struct Delivery {
     pub delivery_id: DeliveryId,
     pub agent_id: AgentId,
-    /// What it tells, such as `h2a.reauth_required`.
+    /// The name of the event, such as `h2a.reauth_required`.
     #[serde(rename = "type")]
     pub event_type: String,
     pub status: DeliveryStatus,
@@ -162,7 +163,7 @@ pub struct Delivery {
     pub due_at: Option<Timestamp>,
     /// The HTTP status of the last answer.
     pub last_status: Option<u16>,
-    /// Why the last attempt failed, in our words; what a receiver says is not kept.
+    /// Why the last attempt failed, in our words; the receiver's response is not stored.
     pub last_error: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -188,12 +189,12 @@ struct Metadata {
     created_at: Timestamp,
 }
 
-/// The body that tells this, as it will be signed and sent.
+/// The body of this event, as it will be signed and sent.
 pub fn body(event_type: &str, payload: &impl Serialize, created_at: Timestamp) -> RawJson {
     RawJson::of(&Body { event_type, version: VERSION, payload, metadata: Metadata { created_at } })
 }
 
-/// What is signed of an attempt, as its headers say it.
+/// The signed part of an attempt, from the values of its headers.
 pub fn signed(timestamp: &str, delivery_id: &str, body: &[u8]) -> Vec<u8> {
     [timestamp.as_bytes(), b".", delivery_id.as_bytes(), b".", body].concat()
 }
@@ -221,7 +222,7 @@ pub enum Outcome {
         status: u16,
         retry_after_s: Option<i64>,
     },
-    /// There was no answer, or none was asked for.
+    /// There was no response, or none was requested.
     Unanswered,
 }
 
@@ -252,7 +253,7 @@ pub fn next(outcome: Outcome, attempts: i64, random: u16) -> Next {
     })
 }
 
-/// What `Retry-After` asks for: seconds, or a date. `None`: it makes no sense, or lies in the past.
+/// The delay that `Retry-After` requests: seconds, or a date. `None` if it is malformed or in the past.
 pub fn retry_after_s(text: &str, now: Timestamp) -> Option<i64> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<u32>() {

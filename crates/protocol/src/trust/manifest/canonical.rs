@@ -1,4 +1,4 @@
-//! JSON that is going to be hashed: read without the liberties of an ordinary parser, written as RFC 8785 says.
+//! JSON that is going to be hashed: read without the liberties of an ordinary parser, written as RFC 8785 specifies.
 //!
 //! An ordinary parser keeps the last of two equal keys and rounds what a double cannot hold, so two readers could see two
 //! documents behind one hash. Both are refused here.

@@ -1,5 +1,5 @@
-//! Reads a manifest that somebody submits, and holds it to every constraint of its format. What is merely unwise is taken,
-//! with a warning.
+//! Reads a submitted manifest, and holds it to every constraint of its format. What is merely unwise is accepted, with
+//! a warning.
 
 use std::collections::HashSet;
 
@@ -66,7 +66,7 @@ impl Checked {
         Ok(Self { manifest, canonical, extensions, warnings })
     }
 
-    /// Reads a manifest as a server shows it, which checked it. It may have been written anew on its way.
+    /// Reads a manifest as a server returns it, which has checked it. It may have been reformatted on its way.
     pub fn shown(text: &str) -> Result<Self, Failure> {
         let value: Value = serde_json::from_str(text).map_err(Failure::internal)?;
         let canonical = Canonical::of(&value);
@@ -101,7 +101,7 @@ fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
     }
     let tools = value.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten();
     let schemas: Vec<_> = tools.map(|tool| tool.get_mut("input_schema").map(Value::take)).collect();
-    // What does not fit is read again, to say where.
+    // A misfit is parsed again, to report where it is.
     let Ok(mut manifest) = Manifest::deserialize(&value) else {
         return read_shape(INVALID, NAME, text).map(|manifest| (manifest, value));
     };

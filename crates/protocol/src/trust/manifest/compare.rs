@@ -1,8 +1,9 @@
 //! Two schemas of a tool's arguments: what changed, and whether a value that was accepted may be refused now.
 //!
-//! A schema is a conjunction of keywords, so the comparison goes keyword by keyword, each in its own group with those it
-//! works together with. A change is silent only if the rule it falls under proves that nothing is lost where it stands;
-//! whatever is not understood breaks. The property test in `tests/soundness.rs` holds this against an outside judge.
+//! A schema is a conjunction of keywords, so the comparison goes keyword by keyword, each in its own group with those
+//! it works together with. A change is silent only if the rule it falls under proves that nothing is lost at its
+//! position; whatever is not understood breaks. The property test in `tests/soundness.rs` checks this against an
+//! independent validator.
 
 mod arrays;
 mod branches;
@@ -25,17 +26,17 @@ use super::{
     schema::REFERENCES,
 };
 
-/// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in it,
-/// each time it is held against another one.
+/// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in
+/// it, each time it is compared with another one.
 pub const COMPARED_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// What holding two subschemas against each other counts, whatever they say.
+/// The fixed cost of comparing two subschemas, whatever they contain.
 const PAIR_BYTES: usize = 256;
-/// What the comparison of two manifests' schemas may have to tell.
+/// The size limit of the report on two manifests' schemas.
 pub const REPORT_BYTES_MAX: usize = 1024 * 1024;
 /// How deep the comparison goes, references followed.
 pub const COMPARED_DEPTH_MAX: usize = 96;
 
-/// What the comparison of two manifests may still cost. Who is refused goes without an answer, and that breaks.
+/// The remaining budget of comparing two manifests. When it is exhausted, the change is reported as breaking.
 pub(super) struct Budget {
     compared_bytes_left: usize,
     report_bytes_left: usize,
@@ -52,7 +53,7 @@ impl Budget {
         spend(&mut self.compared_bytes_left, bytes)
     }
 
-    fn tells(&mut self, bytes: usize) -> bool {
+    fn report(&mut self, bytes: usize) -> bool {
         spend(&mut self.report_bytes_left, bytes)
     }
 }
@@ -66,7 +67,7 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
 /// Accepts everything: what a keyword means that is not there.
 static ANYTHING: Value = Value::Bool(true);
 
-/// How the values that a subschema accepts bear on those that the whole accepts.
+/// How a subschema's accepted values affect those that the whole accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Position {
     /// Whatever it accepts more, the whole accepts more.
@@ -96,7 +97,7 @@ impl Position {
     }
 }
 
-/// Where a pair of subschemas stands, in the old manifest and in the new one.
+/// The location of a pair of subschemas, in the old manifest and in the new one.
 #[derive(Clone, Copy)]
 struct Spot<'p> {
     old: Pointer<'p>,
@@ -152,13 +153,13 @@ pub(super) struct Comparison<'a, 'c> {
     scope: &'a str,
     seen: HashSet<(*const Value, *const Value, Position)>,
     depth: usize,
-    /// The budget is used up, and that has been said.
+    /// The budget is used up, and that has been reported.
     gave_up: bool,
     budget: &'c mut Budget,
     changes: &'c mut Vec<Change>,
 }
 
-/// One tool's schema: itself, where it stands, and the scope the tool needs.
+/// One tool's schema: itself, its location, and the scope the tool needs.
 pub(super) struct ToolSchema<'a> {
     pub root: &'a Value,
     pub at: String,
@@ -207,7 +208,7 @@ impl<'a> Comparison<'a, '_> {
             (_, Some((target, at))) => {
                 self.schemas(old, target, &Spot { old: spot.old, new: Pointer::from(&at) }, position);
             }
-            // A pair that leads back to itself was asked of a smaller value, so it holds if the rest does.
+            // A pair that leads back to itself applies to a smaller value, so it holds if the rest does.
             (None, None) if self.seen.insert((old, new, position)) => {
                 if self.budget.looks_at(before.weight + now.weight) {
                     self.resolved((old, before), (new, now), spot, position);
@@ -244,7 +245,7 @@ impl<'a> Comparison<'a, '_> {
     }
 
     fn keywords(&mut self, whole: Pair<'a, '_>, speaks_of: impl Fn(Group) -> bool) {
-        // What is left unevaluated depends on everything that stands beside it.
+        // What is left unevaluated depends on all the keywords beside it.
         let position = if speaks_of(Group::Unevaluated) { Position::Fixed } else { whole.position };
         let pair = Pair { position, ..whole };
         if speaks_of(Group::Values) {
@@ -305,7 +306,7 @@ impl<'a> Comparison<'a, '_> {
         }
     }
 
-    /// Reports a keyword that stands on one side only.
+    /// Reports a keyword that is on one side only.
     fn report_presence(&mut self, pair: Pair<'a, '_>, keyword: &str, added: Rule, dropped: Rule) {
         let rule = match pair.get(keyword) {
             (None, Some(_)) => added,
@@ -336,14 +337,14 @@ impl<'a> Comparison<'a, '_> {
             scope: Some(self.scope.to_owned()),
             tool: None,
         };
-        if self.budget.tells(change.bytes()) {
+        if self.budget.report(change.bytes()) {
             self.changes.push(change);
         } else {
             self.give_up(place);
         }
     }
 
-    /// The last thing said of a tool.
+    /// The last change reported of a tool.
     fn give_up(&mut self, place: &Pointer<'_>) {
         if std::mem::replace(&mut self.gave_up, true) {
             return;

@@ -1,7 +1,7 @@
-//! What changed from one manifest to the next, and whether people must be asked again.
+//! What changed from one manifest to the next, and whether people must consent again.
 //!
-//! Tools and scopes are compared by their names, never by their places. The verdict is the server's alone: clients are
-//! told, and do not judge for themselves.
+//! Tools and scopes are compared by their names, never by their places. The verdict is the server's alone: clients
+//! receive it, and do not judge for themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,10 +40,10 @@ pub struct Change {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ManifestDiff {
-    /// Whether people who consented to the old manifest must be asked again.
+    /// Whether people who consented to the old manifest must consent again.
     pub breaking: bool,
     pub changes: Vec<Change>,
-    /// The scopes they must be asked about, sorted.
+    /// The scopes that need their consent again, sorted.
     pub scopes_requiring_reauth: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Change {
 }
 
 impl ManifestDiff {
-    /// Both in one: what people must be asked who consented to either of two manifests. Of the other only what breaks is
+    /// Both in one: what people who consented to either of two manifests must answer. Of the other only what breaks is
     /// of interest, and only once.
     pub fn and(mut self, other: &Self) -> Self {
         let is_new = |change: &&Change| change.breaking && !self.changes.contains(change);
@@ -95,7 +95,7 @@ struct Walk<'a> {
     changes: Vec<Change>,
 }
 
-/// Where in a manifest's list something stands, and what it is.
+/// An item of a manifest's list, with its index.
 type Placed<'a, T> = (usize, &'a T);
 
 fn by_name<'a, T>(list: &'a [T], name: impl Fn(&'a T) -> &'a str) -> BTreeMap<&'a str, Placed<'a, T>> {
@@ -180,7 +180,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Says of what was reported since then which tool it is about.
+    /// Sets the tool of every change that was reported since then.
     fn name(&mut self, first: usize, tool: &str) {
         self.changes[first..].iter_mut().for_each(|change| change.tool = Some(tool.to_owned()));
     }

@@ -26,7 +26,7 @@ const SCOPE_FIELDS: [&str; 6] =
 pub(super) const FLAGS: [&str; 4] =
     ["supports_streaming", "supports_artifacts", "supports_voice", "supports_group_chat"];
 
-/// The unknown fields of a manifest, by the object they stand in and by their names.
+/// The unknown fields of a manifest, by the object they are in and by their names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extensions(BTreeMap<(String, String), Extension>);
 

@@ -1,4 +1,4 @@
-//! Capability manifests: what an agent says it can do, and the scopes a person must grant for it.
+//! Capability manifests: what an agent claims it can do, and the scopes a person must grant for it.
 //!
 //! A manifest is read strictly ([`Checked::read`]), kept in one canonical form with its hash, and compared with the one
 //! before it by [`diff`]. Nothing here knows who granted what.
@@ -28,7 +28,7 @@ pub use scopes::Sensitivity;
 pub const MANIFEST_BYTES_MAX: usize = 128 * 1024;
 /// From this size on a manifest is taken with a warning.
 pub const MANIFEST_BYTES_WARN: usize = 64 * 1024;
-/// The only format there is. It says which parser reads the rest.
+/// The only format there is. It determines which parser reads the rest.
 pub const SCHEMA_VERSION: &str = "1.0";
 /// Tools in a manifest. A person is shown every one of them.
 pub const TOOLS_MAX: usize = 256;
@@ -38,9 +38,9 @@ pub const TOOL_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 pub const TOOL_TIMEOUT_MS_MAX: u64 = 600_000;
 pub const TEXT_KEY_BYTES_MAX: usize = 128;
 pub const SCOPE_ID_BYTES_MAX: usize = 64;
-/// A label that stands in for a missing translation.
+/// A label that replaces a missing translation.
 pub const LABEL_BYTES_MAX: usize = 200;
-/// A description that stands in for a missing translation.
+/// A description that replaces a missing translation.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_000;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -1,5 +1,5 @@
-//! What a comparison asks of a schema again and again, found out once: where its references lead, and of each subschema how
-//! much there is to look at and what is spoken of.
+//! Facts that a comparison needs of a schema again and again, computed once: where its references lead, and for each
+//! subschema its size and the keywords in it.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -15,20 +15,20 @@ use super::{
 /// A schema's references and subschemas. Within one schema a dynamic reference is an ordinary one.
 pub(super) struct Outline<'a> {
     root: &'a Value,
-    /// Where the schema stands in its manifest.
+    /// The location of the schema in its manifest.
     at: String,
     anchors: HashMap<&'a str, (&'a Value, Rc<str>)>,
     parts: HashMap<*const Value, Part<'a>>,
 }
 
-/// One subschema. By default: one that says nothing.
+/// One subschema. By default: one without constraints.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Part<'a> {
     /// About how many bytes it takes in memory, with everything in it.
     pub weight: usize,
     /// Something in it refers to something else.
     pub refers: bool,
-    /// The one thing it says about values is to look there.
+    /// Its only constraint on values is this reference.
     pub only_reference: Option<&'a str>,
     /// One bit for each [`Group`] it has keywords of.
     pub groups: u8,
@@ -88,7 +88,7 @@ impl<'a> Outline<'a> {
         self.parts.get(&(schema as *const Value)).copied().unwrap_or_default()
     }
 
-    /// The schema a reference leads to, and where that stands in the manifest.
+    /// The schema a reference leads to, and its location in the manifest.
     pub fn find(&self, reference: &str) -> Option<(&'a Value, Rc<str>)> {
         let fragment = reference.strip_prefix('#')?;
         if !fragment.is_empty() && !fragment.starts_with('/') {
@@ -103,7 +103,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// The reference of a schema that says nothing else about values.
+/// The reference of a schema that has no other constraints.
 fn only_reference(object: &Map<String, Value>) -> Option<&str> {
     let mut refusing = object.iter().filter(|(keyword, _)| group(keyword).refuses());
     match (refusing.next(), refusing.next()) {

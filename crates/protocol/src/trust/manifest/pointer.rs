@@ -1,4 +1,4 @@
-//! Where we are in a document while we walk it: a JSON Pointer that is only written out when somebody asks.
+//! The current location in a document while we walk it: a JSON Pointer that is only written out when it is needed.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! Every rule the diff engine knows, in one table: a stable id, what it does to the values a schema accepts, and whose
-//! rule it is. Whether a change breaks follows from its effect and from where it stands.
+//! rule it is. Whether a change breaks follows from its effect and from its position.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,13 +7,13 @@ use utoipa::ToSchema;
 /// What a change does, all else being equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Breaks wherever it stands: a row of the specification says so, or nobody can tell what it does.
+    /// Breaks in any position: a row of the specification demands it, or the effect cannot be determined.
     Breaks,
     /// Accepts less: nothing that was refused is accepted now.
     Narrows,
     /// Accepts more: nothing that was accepted is refused now.
     Widens,
-    /// Says nothing about what is accepted or allowed.
+    /// Does not affect what is accepted or allowed.
     Notes,
 }
 
@@ -92,12 +92,12 @@ rules! {
     ConstAdded "const-added" Narrows Completed "There is a `const` now.";
     ConstChanged "const-changed" Breaks Completed "`const` is another value.";
     ConstDropped "const-dropped" Widens Completed "There is no `const` any more.";
-    Respelled "respelled" Notes Completed "The same is said in another way: by a `const` for an `enum` of one value, or by other bounds.";
+    Respelled "respelled" Notes Completed "The same constraint in another spelling: by a `const` for an `enum` of one value, or by other bounds.";
     BoundTightened "bound-tightened" Narrows Completed "A bound is new or tighter: of numbers, lengths, items, properties, `contains`, `uniqueItems`, `multipleOf`.";
     BoundLoosened "bound-loosened" Widens Completed "A bound is gone or looser.";
     BoundChanged "bound-changed" Breaks Completed "`multipleOf` changed, and the two steps are not whole numbers of which one divides the other.";
     TextRuleAdded "text-rule-added" Narrows Completed "`pattern`, `format` or a `content…` keyword is new.";
-    TextRuleChanged "text-rule-changed" Breaks Completed "`pattern`, `format` or a `content…` keyword changed. How, nobody can tell.";
+    TextRuleChanged "text-rule-changed" Breaks Completed "`pattern`, `format` or a `content…` keyword changed. The effect cannot be determined.";
     TextRuleDropped "text-rule-dropped" Widens Completed "`pattern`, `format` or a `content…` keyword is gone.";
     PropertyAdded "property-added" Widens Completed "A property is listed now. Where others were free before, what its schema refuses is a change of its own.";
     PropertyRemoved "property-removed" Widens Completed "A property is listed no longer, and accepted like any other.";

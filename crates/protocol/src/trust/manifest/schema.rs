@@ -1,5 +1,5 @@
-//! The schemas of tools' arguments: valid JSON Schema 2020-12 that refers to nothing outside itself, and that cannot cost
-//! a reader more than a named budget. A manifest comes from a stranger, and so does every schema and pattern in it.
+//! The schemas of tools' arguments: valid JSON Schema 2020-12 that refers to nothing outside itself, and that cannot
+//! cost a reader more than a named budget. A manifest is untrusted input, and so is every schema and pattern in it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{outline::Outline, pointer::Pointer};
 
-/// How deep subschemas stand in each other.
+/// How deep subschemas may be nested.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
 /// How many subschemas look at one and the same value, every `$ref` followed.
 pub const SCHEMA_UNFOLDED_MAX: usize = 1_000;
@@ -39,7 +39,7 @@ pub(super) enum Holds {
     Map,
 }
 
-/// Whether a subschema is about the same value as the schema it stands in.
+/// Whether a subschema applies to the same value as the schema that contains it.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum About {
     Same,
@@ -48,7 +48,7 @@ pub(super) enum About {
     Nothing,
 }
 
-/// What a keyword with subschemas holds, and how they relate to the schema it stands in.
+/// What a keyword with subschemas holds, and how they relate to the schema that contains it.
 pub(super) fn applicator(keyword: &str) -> Option<(Holds, About)> {
     Some(match keyword {
         "allOf" | "anyOf" | "oneOf" => (Holds::List, About::Same),
@@ -114,11 +114,11 @@ pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut Allowance<
     survey.visit(root, at, 0)?;
     survey.follow_references(root, at)?;
     survey.check_cost(at)?;
-    // Every pattern was compiled once, however often it stands there.
+    // Every pattern was compiled once, however often it occurs.
     let mut root = root.clone();
     forget_patterns(&mut root);
     build(&root, at).map_err(|fault| {
-        // If it is for one of the patterns that stayed, there is more to say.
+        // If the fault is in one of the patterns that stayed, it can be reported more precisely.
         let refused = survey.named.into_iter().find_map(|(pattern, place)| build_pattern(pattern, place).err());
         refused.unwrap_or(fault)
     })
@@ -130,7 +130,7 @@ fn build(schema: &Value, at: &Pointer<'_>) -> Result<(), Fault> {
     let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(false);
     match options.with_pattern_options(patterns).offline().build(schema) {
         Ok(_) => Ok(()),
-        // Masked: what stands there is as long as a stranger likes.
+        // Masked: the text there may be of any length.
         Err(error) => {
             Err(Fault { pointer: format!("{at}{}", error.instance_path()), message: error.masked().to_string() })
         }
@@ -193,8 +193,8 @@ fn forget_patterns(value: &mut Value) {
     }
 }
 
-/// Whether a pattern has `(?i)` or the like. ECMA-262 knew no such thing when the dialect was made, so readers differ; and to fold
-/// the case of a large class takes milliseconds, as often as it stands there.
+/// Whether a pattern has `(?i)` or the like. ECMA-262 knew no such thing when the dialect was made, so readers differ;
+/// and to fold the case of a large class takes milliseconds for each occurrence.
 fn sets_flags(pattern: &str) -> bool {
     let (mut rest, mut in_class) = (pattern, false);
     while let Some(c) = rest.chars().next() {
@@ -219,14 +219,14 @@ struct Survey<'a, 'b> {
     by_address: HashMap<*const Value, usize>,
     anchors: HashSet<&'a str>,
     references: Vec<(usize, &'a str)>,
-    /// Patterns that are names, and where they stand.
+    /// Patterns that are names, and their locations.
     named: Vec<(&'a str, String)>,
 }
 
 impl<'a> Survey<'a, '_> {
     fn visit(&mut self, schema: &'a Value, at: &Pointer<'_>, depth: usize) -> Result<usize, Fault> {
         if depth > SCHEMA_DEPTH_MAX {
-            return Err(Fault::at(at, format!("schemas stand at most {SCHEMA_DEPTH_MAX} deep in each other")));
+            return Err(Fault::at(at, format!("schemas are nested at most {SCHEMA_DEPTH_MAX} deep")));
         }
         take(&mut self.left.place_bytes, at.len())
             .ok_or_else(|| Fault::at(at, format!("the places of schemas have at most {PLACES_BYTES_MAX} bytes")))?;
@@ -276,7 +276,7 @@ impl<'a> Survey<'a, '_> {
             return Err(Fault::at(&at.key("$id"), "this name is another schema's"));
         }
         let named = object.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
-        // These are compiled wherever they stand: references may lead through them, so their names stay.
+        // These are compiled in every position: references may lead through them, so their names stay.
         for (pattern, _) in named {
             let at = at.key("patternProperties");
             self.take_pattern(pattern, &at)?;
@@ -364,7 +364,7 @@ impl<'a> Survey<'a, '_> {
     }
 }
 
-/// What to do with a subschema: how it relates to the schema around it, itself, and where it stands.
+/// What to do with a subschema: how it relates to the schema around it, itself, and its location.
 type Visit<'a, 'v> = dyn FnMut(About, &'a Value, &Pointer<'_>) -> Result<(), Fault> + 'v;
 
 fn each_subschema<'a>(
@@ -395,8 +395,8 @@ fn take(left: &mut usize, taken: usize) -> Option<()> {
     Some(())
 }
 
-/// Names of schemas that every reader has in store. A reference inside a schema of such a name may lead there. Whether two
-/// spellings are one name is for the reader to say, so those that could be are refused as well.
+/// Names of schemas that every reader has in store. A reference inside a schema of such a name may lead there. Whether
+/// two spellings are one name depends on the reader, so those that could be are refused as well.
 fn is_anothers(id: &str) -> bool {
     id.contains('%') || id.to_ascii_lowercase().contains("json-schema.org")
 }

@@ -1,4 +1,4 @@
-//! Scopes: how sensitive one is, which ids are the platform's, and which scopes everybody knows.
+//! Scopes: how sensitive one is, which ids are the platform's, and which scopes are predefined.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -21,13 +21,13 @@ impl Sensitivity {
         }
     }
 
-    /// The level in force for somebody who consented to a scope. An owner cannot talk it down afterwards.
+    /// The level in force for a person who consented to a scope. An owner cannot lower it afterwards.
     pub fn in_force(consented: Self, declared: Self) -> Self {
         consented.max(declared)
     }
 }
 
-/// A scope whose texts come with the program, in every language it speaks.
+/// A scope whose texts come with the program, in all of its languages.
 pub struct Preset {
     pub id: &'static str,
     /// A manifest may call it more sensitive, never less.

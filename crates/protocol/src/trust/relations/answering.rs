@@ -25,19 +25,19 @@ pub struct Between {
     pub user_id: String,
 }
 
-/// A relation of somebody who has none with this agent. What they refused in an earlier one stays refused. Naming the manifest
-/// they saw is wise, and not demanded.
+/// A relation of a person who has none with this agent. Scopes they refused in an earlier one stay refused. Naming the
+/// manifest they saw is recommended, but not required.
 pub fn establish(
     between: Between,
     declared: Declared<'_>,
     refused: &BTreeMap<String, Answer>,
-    asked: &Answers,
+    request: &Answers,
     now: Timestamp,
 ) -> Result<Relation, Failure> {
-    check_said(asked)?;
-    // Whoever saw another manifest is shown the one of now, whatever it lacks of what they name.
-    check_seen(declared, asked)?;
-    check_declared(declared, asked)?;
+    check_consistent(request)?;
+    // A person who saw another manifest is shown the current one first, even if it lacks scopes that they name.
+    check_seen(declared, request)?;
+    check_declared(declared, request)?;
     let Between { relation_id, agent_id, agent_name, agent_owner_id, user_id } = between;
     Ok(Relation {
         relation_id,
@@ -46,7 +46,7 @@ pub fn establish(
         agent_owner_id,
         user_id,
         consented: consented(declared),
-        answers: answers(declared, &refusals(refused), asked, now)?,
+        answers: answers(declared, &refusals(refused), request, now)?,
         revision: 1,
         created_at: now,
         updated_at: now,
@@ -54,39 +54,39 @@ pub fn establish(
     })
 }
 
-/// Takes grants back, or turns them into refusals. That needs the relation alone, whatever the agent's manifest is by now; where
-/// it is known what that declares, grants of what it does not go as well. `None`: the answer says more than that, and is held
-/// against the manifest by [`answer`].
+/// Revokes grants, or turns them into refusals. That needs the relation alone, whatever the agent's current manifest
+/// is; where its declared scopes are known, grants of undeclared scopes are removed as well. `None` if the answer
+/// contains more than that; [`answer`] then checks it against the manifest.
 pub fn narrow(
     relation: &Relation,
     since: Option<&DeclaredSince>,
-    asked: &Answers,
+    request: &Answers,
     now: Timestamp,
 ) -> Result<Option<Relation>, Failure> {
-    check_answer(relation, asked)?;
-    if !asked.denied_scopes.iter().all(|id| relation.answers.contains_key(id)) {
+    check_answer(relation, request)?;
+    if !request.denied_scopes.iter().all(|id| relation.answers.contains_key(id)) {
         return Ok(None);
     }
-    Ok(narrowed(relation, since, asked, now))
+    Ok(narrowed(relation, since, request, now))
 }
 
-/// Answers to the manifest of now; or refuses for good what was never answered.
-pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act), Failure> {
+/// Answers to the current manifest; or refuses for good what was never answered.
+pub fn answer(standing: Standing<'_>, request: &Answers) -> Result<(Relation, Act), Failure> {
     let Standing { relation, declared, now, .. } = standing;
-    check_answer(relation, asked)?;
-    check_seen(declared, asked)?;
-    check_declared(declared, asked)?;
-    if let Some(next) = narrowed(relation, Some(declared.since), asked, now) {
+    check_answer(relation, request)?;
+    check_seen(declared, request)?;
+    check_declared(declared, request)?;
+    if let Some(next) = narrowed(relation, Some(declared.since), request, now) {
         return Ok((next, Act::Narrowed));
     }
-    if asked.manifest_hash.is_none() {
+    if request.manifest_hash.is_none() {
         let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
         return Err(Failure::invalid("manifest-hash-missing", message));
     }
     // What was granted of a scope that went since then went with it, limits and all.
     let mut before = relation.answers.clone();
     before.retain(|id, answer| *answer == Answer::Denied || was_there(declared.since, id, relation.consented.version));
-    let answers = answers(declared, &before, asked, now)?;
+    let answers = answers(declared, &before, request, now)?;
     let next = changed(relation, now, |next| {
         next.answers = answers;
         next.consented = consented(declared);
@@ -94,23 +94,23 @@ pub fn answer(standing: Standing<'_>, asked: &Answers) -> Result<(Relation, Act)
     Ok((next, Act::Consented))
 }
 
-/// Without what is not listed or declared any more, and with what is refused now. `None`: more is granted than before, or for longer, or
-/// the person answers to a manifest.
-fn narrowed(relation: &Relation, since: Option<&DeclaredSince>, asked: &Answers, now: Timestamp) -> Option<Relation> {
+/// The relation without grants that are no longer listed or declared, and with the new refusals. `None` if more is
+/// granted than before, or for longer, or if the person answers to a manifest.
+fn narrowed(relation: &Relation, since: Option<&DeclaredSince>, request: &Answers, now: Timestamp) -> Option<Relation> {
     let is_held = |id: &String| match relation.answers.get(id) {
         Some(Answer::Granted { expires_at, .. }) => expires_at.is_none_or(|end| now < end),
         Some(Answer::Denied) | None => false,
     };
-    if asked.manifest_hash.is_some() || !asked.terms.is_empty() || !asked.granted().iter().all(is_held) {
+    if request.manifest_hash.is_some() || !request.terms.is_empty() || !request.granted().iter().all(is_held) {
         return None;
     }
     let stays = |id: &String| {
         let is_declared = since.is_none_or(|since| was_there(since, id, relation.consented.version));
-        is_declared && asked.granted().contains(id)
+        is_declared && request.granted().contains(id)
     };
     Some(changed(relation, now, |next| {
         next.answers.retain(|id, answer| *answer == Answer::Denied || stays(id));
-        next.answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
+        next.answers.extend(request.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
     }))
 }
 
@@ -160,43 +160,43 @@ fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
     }
 }
 
-/// What can be said about an answer without the manifest.
-fn check_answer(relation: &Relation, asked: &Answers) -> Result<(), Failure> {
+/// Checks an answer as far as that is possible without the manifest.
+fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failure> {
     is_not_revoked(relation)?;
     // Silence must not take everything back.
-    if asked.granted_scopes.is_none() {
+    if request.granted_scopes.is_none() {
         return Err(Failure::invalid(
             "granted-scopes-missing",
             "say in granted_scopes what is granted, even if it is none",
         ));
     }
-    check_said(asked)
+    check_consistent(request)
 }
 
-fn check_said(asked: &Answers) -> Result<(), Failure> {
+fn check_consistent(request: &Answers) -> Result<(), Failure> {
     let mut named = BTreeSet::new();
-    if let Some(id) = asked.granted().iter().chain(&asked.denied_scopes).find(|id| !named.insert(*id)) {
+    if let Some(id) = request.granted().iter().chain(&request.denied_scopes).find(|id| !named.insert(*id)) {
         return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
     }
-    match asked.terms.keys().find(|id| !asked.granted().contains(id)) {
+    match request.terms.keys().find(|id| !request.granted().contains(id)) {
         Some(id) => Err(Failure::invalid("terms", format!("terms are for granted scopes; {id:?} is none"))),
         None => Ok(()),
     }
 }
 
-fn check_declared(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
-    let unknown = asked.granted().iter().chain(&asked.denied_scopes).find(|id| declared.scope(id).is_none());
+fn check_declared(declared: Declared<'_>, request: &Answers) -> Result<(), Failure> {
+    let unknown = request.granted().iter().chain(&request.denied_scopes).find(|id| declared.scope(id).is_none());
     let Some(id) = unknown else { return Ok(()) };
     let message = format!("the agent's manifest declares no scope {id:?}");
     Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()))
 }
 
 /// The person saw this manifest and no other.
-fn check_seen(declared: Declared<'_>, asked: &Answers) -> Result<(), Failure> {
-    if asked.manifest_hash.as_deref().is_none_or(|seen| seen == declared.hash) {
+fn check_seen(declared: Declared<'_>, request: &Answers) -> Result<(), Failure> {
+    if request.manifest_hash.as_deref().is_none_or(|seen| seen == declared.hash) {
         return Ok(());
     }
-    let message = "the agent's manifest has changed since this person saw it; show them the one of now";
+    let message = "the agent's manifest has changed since this person saw it; show them the current manifest";
     let failure = Failure::rule(FailureKind::StateConflict, "version-conflict", message);
     Err(failure.detail("manifest_version", declared.version).detail("manifest_hash", declared.hash))
 }
@@ -210,16 +210,16 @@ fn refusals(answers: &BTreeMap<String, Answer>) -> BTreeMap<String, Answer> {
 fn answers(
     declared: Declared<'_>,
     before: &BTreeMap<String, Answer>,
-    asked: &Answers,
+    request: &Answers,
     now: Timestamp,
 ) -> Result<BTreeMap<String, Answer>, Failure> {
     let mut answers = refusals(before);
     answers.retain(|id, _| declared.scope(id).is_some());
-    for id in asked.granted() {
+    for id in request.granted() {
         let sensitivity = declared.scope(id).expect("it was checked").sensitivity;
-        let (once, expires_at) = match (asked.terms.get(id), before.get(id)) {
+        let (once, expires_at) = match (request.terms.get(id), before.get(id)) {
             (Some(Terms { once, expires_in_ms }), _) => (*once, expires_in_ms.map(|ms| end(now, ms)).transpose()?),
-            // Whoever says nothing about the limits of a grant that is there leaves them as they are.
+            // An answer without terms leaves the limits of an existing grant as they are.
             (None, Some(Answer::Granted { once, expires_at, .. })) if expires_at.is_none_or(|end| now < end) => {
                 (*once, *expires_at)
             }
@@ -227,7 +227,7 @@ fn answers(
         };
         answers.insert(id.clone(), Answer::Granted { sensitivity, once, expires_at });
     }
-    answers.extend(asked.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
+    answers.extend(request.denied_scopes.iter().map(|id| (id.clone(), Answer::Denied)));
     Ok(answers)
 }
 

@@ -1,5 +1,6 @@
-//! How a relation stands under the manifest of now: what is granted, what is suspended, whether the person must be asked.
-//! It is worked out from what they consented to each time it is needed, so no change can slip past somebody who was away.
+//! The state of a relation under the current manifest: what is granted, what is suspended, whether the person must
+//! consent again. It is derived from what they consented to each time it is needed, so no change can slip past a person
+//! who was away.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::{
 /// Since which version of an agent's manifest each of its scopes has been declared without a break.
 pub type DeclaredSince = BTreeMap<String, i64>;
 
-/// An agent's manifest of now.
+/// An agent's current manifest.
 #[derive(Clone, Copy, Debug)]
 pub struct Declared<'a> {
     pub version: i64,
@@ -23,18 +24,18 @@ pub struct Declared<'a> {
     pub since: &'a DeclaredSince,
 }
 
-/// The next `DeclaredSince`. A scope that was gone and comes back is a new one: nobody has consented to it.
+/// The next `DeclaredSince`. A scope that was gone and comes back is a new one: no person has consented to it.
 pub fn declared_since(before: &DeclaredSince, manifest: &Manifest, version: i64) -> DeclaredSince {
     let since = |scope: &Scope| (scope.id.clone(), before.get(&scope.id).copied().unwrap_or(version));
     manifest.permission_scopes.iter().map(since).collect()
 }
 
-/// A scope that is not declared is one that nobody has consented to yet.
+/// A scope that is not declared is one that no person has consented to yet.
 fn since_when(since: &DeclaredSince, id: &str) -> i64 {
     since.get(id).copied().unwrap_or(i64::MAX)
 }
 
-/// Whether whoever consented to this version has consented to this scope's being there.
+/// Whether consent to this version included this scope.
 pub(super) fn was_there(since: &DeclaredSince, id: &str, version: i64) -> bool {
     since_when(since, id) <= version
 }
@@ -48,7 +49,7 @@ impl Declared<'_> {
     /// unchanged from both ends.
     pub fn changed_since(&self, version: i64, mut diff: ManifestDiff) -> ManifestDiff {
         let is_new = |change: &Change, id: &str| change.rule == Rule::ScopeAdded && change.scope.as_deref() == Some(id);
-        let mut asked: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
+        let mut reauth_scopes: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
         for (index, scope) in self.manifest.permission_scopes.iter().enumerate() {
             if was_there(self.since, &scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id))
             {
@@ -64,14 +65,14 @@ impl Declared<'_> {
                 tool: None,
             });
             diff.breaking = true;
-            asked.insert(scope.id.clone());
+            reauth_scopes.insert(scope.id.clone());
         }
-        diff.scopes_requiring_reauth = asked.into_iter().collect();
+        diff.scopes_requiring_reauth = reauth_scopes.into_iter().collect();
         diff
     }
 
-    /// What whoever consented to an earlier version is asked because of what [changed](Self::changed_since) since. `None`:
-    /// nothing.
+    /// The question to people who consented to an earlier version, because of what [changed](Self::changed_since)
+    /// since. `None` if there is none.
     pub fn question(&self, changed: &ManifestDiff) -> Option<Question> {
         let since = |id: &String| (id.clone(), since_when(self.since, id));
         changed.breaking.then(|| Question {
@@ -86,7 +87,7 @@ impl Declared<'_> {
 /// very long, and this is not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// The manifest of now.
+    /// Of the current manifest.
     pub version: i64,
     pub hash: String,
     /// The scopes in question, each with since when it is declared.
@@ -120,20 +121,20 @@ impl Question {
     }
 }
 
-/// Where a scope that is declared since then stands with this person; `is_asked`: something changed that they must answer to.
-pub(super) fn scope_state(relation: &Relation, id: &str, since: i64, is_asked: bool, now: Timestamp) -> ScopeState {
+/// The state of a scope declared since version `since` for this person. `needs_answer`: a change requires their answer.
+pub(super) fn scope_state(relation: &Relation, id: &str, since: i64, needs_answer: bool, now: Timestamp) -> ScopeState {
     match relation.answers.get(id).filter(|_| relation.revoked_at.is_none()) {
         Some(Answer::Denied) => ScopeState::Denied,
         Some(Answer::Granted { expires_at, .. }) if since <= relation.consented.version => match expires_at {
             Some(end) if *end <= now => ScopeState::Expired,
-            _ if is_asked => ScopeState::Suspended,
+            _ if needs_answer => ScopeState::Suspended,
             _ => ScopeState::Granted,
         },
         Some(Answer::Granted { .. }) | None => ScopeState::Unanswered,
     }
 }
 
-/// A relation, the manifest of now, and what changed between that and what was consented to.
+/// A relation, the current manifest, and what changed between that and what was consented to.
 #[derive(Clone, Copy)]
 pub struct Standing<'a> {
     pub relation: &'a Relation,
@@ -154,8 +155,8 @@ impl Standing<'_> {
 
     fn scope(&self, scope: &Scope) -> ScopeStanding {
         let since = since_when(self.declared.since, &scope.id);
-        let is_asked = self.changed.scopes_requiring_reauth.contains(&scope.id);
-        let state = scope_state(self.relation, &scope.id, since, is_asked, self.now);
+        let needs_answer = self.changed.scopes_requiring_reauth.contains(&scope.id);
+        let state = scope_state(self.relation, &scope.id, since, needs_answer, self.now);
         let floor = preset(&scope.id).map_or(Sensitivity::Low, |preset| preset.floor).max(scope.sensitivity);
         let unanswered =
             ScopeStanding { id: scope.id.clone(), state, sensitivity: floor, once: false, expires_at: None };
@@ -181,7 +182,7 @@ impl Standing<'_> {
         let scopes = self.scopes();
         let of = |state| ids(scopes.iter().filter(|scope| scope.state == state));
         let reauth_required = self.is_pending();
-        let asked = if reauth_required { self.changed.scopes_requiring_reauth.clone() } else { vec![] };
+        let reauth_scopes = if reauth_required { self.changed.scopes_requiring_reauth.clone() } else { vec![] };
         let Relation {
             relation_id,
             agent_id,
@@ -209,7 +210,7 @@ impl Standing<'_> {
             manifest_version: self.declared.version,
             manifest_hash: self.declared.hash.to_owned(),
             reauth_required,
-            scopes_requiring_reauth: asked,
+            scopes_requiring_reauth: reauth_scopes,
             created_at,
             updated_at,
             revoked_at,

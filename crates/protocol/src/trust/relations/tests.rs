@@ -39,7 +39,7 @@ fn manifest(scopes: &[(&str, Sensitivity)], tools: Vec<Value>) -> Value {
     json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": tools, "permission_scopes": scopes})
 }
 
-/// An agent's manifests, one after the other, and somebody's relation with it.
+/// An agent's manifests, one after the other, and a person's relation with it.
 struct World {
     versions: Vec<(Checked, DeclaredSince)>,
     relation: Relation,
@@ -84,14 +84,14 @@ impl World {
         self.with(|standing| standing.view())
     }
 
-    fn asked(&self) -> Option<ReauthRequired> {
+    fn reauth(&self) -> Option<ReauthRequired> {
         Some(self.declared().question(&self.changed())?.to(&self.relation, self.now))
     }
 
-    fn answer(&mut self, asked: &Answers) -> Result<Act, Failure> {
-        let (next, act) = match narrow(&self.relation, Some(self.declared().since), asked, self.now)? {
+    fn answer(&mut self, request: &Answers) -> Result<Act, Failure> {
+        let (next, act) = match narrow(&self.relation, Some(self.declared().since), request, self.now)? {
             Some(next) => (next, Act::Narrowed),
-            None => self.with(|standing| answer(standing, asked))?,
+            None => self.with(|standing| answer(standing, request))?,
         };
         self.relation = next;
         Ok(act)
@@ -152,7 +152,7 @@ fn what_went_takes_its_limits_along() {
     world.patch(manifest(&[], vec![]));
     world.patch(first);
     world.consent(&["notes:read"]);
-    assert!(!world.view().scopes[0].once, "it was granted anew, and for good");
+    assert!(!world.view().scopes[0].once, "it was granted again, and for good");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_lowered_sensitivity_stays_as_high_as_it_was_consented_to() {
 }
 
 #[test]
-fn what_must_be_asked_again_is_suspended_until_it_is_answered() {
+fn scopes_that_need_consent_again_are_suspended_until_answered() {
     let before = manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![tool("write", "notes:write", &[])]);
     let mut world = World::start(before, &["notes:read", "notes:write"]);
     let scopes = [("notes:read", Low), ("notes:write", Medium), ("shell:exec", High)];
@@ -176,21 +176,21 @@ fn what_must_be_asked_again_is_suspended_until_it_is_answered() {
     let view = world.view();
     assert_eq!(view.granted_scopes, ["notes:read"]);
     assert_eq!(view.suspended_scopes, ["notes:write"]);
-    let told = world.asked().unwrap();
-    assert_eq!(told.scopes_requiring_reauth, ["notes:write", "shell:exec"]);
+    let reauth = world.reauth().unwrap();
+    assert_eq!(reauth.scopes_requiring_reauth, ["notes:write", "shell:exec"]);
     assert_eq!(
-        (told.suspended_scopes, told.unanswered_scopes),
+        (reauth.suspended_scopes, reauth.unanswered_scopes),
         (vec!["notes:write".into()], vec!["shell:exec".into()])
     );
     assert_eq!(world.with(|s| use_scope(s, "notes:write")).unwrap_err().rule_name(), Some("scope-not-granted"));
     world.consent(&["notes:read", "notes:write"]);
     let view = world.view();
     assert_eq!((view.granted_scopes.len(), view.reauth_required), (2, false));
-    assert_eq!(world.asked(), None);
+    assert_eq!(world.reauth(), None);
 }
 
 #[test]
-fn whoever_was_away_is_asked_once_about_everything_since_their_consent() {
+fn a_person_who_was_away_is_notified_once_of_all_changes_since_their_consent() {
     let one = [("notes:read", Low)];
     let mut world = World::start(manifest(&one, vec![tool("read", "notes:read", &[])]), &["notes:read"]);
     world.patch(manifest(&one, vec![tool("read", "notes:read", &["a"])]));
@@ -198,14 +198,14 @@ fn whoever_was_away_is_asked_once_about_everything_since_their_consent() {
     let mut third = manifest(&one, vec![tool("read", "notes:read", &["a"])]);
     third["agent_version"] = json!("1.1.0");
     world.patch(third);
-    let told = world.asked().unwrap();
-    assert_eq!(told.new_manifest_version, 3);
-    assert_eq!(told.new_manifest_hash, world.declared().hash);
+    let reauth = world.reauth().unwrap();
+    assert_eq!(reauth.new_manifest_version, 3);
+    assert_eq!(reauth.new_manifest_hash, world.declared().hash);
     assert_eq!(world.changed().changes.iter().filter(|change| change.breaking).count(), 1);
 }
 
 #[test]
-fn an_agent_is_told_only_what_still_stands() {
+fn an_agent_is_notified_only_of_grants_in_force() {
     let all = [("notes:read", Low), ("notes:write", Medium), ("shell:exec", High), ("filesystem:read", Medium)];
     let mut world = World::start(manifest(&all, vec![]), &["notes:read", "notes:write", "shell:exec"]);
     let hash = world.declared().hash.to_owned();
@@ -213,21 +213,21 @@ fn an_agent_is_told_only_what_still_stands() {
     world
         .answer(&Answers { manifest_hash: Some(hash), terms, ..grants(&["notes:read", "notes:write", "shell:exec"]) })
         .unwrap();
-    let told = |world: &World, act| {
+    let notified = |world: &World, act| {
         RelationTold::of(act, &world.relation, Some(world.declared().since)).unwrap().1.granted_scopes
     };
-    assert_eq!(told(&world, Act::Consented), ["notes:read", "notes:write", "shell:exec"]);
-    // One goes and comes back, which nobody has answered to; another one goes for good.
+    assert_eq!(notified(&world, Act::Consented), ["notes:read", "notes:write", "shell:exec"]);
+    // One goes and comes back, which no person has answered to; another one goes for good.
     world.patch(manifest(&[("notes:read", Low), ("filesystem:read", Medium)], vec![]));
-    assert_eq!(told(&world, Act::Narrowed), ["notes:read"]);
+    assert_eq!(notified(&world, Act::Narrowed), ["notes:read"]);
     world.patch(manifest(&[("notes:read", Low), ("notes:write", Medium)], vec![]));
-    assert_eq!(told(&world, Act::Narrowed), ["notes:read"]);
+    assert_eq!(notified(&world, Act::Narrowed), ["notes:read"]);
     // The time of the last one is over by the time that something else is taken back.
     world.now = at(60);
     world.answer(&grants(&["notes:write"])).unwrap();
-    assert!(told(&world, Act::Narrowed).is_empty());
+    assert!(notified(&world, Act::Narrowed).is_empty());
     world.relation = revoke(&world.relation, world.now).unwrap();
-    assert!(told(&world, Act::Revoked).is_empty());
+    assert!(notified(&world, Act::Revoked).is_empty());
 }
 
 #[test]
@@ -289,12 +289,12 @@ fn a_grant_ends_at_its_time_and_not_after_it() {
     let mut world = World::start(manifest(&[("notes:read", Low)], vec![]), &[]);
     let seen = Some(world.declared().hash.to_owned());
     let lasting = |ms| BTreeMap::from([("notes:read".to_owned(), Terms { once: false, expires_in_ms: Some(ms) })]);
-    let asked = Answers { manifest_hash: seen, ..grants(&["notes:read"]) };
+    let answers = Answers { manifest_hash: seen, ..grants(&["notes:read"]) };
     for bad in [0, -1, GRANT_LIFE_MS_MAX + 1] {
-        let outcome = world.answer(&Answers { terms: lasting(bad), ..asked.clone() });
+        let outcome = world.answer(&Answers { terms: lasting(bad), ..answers.clone() });
         assert_eq!(rule(outcome).1, "expires-in", "{bad}");
     }
-    world.answer(&Answers { terms: lasting(10_000), ..asked }).unwrap();
+    world.answer(&Answers { terms: lasting(10_000), ..answers }).unwrap();
     let end = world.now + SignedDuration::from_secs(10);
     world.now = end - SignedDuration::from_millis(1);
     assert_eq!(world.view().scopes[0].state, ScopeState::Granted);
@@ -323,7 +323,7 @@ fn a_refusal_outlives_the_relation() {
     let mut world = World::start(two, &["notes:read"]);
     world.answer(&Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:read"]) }).unwrap();
     let ended = revoke(&world.relation, world.now).unwrap();
-    let again = |asked: &Answers| establish(between(), world.declared(), &ended.answers, asked, at(2)).unwrap();
+    let again = |request: &Answers| establish(between(), world.declared(), &ended.answers, request, at(2)).unwrap();
     assert_eq!(again(&grants(&[])).answers, BTreeMap::from([("shell:exec".to_owned(), Answer::Denied)]));
     let changed_mind = again(&grants(&["shell:exec"]));
     assert!(matches!(changed_mind.answers["shell:exec"], Answer::Granted { .. }));
@@ -341,7 +341,7 @@ fn grants_are_taken_back_beside_one_that_is_suspended_and_whatever_the_manifest_
     assert_eq!((world.view().granted_scopes.len(), world.view().suspended_scopes), (0, vec!["notes:write".into()]));
     assert!(!world.relation.answers.contains_key("shell:exec"), "nothing is left to say of it in a receipt");
     let unread = narrow(&before, None, &grants(&["notes:write", "shell:exec"]), world.now).unwrap().unwrap();
-    assert!(unread.answers.contains_key("shell:exec"), "nobody could say what is declared, and nobody waits for it");
+    assert!(unread.answers.contains_key("shell:exec"), "the declared scopes are unknown, and no answer is pending");
     world.relation = before;
     let denied = Answers { denied_scopes: vec!["shell:exec".into()], ..grants(&["notes:write"]) };
     assert_eq!(world.answer(&denied).unwrap(), Act::Narrowed);
@@ -360,7 +360,7 @@ fn a_grant_that_is_given_again_keeps_its_limits_unless_they_are_lifted() {
     world.now = at(3);
     assert_eq!(world.answer(&both).unwrap(), Act::Consented);
     let scopes = world.view().scopes;
-    assert_eq!((scopes[0].once, scopes[1].expires_at), (true, Some(at(6))), "nothing was said about them");
+    assert_eq!((scopes[0].once, scopes[1].expires_at), (true, Some(at(6))), "the answer did not mention them");
     let lifted = BTreeMap::from([("notes:read".to_owned(), Terms::default())]);
     world.answer(&Answers { terms: lifted, ..both.clone() }).unwrap();
     assert!(!world.view().scopes[0].once);
@@ -451,7 +451,7 @@ proptest! {
             }
             let view = world.view();
             for scope in view.scopes.iter().filter(|scope| scope.state == ScopeState::Granted) {
-                let since = *ledger.0.get(&scope.id).expect("somebody granted it");
+                let since = *ledger.0.get(&scope.id).expect("it was granted");
                 let at = |version: usize| {
                     let manifest = &world.versions[version - 1].0.manifest;
                     let declared = manifest.permission_scopes.iter().find(|known| known.id == scope.id);
@@ -463,17 +463,17 @@ proptest! {
                 }
                 let (then, now) = (at(since).unwrap(), at(world.versions.len()).unwrap());
                 prop_assert_eq!(scope.sensitivity, then.0.max(now.0));
-                prop_assert!(then.0 >= now.0, "a raised sensitivity is asked about");
+                prop_assert!(then.0 >= now.0, "a raised sensitivity needs consent again");
                 prop_assert!(now.1 == then.1 || now.1 == Some(json!([])), "its tool takes less than it did");
             }
             let silent = !view.reauth_required;
-            let asked = world.asked();
-            prop_assert_eq!(silent, asked.is_none());
-            if let Some(asked) = asked {
-                let is_new = |scope: &&ScopeStanding| scope.state == ScopeState::Unanswered && asked.scopes_requiring_reauth.contains(&scope.id);
+            let reauth = world.reauth();
+            prop_assert_eq!(silent, reauth.is_none());
+            if let Some(reauth) = reauth {
+                let is_new = |scope: &&ScopeStanding| scope.state == ScopeState::Unanswered && reauth.scopes_requiring_reauth.contains(&scope.id);
                 let unanswered: BTreeSet<_> = view.scopes.iter().filter(is_new).map(|scope| scope.id.clone()).collect();
-                prop_assert_eq!(unanswered, asked.unanswered_scopes.iter().cloned().collect());
-                prop_assert_eq!((&view.suspended_scopes, &view.scopes_requiring_reauth), (&asked.suspended_scopes, &asked.scopes_requiring_reauth));
+                prop_assert_eq!(unanswered, reauth.unanswered_scopes.iter().cloned().collect());
+                prop_assert_eq!((&view.suspended_scopes, &view.scopes_requiring_reauth), (&reauth.suspended_scopes, &reauth.scopes_requiring_reauth));
             }
             prop_assert!(!silent || view.suspended_scopes.is_empty());
             prop_assert_eq!(silent, view.scopes_requiring_reauth.is_empty());

@@ -1,5 +1,5 @@
-//! What a schema says about an array's items: those at the front by their place, the rest by one rule, and how many must
-//! be of a kind.
+//! Constraints on an array's items: those at the front by their index, the rest by one rule, and how many must be of a
+//! kind.
 
 use serde_json::Value;
 

@@ -161,8 +161,8 @@ impl<'a> Comparison<'a, '_> {
         if !only_objects(one) && !only_objects(other) {
             return false;
         }
-        let (asked, also_asked) = (names(one.get("required")), names(other.get("required")));
-        asked.intersection(&also_asked).any(|tag| match (property(one, tag), property(other, tag)) {
+        let (required, also_required) = (names(one.get("required")), names(other.get("required")));
+        required.intersection(&also_required).any(|tag| match (property(one, tag), property(other, tag)) {
             (Some(one), Some(other)) => self.are_disjoint(one, other, depth + 1),
             _ => false,
         })

@@ -1,5 +1,5 @@
-//! What a schema says about an object's properties. `properties`, `patternProperties` and `additionalProperties` are one
-//! rule together: which of them a property falls under depends on the others.
+//! Constraints on an object's properties. `properties`, `patternProperties` and `additionalProperties` are one rule
+//! together: which of them a property falls under depends on the others.
 
 use std::collections::BTreeSet;
 
@@ -151,7 +151,7 @@ impl<'a> Comparison<'a, '_> {
     }
 }
 
-/// Says what holds for properties that neither a name nor a pattern speaks of.
+/// Applies to properties that neither a name nor a pattern matches.
 const OTHERS: &str = "additionalProperties";
 
 pub(super) fn accepts_all(schema: &Value) -> bool {
@@ -169,7 +169,7 @@ fn entries<'a>(schema: &'a Map<String, Value>, keyword: &str) -> Option<&'a Map<
 
 type Entry<'a> = (&'a str, Option<&'a Value>, Option<&'a Value>);
 
-/// Every name of either side, with what each side says of it.
+/// Every name of either side, with the schema each side has for it.
 fn both<'a>(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Vec<Entry<'a>> {
     let keys: BTreeSet<&str> = old.into_iter().chain(new).flat_map(Map::keys).map(String::as_str).collect();
     keys.into_iter().map(|key| (key, old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)))).collect()

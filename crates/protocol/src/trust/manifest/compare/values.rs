@@ -1,4 +1,4 @@
-//! What a schema says about a value by itself: its type, the values listed, bounds, and rules for text.
+//! Constraints on a value by itself: its type, the values listed, bounds, and rules for text.
 
 use std::{
     cmp::Ordering,
@@ -110,7 +110,7 @@ impl<'a> Comparison<'a, '_> {
         if keywords.iter().all(|keyword| pair.old.get(*keyword) == pair.new.get(*keyword)) {
             return;
         }
-        // How much is refused, by the value and then by whether that is refused too; and the keyword that says so.
+        // How much is refused, by the value and then by whether that is refused too; and the keyword that refuses it.
         let tightest = |schema: &Map<String, Value>| {
             let mut tightest = (f64::NEG_INFINITY, false, inclusive);
             for (keyword, excludes) in [(inclusive, false), (exclusive, true)] {

@@ -153,7 +153,7 @@ fn people_see_all_there_is_in_a_text() {
 }
 
 #[test]
-fn a_scope_that_nobody_knows_brings_its_texts() {
+fn a_scope_that_is_not_predefined_brings_its_texts() {
     let scope = scope("shell:exec", "high");
     let using = |scope: &Value| {
         let mut manifest = with("/permission_scopes", json!([scope]));

@@ -1,4 +1,4 @@
-//! Schemas and patterns of somebody who means harm: each is refused, or dealt with, within a named budget.
+//! Schemas and patterns of an attacker: each is refused, or dealt with, within a named budget.
 
 use std::fmt::Write;
 
@@ -93,7 +93,7 @@ fn a_reference_leads_every_reader_to_the_same_schema() {
     }
 }
 
-/// Readers write out where each schema stands, and what stands around all of them as often.
+/// Readers write out the location of each schema, and the text around all of them as often.
 #[test]
 fn long_names_do_not_stand_around_many_schemas() {
     let around = |bytes: usize| {
@@ -112,7 +112,7 @@ fn with_properties(count: usize, each: &Value, x: Value) -> Value {
 
 /// Each pair is small, and says something large very often.
 #[test]
-fn what_is_said_once_and_meant_often_is_not_looked_at_without_end() {
+fn a_schema_that_is_referenced_often_is_not_compared_without_end() {
     let to_x = json!({"$ref": "#/$defs/x"});
     let numbers: Vec<_> = (10_000..15_000).collect();
     let words: Vec<_> = (0..2_500).map(|n| format!("word {n}")).collect();
@@ -190,7 +190,7 @@ fn one_tool_beyond_the_budget_leaves_the_others_theirs() {
 }
 
 #[test]
-fn fields_that_nobody_knows_cost_what_they_weigh() {
+fn unknown_fields_count_by_their_size() {
     let manifest = |value: i32| {
         let mut manifest = taking(json!({"type": "object"}));
         manifest["name"] = json!("x".repeat(50_000));
@@ -300,7 +300,7 @@ fn patterns_are_short_few_and_linear() {
     let long = |n: usize| format!("{n:064}");
     accepted(many(PATTERNS_BYTES_MAX / 64, &long));
     assert!(refusal(many(PATTERNS_BYTES_MAX / 64, &|n| long(n) + "a")).contains("bytes"));
-    // One that stands everywhere is compiled once.
+    // A pattern that is used everywhere is compiled once.
     accepted(many(2_000, &|_| r"^\pL+$".into()));
     let by_name = |count: usize| json!({"type": "object", "patternProperties": (0..count).map(|n| (format!("a{n}"), json!({}))).collect::<Value>()});
     accepted(by_name(PATTERNS_MAX));

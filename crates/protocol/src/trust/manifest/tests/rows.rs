@@ -251,8 +251,8 @@ fn every_row_holds_at_every_depth_and_behind_a_reference() {
                 new.pointer(&change.pointer)
             };
             assert!(at.is_some(), "{} leads nowhere", change.pointer);
-            let asked: &[&str] = if breaking { &["filesystem:read"] } else { &[] };
-            assert_eq!(found.scopes_requiring_reauth, asked);
+            let reauth_scopes: &[&str] = if breaking { &["filesystem:read"] } else { &[] };
+            assert_eq!(found.scopes_requiring_reauth, reauth_scopes);
             assert!(!compare(&new, &new).breaking && compare(&new, &new).changes.is_empty(), "{new}");
         }
     }
@@ -322,11 +322,11 @@ fn more_power_breaks_and_less_is_silent() {
         (Rule::ToolAdded, manifest(&[("two", "b:read", false), ("one", "a:read", false)], &[a, b]), ""),
         (Rule::ToolRemoved, manifest(&[], &[a, b]), ""),
     ];
-    for (rule, changed, asked) in cases {
+    for (rule, changed, reauth_scopes) in cases {
         let found = compare(&plain, &changed);
         assert!(found.changes.iter().any(|change| change.rule == rule), "{rule:?} is not in {found:#?}");
-        assert_eq!(found.breaking, !asked.is_empty(), "{rule:?}");
-        assert_eq!(found.scopes_requiring_reauth.join(" "), asked, "{rule:?}");
+        assert_eq!(found.breaking, !reauth_scopes.is_empty(), "{rule:?}");
+        assert_eq!(found.scopes_requiring_reauth.join(" "), reauth_scopes, "{rule:?}");
     }
     let optional = compare(&manifest(&[("one", "a:read", true)], &[a, b]), &plain);
     assert_eq!((optional.breaking, optional.changes[0].rule), (false, Rule::ToolMadeOptional));
@@ -353,7 +353,7 @@ fn each_change_names_its_tool_wherever_the_tools_stand() {
 }
 
 #[test]
-fn what_people_only_read_is_silent_and_told() {
+fn changes_of_display_texts_are_silent_and_reported() {
     let old = taking(json!({"type": "object"}));
     for (pointer, value, rule) in [
         ("/agent_version", json!("2.0.0"), Rule::AgentVersionChanged),
@@ -395,12 +395,12 @@ fn an_owner_cannot_talk_a_scope_down_for_those_who_consented() {
     assert_eq!(Sensitivity::in_force(Sensitivity::Low, Sensitivity::High), Sensitivity::High);
 }
 
-/// `OSTLER_BLESS=1` writes the page anew.
+/// `OSTLER_BLESS=1` writes the page again.
 #[test]
 fn the_generated_page_shows_the_rules() {
     let mut page = String::from(
         "# Rules of the manifest diff\n\nMade from the one table in `crates/protocol/src/manifest/rules.rs`. A change is *breaking* when people who consented\n\
-         must be asked again. What a rule does to the values that a schema accepts decides, together with where the change stands:\n\n\
+         must consent again. What a rule does to the values that a schema accepts decides, together with where the change is:\n\n\
          | effect | plainly | under `not` | under `if`, `oneOf`, beside `unevaluated…`, under `contains` with `maxContains` |\n|---|---|---|---|\n\
          | breaks | breaking | breaking | breaking |\n| narrows | breaking | silent | breaking |\n| widens | silent | breaking | breaking |\n| notes | silent | silent | silent |\n\n\
          Whatever cannot be decided breaks. `spec` marks rows of the specification's table; the others complete it.\n\n\

@@ -231,7 +231,7 @@ fn respell(d: &mut Dice<'_>, object: &mut Map<String, Value>) {
     }
 }
 
-/// Changes something somewhere: a keyword is written, dropped, said in another way, or handed to a schema inside.
+/// Changes something somewhere: a keyword is written, dropped, respelled, or handed to a schema inside.
 fn change(d: &mut Dice<'_>, schema: &mut Value) {
     let Value::Object(object) = schema else {
         *schema = schema_of(d, 1);
@@ -334,7 +334,7 @@ struct Tally {
 /// Whether a change, from one root to another, is one of a kind.
 type IsMet = fn(&Change, &Value, &Value) -> bool;
 
-/// Widenings that stand behind a rule with others. Each has to be met in a pair that was silent.
+/// Widenings that share a rule with others. Each has to be met in a pair that was silent.
 const WIDENINGS: [(&str, IsMet); 7] = [
     ("a `const` became an `enum` of more", |change, old, _| {
         change.rule == Rule::EnumValueAdded && old.pointer(&change.pointer).is_none()
@@ -472,7 +472,7 @@ fn every_keyword_that_refuses_is_made_up() {
         write(dice, 1, &mut made);
     }
     for keyword in COMPARED.iter().filter(|keyword| group(keyword).refuses()) {
-        // What an embedded document must look like is nobody's to assert.
+        // The shape of an embedded document is not asserted by validators.
         assert!(made.contains_key(*keyword) || *keyword == "contentSchema", "{keyword}");
     }
 }
