@@ -1,5 +1,5 @@
-//! Attachments: pictures that people put into their messages. What a file is, is told by its bytes; where it lies, by a
-//! path that names its owner and its thread. Front ends see neither but in a signed URL that ends.
+//! Attachments: pictures that people put into their messages. The type of a file is determined by its bytes; its
+//! location is a path that names its owner and its thread. Front ends see neither except in a signed URL that expires.
 
 use std::{fmt, str::FromStr};
 
@@ -17,7 +17,7 @@ pub const ATTACHMENT_FORM_BYTES_MAX: usize = 16 * 1024;
 pub const ATTACHMENTS_PER_USER_MAX: i64 = 10_000;
 /// What every path begins with.
 pub const ROOT: &str = "agent-inputs";
-/// A run id longer than this, or of other letters, stands in a path as its digest.
+/// A run id longer than this, or with other characters, is replaced by its digest in a path.
 const RUN_CHARS_MAX: usize = 64;
 
 /// The pictures we take. No SVG: it is a program as much as a picture.
@@ -50,7 +50,7 @@ impl ImageType {
         }
     }
 
-    /// What the bytes are, whatever anybody says they are.
+    /// The type of the bytes, whatever type was declared for them.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Self::Png),
@@ -76,7 +76,7 @@ pub struct ObjectPath {
 }
 
 impl ObjectPath {
-    /// The place of a new file. `None`: the thread's id is none.
+    /// The path of a new file. `None` if the thread's id is invalid.
     pub fn new(owner: &str, thread_id: &str, run_id: &str, file: Uuid, image: ImageType) -> Option<Self> {
         let plain = run_id.len() <= RUN_CHARS_MAX && is_plain(run_id);
         let run = if plain { run_id.to_owned() } else { hex(&Sha256::digest(run_id.as_bytes()))[..32].to_owned() };
@@ -106,7 +106,7 @@ impl fmt::Display for ObjectPath {
     }
 }
 
-/// It is no path of ours.
+/// The text is not one of our paths.
 #[derive(Debug, PartialEq)]
 pub struct NoPath;
 

@@ -1,5 +1,6 @@
-//! History: what was said in a thread, for people to read, one day at a time. It is folded from the thread's events: what
-//! people asked and agents answered, where it was heard; never tools, thoughts, context, or turns that were taken back.
+//! History: the messages of a thread, for people to read, one day at a time. It is folded from the thread's events: the
+//! messages of people and the replies of agents, placed where they were received; never tools, thoughts, context, or
+//! turns that were rolled back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +33,7 @@ pub struct HistoryQuery {
     /// Left out: the caller's newest thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
-    /// `YYYY-MM-DD`: the last day before this one on which anything was said; left out, the last day of all.
+    /// `YYYY-MM-DD`: the last day before this one that has any message; left out, the last day of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
@@ -44,7 +45,7 @@ pub enum HistoryScope {
     HistoryDay,
 }
 
-/// One day of a thread, in the user's time zone. Without a thread, or with nothing said, it is empty.
+/// One day of a thread, in the user's time zone. It is empty if there is no thread or no message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistorySnapshot {
@@ -52,7 +53,7 @@ pub struct HistorySnapshot {
     pub thread_id: Option<String>,
     #[schema(value_type = Option<String>, format = Date)]
     pub day: Option<Date>,
-    /// Something was said on earlier days.
+    /// Earlier days have messages.
     pub has_more: bool,
     pub messages: Vec<HistoryMessage>,
 }
@@ -110,7 +111,7 @@ pub fn pictures(payload: &str) -> Vec<Picture> {
     view.content.into_iter().filter(|part| part.part_type == "image").map(|part| part.picture).collect()
 }
 
-/// What a person said, as its event keeps it.
+/// A person's message, as its event keeps it.
 pub struct UserContent {
     pub message_id: String,
     pub command_type: Option<CommandType>,
@@ -182,30 +183,30 @@ impl View {
     }
 }
 
-/// What was said, from the messages of a day and the phases of their turns, in the order of their numbers. `signed` makes
-/// a picture's URL; one that cannot be seen any more is left out.
+/// The history of a day, from its messages and the phases of their turns, ordered by sequence number. `signed` makes a
+/// picture's URL; a picture that is no longer available is left out.
 pub fn fold(events: &[Event], signed: impl Fn(&Picture) -> Option<String>) -> Vec<HistoryMessage> {
     let restarted = last_phases(events, PHASE_ATTEMPT_RESTARTED);
-    let heard = last_phases(events, PHASE_STEER_ACCEPTED);
-    let mut said: Vec<_> = events
+    let accepted = last_phases(events, PHASE_STEER_ACCEPTED);
+    let mut messages: Vec<_> = events
         .iter()
         .filter_map(|event| {
             let (command_id, view) = event.command_id.zip(View::of(event))?;
             match event.event_type {
-                // A steer counts where it was heard, and not at all where it was not.
+                // A steer is placed where the agent accepted it, and left out where it did not.
                 EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
-                    Some(asked(event, view, *heard.get(&command_id)?, &signed))
+                    Some(user_message(event, view, *accepted.get(&command_id)?, &signed))
                 }
-                EventType::UserMessage => Some(asked(event, view, event.session_seq, &signed)),
-                // What a dead attempt said was said again.
+                EventType::UserMessage => Some(user_message(event, view, event.session_seq, &signed)),
+                // A later attempt repeated the messages of a dead one.
                 EventType::AssistantMessage if restarted.get(&command_id) > Some(&event.session_seq) => None,
-                EventType::AssistantMessage => answered(event, view),
+                EventType::AssistantMessage => assistant_message(event, view),
                 _ => None,
             }
         })
         .collect();
-    said.sort_by_key(HistoryMessage::seq);
-    said
+    messages.sort_by_key(HistoryMessage::seq);
+    messages
 }
 
 /// Where each command was last in this phase.
@@ -215,7 +216,7 @@ fn last_phases(events: &[Event], phase: &str) -> HashMap<CommandId, i64> {
     so.filter_map(|event| Some((event.command_id?, event.session_seq))).collect()
 }
 
-fn asked(event: &Event, view: View, seq: i64, signed: impl Fn(&Picture) -> Option<String>) -> HistoryMessage {
+fn user_message(event: &Event, view: View, seq: i64, signed: impl Fn(&Picture) -> Option<String>) -> HistoryMessage {
     let (pictures, words): (Vec<_>, Vec<_>) = view.content.into_iter().partition(|part| part.part_type == "image");
     let attachments = pictures.into_iter().filter_map(|part| {
         let url = signed(&part.picture)?;
@@ -230,7 +231,7 @@ fn asked(event: &Event, view: View, seq: i64, signed: impl Fn(&Picture) -> Optio
     }
 }
 
-fn answered(event: &Event, view: View) -> Option<HistoryMessage> {
+fn assistant_message(event: &Event, view: View) -> Option<HistoryMessage> {
     let (content, ui_schema) = (view.text.unwrap_or_default(), ui::of_message(event.payload.as_deref()?));
     if content.is_empty() && ui_schema.is_none() {
         return None;
@@ -239,9 +240,10 @@ fn answered(event: &Event, view: View) -> Option<HistoryMessage> {
     Some(HistoryMessage::Assistant { id, seq: event.session_seq, content, ui_schema, timestamp: event.created_at })
 }
 
-/// What a turn that did not complete had begun to say: whoever followed it has seen it. From the deltas, the whole messages
-/// and the phases of that one turn. It is shown on the day of what was asked, and so bears that time.
-pub fn partial(asked: &Event, events: &[Event]) -> Vec<HistoryMessage> {
+/// The incomplete messages of a turn that did not complete: clients that followed it have seen them. From the deltas,
+/// the whole messages and the phases of that one turn. They are shown on the day of the user's message, and so have its
+/// time.
+pub fn partial(prompt: &Event, events: &[Event]) -> Vec<HistoryMessage> {
     let restarted = last_phases(events, PHASE_ATTEMPT_RESTARTED).into_values().max().unwrap_or(0);
     let of_type = |wanted: EventType| {
         let last_attempt = events.iter().filter(move |event| event.session_seq > restarted);
@@ -262,7 +264,7 @@ pub fn partial(asked: &Event, events: &[Event]) -> Vec<HistoryMessage> {
             Some(HistoryMessage::Assistant { content, .. }) => content + &delta,
             _ => delta,
         };
-        let (seq, timestamp) = (event.session_seq, asked.created_at);
+        let (seq, timestamp) = (event.session_seq, prompt.created_at);
         begun.push((id.clone(), HistoryMessage::Assistant { id, seq, content, ui_schema: None, timestamp }));
     }
     begun.into_iter().map(|(_, message)| message).collect()
@@ -352,8 +354,9 @@ mod tests {
     }
 
     fn shown(events: Vec<(u128, EventType, Value)>) -> Vec<(i64, String)> {
-        let said = fold(&numbered(events), |_| None);
-        said.into_iter()
+        let messages = fold(&numbered(events), |_| None);
+        messages
+            .into_iter()
             .map(|message| match message {
                 HistoryMessage::User { seq, content, .. } | HistoryMessage::Assistant { seq, content, .. } => {
                     (seq, content)
@@ -362,7 +365,7 @@ mod tests {
             .collect()
     }
 
-    fn said(of: u128, text: &str, kind: &str) -> (u128, EventType, Value) {
+    fn sent(of: u128, text: &str, kind: &str) -> (u128, EventType, Value) {
         let content = json!([{"type": "text", "text": text}]);
         (of, EventType::UserMessage, json!({"messageId": "m", "commandType": kind, "content": content}))
     }
@@ -376,11 +379,11 @@ mod tests {
     }
 
     #[test]
-    fn a_steer_stands_where_it_was_heard_or_nowhere() {
+    fn a_steer_is_placed_where_it_was_accepted_or_left_out() {
         let events = vec![
-            said(1, "one", "turn"),
-            said(2, "left", "steer"),
-            said(3, "never heard", "steer"),
+            sent(1, "one", "turn"),
+            sent(2, "left", "steer"),
+            sent(3, "never accepted", "steer"),
             answer(1, "half"),
             phase(2, PHASE_STEER_ACCEPTED),
             answer(1, "whole"),
@@ -391,9 +394,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_attempt_said_is_not_shown_twice() {
+    fn messages_of_a_dead_attempt_are_not_shown_twice() {
         let events = vec![
-            said(1, "one", "turn"),
+            sent(1, "one", "turn"),
             answer(1, "half"),
             answer(2, "another turn's"),
             phase(1, PHASE_ATTEMPT_RESTARTED),
@@ -425,10 +428,10 @@ mod tests {
     #[test]
     fn an_answer_that_was_cut_off_is_shown_as_far_as_it_came() {
         let delta = |id: &str, text: &str| (1, EventType::AssistantDelta, json!({"messageId": id, "delta": text}));
-        let asked =
-            Event { created_at: time("2026-01-01T23:59:00Z"), ..numbered(vec![said(1, "go", "turn")]).remove(0) };
+        let prompt =
+            Event { created_at: time("2026-01-01T23:59:00Z"), ..numbered(vec![sent(1, "go", "turn")]).remove(0) };
         let begun = partial(
-            &asked,
+            &prompt,
             &numbered(vec![
                 delta("x", "of an attempt that died"),
                 phase(1, PHASE_ATTEMPT_RESTARTED),

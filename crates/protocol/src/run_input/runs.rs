@@ -27,7 +27,7 @@ pub struct TaskAccepted {
     pub created: bool,
 }
 
-/// A cancel was asked for; the run has not necessarily stopped.
+/// A cancel was requested; the run has not necessarily stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelAccepted {
@@ -102,7 +102,7 @@ pub struct RunAgentInput {
     /// The front end's own tools. They register nothing here.
     #[schema(value_type = Option<Vec<Object>>, nullable = false)]
     pub tools: Option<Vec<serde_json::Value>>,
-    /// Told to the agent with the message, and not kept as history.
+    /// Given to the agent with the message, and not kept as history.
     #[schema(value_type = Option<Vec<Object>>, nullable = false)]
     pub context: Option<Vec<serde_json::Value>>,
     pub forwarded_props: ForwardedProps,
@@ -120,7 +120,7 @@ pub struct ForwardedProps {
     pub client_time: Option<serde_json::Value>,
 }
 
-/// A failure as this dialect tells it: what has not the right shape breaks a rule of the input, and that is a 422.
+/// A failure in this dialect's encoding: a body of the wrong shape breaks a rule of the input, and that is a 422.
 pub fn in_dialect(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::SchemaInvalid => Failure { kind: FailureKind::RunInputInvalid, ..failure },
@@ -173,7 +173,7 @@ pub fn code(failure: &Failure) -> Cow<'static, str> {
     .into()
 }
 
-/// Whether it is about interrupts and their answers. A stream tells of such a failure by an event, as AG-UI wants.
+/// Whether it is about interrupts and their answers. A stream reports such a failure by an event, as AG-UI requires.
 pub fn is_of_interrupts(failure: &Failure) -> bool {
     failure.rule_name().is_some_and(|rule| rule.starts_with("interrupt"))
 }

@@ -1,5 +1,5 @@
-//! The AG-UI 1.0 events we send. What a client refuses by its shape cannot be said in these types: an absent optional is
-//! left out and never null, a patch is a real JSON Patch, and no event belongs to a subagent.
+//! The AG-UI 1.0 events we send. These types cannot express a shape that a client refuses: an absent optional is left
+//! out and never null, a patch is a real JSON Patch, and no event belongs to a subagent.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

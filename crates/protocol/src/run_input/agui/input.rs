@@ -1,5 +1,5 @@
-//! `RunAgentInput`: what starts an agent's run. Its rules are checked in the order of the protocol's two tables, so that of
-//! two faults the earlier row is told, and in exactly the tables' words.
+//! `RunAgentInput`: what starts an agent's run. Its rules are checked in the order of the protocol's two tables, so
+//! that of two faults the one in the earlier row is reported, and in exactly the tables' words.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub const MESSAGES_MAX: usize = 200;
 pub const USER_TEXT_CHARS_MAX: usize = 10_000;
 pub const ATTACHMENTS_MAX: usize = 3;
 
-/// How the answer was asked for.
+/// The form of the response that the client requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// An acceptance, and the events elsewhere.
@@ -43,7 +43,7 @@ pub struct RunInput {
     pub state: Option<Value>,
     pub tools: Vec<Tool>,
     pub context: Vec<Context>,
-    /// `None`: not told. Its clock and its time are never compared with each other.
+    /// `None` if the client sent no time. Its clock and its time are never compared with each other.
     pub client_time: Option<ClientTime>,
     pub resume: Vec<ResumeEntry>,
     /// The same for bodies that mean the same.
@@ -130,9 +130,9 @@ impl RunInput {
         let thread_id = thread_id(&body)?;
         let run_id = run_id(&body)?;
         let resume = resume(&mut body)?;
-        let (transcript, said) = messages(&mut body, form, !resume.is_empty())?;
+        let (transcript, current) = messages(&mut body, form, !resume.is_empty())?;
         let forwarded = ForwardedProps::read(body.remove("forwardedProps"))?;
-        let (user, others) = one_user(said, !resume.is_empty())?;
+        let (user, others) = one_user(current, !resume.is_empty())?;
         let client_time = forwarded.client_time.map(ClientTime::read).transpose()?;
         let parent_run_id = match body.remove("parentRunId") {
             None => None,
@@ -161,7 +161,8 @@ impl RunInput {
     }
 }
 
-/// The same for a body however it is spelled. It is respelled deeper here than it is read: nobody means two requests by that.
+/// The same for a body however it is spelled. It is respelled deeper here than it is read: two spellings never mean two
+/// requests.
 fn hash(body: &Map<String, Value>) -> String {
     fn respell_all(value: &mut Value) {
         respell(value);
@@ -212,7 +213,7 @@ fn thread_id(body: &Map<String, Value>) -> Result<String, Refused> {
     read_thread_id(text)
 }
 
-/// A thread's name, in lower case. Also for where it stands in a path or a query.
+/// A thread's name, in lower case. Also used for names in a path or a query.
 pub fn read_thread_id(text: &str) -> Result<String, Refused> {
     let hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
     match Uuid::try_parse(text) {
@@ -226,14 +227,15 @@ fn run_id(body: &Map<String, Value>) -> Result<String, Refused> {
     read_run_id(text)
 }
 
-/// A run's name within its thread. Also for where it stands in a query.
+/// A run's name within its thread. Also used for names in a query.
 pub fn read_run_id(text: &str) -> Result<String, Refused> {
     refuse_if(text.chars().count() > RUN_ID_CHARS_MAX, INVALID_RUN_ID, "runId exceeds length limit")?;
     refuse_if(text.is_empty(), INVALID_RUN_ID, "runId must be a string that is not empty")?;
     Ok(text.to_owned())
 }
 
-/// What is set aside, and what counts. With `resume` nothing new is said: the answers are all that counts.
+/// The earlier transcript, and the messages that count. With `resume` there is no new message: the answers are all that
+/// counts.
 fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<(Vec<Message>, Vec<Message>), Refused> {
     let Some(Value::Array(mut aside)) = body.remove("messages") else {
         return Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages must be an array"));
@@ -244,15 +246,15 @@ fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<
         Form::Streamed if resumes => aside.len(),
         Form::Streamed => aside.iter().rposition(is_user).unwrap_or(0),
     };
-    let said = aside.split_off(from);
-    refuse_if(said.len() > MESSAGES_MAX, RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit")?;
-    let said = read_messages(said, from)?;
-    let too_long = said.iter().any(|message| match message {
+    let current = aside.split_off(from);
+    refuse_if(current.len() > MESSAGES_MAX, RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit")?;
+    let current = read_messages(current, from)?;
+    let too_long = current.iter().any(|message| match message {
         Message::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
         _ => false,
     });
     refuse_if(too_long, RUN_MESSAGES_INVALID, "RunAgentInput user message text exceeds limit")?;
-    Ok((read_messages(aside, 0)?, said))
+    Ok((read_messages(aside, 0)?, current))
 }
 
 fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refused> {
@@ -265,23 +267,23 @@ fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refuse
     values.into_iter().enumerate().map(read).collect()
 }
 
-fn one_user(said: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
+fn one_user(current: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
     if resumes {
-        refuse_if(!said.is_empty(), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume")?;
+        refuse_if(!current.is_empty(), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume")?;
         return Ok((None, vec![]));
     }
-    let users = said.iter().filter(|message| matches!(message, Message::User { .. })).count();
+    let users = current.iter().filter(|message| matches!(message, Message::User { .. })).count();
     let detail = "RunAgentInput.messages must contain exactly one user message";
     refuse_if(users != 1, RUN_MESSAGES_INVALID, detail)?;
-    let mut said = said.into_iter();
-    match said.next() {
-        Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), said.collect())),
+    let mut current = current.into_iter();
+    match current.next() {
+        Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), current.collect())),
         _ => Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user")),
     }
 }
 
 impl UserMessage {
-    /// Each row is asked of all parts before the next row.
+    /// Each row of the table is checked for all parts before the next row.
     fn read(id: String, content: Content) -> Result<Self, Refused> {
         let all_images = content.media().all(|media| media.is_image);
         refuse_if(!all_images, RUN_MESSAGES_INVALID, "binary content requires image mimeType")?;

@@ -110,7 +110,7 @@ impl Part {
             Source::Data { mime_type } => (mime_type.as_deref(), None, true),
             Source::File { mime_type } => (mime_type.as_deref(), None, false),
         };
-        // An `image` from a URL need not say which kind of image it is.
+        // An `image` from a URL need not name its media type.
         let is_image = is_image_by_type && mime_type.is_none_or(is_image);
         Some(Media { is_image, mime_type, url, has_data })
     }
@@ -201,7 +201,7 @@ impl Message {
         }
     }
 
-    /// What it says, for an agent that is told of it.
+    /// Its text, for an agent that receives it as context.
     pub fn text(&self) -> String {
         match self {
             Self::Developer { content, .. } | Self::System { content, .. } | Self::Reasoning { content, .. } => {

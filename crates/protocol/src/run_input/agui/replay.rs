@@ -34,7 +34,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Takes the thread's next event. `signed` makes a picture's URL; `None` if there is none any more.
+    /// Takes the thread's next event. `signed` makes a picture's URL; `None` if the picture is gone.
     pub fn take(&mut self, event: &Event, signed: impl Fn(&Picture) -> Option<String>) {
         let Some(command_id) = event.command_id else { return };
         let payload = event.payload.as_deref().unwrap_or_default();
@@ -72,21 +72,22 @@ impl Replay {
     }
 
     fn user(&mut self, command_id: CommandId, payload: &str, signed: impl Fn(&Picture) -> Option<String>) {
-        let Some(said) = history::user_content(payload).filter(|said| said.command_type == Some(CommandType::Turn))
+        let Some(message) =
+            history::user_content(payload).filter(|message| message.command_type == Some(CommandType::Turn))
         else {
             return;
         };
-        let mut parts: Vec<Value> = said.texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
-        parts.extend(said.pictures.iter().filter_map(|picture| {
+        let mut parts: Vec<Value> = message.texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        parts.extend(message.pictures.iter().filter_map(|picture| {
             let source = json!({"type": "url", "value": signed(picture)?, "mimeType": picture.mime_type});
             Some(json!({"type": "image", "source": source}))
         }));
-        let content = match said.texts.as_slice() {
+        let content = match message.texts.as_slice() {
             [text] if parts.len() == 1 => text.as_str().into(),
             _ => Value::from(parts),
         };
         self.bytes += payload.len();
-        self.messages.push((command_id, SnapshotMessage::User { id: said.message_id, content }));
+        self.messages.push((command_id, SnapshotMessage::User { id: message.message_id, content }));
     }
 
     fn apply(&mut self, command_id: CommandId, event: AgUiEvent) {
@@ -151,7 +152,7 @@ impl Replay {
         self.messages.push((of, SnapshotMessage::Assistant { id, content, tool_calls, metadata: Map::new() }));
     }
 
-    /// The newest messages are asked for most.
+    /// The newest messages are looked up most.
     fn find(&mut self, id: &str) -> Option<&mut SnapshotMessage> {
         self.messages.iter_mut().rev().map(|(_, message)| message).find(|message| message.id() == id)
     }

@@ -1,21 +1,23 @@
-//! Kernel events in, AG-UI events out. The translation is deterministic: a follower that comes back is given the same
+//! Kernel events in, AG-UI events out. The translation is deterministic: a follower that reconnects receives the same
 //! events under the same ids, because they are made again from the same log.
 //!
 //! One command can be several AG-UI runs: a permission request ends one as an interrupt, and the run that brings the
-//! answers goes on where that one ended. Whatever the agent says, a verifier sits behind every event, and a run that is
+//! answers continues where that one ended. Whatever the agent sends, every event passes a verifier, and a run that is
 //! followed to its end has exactly one terminal event.
 
 mod activities;
-mod asked;
 mod documents;
-mod said;
+mod questions;
+mod streamed;
 mod tools;
 
 use std::{fmt, str::FromStr};
 
 use serde_json::{Map, Value, json};
 
-use self::{activities::Activities, asked::Questions, documents::Document, said::Said, tools::Tools};
+use self::{
+    activities::Activities, documents::Document, questions::Questions, streamed::StreamedMessages, tools::Tools,
+};
 use super::{
     events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
     verify::Verifier,
@@ -34,9 +36,9 @@ use crate::{
     run_input::ui,
 };
 
-/// Events made before a resumed run begins. A run that waits for an answer says little; more than this is left out.
+/// Events made before a resumed run begins. A run that waits for an answer has few; more than this are left out.
 const HELD_MAX: usize = 10_000;
-/// Models whose usage is told apart; what further ones use is added to the last.
+/// Models whose usage is counted separately; the usage of further ones is added to the last.
 const MODELS_MAX: usize = 32;
 
 /// The `CUSTOM` event and the metadata field that the run input protocol itself defines. Hence no prefix.
@@ -86,17 +88,18 @@ pub struct Sent {
 struct Out<'a> {
     verifier: &'a mut Verifier,
     events: Vec<AgUiEvent>,
-    /// Events that there may be. What finds no room is not shown to the verifier either, so what is there stays legal.
+    /// How many events there may be. An event beyond that is not passed to the verifier either, so the others stay
+    /// legal.
     room: usize,
     timestamp: i64,
 }
 
 impl Out<'_> {
-    fn say(&mut self, body: Body) {
-        self.say_with(body, Map::new());
+    fn send(&mut self, body: Body) {
+        self.send_with(body, Map::new());
     }
 
-    fn say_with(&mut self, body: Body, metadata: Map<String, Value>) {
+    fn send_with(&mut self, body: Body, metadata: Map<String, Value>) {
         if self.events.len() >= self.room {
             return;
         }
@@ -104,7 +107,7 @@ impl Out<'_> {
     }
 
     fn custom(&mut self, name: &str, value: Value) {
-        self.say(Body::Custom { name: name.to_owned(), value });
+        self.send(Body::Custom { name: name.to_owned(), value });
     }
 }
 
@@ -114,8 +117,8 @@ pub struct Translator {
     run_id: String,
     after_seq: i64,
     verifier: Verifier,
-    texts: Said,
-    thoughts: Said,
+    texts: StreamedMessages,
+    thoughts: StreamedMessages,
     tools: Tools,
     questions: Questions,
     usage: Vec<TokenUsage>,
@@ -123,7 +126,7 @@ pub struct Translator {
     /// `None` until the first snapshot or patch, or [`Self::set_state`].
     state: Option<Document>,
     patches_held_back: u64,
-    /// An interrupt has ended the run that was told so far.
+    /// An interrupt has ended the run that was sent so far.
     paused: bool,
     /// The number of the last interrupt's event, if tool calls were open then.
     left_open_at: Option<i64>,
@@ -131,7 +134,7 @@ pub struct Translator {
     messages: Option<Option<Vec<SnapshotMessage>>>,
     held: Vec<AgUiEvent>,
     /// The run's own events have begun.
-    telling: bool,
+    has_started: bool,
 }
 
 impl Translator {
@@ -143,8 +146,8 @@ impl Translator {
             run_id: run_id.into(),
             after_seq,
             verifier: Verifier::default(),
-            texts: Said::texts(),
-            thoughts: Said::thoughts(),
+            texts: StreamedMessages::texts(),
+            thoughts: StreamedMessages::thoughts(),
             tools: Tools::default(),
             questions: Questions::default(),
             usage: vec![],
@@ -155,13 +158,13 @@ impl Translator {
             left_open_at: None,
             messages: None,
             held: vec![],
-            telling: false,
+            has_started: false,
         }
     }
 
-    /// The terminal event has been told; nothing comes any more.
+    /// The terminal event has been sent; nothing follows.
     pub fn is_over(&self) -> bool {
-        self.telling && self.verifier.is_over()
+        self.has_started && self.verifier.is_over()
     }
 
     /// Patches that were not sent, because they do not apply to what clients hold.
@@ -185,7 +188,7 @@ impl Translator {
     /// Whether the run resumes one whose tool calls were open when it was interrupted, and `event`, the next one, is the
     /// run's first: then [`Self::set_messages`] comes first. The answer is the number of the interrupt's event.
     pub fn wants_messages(&self, event: &Event) -> Option<i64> {
-        let is_first = !self.telling && event.session_seq > self.after_seq;
+        let is_first = !self.has_started && event.session_seq > self.after_seq;
         self.left_open_at.filter(|_| is_first && self.messages.is_none())
     }
 
@@ -195,8 +198,9 @@ impl Translator {
         self.messages = Some(messages);
     }
 
-    /// Takes the next event of the command. Feed it all of them, from the command's first: what lies before a resumed run
-    /// is not told again, but which tools were called and what was half said is learned from it.
+    /// Takes the next event of the command. Feed it all of them, from the command's first: events before a resumed run
+    /// are not sent again, but the translator learns from them which tools were called and which messages are
+    /// incomplete.
     pub fn take(&mut self, event: &Event) -> Vec<Sent> {
         if self.is_over() {
             return vec![];
@@ -213,7 +217,7 @@ impl Translator {
         let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), room, timestamp };
         if !out.verifier.has_begun() {
             let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
-            out.say(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
+            out.send(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
@@ -223,13 +227,13 @@ impl Translator {
             self.held = events;
             return vec![];
         }
-        if !self.telling
+        if !self.has_started
             && let Some(messages) = self.messages.take().flatten()
         {
             let body = Body::MessagesSnapshot { messages };
             events.insert(1.min(events.len()), AgUiEvent { body, timestamp, metadata: Map::new() });
         }
-        self.telling = true;
+        self.has_started = true;
         let session_seq = event.session_seq;
         events.into_iter().zip(0..).map(|(event, n)| Sent { id: Place { session_seq, n }, event }).collect()
     }
@@ -249,7 +253,7 @@ impl Translator {
             EventType::Usage => self.count(payload),
             EventType::BackendStatus => self.phase(payload, out),
             EventType::PermissionRequest => {
-                self.questions.asked(event, &self.tools);
+                self.questions.open(event, &self.tools);
                 self.interrupt(seq, out);
             }
             EventType::PermissionResolved => {
@@ -259,7 +263,7 @@ impl Translator {
             EventType::Error => out.custom(ERROR, picked(payload, &["failureKind", "message", "willRetry"])),
             EventType::TerminalStatus => self.end(event, out),
             EventType::Custom => custom(payload, out),
-            EventType::Audit => self.questions.heard(payload),
+            EventType::Audit => self.questions.note_cancel(payload),
             EventType::UserMessage | EventType::Lease | EventType::Session => {}
         }
     }
@@ -283,12 +287,12 @@ impl Translator {
     fn state(&mut self, payload: &Value, out: &mut Out) {
         if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
             self.state = Some(Document::new(snapshot.clone()));
-            return out.say(Body::StateSnapshot { snapshot: snapshot.clone() });
+            return out.send(Body::StateSnapshot { snapshot: snapshot.clone() });
         }
         let Some(patch) = payload.get("patch") else { return };
         let state = self.state.get_or_insert_with(|| State::default().0);
         match Patch::read(patch).filter(|patch| state.apply(patch)) {
-            Some(delta) => out.say(Body::StateDelta { delta }),
+            Some(delta) => out.send(Body::StateDelta { delta }),
             None => self.patches_held_back += 1,
         }
     }
@@ -299,7 +303,8 @@ impl Translator {
             Some(PHASE_TRANSPORT_DISCONNECTED) if payload["resumeAt"].is_string() => {
                 out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"]));
             }
-            // What a dead attempt said does not count. A client cannot unsay it, but it can be told.
+            // The messages of a dead attempt do not count. A client cannot remove what it has displayed, but it can be
+            // notified.
             Some(PHASE_ATTEMPT_RESTARTED) => {
                 let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);
                 verifier.close_all(timestamp, &mut out.events);
@@ -335,7 +340,7 @@ impl Translator {
         }
     }
 
-    /// Ends the run if there is something that only its front end can answer, and that it has not been asked yet.
+    /// Ends the run if there are questions that only its front end can answer, and that were not sent to it yet.
     fn interrupt(&mut self, seq: i64, out: &mut Out) {
         let interrupts = self.questions.put();
         if !interrupts.is_empty() {
@@ -373,13 +378,13 @@ impl Translator {
 
     fn finish(&mut self, outcome: Outcome, metadata: Map<String, Value>, out: &mut Out) {
         let (thread_id, run_id, usage) = (self.thread_id.clone(), self.run_id.clone(), std::mem::take(&mut self.usage));
-        out.say_with(Body::RunFinished { thread_id, run_id, outcome, usage }, metadata);
+        out.send_with(Body::RunFinished { thread_id, run_id, outcome, usage }, metadata);
     }
 
     fn fail(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
         let usage = std::mem::take(&mut self.usage);
         let (message, code) = (clip(message, BLOCKER_CHARS_MAX), kind.as_str().to_owned());
-        out.say(Body::RunError { message, code, usage });
+        out.send(Body::RunError { message, code, usage });
     }
 }
 
@@ -387,8 +392,8 @@ fn step(payload: &Value, out: &mut Out) {
     let Some(name) = payload["name"].as_str() else { return };
     let step_name = clip(name, NAME_BYTES_MAX);
     match payload["status"].as_str() {
-        Some("started") => out.say(Body::StepStarted { step_name }),
-        Some("finished") => out.say(Body::StepFinished { step_name }),
+        Some("started") => out.send(Body::StepStarted { step_name }),
+        Some("finished") => out.send(Body::StepFinished { step_name }),
         _ => {}
     }
 }
@@ -428,7 +433,7 @@ fn custom(payload: &Value, out: &mut Out) {
     }
 }
 
-/// The fields of these names that there are.
+/// The fields of these names that are present.
 fn picked(payload: &Value, names: &[&str]) -> Value {
     let known = |name: &&str| Some(((*name).to_owned(), payload.get(*name).filter(|value| !value.is_null())?.clone()));
     Value::Object(names.iter().filter_map(known).collect())

@@ -1,6 +1,6 @@
-//! The client's rules of sequence, enforced on what goes out: a client that meets one broken aborts the run. What may not
-//! come is dropped, and what was left open is closed before the end, so that no agent can make us send a stream that a
-//! client rejects. Rules about subagents hold by themselves: our events cannot name one.
+//! The client's rules of sequence, enforced on the output: a client that finds one broken aborts the run. Events that
+//! are not allowed are dropped, and what was left open is closed before the end, so that no agent can make us send a
+//! stream that a client rejects. Rules about subagents hold by themselves: our events cannot name one.
 
 use serde_json::Map;
 
@@ -53,7 +53,7 @@ impl Verifier {
         self.stage == Stage::Over
     }
 
-    /// Adds the event to what goes out, after whatever must come before it; or nothing, if it may not come.
+    /// Adds the event to the output, after the events that must precede it; adds nothing if it is not allowed here.
     pub fn pass(&mut self, event: AgUiEvent, out: &mut Vec<AgUiEvent>) {
         match (self.stage, Effect::of(&event.body)) {
             (Stage::Before, Effect::Begins) => self.stage = Stage::Running,

@@ -1,5 +1,5 @@
-//! Hints into a schema. Nothing an agent wrote is left out, and nothing can fail: hints that are not ours to understand,
-//! that say nothing or that are too much make no schema.
+//! Hints into a schema. Nothing an agent wrote is left out, and nothing can fail: hints that are not ours to
+//! understand, that are empty or that are too large make no schema.
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -61,7 +61,7 @@ pub fn compile(hints: &str) -> Option<UiSchemaRenderer> {
     })
 }
 
-/// A list is also read as an object's fields in their order, which nobody can have meant.
+/// A list is also read as an object's fields in their order, which is never intended.
 fn same_shape(given: &Value, read: &Value) -> bool {
     match (given, read) {
         (Value::Object(given), Value::Object(read)) => {
@@ -86,7 +86,7 @@ fn is_locale(locale: &str) -> bool {
     locale.len() <= LOCALE_BYTES_MAX && locale.split('-').all(tag)
 }
 
-/// Makes nodes as long as there may be more. `None`: what was asked for cannot be shown.
+/// Makes nodes as long as there may be more. `None`: the requested node cannot be displayed.
 struct Nodes {
     left: usize,
 }
@@ -109,7 +109,7 @@ impl Nodes {
                 sections.push(self.stack(None, inner)?);
             }
         }
-        // The only thing an intent decides: data in several sections stands side by side.
+        // The only thing an intent decides: data in several sections is laid out side by side.
         if hints.intent.as_deref() == Some("data") && sections.len() > 1 {
             sections = vec![self.layout(UiLayoutNode::Grid { columns: 2, children: sections })?];
         }
@@ -236,7 +236,7 @@ impl Nodes {
         self.leaf(UiLeaf::Badge { label: label.to_owned(), status })
     }
 
-    /// A picture from elsewhere is loaded by whoever looks at it, so it at least comes safely.
+    /// A picture from elsewhere is loaded by the user's browser, so its URL must at least be safe.
     fn icon(&mut self, source: UiIconSource, value: &str) -> Option<UiNode> {
         if source == UiIconSource::Url && !has_scheme(value, &["https:"]) {
             return None;

@@ -1,5 +1,5 @@
-//! `ui_hints` 2.1: what an agent writes. Small, descriptive, and read as it stands: fields we do not know are passed
-//! over, and whatever else does not fit makes the whole of it void.
+//! `ui_hints` 2.1: what an agent writes. Small, descriptive, and read literally: unknown fields are ignored, and
+//! anything else that does not fit makes the hints void as a whole.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -29,7 +29,7 @@ pub struct UiHints {
     pub meta: Option<UiHintMeta>,
 }
 
-/// What the answer refers to. Who the user is, an agent does not say.
+/// What the answer refers to. An agent cannot name the user.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UiHintMeta {

@@ -59,7 +59,7 @@ words!(UiTextRole: Body, Title, Subtitle, Caption, Code);
 words!(UiButtonStyle: Secondary, Primary, Ghost, Danger);
 words!(UiDirection: Vertical, Horizontal);
 words!(
-    /// What stands in for a picture. A `url` is an `https` one.
+    /// A replacement for a picture. A `url` is an `https` one.
     UiIconSource: Icon, Emoji, Url
 );
 words!(UiAppearance: Card);
@@ -80,7 +80,7 @@ impl UiStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum UiLayoutNode {
-    /// One after the other, downwards unless it says otherwise.
+    /// One after the other, downwards unless a direction is given.
     Stack {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]

@@ -36,7 +36,7 @@ fn renderer_schema() -> Value {
     published::<UiSchemaRenderer>("urn:ostler:ui-schema:2.0", "UiSchema 2.0")
 }
 
-/// `OSTLER_BLESS=1` writes them anew.
+/// `OSTLER_BLESS=1` writes them again.
 #[test]
 fn both_schemas_are_published() {
     for (file, schema) in [("ui-hints.schema.json", hints_schema()), ("ui-schema.schema.json", renderer_schema())] {

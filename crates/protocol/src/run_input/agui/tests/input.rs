@@ -66,7 +66,7 @@ fn refused(body: &Value, code: &str, detail: &str) {
 const MODE: (&str, &str) = (RUNTIME_MODE_INVALID, "invalid RunAgentInput.forwardedProps");
 const PROPS: (&str, &str) = (RUN_INPUT_INVALID, "invalid RunAgentInput.forwardedProps");
 
-/// What makes an input break a row, and the code and words it is then told.
+/// What makes an input break a row, and the code and message of the refusal.
 type Fault = (fn(&mut Value), &'static str, &'static str);
 
 /// One fault per row, in the tables' order.
@@ -146,10 +146,10 @@ fn full() -> Value {
 }
 
 #[test]
-fn of_two_faults_the_earlier_row_is_told() {
+fn of_two_faults_the_earlier_row_is_reported() {
     assert!(read(&full()).is_ok());
     let faults = faults();
-    // Faults of one row can undo a later one; what is told first is asked of each pair, the later one put in first.
+    // Faults of one row can undo a later one; each pair is tried, the later fault put in first.
     for (later_at, (later, ..)) in faults.iter().enumerate() {
         for (earlier, code, detail) in &faults[..=later_at] {
             let mut body = full();
@@ -317,7 +317,7 @@ fn attachments_are_images_by_url_and_three_at_most() {
 }
 
 #[test]
-fn a_row_is_asked_of_all_parts_before_the_next_row() {
+fn a_row_is_checked_for_all_parts_before_the_next_row() {
     let without_url = json!({"type": "binary", "mimeType": "image/png"});
     let not_an_image = json!({"type": "binary", "mimeType": "text/plain", "url": "https://x/a"});
     let body = with_parts(vec![without_url, not_an_image]);
@@ -461,9 +461,9 @@ fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
     let mut snake = body.clone();
     snake["resume"] = json!([{"interrupt_id": "p", "status": "resolved", "payload": {"approved": true}}]);
     assert_eq!(accepted(&snake), accepted(&body));
-    // What was said with it would reach nobody.
-    for said in [user("a"), json!({"id": "s", "role": "system", "content": "Be brief."})] {
-        body["messages"] = json!([said]);
+    // A message sent with it would reach no agent.
+    for message in [user("a"), json!({"id": "s", "role": "system", "content": "Be brief."})] {
+        body["messages"] = json!([message]);
         refused(&body, RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume");
     }
 

@@ -162,15 +162,15 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn hear(&mut self, event: &Value) -> Check {
+    pub fn receive(&mut self, event: &Value) -> Check {
         let of_type = event["type"].as_str().unwrap_or_default();
-        let said = |reason: String| format!("{event}: {reason}");
+        let describe = |reason: String| format!("{event}: {reason}");
         let (_, fields) =
-            SHAPES.iter().find(|(name, _)| *name == of_type).ok_or_else(|| said("unknown type".into()))?;
-        shape(event.as_object().expect("an object"), fields).map_err(said)?;
-        patch(&event["delta"]).and_then(|()| patch(&event["patch"])).map_err(said)?;
-        usage(&event["usage"]).map_err(said)?;
-        self.sequence(event, of_type).map_err(said)
+            SHAPES.iter().find(|(name, _)| *name == of_type).ok_or_else(|| describe("unknown type".into()))?;
+        shape(event.as_object().expect("an object"), fields).map_err(describe)?;
+        patch(&event["delta"]).and_then(|()| patch(&event["patch"])).map_err(describe)?;
+        usage(&event["usage"]).map_err(describe)?;
+        self.sequence(event, of_type).map_err(describe)
     }
 
     fn sequence(&mut self, event: &Value, of_type: &str) -> Check {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::translate::{START, answered, asked, between, ended, log, permission, translate, types};
+use super::translate::{START, answered, between, ended, log, opened, permission, translate, types};
 use crate::{
     kernel::events::{Event, EventType},
     run_input::agui::{
@@ -30,17 +30,17 @@ fn last_resumed(events: &[(EventType, Value)]) -> Value {
 #[test]
 fn a_persons_no_finishes_the_run_as_cancelled() {
     for (status, kind) in [("denied", "permission-denied"), ("cancelled", "cancelled")] {
-        let end = last_resumed(&[START, asked(1, None), resolved(1, status), blocked(kind)]);
+        let end = last_resumed(&[START, opened(1, None), resolved(1, status), blocked(kind)]);
         assert_eq!(
             end,
             json!({"type": "RUN_FINISHED", "threadId": "thread", "runId": "run-2", "timestamp": 0,
                 "outcome": {"type": "cancelled"}, "metadata": {"failureKind": kind, "message": "no: Delete a?"}})
         );
     }
-    // Other failures stay failures, also after a no, and so does a no that no person has said.
-    let after_no = last_resumed(&[START, asked(1, None), resolved(1, "denied"), blocked("backend-failed")]);
+    // Other failures stay failures, also after a no, and so does a denial that no person has given.
+    let after_no = last_resumed(&[START, opened(1, None), resolved(1, "denied"), blocked("backend-failed")]);
     assert_eq!(after_no["type"], "RUN_ERROR");
-    let after_yes = last_resumed(&[START, asked(1, None), resolved(1, "allowed"), blocked("permission-denied")]);
+    let after_yes = last_resumed(&[START, opened(1, None), resolved(1, "allowed"), blocked("permission-denied")]);
     assert_eq!((&after_yes["type"], &after_yes["code"]), (&json!("RUN_ERROR"), &json!("permission-denied")));
     assert_eq!(between(&[resolved(1, "denied"), blocked("permission-denied")])[0]["type"], "RUN_ERROR");
     let stopped = between(&[(EventType::TerminalStatus, json!({"status": "cancelled"}))]).remove(0);
@@ -68,7 +68,7 @@ fn a_resumed_run_begins_with_the_calls_that_are_still_open() {
         (AssistantMessage, json!({"messageId": "m", "text": "Hello"})),
         (AssistantDelta, json!({"messageId": "half", "delta": "I "})),
         tool("open", "started"),
-        asked(1, Some("open")),
+        opened(1, Some("open")),
         answered(1),
         tool("open", "completed"),
         (AssistantMessage, json!({"messageId": "half", "text": "I did"})),
@@ -110,33 +110,33 @@ fn a_resumed_run_begins_with_the_calls_that_are_still_open() {
 #[test]
 fn a_resumed_run_without_open_calls_begins_with_no_messages() {
     let call = |status: &str| (EventType::ToolCall, json!({"toolCallId": "t", "status": status}));
-    let events = log(&[START, call("started"), call("completed"), asked(1, None), answered(1), ended("completed")]);
+    let events = log(&[START, call("started"), call("completed"), opened(1, None), answered(1), ended("completed")]);
     let mut translator = Translator::new("thread", "run-2", 4);
     translate(&mut translator, &events[..4]);
     assert_eq!(translator.wants_messages(&events[4]), None);
 }
 
 #[test]
-fn a_replay_leaves_out_what_was_taken_back_and_what_a_dead_attempt_said() {
+fn a_replay_leaves_out_rolled_back_turns_and_dead_attempts() {
     use EventType::{AssistantMessage, BackendStatus, UserMessage};
     let user = |id: &str| {
         let content = json!([{"type": "text", "text": id}]);
         (UserMessage, json!({"messageId": id, "commandType": "turn", "content": content}))
     };
-    let said = |id: &str| (AssistantMessage, json!({"messageId": id, "text": id}));
+    let message = |id: &str| (AssistantMessage, json!({"messageId": id, "text": id}));
     let mut events = log(&[
         user("gone"),
-        said("also gone"),
+        message("also gone"),
         (BackendStatus, json!({"phase": crate::kernel::events::PHASE_ROLLED_BACK})),
-        user("asked"),
-        said("dead"),
+        user("question"),
+        message("dead"),
         (BackendStatus, json!({"phase": "attempt-restarted"})),
-        said("alive"),
+        message("alive"),
     ]);
     let other = crate::ids::CommandId::new(uuid::Uuid::from_u128(2));
     events[3..].iter_mut().for_each(|event| event.command_id = Some(other));
     let messages = replayed(&events, 7).expect("messages");
-    assert_eq!(messages.iter().map(SnapshotMessage::id).collect::<Vec<_>>(), ["asked", "alive"]);
+    assert_eq!(messages.iter().map(SnapshotMessage::id).collect::<Vec<_>>(), ["question", "alive"]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_patch_that_does_not_apply_is_held_back() {
         payload["activityType"] = "plan".into();
         (Activity, payload)
     };
-    let told = between(&[
+    let sent = between(&[
         (Of, patch("add", "/a", 1)),
         (Of, patch("replace", "/b", 2)),
         (Of, patch("test", "/a", 2)),
@@ -172,7 +172,7 @@ fn a_patch_that_does_not_apply_is_held_back() {
         of_plan(patch("remove", "/a", 0)),
         of_plan(patch("remove", "/a", 0)),
     ]);
-    let kinds: Vec<_> = told.iter().map(|event| event["type"].as_str().expect("a type")).collect();
+    let kinds: Vec<_> = sent.iter().map(|event| event["type"].as_str().expect("a type")).collect();
     assert_eq!(
         kinds,
         ["STATE_DELTA", "STATE_SNAPSHOT", "STATE_DELTA", "STATE_DELTA", "ACTIVITY_SNAPSHOT", "ACTIVITY_DELTA"]

@@ -200,28 +200,28 @@ proptest! {
     fn no_agent_makes_a_stream_that_a_client_rejects(events in sequence(), after_seq in prop_oneof![2 => Just(0), 1 => 0..40_i64]) {
         let (sent, is_over) = translated(&events, after_seq);
         let mut judge = Judge::default();
-        for told in &sent {
-            let heard = judge.hear(&serde_json::from_str(&told.event.to_json()).expect("JSON"));
-            prop_assert!(heard.is_ok(), "{}", heard.unwrap_err());
+        for event in &sent {
+            let verdict = judge.receive(&serde_json::from_str(&event.event.to_json()).expect("JSON"));
+            prop_assert!(verdict.is_ok(), "{}", verdict.unwrap_err());
         }
         prop_assert_eq!(judge.has_ended(), is_over, "exactly one terminal event, and then nothing");
         prop_assert!(sent.windows(2).all(|pair| pair[0].id < pair[1].id), "ids grow");
         let ends = events.iter().any(|event| event.event_type == EventType::TerminalStatus && event.session_seq > after_seq);
-        prop_assert!(is_over || !ends, "an end is told");
+        prop_assert!(is_over || !ends, "an end is sent");
 
         // Our own verifier has nothing left to do.
         let (mut verifier, mut passed) = (Verifier::default(), vec![]);
-        sent.iter().for_each(|told| verifier.pass(told.event.clone(), &mut passed));
-        prop_assert_eq!(passed, sent.into_iter().map(|told| told.event).collect::<Vec<_>>());
+        sent.iter().for_each(|event| verifier.pass(event.event.clone(), &mut passed));
+        prop_assert_eq!(passed, sent.into_iter().map(|event| event.event).collect::<Vec<_>>());
     }
 
     #[test]
-    fn whoever_comes_back_gets_the_rest_and_nothing_twice(events in sequence(), cut in 0..80_usize) {
+    fn a_follower_that_reconnects_gets_the_rest_and_nothing_twice(events in sequence(), cut in 0..80_usize) {
         let (sent, _) = translated(&events, 0);
         let (had, missed) = sent.split_at(cut.min(sent.len()));
         let (again, _) = translated(&events, 0);
-        let last = had.last().map(|told| told.id.to_string().parse().expect("a place"));
-        let rest: Vec<_> = again.into_iter().filter(|told| last.is_none_or(|last| told.id > last)).collect();
+        let last = had.last().map(|event| event.id.to_string().parse().expect("a place"));
+        let rest: Vec<_> = again.into_iter().filter(|event| last.is_none_or(|last| event.id > last)).collect();
         prop_assert_eq!(rest.as_slice(), missed);
     }
 }

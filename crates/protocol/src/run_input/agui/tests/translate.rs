@@ -34,7 +34,7 @@ pub fn translate(translator: &mut Translator, events: &[Event]) -> Vec<Sent> {
     events.iter().flat_map(|event| translator.take(event)).collect()
 }
 
-fn told(events: &[(EventType, Value)]) -> Vec<Value> {
+fn sent_events(events: &[(EventType, Value)]) -> Vec<Value> {
     let mut translator = Translator::new("thread", RUN, 0);
     let sent = translate(&mut translator, &log(events));
     sent.into_iter().map(|sent| serde_json::to_value(sent.event).expect("JSON")).collect()
@@ -64,9 +64,9 @@ fn deltas_and_the_whole_become_one_message() {
             "5-0 RUN_FINISHED"
         ]
     );
-    assert_eq!(told(&events)[4]["delta"], "!");
+    assert_eq!(sent_events(&events)[4]["delta"], "!");
     assert_eq!(
-        told(&events)[6],
+        sent_events(&events)[6],
         json!({"type": "RUN_FINISHED", "threadId": "thread", "runId": RUN, "outcome": {"type": "success"}, "timestamp": 0})
     );
 }
@@ -88,15 +88,15 @@ pub fn ended(status: &str) -> (EventType, Value) {
 /// The events between the start and whatever ends the run, without their time.
 pub fn between(events: &[(EventType, Value)]) -> Vec<Value> {
     let all = [&[START], events].concat();
-    let told = told(&all).into_iter().skip(1);
-    told.map(|mut event| {
+    let sent = sent_events(&all).into_iter().skip(1);
+    sent.map(|mut event| {
         event.as_object_mut().expect("an object").remove("timestamp");
         event
     })
     .collect()
 }
 
-pub fn asked(n: u8, tool: Option<&str>) -> (EventType, Value) {
+pub fn opened(n: u8, tool: Option<&str>) -> (EventType, Value) {
     let options = json!([{"optionId": "allow", "name": "Allow", "kind": "allow_once"}]);
     let mut payload = json!({"permissionId": permission(n), "title": "Delete a?", "command": "rm a",
         "options": options, "digest": "0".repeat(64), "waitMs": 60_000});
@@ -119,7 +119,7 @@ pub fn types(sent: &[Sent]) -> Vec<String> {
 }
 
 #[test]
-fn a_message_without_deltas_is_told_whole_and_one_without_an_id_is_given_one() {
+fn a_message_without_deltas_is_sent_whole_and_one_without_an_id_gets_one() {
     assert_eq!(
         between(&[(EventType::AssistantMessage, json!({"text": "Hello"}))]),
         [
@@ -131,43 +131,43 @@ fn a_message_without_deltas_is_told_whole_and_one_without_an_id_is_given_one() {
 }
 
 #[test]
-fn what_was_said_whole_is_not_said_again() {
+fn a_complete_message_is_not_sent_again() {
     let whole = (EventType::AssistantMessage, json!({"messageId": "m", "text": "Hello"}));
     let late = (EventType::AssistantDelta, json!({"messageId": "m", "delta": "lo"}));
     assert_eq!(between(&[whole.clone(), late, whole]).len(), 3);
 }
 
 #[test]
-fn a_message_that_was_told_otherwise_carries_what_holds() {
-    let told = between(&[
+fn a_message_whose_deltas_differ_carries_the_final_text() {
+    let sent = between(&[
         (EventType::AssistantDelta, json!({"messageId": "m", "delta": "my key is"})),
         (EventType::AssistantMessage, json!({"messageId": "m", "text": "[redacted]"})),
     ]);
-    assert_eq!(told[2], json!({"type": "TEXT_MESSAGE_END", "messageId": "m", "metadata": {"text": "[redacted]"}}));
+    assert_eq!(sent[2], json!({"type": "TEXT_MESSAGE_END", "messageId": "m", "metadata": {"text": "[redacted]"}}));
 }
 
 #[test]
 fn hints_become_a_schema_on_the_message_and_beside_it_and_never_leave_themselves() {
     let hints = json!({"version": "2.1", "intent": "status", "status": "success", "title": "Created"});
-    let told = between(&[(EventType::AssistantMessage, json!({"messageId": "m", "text": "Done", "uiHints": hints}))]);
-    let schema = &told[2]["metadata"]["ui_schema"];
-    assert_eq!(schema["version"], "2.0", "{told:?}");
+    let sent = between(&[(EventType::AssistantMessage, json!({"messageId": "m", "text": "Done", "uiHints": hints}))]);
+    let schema = &sent[2]["metadata"]["ui_schema"];
+    assert_eq!(schema["version"], "2.0", "{sent:?}");
     assert_eq!(
-        told[3],
+        sent[3],
         json!({"type": "CUSTOM", "name": "ui_schema", "value": {"messageId": "m", "ui_schema": schema}})
     );
-    assert!(!json!(told).to_string().contains("intent"));
+    assert!(!json!(sent).to_string().contains("intent"));
     let bad = json!({"messageId": "m", "text": "Done", "uiHints": "not hints"});
     assert_eq!(between(&[(EventType::AssistantMessage, bad)]).len(), 3);
 }
 
 #[test]
 fn a_thought_has_its_span_and_its_message() {
-    let told = between(&[
+    let sent = between(&[
         (EventType::ReasoningDelta, json!({"messageId": "t", "delta": "hm"})),
         (EventType::Reasoning, json!({"messageId": "t", "text": "hm."})),
     ]);
-    let types: Vec<_> = told.iter().map(|event| event["type"].as_str().expect("a type")).collect();
+    let types: Vec<_> = sent.iter().map(|event| event["type"].as_str().expect("a type")).collect();
     assert_eq!(
         types,
         [
@@ -183,27 +183,27 @@ fn a_thought_has_its_span_and_its_message() {
 
 #[test]
 fn a_thought_never_has_the_id_of_a_text() {
-    let told = between(&[
+    let sent = between(&[
         (EventType::AssistantDelta, json!({"messageId": "a", "delta": "x"})),
         (EventType::ReasoningDelta, json!({"messageId": "a", "delta": "hm"})),
     ]);
-    let thoughts = told.iter().filter(|event| event["type"].as_str().expect("a type").starts_with("REASONING"));
-    assert!(thoughts.clone().count() > 2 && thoughts.clone().all(|event| event["messageId"] == "think-a"), "{told:?}");
+    let thoughts = sent.iter().filter(|event| event["type"].as_str().expect("a type").starts_with("REASONING"));
+    assert!(thoughts.clone().count() > 2 && thoughts.clone().all(|event| event["messageId"] == "think-a"), "{sent:?}");
 }
 
 #[test]
-fn a_tool_call_is_announced_heard_and_answered() {
+fn a_tool_call_is_announced_with_its_output_and_result() {
     let call = |status: &str| json!({"toolCallId": "t", "name": "shell", "command": "ls", "status": status});
     let mut failed = call("failed");
     failed["exitCode"] = 2.into();
-    let told = between(&[
+    let sent = between(&[
         (EventType::ToolCall, call("started")),
         (EventType::CommandOutput, json!({"toolCallId": "t", "stream": "stdout", "text": "a\n"})),
         (EventType::CommandOutput, json!({"toolCallId": "t", "stream": "stderr", "text": "b\n"})),
         (EventType::ToolCall, failed),
     ]);
     assert_eq!(
-        told,
+        sent,
         [
             json!({"type": "TOOL_CALL_START", "toolCallId": "t", "toolCallName": "shell"}),
             json!({"type": "TOOL_CALL_ARGS", "toolCallId": "t", "delta": "{\"command\":\"ls\"}"}),
@@ -231,8 +231,8 @@ fn arguments_are_always_an_object() {
 #[test]
 fn a_call_that_never_ended_and_one_of_unknown_outcome_are_answered_as_unknown() {
     let call = |id: &str, status: &str| (EventType::ToolCall, json!({"toolCallId": id, "status": status}));
-    let told = between(&[call("a", "started"), call("b", "outcome-unknown"), ended("completed")]);
-    let results: Vec<_> = told.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").collect();
+    let sent = between(&[call("a", "started"), call("b", "outcome-unknown"), ended("completed")]);
+    let results: Vec<_> = sent.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").collect();
     assert_eq!(results.len(), 2);
     assert!(results.iter().all(|result| result["metadata"]["status"] == "outcome-unknown"));
 }
@@ -240,16 +240,16 @@ fn a_call_that_never_ended_and_one_of_unknown_outcome_are_answered_as_unknown() 
 #[test]
 fn an_id_used_again_is_another_call() {
     let call = |status: &str| (EventType::ToolCall, json!({"toolCallId": "t", "name": "f", "status": status}));
-    let told = between(&[call("started"), call("completed"), call("completed"), call("started"), call("completed")]);
-    let ids: Vec<_> = told.iter().map(|event| event["toolCallId"].as_str().expect("an id")).collect();
+    let sent = between(&[call("started"), call("completed"), call("completed"), call("started"), call("completed")]);
+    let ids: Vec<_> = sent.iter().map(|event| event["toolCallId"].as_str().expect("an id")).collect();
     assert_eq!(ids, ["t", "t", "t", "t", "t#5", "t#5", "t#5", "t#5"]);
 }
 
 #[test]
-fn steps_state_and_activity_are_told_where_they_make_sense() {
+fn steps_state_and_activity_are_sent_where_they_make_sense() {
     use EventType::{Activity, State, Step};
     let patch = json!([{"op": "add", "path": "/a", "value": 1}]);
-    let told = between(&[
+    let sent = between(&[
         (Step, json!({"name": "plan", "status": "started"})),
         (State, json!({"snapshot": {"a": 0}})),
         (State, json!({"patch": patch})),
@@ -261,7 +261,7 @@ fn steps_state_and_activity_are_told_where_they_make_sense() {
         ended("completed"),
     ]);
     assert_eq!(
-        told,
+        sent,
         [
             json!({"type": "STEP_STARTED", "stepName": "plan"}),
             json!({"type": "STATE_SNAPSHOT", "snapshot": {"a": 0}}),
@@ -276,16 +276,16 @@ fn steps_state_and_activity_are_told_where_they_make_sense() {
 }
 
 #[test]
-fn usage_is_summed_by_model_and_told_at_the_end() {
+fn usage_is_summed_by_model_and_sent_at_the_end() {
     let used = |model: &str, tokens: u64| {
         (
             EventType::Usage,
             json!({"model": model, "inputTokens": tokens, "outputTokens": 1, "reasoningOutputTokens": 1}),
         )
     };
-    let told = between(&[used("a", 1), used("b", u64::MAX), used("a", 2), ended("failed")]);
+    let sent = between(&[used("a", 1), used("b", u64::MAX), used("a", 2), ended("failed")]);
     assert_eq!(
-        told,
+        sent,
         [json!({"type": "RUN_ERROR", "message": "later", "code": "provider-unavailable", "usage": [
             {"model": "a", "inputTokens": 3, "outputTokens": 2, "reasoningTokens": 2},
             {"model": "b", "inputTokens": 9_007_199_254_740_991_u64, "outputTokens": 1, "reasoningTokens": 1}]})]
@@ -307,7 +307,7 @@ fn each_end_has_its_outcome() {
 #[test]
 fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() {
     use EventType::{BackendStatus, Custom, Error};
-    let told = between(&[
+    let sent = between(&[
         (Error, json!({"failureKind": "provider-unavailable", "message": "again", "secretive": 1})),
         (BackendStatus, json!({"phase": "waiting-provider", "resumeAt": "2026-01-01T00:00:00Z"})),
         (BackendStatus, json!({"phase": "transport-disconnected", "resumeAt": "2026-01-01T00:00:01Z"})),
@@ -319,7 +319,7 @@ fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() 
         (Custom, json!({"name": "error", "value": 1})),
         (Custom, json!({"no": "name"})),
     ]);
-    let names: Vec<_> = told.iter().map(|event| (event["name"].as_str().expect("a name"), &event["value"])).collect();
+    let names: Vec<_> = sent.iter().map(|event| (event["name"].as_str().expect("a name"), &event["value"])).collect();
     assert_eq!(
         names,
         [
@@ -334,16 +334,16 @@ fn errors_waits_and_an_agents_own_events_are_custom_but_ours_cannot_be_forged() 
 }
 
 #[test]
-fn a_new_attempt_closes_what_the_dead_one_said_and_names_it() {
-    let told = between(&[
+fn a_new_attempt_closes_and_names_the_messages_of_the_dead_one() {
+    let sent = between(&[
         (EventType::AssistantDelta, json!({"messageId": "m1", "delta": "half"})),
         (EventType::BackendStatus, json!({"phase": "attempt-restarted"})),
         (EventType::AssistantDelta, json!({"messageId": "m1", "delta": "late"})),
         (EventType::AssistantMessage, json!({"messageId": "m2", "text": "whole"})),
     ]);
-    assert_eq!(told[2], json!({"type": "TEXT_MESSAGE_END", "messageId": "m1"}));
-    assert_eq!(told[3], json!({"type": "CUSTOM", "name": "ostler.attempt_restarted", "value": {"messageIds": ["m1"]}}));
-    assert_eq!(told[4]["messageId"], "m2");
+    assert_eq!(sent[2], json!({"type": "TEXT_MESSAGE_END", "messageId": "m1"}));
+    assert_eq!(sent[3], json!({"type": "CUSTOM", "name": "ostler.attempt_restarted", "value": {"messageIds": ["m1"]}}));
+    assert_eq!(sent[4]["messageId"], "m2");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_question_ends_the_run_and_the_run_that_answers_goes_on_from_there() {
         START,
         (EventType::AssistantDelta, json!({"messageId": "m", "delta": "I "})),
         tool("started"),
-        asked(1, Some("t")),
+        opened(1, Some("t")),
         (EventType::AssistantDelta, json!({"messageId": "m", "delta": "wait"})),
         answered(1),
         tool("completed"),
@@ -369,7 +369,7 @@ fn a_question_ends_the_run_and_the_run_that_answers_goes_on_from_there() {
     assert_eq!((&interrupt["toolCallId"], &interrupt["expiresAt"]), (&json!("t"), &json!("1970-01-01T00:01:00Z")));
     assert_eq!(interrupt["metadata"]["command"], "rm a");
 
-    // What was said while the question was open is not lost, and the call is not announced again.
+    // What the agent sent while the question was open is not lost, and the call is not announced again.
     let second = translate(&mut Translator::new("thread", "run-2", 5), &events);
     assert_eq!(
         types(&second),
@@ -385,8 +385,8 @@ fn a_question_ends_the_run_and_the_run_that_answers_goes_on_from_there() {
 }
 
 #[test]
-fn questions_asked_meanwhile_are_put_once_the_first_are_answered() {
-    let events = log(&[START, asked(1, None), asked(2, None), answered(1), answered(2), ended("completed")]);
+fn later_questions_are_sent_once_the_first_are_answered() {
+    let events = log(&[START, opened(1, None), opened(2, None), answered(1), answered(2), ended("completed")]);
     let run = |after_seq| {
         let sent = translate(&mut Translator::new("thread", RUN, after_seq), &events);
         serde_json::to_value(&sent.last().expect("an end").event).expect("JSON")["outcome"].clone()
@@ -397,23 +397,23 @@ fn questions_asked_meanwhile_are_put_once_the_first_are_answered() {
 }
 
 #[test]
-fn a_question_that_the_kernel_answers_by_itself_interrupts_nobody() {
-    let mut late = asked(1, None);
+fn a_question_that_the_kernel_answers_by_itself_interrupts_no_run() {
+    let mut late = opened(1, None);
     late.1["waitMs"] = 0.into();
-    let mut unreadable = asked(1, None);
+    let mut unreadable = opened(1, None);
     unreadable.1["digest"] = "?".into();
     let stopping = (EventType::Audit, json!({"action": "command.cancel"}));
-    for events in [vec![late], vec![unreadable], vec![stopping, asked(1, None)]] {
+    for events in [vec![late], vec![unreadable], vec![stopping, opened(1, None)]] {
         assert_eq!(between(&events), Vec::<Value>::new());
     }
 }
 
 #[test]
-fn ids_that_are_empty_or_over_long_are_told_by_their_digest() {
+fn ids_that_are_empty_or_over_long_are_replaced_by_their_digest() {
     let long = "x".repeat(201);
     for id in ["", &long] {
-        let told = between(&[(EventType::AssistantDelta, json!({"messageId": id, "delta": "a"}))]);
-        assert_eq!(told[0]["messageId"].as_str().expect("an id").len(), 64);
+        let sent = between(&[(EventType::AssistantDelta, json!({"messageId": id, "delta": "a"}))]);
+        assert_eq!(sent[0]["messageId"].as_str().expect("an id").len(), 64);
     }
 }
 
@@ -421,13 +421,13 @@ fn ids_that_are_empty_or_over_long_are_told_by_their_digest() {
 fn an_agent_that_opens_without_end_has_its_oldest_closed() {
     let deltas: Vec<_> =
         (0..300).map(|n| (EventType::AssistantDelta, json!({"messageId": n.to_string(), "delta": "a"}))).collect();
-    let told = between(&deltas);
-    let ended = told.iter().filter(|event| event["type"] == "TEXT_MESSAGE_END").count();
+    let sent = between(&deltas);
+    let ended = sent.iter().filter(|event| event["type"] == "TEXT_MESSAGE_END").count();
     assert_eq!(ended, 300 - crate::run_input::agui::verify::OPEN_MAX);
 }
 
 #[test]
-fn however_much_was_said_before_a_resume_what_comes_after_it_is_legal() {
+fn however_many_events_precede_a_resume_the_events_after_it_are_legal() {
     use EventType::*;
     // Past what is held: messages that begin and end where there is no room for them any more.
     let mut events: Vec<_> = (0..4_000)
@@ -446,9 +446,9 @@ fn however_much_was_said_before_a_resume_what_comes_after_it_is_legal() {
     events.push((TerminalStatus, json!({"status": "completed"})));
     let sent = translate(&mut Translator::new("thread", RUN, after_seq), &log(&events));
     let mut judge = super::judge::Judge::default();
-    for told in &sent {
-        let heard = judge.hear(&serde_json::from_str(&told.event.to_json()).expect("JSON"));
-        assert!(heard.is_ok(), "{}: {}", told.id, heard.unwrap_err());
+    for one in &sent {
+        let verdict = judge.receive(&serde_json::from_str(&one.event.to_json()).expect("JSON"));
+        assert!(verdict.is_ok(), "{}: {}", one.id, verdict.unwrap_err());
     }
     assert!(judge.has_ended());
 }

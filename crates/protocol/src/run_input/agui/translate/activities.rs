@@ -13,7 +13,7 @@ use crate::{
 
 /// Activities without an id that are distinguished by their type.
 const UNNAMED_MAX: usize = 256;
-/// Activities that can be patched, and how large they are together; beyond either the oldest cannot be patched any more.
+/// Activities that can be patched, and how large they are together; beyond either the oldest can no longer be patched.
 const SHOWN_MAX: usize = 256;
 const SHOWN_BYTES_MAX: usize = 1024 * 1024;
 
@@ -36,12 +36,12 @@ impl Activities {
         };
         if let Some(patch) = payload.get("patch") {
             let Some(patch) = Patch::read(patch).filter(|patch| self.apply(&message_id, patch)) else { return false };
-            out.say(Body::ActivityDelta { message_id, activity_type, patch });
+            out.send(Body::ActivityDelta { message_id, activity_type, patch });
             return true;
         }
         let content = content(payload);
         self.show(&message_id, content.clone());
-        out.say(Body::ActivitySnapshot { message_id, activity_type, content });
+        out.send(Body::ActivitySnapshot { message_id, activity_type, content });
         true
     }
 

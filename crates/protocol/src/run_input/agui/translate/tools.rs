@@ -11,7 +11,7 @@ use crate::{
 
 /// Calls that are remembered; beyond it the oldest is forgotten.
 const CALLS_KEPT: usize = 1_024;
-/// What a result tells of a call's output. All of it was told as it came.
+/// How much of a call's output its result repeats. All of the output was sent as it came.
 const RESULT_BYTES_MAX: usize = 64 * 1024;
 
 const UNKNOWN: &str = "outcome-unknown";
@@ -55,32 +55,32 @@ impl Tools {
         let id = if used { format!("{key}#{seq}") } else { key.clone() };
         let names = ["name", "toolName", "type"].map(|field| payload[field].as_str().filter(|name| !name.is_empty()));
         let name = names.into_iter().flatten().next().unwrap_or("tool");
-        out.say(Body::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
-        out.say(Body::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
-        out.say(Body::ToolCallEnd { tool_call_id: id.clone() });
+        out.send(Body::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
+        out.send(Body::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
+        out.send(Body::ToolCallEnd { tool_call_id: id.clone() });
         self.calls.push(Call { key, id, output: String::new(), output_cut: false, answered: false });
         self.calls.len() - 1
     }
 
-    /// Output is told as it comes, and again as the call's result.
+    /// Output is sent as it comes, and again as the call's result.
     pub fn output(&mut self, payload: &Value, out: &mut Out) {
         let text = payload["text"].as_str().unwrap_or_default();
-        let mut told = Map::new();
+        let mut value = Map::new();
         if let Some(key) = payload["toolCallId"].as_str().map(named) {
             let call = self.calls.iter_mut().rev().find(|call| call.key == key);
             let id = call.as_ref().map_or_else(|| key.clone(), |call| call.id.clone());
-            told.insert("toolCallId".into(), id.into());
+            value.insert("toolCallId".into(), id.into());
             if let Some(call) = call.filter(|call| !call.answered) {
-                call.hear(text);
+                call.append_output(text);
             }
         }
         let stream = payload["stream"].as_str().unwrap_or("stdout");
-        told.insert("stream".into(), clip(stream, NAME_BYTES_MAX).into());
-        told.insert("text".into(), text.into());
-        out.custom(OUTPUT, told.into());
+        value.insert("stream".into(), clip(stream, NAME_BYTES_MAX).into());
+        value.insert("text".into(), text.into());
+        out.custom(OUTPUT, value.into());
     }
 
-    /// Says of the calls that never ended that nobody knows how they did.
+    /// Reports an unknown outcome for the calls that never ended.
     pub fn abandon(&mut self, out: &mut Out) {
         for call in self.calls.iter_mut().filter(|call| !call.answered) {
             call.answer(&Value::Null, UNKNOWN, out);
@@ -100,7 +100,7 @@ impl Tools {
 }
 
 impl Call {
-    fn hear(&mut self, text: &str) {
+    fn append_output(&mut self, text: &str) {
         let room = RESULT_BYTES_MAX - self.output.len();
         let end = text.floor_char_boundary(room.min(text.len()));
         self.output.push_str(&text[..end]);
@@ -127,7 +127,7 @@ impl Call {
         }
         let message_id = format!("{}-result", self.id);
         let body = Body::ToolCallResult { message_id, tool_call_id: self.id.clone(), content, role: ToolRole::Tool };
-        out.say_with(body, metadata);
+        out.send_with(body, metadata);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an agent says piece by piece and then whole: texts and thoughts.
+//! Messages that an agent sends piece by piece and then whole: texts and thoughts.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::{
     run_input::agui::events::{AssistantRole, Body, ReasoningRole},
 };
 
-/// Messages being said at once; a further one takes the place of the oldest.
+/// Messages that can be open at once; a further one replaces the oldest.
 const OPEN_MAX: usize = 256;
-/// How many messages that were said whole are remembered, so that nothing is said twice.
+/// How many complete messages are remembered, so that none is sent twice.
 const WHOLE_KEPT: usize = 4_096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,20 +26,20 @@ struct Message {
     /// What the agent calls it; nothing, if it does not.
     key: Option<String>,
     id: String,
-    /// What was told of it. `None`: more than a whole message can be.
-    told: Option<String>,
+    /// The part that was sent. `None` if that is longer than a whole message can be.
+    sent: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct StreamedMessages {
     kind: Kind,
     open: Vec<Message>,
     whole: VecDeque<String>,
-    /// Of the attempt that speaks.
+    /// Of the current attempt.
     attempt: VecDeque<String>,
 }
 
-impl Said {
+impl StreamedMessages {
     pub fn texts() -> Self {
         Self { kind: Kind::Text, open: vec![], whole: VecDeque::new(), attempt: VecDeque::new() }
     }
@@ -56,17 +56,17 @@ impl Said {
         }
         let at = self.find_or_open(key, seq);
         let message = &mut self.open[at];
-        message.told =
-            message.told.take().filter(|told| told.len() + delta.len() <= EVENT_BYTES_MAX).map(|mut told| {
-                told.push_str(delta);
-                told
+        message.sent =
+            message.sent.take().filter(|sent| sent.len() + delta.len() <= EVENT_BYTES_MAX).map(|mut sent| {
+                sent.push_str(delta);
+                sent
             });
         let id = message.id.clone();
         self.start(&id, out);
         self.content(&id, delta, out);
     }
 
-    /// What has not been told of it yet, and its end. The answer is its id; `None`: it had ended before.
+    /// Sends the rest of the message, and its end. Returns its id; `None` if it had ended before.
     pub fn whole(&mut self, payload: &Value, seq: i64, metadata: Map<String, Value>, out: &mut Out) -> Option<String> {
         let text = payload["text"].as_str().unwrap_or_default();
         let key = payload["messageId"].as_str().map(named);
@@ -74,15 +74,16 @@ impl Said {
             return None;
         }
         let at = self.find_or_open(key, seq);
-        let Message { key, id, told } = self.open.remove(at);
+        let Message { key, id, sent } = self.open.remove(at);
         if let Some(key) = key {
             remember(&mut self.whole, key);
         }
         let mut metadata = metadata;
         self.start(&id, out);
-        match told.as_deref().map(|told| text.strip_prefix(told)) {
+        match sent.as_deref().map(|sent| text.strip_prefix(sent)) {
             Some(Some(rest)) => self.content(&id, rest, out),
-            // It was told otherwise, which cannot be taken back: a front end that cares finds here what holds.
+            // Other text was sent before, which cannot be revoked: the metadata carries the final text for front ends
+            // that use it.
             Some(None) if payload["textTruncated"] != true => {
                 metadata.insert("text".into(), text.into());
             }
@@ -92,7 +93,7 @@ impl Said {
         Some(id)
     }
 
-    /// A new attempt begins: the ids of what does not count any more.
+    /// A new attempt begins: returns the ids of the messages that no longer count.
     pub fn forget(&mut self) -> Vec<String> {
         let open = self.open.drain(..).filter_map(|message| message.key);
         open.for_each(|key| remember(&mut self.whole, key));
@@ -114,18 +115,18 @@ impl Said {
             (Kind::Thought, None) => format!("think-{seq}"),
         };
         remember(&mut self.attempt, id.clone());
-        self.open.push(Message { key, id, told: Some(String::new()) });
+        self.open.push(Message { key, id, sent: Some(String::new()) });
         self.open.len() - 1
     }
 
-    /// Said before each piece: the verifier lets it through where the message is not open.
+    /// Sent before each piece: the verifier lets it through where the message is not open.
     fn start(&self, id: &str, out: &mut Out) {
         let message_id = id.to_owned();
         if self.kind == Kind::Text {
-            return out.say(Body::TextMessageStart { message_id, role: AssistantRole::Assistant });
+            return out.send(Body::TextMessageStart { message_id, role: AssistantRole::Assistant });
         }
-        out.say(Body::ReasoningStart { message_id: message_id.clone() });
-        out.say(Body::ReasoningMessageStart { message_id, role: ReasoningRole::Reasoning });
+        out.send(Body::ReasoningStart { message_id: message_id.clone() });
+        out.send(Body::ReasoningMessageStart { message_id, role: ReasoningRole::Reasoning });
     }
 
     fn content(&self, id: &str, delta: &str, out: &mut Out) {
@@ -133,7 +134,7 @@ impl Said {
         if delta.is_empty() {
             return;
         }
-        out.say(match self.kind {
+        out.send(match self.kind {
             Kind::Text => Body::TextMessageContent { message_id, delta },
             Kind::Thought => Body::ReasoningMessageContent { message_id, delta },
         });
@@ -142,16 +143,16 @@ impl Said {
     fn end(&self, id: &str, metadata: Map<String, Value>, out: &mut Out) {
         let message_id = id.to_owned();
         if self.kind == Kind::Text {
-            return out.say_with(Body::TextMessageEnd { message_id }, metadata);
+            return out.send_with(Body::TextMessageEnd { message_id }, metadata);
         }
-        out.say_with(Body::ReasoningMessageEnd { message_id: message_id.clone() }, metadata);
-        out.say(Body::ReasoningEnd { message_id });
+        out.send_with(Body::ReasoningMessageEnd { message_id: message_id.clone() }, metadata);
+        out.send(Body::ReasoningEnd { message_id });
     }
 }
 
-fn remember(kept: &mut VecDeque<String>, id: String) {
-    if kept.len() == WHOLE_KEPT {
-        kept.pop_front();
+fn remember(stored: &mut VecDeque<String>, id: String) {
+    if stored.len() == WHOLE_KEPT {
+        stored.pop_front();
     }
-    kept.push_back(id);
+    stored.push_back(id);
 }

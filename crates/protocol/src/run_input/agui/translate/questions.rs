@@ -24,15 +24,15 @@ struct Question {
 #[derive(Clone, Debug, Default)]
 pub struct Questions {
     open: Vec<Question>,
-    /// The turn is to stop: what it still asks is void, and the kernel says so in the same breath.
+    /// The turn is to stop: its further questions are void, and the kernel resolves them at once.
     to_stop: bool,
     declined: bool,
 }
 
 impl Questions {
-    pub fn asked(&mut self, event: &Event, tools: &Tools) {
+    pub fn open(&mut self, event: &Event, tools: &Tools) {
         let payload = event.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
-        // What makes no sense, or comes too late, is answered by the kernel at once.
+        // A request that is malformed, or comes too late, is answered by the kernel at once.
         let Some(Asked::Well(ask)) = payload.map(|payload| AskPermission::read(&payload)) else { return };
         let until = ask.waits_until(event.created_at);
         let is_new = self.open.iter().all(|question| question.interrupt.id != ask.permission_id.to_string());
@@ -73,11 +73,11 @@ impl Questions {
         self.declined
     }
 
-    pub fn heard(&mut self, payload: &Value) {
+    pub fn note_cancel(&mut self, payload: &Value) {
         self.to_stop |= payload["action"] == "command.cancel";
     }
 
-    /// What is to be asked now: everything open, unless an interrupt has asked part of it and still waits.
+    /// The questions to send now: everything open, unless an interrupt has sent part of it and still waits.
     pub fn put(&mut self) -> Vec<Interrupt> {
         if self.open.iter().any(|question| question.put) {
             return vec![];
