@@ -1,9 +1,11 @@
-//! Which addresses of the internet a server may be sent to by somebody else's word. Everything that is not plainly public is
-//! refused: this machine, its neighbours, carriers' inner networks, many at once, and v6 addresses that stand for a v4 one.
+//! Which addresses of the internet a server may connect to on behalf of another party. Everything that is not plainly
+//! public is refused: this machine, its neighbours, carriers' inner networks, many at once, and v6 addresses that embed
+//! a v4 one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks that nobody outside may name, of the registries of special-purpose addresses (RFC 6890 and its successors).
+/// Networks that outside parties may not name, of the registries of special-purpose addresses (RFC 6890 and its
+/// successors).
 const V4_REFUSED: [([u8; 4], u32); 16] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),

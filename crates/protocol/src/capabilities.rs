@@ -1,5 +1,5 @@
-//! What a client may rely on, told before it asks for anything. A tag is a promise of behaviour: it is advertised exactly
-//! while the behaviour is there, and new behaviour gets a new tag. Nothing here decides anything else.
+//! What a client may rely on, published before it sends any request. A tag is a promise of behaviour: it is advertised
+//! exactly while the behaviour is there, and new behaviour gets a new tag. Nothing here decides anything else.
 //!
 //! Three versions move independently: of the envelope's shape, of the protocol's features, of an event's frame.
 
@@ -13,7 +13,7 @@ pub const EVENT_SCHEMA_VERSION: u32 = 1;
 /// How clients attach: over HTTP, to agents that run behind this server.
 pub const MODE: &str = "http-bridge";
 
-/// Features are added inside a version; one is taken away, or a frame changes its shape, only with the next.
+/// Features are added inside a version; one is removed, or a frame changes its shape, only with the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolVersion {
@@ -31,7 +31,7 @@ impl ProtocolVersion {
     }
 }
 
-/// What the operator of a server switches on, as far as clients can tell.
+/// What the operator of a server switches on, as far as it is visible to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Toggles {
     pub require_auth: bool,
@@ -120,7 +120,7 @@ pub const ENGINE: &[Capability] = &[
     capability(
         "rate_limit",
         &["GET /health"],
-        "Answers say how often one may still come, and whoever comes too often when again.",
+        "Responses state how many requests remain; a client over the limit receives the time to retry.",
     )
     .when(Toggle::RateLimit),
 ];
@@ -187,7 +187,7 @@ impl Capabilities {
             workspace_cwd,
             protocol: ProtocolVersions::of_this_build(),
             protocol_versions: ProtocolVersions::of_this_build(),
-            // The first valid answer of somebody with the right stands.
+            // The first valid answer of a person with the right counts.
             policy: Policies { permission: "first-responder".to_owned() },
             model_services: vec![],
             event_schema_version: EVENT_SCHEMA_VERSION,
@@ -212,7 +212,7 @@ pub struct SeenCapabilities {
 }
 
 impl SeenCapabilities {
-    /// Whether it speaks this version, as far as it says which it speaks.
+    /// Whether it supports this version, as far as it lists the versions it supports.
     pub fn may_speak(&self, version: ProtocolVersion) -> bool {
         let versions = self.protocol_versions.as_ref().or(self.protocol.as_ref());
         versions.is_none_or(|versions| versions.supported.iter().any(|known| known == version.as_str()))

@@ -103,25 +103,25 @@ impl<T> Page<T> {
 }
 
 /// Checks a page's size: 1 to the maximum, one past it refused.
-pub fn limit(asked: Option<u32>) -> Result<u32, Failure> {
-    match asked.unwrap_or(PAGE_ITEMS_DEFAULT) {
+pub fn limit(limit: Option<u32>) -> Result<u32, Failure> {
+    match limit.unwrap_or(PAGE_ITEMS_DEFAULT) {
         size @ 1..=PAGE_ITEMS_MAX => Ok(size),
         _ => Err(Failure::invalid("page-limit", format!("limit must be 1 to {PAGE_ITEMS_MAX}"))),
     }
 }
 
-pub fn wait_ms(asked: Option<u64>) -> Result<u64, Failure> {
-    match asked.unwrap_or(0) {
+pub fn wait_ms(wait_ms: Option<u64>) -> Result<u64, Failure> {
+    match wait_ms.unwrap_or(0) {
         wait @ 0..=WAIT_MS_MAX => Ok(wait),
         _ => Err(Failure::invalid("wait-limit", format!("waitMs must be 0 to {WAIT_MS_MAX}"))),
     }
 }
 
-pub fn after_seq(asked: i64) -> Result<i64, Failure> {
-    if asked < 0 {
+pub fn after_seq(after_seq: i64) -> Result<i64, Failure> {
+    if after_seq < 0 {
         return Err(Failure::invalid("after-seq", "afterSeq must not be negative"));
     }
-    Ok(asked)
+    Ok(after_seq)
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]

@@ -35,8 +35,8 @@ pub struct FailureRow {
     /// The name on every wire.
     pub name: &'static str,
     pub status: u16,
-    /// As the mesh sorts codes: its clients tell by them a missing right from a missing thing. What it has no code for lies
-    /// between -32060 and -32099.
+    /// As the mesh sorts codes: by them its clients distinguish a missing right from a missing thing. Kinds for which
+    /// the mesh has no code are between -32060 and -32099.
     pub rpc_code: i32,
     /// Whether the same call may succeed later without being changed.
     pub retry: bool,
@@ -64,14 +64,14 @@ failure_kinds! {
     SecretUnavailable "secret-unavailable" 422 -32072 false 12 "A credential that the backend profile needs was not given.";
     RunInputInvalid "run-input-invalid" 422 -32602 false 2 "The input of an agent run breaks one of its rules.";
     BudgetExceeded "budget-exceeded" 422 -32072 false 12 "A budget of the execution policy is used up.";
-    PermissionDenied "permission-denied" 403 -32004 false 12 "Somebody with the right said no.";
+    PermissionDenied "permission-denied" 403 -32004 false 12 "A person with the right denied it.";
     RateLimited "rate-limited" 429 -32029 true 6 "Too many requests or streams at once.";
     BackendFailed "backend-failed" 502 -32070 false 10 "The agent failed.";
     BackendTimeout "backend-timeout" 504 -32074 false 10 "The agent did not answer in time.";
     ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not go on with its thread.";
     ProviderAuthFailed "provider-auth-failed" 502 -32070 false 10 "The model provider refused the credential.";
     ProviderUnavailable "provider-unavailable" 503 5030 true 10 "The model provider cannot be reached or says later.";
-    ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32070 false 10 "The model asked for a tool call that makes no sense.";
+    ProviderInvalidToolCall "provider-invalid-tool-call" 502 -32070 false 10 "The model requested an invalid tool call.";
     InfraFailed "infra-failed" 503 5030 true 10 "Ostler's own machinery failed.";
     Overloaded "overloaded" 503 5030 true 6 "A queue is full; try again shortly.";
     Draining "draining" 503 5030 true 6 "The server is stopping; another replica, or its next start, takes this.";
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_stands_in_its_own_row() {
+    fn every_kind_is_in_its_own_row() {
         for (index, row) in FailureKind::ALL.iter().enumerate() {
             assert_eq!(row.kind as usize, index);
             assert_eq!(FailureKind::parse(row.name), Some(row.kind));
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// `OSTLER_BLESS=1` writes the page anew.
+    /// `OSTLER_BLESS=1` writes the page again.
     #[test]
     fn the_generated_page_shows_the_table() {
         let mut page = String::from(

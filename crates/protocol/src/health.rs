@@ -1,4 +1,4 @@
-//! Health answers. They say what is ready and what is not, and never a secret.
+//! Health responses. They report what is ready and what is not, and never contain a secret.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// The member of a dialect, if the server speaks it.
+    /// The member of a dialect, if the server has it.
     pub fn dialect<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_value(self.dialects.get(name)?.clone()).ok()
     }
@@ -59,7 +59,7 @@ pub struct StoreReadiness {
     pub multi_replica: bool,
 }
 
-/// Servers before this field existed did not say.
+/// Servers before this field existed did not report it.
 fn assumed() -> bool {
     true
 }
@@ -67,7 +67,7 @@ fn assumed() -> bool {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationReadiness {
-    /// Whether the schema is that of this server. While the store does not respond, both fields are what it last told.
+    /// Whether the schema is that of this server. While the store does not respond, both fields hold its last report.
     pub ready: bool,
     pub applied: Vec<String>,
 }
@@ -75,7 +75,8 @@ pub struct MigrationReadiness {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DurabilityReadiness {
-    /// Whether an answer means that it survives power loss. While the store does not respond, what it last told.
+    /// Whether a response means that the write survives power loss. While the store does not respond, this holds its
+    /// last report.
     pub durable: bool,
     /// The weak settings found, by name and value.
     pub weak_settings: Vec<String>,
@@ -85,7 +86,7 @@ pub struct DurabilityReadiness {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfinementReadiness {
-    /// Whether a process of ours stands guard over each, holds it to its limits and lets nothing outlive it.
+    /// Whether a process of ours watches each, holds it to its limits and lets nothing outlive it.
     pub guarded: bool,
     /// Whether writes are confined to workspace, home and storage, and the data directory is hidden, unless a run's
     /// sandbox is `danger-full-access`.
@@ -96,8 +97,8 @@ pub struct ConfinementReadiness {
     pub isolated: bool,
     /// Whether the server runs as root. Its agents then have root's rights to files; a warning.
     pub root: bool,
-    /// Who holds a run to `network: disabled`. `codex-sandbox`: Codex holds its tools to it, and a run that nobody would
-    /// hold to it is refused. The agents themselves must reach their providers.
+    /// What holds a run to `network: disabled`. `codex-sandbox`: Codex holds its tools to it, and a run that nothing
+    /// would hold to it is refused. The agents themselves must reach their providers.
     pub network: String,
 }
 
@@ -126,7 +127,7 @@ pub struct WorkspaceReadiness {
 pub struct SecretRefReadiness {
     pub redacted: bool,
     pub database_url: String,
-    /// Where provider profiles' secrets lie, and whether other servers of the same store see them: `local-files` of this
-    /// server alone, or `local-files-shared`.
+    /// Where provider profiles' secrets are stored, and whether other servers of the same store see them: `local-files`
+    /// of this server alone, or `local-files-shared`.
     pub provider_secrets: String,
 }

@@ -93,13 +93,13 @@ ids! {
     SessionId "ses_";
     /// A runner's tenure over a session's work.
     RunId "run_";
-    /// One thing asked of the agent.
+    /// One request to the agent.
     CommandId "cmd_";
     /// One claim of a run by a runner.
     AttemptId "att_";
     /// The order to start a runner.
     RunnerJobId "job_";
-    /// A question of the agent that somebody with the right answers.
+    /// A question of the agent that a person with the right answers.
     PermissionId "prm_";
     /// A service token's row; never the token itself.
     TokenId "tok_";

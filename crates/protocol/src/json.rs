@@ -15,8 +15,8 @@ use crate::Failure;
 pub struct RawJson(Box<RawValue>);
 
 impl<'de> Deserialize<'de> for RawJson {
-    /// Raw text is only skimmed by the parser. What arrives is read once in earnest, so that nothing is stored that
-    /// nobody can read back: numbers out of range, half characters, endless nesting.
+    /// Raw text is only skimmed by the parser. Input is parsed fully once, so that nothing is stored that cannot be
+    /// read back: numbers out of range, half characters, endless nesting.
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(input)?;
         serde_json::from_str::<Sound>(raw.get()).map_err(serde::de::Error::custom)?;
@@ -92,7 +92,7 @@ impl RawJson {
         self.0.get()
     }
 
-    /// What counts against a limit: the bytes of the text with every escape as the character it stands for, so that a
+    /// What counts against a limit: the bytes of the text with every escape as the character it encodes, so that a
     /// limit does not depend on how the caller's library writes JSON.
     pub fn size(&self) -> usize {
         let mut saved = 0;
@@ -127,7 +127,7 @@ impl RawJson {
     }
 }
 
-/// How many bytes of UTF-8 a `\u` escape stands for. Two surrogates make one character of four.
+/// How many bytes of UTF-8 a `\u` escape encodes. Two surrogates make one character of four.
 fn unit_bytes(hex: &str) -> usize {
     match u32::from_str_radix(hex, 16).unwrap_or_default() {
         0..0x80 => 1,
@@ -142,8 +142,8 @@ impl PartialEq for RawJson {
     }
 }
 
-/// Reads an object of a caller's, and says where it does not fit: `executionPolicy.timeoutMs: a string, expected an integer`. Not a
-/// word of what stands there: it may be a secret in the wrong place.
+/// Reads an object of a caller's, and reports where it does not fit: `executionPolicy.timeoutMs: a string, expected an
+/// integer`. The value itself is never quoted: it may be a secret in the wrong place.
 pub fn read_shape<T: DeserializeOwned>(rule: &'static str, name: &str, text: &str) -> Result<T, Failure> {
     let error = match serde_json::from_str(text) {
         // An array would be taken for an object's fields in their order.
@@ -171,7 +171,7 @@ pub const BODY: &str = "the body";
 /// What does not fit, in words of JSON.
 fn misfit(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // The path says where; the position would count from somewhere inside.
+    // The path names the place; the position would count from somewhere inside.
     let text = text.split(" at line ").next().unwrap_or_default();
     let (found, expected) = text.rsplit_once(", expected ").unwrap_or((text, ""));
     let found = match found.split_once(": ") {
@@ -258,7 +258,7 @@ mod tests {
         #[derive(Debug, serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         #[expect(dead_code, reason = "only its shape counts")]
-        struct Asked {
+        struct Body {
             some_items: Vec<Item>,
         }
         #[derive(Debug, serde::Deserialize)]
@@ -269,7 +269,7 @@ mod tests {
             age: u32,
             kind: crate::kernel::commands::CommandType,
         }
-        let said = |text: &str| read_shape::<Asked>("shape", BODY, text).unwrap_err().message;
+        let message_of = |text: &str| read_shape::<Body>("shape", BODY, text).unwrap_err().message;
         for (text, message) in [
             ("7", "the body: an integer, expected an object"),
             ("[[]]", "the body: an array, expected an object"),
@@ -285,12 +285,12 @@ mod tests {
                 "someItems[0].kind: a word that is not known here, expected one of `turn`, `steer`, `interrupt`",
             ),
         ] {
-            assert_eq!(said(text), message);
+            assert_eq!(message_of(text), message);
         }
-        let nested = read_shape::<Asked>("shape", "payload", r#"{"someItems": null}"#).unwrap_err();
+        let nested = read_shape::<Body>("shape", "payload", r#"{"someItems": null}"#).unwrap_err();
         assert_eq!(nested.details.unwrap()["field"], "payload.someItems");
-        assert_eq!(read_shape::<Asked>("shape", BODY, "{} {}").unwrap_err().rule_name(), Some("shape"));
-        assert_eq!(read_shape::<Asked>("shape", BODY, "{").unwrap_err().rule_name(), Some("json-malformed"));
+        assert_eq!(read_shape::<Body>("shape", BODY, "{} {}").unwrap_err().rule_name(), Some("shape"));
+        assert_eq!(read_shape::<Body>("shape", BODY, "{").unwrap_err().rule_name(), Some("json-malformed"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Every limit people can hit, with its unit in its name. One past a limit is refused whole. The size of a piece of JSON
-//! is [`RawJson::size`](crate::RawJson::size): escapes count as the characters they stand for. `docs/limits.md` lists them all.
+//! Every limit people can hit, with its unit in its name. One past a limit is refused whole. The size of a piece of
+//! JSON is [`RawJson::size`](crate::RawJson::size): escapes count as the characters they encode. `docs/limits.md` lists
+//! them all.
 
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 pub const APPEND_EVENTS_MAX: usize = 500;
@@ -20,7 +21,7 @@ pub const PAGE_ITEMS_MAX: u32 = 1_000;
 pub const PAGE_ITEMS_DEFAULT: u32 = 100;
 /// A page also ends once its payloads reach this size, so that no page can take the server's memory.
 pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The words of a conversation that an agent is told of at once: about 64,000 tokens.
+/// The text of a conversation that an agent receives at once: about 64,000 tokens.
 pub const CONVERSATION_BYTES_MAX: usize = 256 * 1024;
 /// … and how many events they are looked for in.
 pub const CONVERSATION_EVENTS_MAX: i64 = 50_000;
@@ -44,7 +45,8 @@ pub const PERMISSION_TITLE_BYTES_MAX: usize = 4 * 1024;
 pub const PERMISSION_WAIT_MS_DEFAULT: i64 = 600_000;
 pub const PERMISSION_WAIT_MS_MAX: i64 = 86_400_000;
 
-/// How long its runner has to stop a command that goes on beyond a budget, its time included, before the server ends it.
+/// How long its runner has to stop a command that continues beyond a budget, its time included, before the server ends
+/// it.
 pub const BUDGET_GRACE_MS: i64 = 30_000;
 pub const LEASE_MS_MIN: i64 = 10;
 pub const LEASE_MS_DEFAULT: i64 = 60_000;
@@ -52,7 +54,7 @@ pub const LEASE_MS_MAX: i64 = 600_000;
 /// How many distinct waiters of one lease are remembered, each with one `claim-waiting` event.
 pub const LEASE_WAITERS_MAX: usize = 16;
 
-/// A runner that has not been heard of for this share of its lease is reported as stale.
+/// A runner that has sent no heartbeat for this share of its lease is reported as stale.
 pub const HEARTBEAT_STALE_PERCENT: i64 = 80;
 /// After a tool ended, silence of this length is reported as `idle-after-tool`.
 pub const IDLE_AFTER_TOOL_MS: i64 = 8_000;
@@ -67,7 +69,7 @@ pub const JOB_ATTEMPTS_MAX: i64 = 5;
 pub const CALLER_TENANTS_MAX: usize = 64;
 /// A user's token, with whatever claims its issuer puts into it.
 pub const USER_TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// Ten years: whoever wants longer leaves the end out.
+/// Ten years: a token that is to be valid longer gets no expiry.
 pub const TOKEN_LIFE_MS_MAX: i64 = 10 * 366 * 86_400_000;
 pub const USER_TOKEN_LIFE_MS_DEFAULT: i64 = 12 * 3_600_000;
 /// A user's token cannot be revoked alone, only with the user; so it does not live for long.

@@ -1,9 +1,9 @@
 //! Redaction at the boundary: what looks like a credential, or is one of ours, never reaches the log of events, the
 //! log of the process, an error or a health answer.
 //!
-//! Text is searched for shapes; in JSON every string is decoded first, and the value of a field named like a secret
-//! goes whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
-//! secret's shape; the values this process knows, and those it learns, are replaced wherever they stand.
+//! Text is searched for shapes; in JSON every string is decoded first, and the value of a field named like a secret is
+//! removed whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
+//! secret's shape; the values this process knows, and those it learns, are replaced wherever they occur.
 
 mod shapes;
 #[cfg(test)]
@@ -38,7 +38,7 @@ const SECRET_FIELDS: &[&str] = &[
 
 /// Other fields named like a token are taken for one when their value is of this length and one word.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Tokens that only say where to go on.
+/// Tokens that only mark a position to continue from.
 const PLACE_TOKENS: &[&str] = &["page", "next", "cursor", "continu"];
 
 /// Headers whose value is a secret. Their name and value may be two strings of a list.
@@ -67,7 +67,7 @@ struct Known {
 }
 
 impl Redactor {
-    /// `known`: secret values of this process, replaced wherever they stand.
+    /// `known`: secret values of this process, replaced wherever they occur.
     pub fn new(known: &[&str]) -> Self {
         let build = |list: &[&str]| AhoCorasick::builder().ascii_case_insensitive(true).build(list);
         let redactor = Self {
@@ -89,7 +89,7 @@ impl Redactor {
         let mut news = false;
         for value in values.into_iter().filter(|value| value.len() >= KNOWN_BYTES_MIN) {
             let quoted = serde_json::to_string(value).expect("a string serialises");
-            // As it stands in a JSON text that nobody has decoded yet.
+            // As it is written in a JSON text that has not been decoded.
             for form in [value, &quoted[1..quoted.len() - 1]] {
                 if !known.values.iter().any(|known| known == form) {
                     known.values.push(form.to_owned());
@@ -100,7 +100,7 @@ impl Redactor {
         if news {
             let (own, over) = (known.own, (known.values.len() - known.own).saturating_sub(LEARNT_MAX));
             known.values.drain(own..own + over);
-            // Where one value begins another, the longer one goes whole.
+            // Where one value begins another, the longer one is replaced as a whole.
             let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&known.values);
             known.finder = Some(finder.expect("a bounded number of bounded values"));
         }
@@ -279,7 +279,7 @@ pub(crate) fn is_secret_field(key: &str, value: &str) -> bool {
     name.ends_with("token") && one_word && !is_place_token(&name)
 }
 
-/// Whether a name in lower case is that of a token that only says where to go on.
+/// Whether a name in lower case is that of a token that only marks a position to continue from.
 fn is_place_token(name: &str) -> bool {
     PLACE_TOKENS.iter().any(|place| name.contains(place))
 }

@@ -1,5 +1,5 @@
-//! JSON-RPC frames, as Codex (which leaves the `jsonrpc` member out) and ACP (2.0) exchange them: calls in both directions,
-//! one frame per line. Parameters and results stay text until somebody who knows the method reads them.
+//! JSON-RPC frames, as Codex (which leaves the `jsonrpc` member out) and ACP (2.0) exchange them: calls in both
+//! directions, one frame per line. Parameters and results stay text until the handler of the method reads them.
 //!
 //! This reads and writes frames; it neither sends nor remembers them. What is not a frame is a value, never a panic.
 
@@ -24,7 +24,7 @@ pub const INTERNAL_ERROR: i64 = -32603;
 /// Whether frames name their version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// No `jsonrpc` member, as Codex speaks.
+    /// No `jsonrpc` member, as in Codex's frames.
     Bare,
     /// `"jsonrpc": "2.0"`.
     Two,
@@ -62,7 +62,7 @@ pub enum Frame {
         id: RpcId,
         result: RawJson,
     },
-    /// Without an id: the peer could not tell which request it refuses.
+    /// Without an id: the peer could not determine which request it refuses.
     Error {
         id: Option<RpcId>,
         error: RpcError,
@@ -82,7 +82,7 @@ impl RpcError {
         Self { code, message: message.into(), data: None }
     }
 
-    /// The answer to a request nobody here knows.
+    /// The reply to a request for an unknown method.
     pub fn unknown_method(method: &str) -> Self {
         Self::new(METHOD_NOT_FOUND, format!("this client does not know {method:?}"))
     }
@@ -107,7 +107,7 @@ pub enum NotAFrame {
 }
 
 impl NotAFrame {
-    /// Whether this cannot be a stray log line: a frame was lost, or its sender does not speak the protocol at all.
+    /// Whether this cannot be a stray log line: a frame was lost, or its sender does not implement the protocol at all.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::TooLong | Self::Binary)
     }
@@ -261,7 +261,7 @@ impl Lines {
         if self.dropping {
             return;
         }
-        // What lies beyond the limit is not looked at, so that the answer does not depend on how the bytes arrive.
+        // Bytes beyond the limit are not looked at, so that the result does not depend on how the bytes arrive.
         let fitting = &bytes[..bytes.len().min(FRAME_BYTES_MAX - self.open.len())];
         let fault = match memchr::memchr(0, fitting) {
             Some(_) => NotAFrame::Binary,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_kinds_of_frames_are_told_apart() {
+    fn the_four_kinds_of_frames_are_distinguished() {
         let raw = |text: &str| RawJson::parse(text.to_owned()).unwrap();
         for (line, frame) in [
             (
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_frame_is_said_to_be_none() {
+    fn text_that_is_not_a_frame_is_reported_as_such() {
         for line in ["", "hello", "[]", "7", "{", r#"{"id":1"#, r#""x""#] {
             assert!(matches!(read(line), Err(NotAFrame::NotJson { .. })), "{line}");
         }

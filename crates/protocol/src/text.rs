@@ -8,9 +8,9 @@ pub fn turns(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether text has something to see in it, and nothing that cannot be seen: no control characters, no line ends, nothing
-/// that turns the direction, joins or has no width, and no character that only some readers know. Joiners and the
-/// sign that makes a picture of a letter may stand where they change what is seen ([`shapes`]).
+/// Whether text has something visible in it, and nothing invisible: no control characters, no line ends, nothing that
+/// turns the direction, joins or has no width, and no character that only some readers know. Joiners and the variation
+/// selector for emoji are allowed where they change how the text is drawn ([`shapes`]).
 pub fn is_plain(text: &str) -> bool {
     text.chars().any(is_visible) && has_nothing_hidden(text)
 }
@@ -44,10 +44,10 @@ const NOT_JOINED: char = '\u{200c}';
 const JOINED: char = '\u{200d}';
 const AS_PICTURE: char = '\u{fe0f}';
 
-/// Whether a sign that is not seen itself stands where the text looks otherwise without it: a joiner after the sign that
-/// joins letters of India, between letters of Arabic script that would join, between two pictures, as RFC 5892 (A.1, A.2)
-/// has it for names, and emoji beside; and after a sign that is drawn as a letter, the one that makes it a picture.
-/// Anywhere else it would only make two texts that look the same.
+/// Whether an invisible character changes how its neighbours are drawn: a joiner after the virama of an Indic script,
+/// between letters of Arabic script that would join (RFC 5892, A.1 and A.2) or between two emoji; or the emoji
+/// variation selector after a character that is drawn as text by default. Anywhere else it would only make two texts
+/// that look the same.
 fn shapes(before: &[char], sign: char, after: &[char]) -> bool {
     let Some(&last) = before.last() else { return false };
     if sign == AS_PICTURE {
@@ -96,7 +96,7 @@ fn is_picture(c: char) -> bool {
         | '\u{1f680}'..='\u{1f6ff}' | '\u{1f900}'..='\u{1faff}')
 }
 
-/// Whether it is drawn as a letter unless it is asked to be a picture, which takes twice the room.
+/// Whether the character is drawn as text unless a variation selector makes it an emoji, which is twice as wide.
 fn becomes_picture(c: char) -> bool {
     c.width() == Some(1) && String::from_iter([c, AS_PICTURE]).width() == 2
 }

@@ -1,5 +1,5 @@
-//! Service tokens: what a platform or a pool of runners shows to be let in. The token itself is told once, to whoever
-//! makes it; this is what can be known of it afterwards.
+//! Service tokens: what a platform or a pool of runners presents to be authenticated. The token itself is returned
+//! once, to the client that creates it; this is what can be read of it afterwards.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -74,7 +74,7 @@ pub struct CreateToken {
 }
 
 impl CreateToken {
-    /// Checks the shape; whether the tenants exist is the server's to say.
+    /// Checks the shape; only the server knows whether the tenants exist.
     pub fn check(&self) -> Result<(), Failure> {
         name("name", &self.name)?;
         if self.role != TokenRole::Provide || !self.tenants.is_empty() {
@@ -133,20 +133,20 @@ pub fn check_life(ms: i64) -> Result<i64, Failure> {
 mod tests {
     use super::*;
 
-    fn asked(tenants: &[&str], expires_in_ms: Option<i64>) -> CreateToken {
+    fn request(tenants: &[&str], expires_in_ms: Option<i64>) -> CreateToken {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
         CreateToken { name: "ci".into(), role: TokenRole::Client, tenants, expires_in_ms, idempotency_key: None }
     }
 
     #[test]
     fn a_token_is_for_named_tenants_and_a_bounded_time() {
-        assert!(asked(&["a", "b"], None).check().is_ok());
-        assert!(asked(&["a"], Some(TOKEN_LIFE_MS_MAX)).check().is_ok());
-        for bad in [asked(&[], None), asked(&["a", "a"], None), asked(&["a"], Some(0))] {
+        assert!(request(&["a", "b"], None).check().is_ok());
+        assert!(request(&["a"], Some(TOKEN_LIFE_MS_MAX)).check().is_ok());
+        for bad in [request(&[], None), request(&["a", "a"], None), request(&["a"], Some(0))] {
             assert!(bad.check().is_err(), "{bad:?}");
         }
-        assert!(asked(&["a"], Some(TOKEN_LIFE_MS_MAX + 1)).check().is_err());
-        let provide = |tenants: &[&str]| CreateToken { role: TokenRole::Provide, ..asked(tenants, None) };
+        assert!(request(&["a"], Some(TOKEN_LIFE_MS_MAX + 1)).check().is_err());
+        let provide = |tenants: &[&str]| CreateToken { role: TokenRole::Provide, ..request(tenants, None) };
         assert!(provide(&[]).check().is_ok() && provide(&["a"]).check().is_ok());
         assert!(provide(&["a", "a"]).check().is_err());
     }

@@ -105,7 +105,7 @@ pub const PASS_OWNERS: &[&str] = &[
 /// Headers whose value is a secret, as a pattern. Cookies have one of their own.
 const HEADERS: &str = "x-api-key|x-auth-token|private-token|(?:proxy-)?authorization";
 
-/// What stands between a name and its value in configuration files and source code.
+/// The separator of a name and its value in configuration files and source code.
 const ASSIGNS: &str = r"(?::=|=>|[:=])";
 
 /// Decides whether a match holds a secret, by its groups `name` and `value`.
@@ -165,8 +165,8 @@ fn is_password(word: &str) -> bool {
             && !word.bytes().all(|byte| byte == b'*')
 }
 
-/// First words behind `password:` that a description begins with. A passphrase of several words cannot be told from prose
-/// otherwise.
+/// First words behind `password:` that a description begins with. A passphrase of several words cannot be distinguished
+/// from prose otherwise.
 const DESCRIPTIONS: &[&str] = &[
     "must",
     "should",
@@ -223,7 +223,7 @@ fn is_assigned_token(found: &Captures<'_>) -> bool {
     is_variable || value.len() >= TOKEN_BYTES_MIN && is_password(value)
 }
 
-/// What npm's own names go on with: it sets variables such as `npm_config_registry` and `npm_execpath`.
+/// How npm's own names continue: it sets variables such as `npm_config_registry` and `npm_execpath`.
 const NPM_NAMES: &[&str] = &[
     "audit",
     "bin",
@@ -286,7 +286,7 @@ pub fn patterns() -> Vec<Pattern> {
         (r#"(?i)\b((?:set-)?cookie2?\s*:\s*)[^\s=;,"']+=[^\r\n"']*"#, "$1[redacted]"),
     ];
     let judged: [(_, Judge); 5] = [
-        // A password of several words goes on to the end of its line.
+        // A password of several words extends to the end of its line.
         (
             r#"(?i)(?:password|passwd|passphrase|PASS)[ \t]*(?::|:?=[ \t]|[ \t]:?=)[ \t]*(?<value>[^\s"',;=~>{}()\[\]<][^\s"',;{}()\[\]<>]*(?<phrase>[ \t]+[^\r\n"]*))"#,
             is_password_line,
