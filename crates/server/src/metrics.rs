@@ -1,5 +1,5 @@
 //! What this server counts, and how Prometheus reads it. Counting is a few atomic additions; everything that costs more
-//! is done when somebody asks. Labels come from closed lists (operations, failure kinds, rules), never from callers.
+//! is done when the page is read. Labels come from closed lists (operations, failure kinds, rules), never from callers.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,7 +29,7 @@ const SIZES: [u64; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512];
 /// Statuses counted apart; the rest is `0`.
 const STATUSES: [u16; 22] =
     [0, 101, 200, 201, 204, 304, 400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 501, 502, 503, 504];
-/// Rules counted apart. They are names in our code, so there are never more; the bound keeps a mistake from growing.
+/// Rules counted apart. They are names in our code, so there are never more; the bound limits the damage of a mistake.
 const RULES_MAX: usize = 512;
 /// Why a WebSocket ended: its other end went, was silent, was too slow, was not let in, sent too much at once; the server stops;
 /// anything else.
@@ -108,10 +108,10 @@ impl Histogram {
 }
 
 impl Metrics {
-    /// A request was answered: the head of a stream counts, not its length.
-    pub fn answered(&self, method: &Method, path: Option<&str>, status: StatusCode, took_us: i64) {
-        let operation = self.operation(known(method), path.unwrap_or("other"));
-        let at = STATUSES.iter().position(|known| *known == status.as_u16()).unwrap_or(0);
+    /// Counts a response. For a stream, the time to its head counts, not its length.
+    pub fn count_response(&self, method: &Method, path: Option<&str>, status: StatusCode, took_us: i64) {
+        let operation = self.operation(method_label(method), path.unwrap_or("other"));
+        let at = STATUSES.iter().position(|listed| *listed == status.as_u16()).unwrap_or(0);
         operation.statuses[at].fetch_add(1, Relaxed);
         operation.took_us.add(took_us.max(0).unsigned_abs(), &TIMES_US);
     }
@@ -125,7 +125,7 @@ impl Metrics {
         operations.entry(path.to_owned()).or_default().entry(method.clone()).or_default().clone()
     }
 
-    /// A request was refused. Every limit says no with a failure that names its rule, so this counts them all.
+    /// Counts a rejected request. Every limit rejects with a failure that names its rule, so this counts them all.
     pub fn refused(&self, failure: &Failure) {
         let key = (failure.kind.as_str(), failure.rule_name().unwrap_or_default().to_owned());
         let mut refusals = self.refusals.lock().expect("never poisoned");
@@ -146,18 +146,18 @@ impl Metrics {
 
     pub fn ended(&self, outcome: TerminalStatus, is_run: bool) {
         let counters = if is_run { &self.runs_ended } else { &self.commands_ended };
-        if let Some(at) = OUTCOMES.iter().position(|known| *known == outcome) {
+        if let Some(at) = OUTCOMES.iter().position(|listed| *listed == outcome) {
             counters[at].fetch_add(1, Relaxed);
         }
     }
 
     pub fn job_ended(&self, end: JobEnd) {
-        if let Some(at) = JOB_ENDS.iter().position(|(known, _)| *known == end) {
+        if let Some(at) = JOB_ENDS.iter().position(|(listed, _)| *listed == end) {
             self.jobs_ended[at].fetch_add(1, Relaxed);
         }
     }
 
-    /// Rows had changed between reading and writing.
+    /// Counts a retry because rows had changed between reading and writing.
     pub fn decided_again(&self) {
         self.decided_again.fetch_add(1, Relaxed);
     }
@@ -176,13 +176,13 @@ impl Metrics {
     }
 
     pub fn connection_dropped(&self, reason: &str) {
-        let at = DROPS.iter().position(|known| *known == reason).unwrap_or(DROPS.len() - 1);
+        let at = DROPS.iter().position(|listed| *listed == reason).unwrap_or(DROPS.len() - 1);
         self.dropped[at].fetch_add(1, Relaxed);
     }
 }
 
-/// A caller may call its method as it likes; a label may not.
-fn known(method: &Method) -> &Method {
+/// The label of a method. Methods that this server does not use share one label, because a caller may send any method.
+fn method_label(method: &Method) -> &Method {
     static OTHER: std::sync::LazyLock<Method> =
         std::sync::LazyLock::new(|| Method::from_bytes(b"OTHER").expect("a token"));
     let ours = [Method::GET, Method::POST, Method::PATCH, Method::PUT, Method::DELETE, Method::HEAD, Method::OPTIONS];
@@ -206,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn what_callers_choose_does_not_grow_the_labels() {
+    fn unknown_methods_share_one_label() {
         let metrics = Metrics::default();
         for n in 0..1_000 {
             let method = Method::from_bytes(format!("M{n}").as_bytes()).unwrap();
-            metrics.answered(&method, None, StatusCode::from_u16(100 + n % 500).unwrap(), 1);
+            metrics.count_response(&method, None, StatusCode::from_u16(100 + n % 500).unwrap(), 1);
         }
         assert_eq!(metrics.operations.read().unwrap()["other"].len(), 1);
     }

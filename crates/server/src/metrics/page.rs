@@ -1,4 +1,4 @@
-//! The page that Prometheus reads. One table names every metric; nothing is written that does not stand in it.
+//! The page that Prometheus reads. One table names every metric; nothing else is written.
 
 use std::fmt::Write as _;
 
@@ -79,14 +79,14 @@ pub const NAMES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What is not counted but looked up.
+/// Values that are read when the page is written, not counted.
 #[derive(Default)]
 pub struct Gauges {
     pub draining: bool,
     pub waiting_requests: usize,
     pub waiting_bytes: usize,
     pub followers: usize,
-    /// `None` if the store did not answer.
+    /// `None` if the store did not respond.
     pub counts: Option<Counts>,
     pub store_reachable: bool,
     pub store_writable: bool,
@@ -173,7 +173,7 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         }
         "ostler_decisions_repeated_total" => plain(out, metrics.decided_again.load(Relaxed) as i64),
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),
-        other => unreachable!("{other} stands in the table and is not written"),
+        other => unreachable!("{other} is in the table and is not written"),
     }
 }
 
@@ -209,7 +209,7 @@ fn write_operations(out: &mut String, name: &str, metrics: &Metrics) {
     }
 }
 
-/// Buckets as Prometheus has them: each holds what the smaller ones hold. The count is the last one, so that they agree.
+/// Writes cumulative buckets, as Prometheus expects. The count is the last bucket, so that they agree.
 fn write_histogram(out: &mut String, name: &str, labels: &str, of: &Histogram, ends: &[u64; 12], unit: f64) {
     let comma = if labels.is_empty() { "" } else { "," };
     let mut total = 0;
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn every_metric_of_the_table_is_written_and_its_numbers_agree() {
         let metrics = Metrics::default();
-        metrics.answered(&Method::GET, Some("/health"), StatusCode::OK, 150);
-        metrics.answered(&Method::GET, Some("/health"), StatusCode::OK, 99_000_000);
+        metrics.count_response(&Method::GET, Some("/health"), StatusCode::OK, 150);
+        metrics.count_response(&Method::GET, Some("/health"), StatusCode::OK, 99_000_000);
         metrics.flushed(3, 7, 900);
         metrics.ended(TerminalStatus::Blocked, false);
         let text =

@@ -12,22 +12,22 @@ use serde_json::Value;
 
 pub const PATH: &str = "/docs";
 pub const STYLE_PATH: &str = "/docs/style.css";
-/// Nothing is loaded but the page's own style, and no other page may frame it.
+/// Nothing is loaded except the page's own style, and no other page may frame it.
 const CONTENT_POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("docs.css");
-/// What points to a schema of the document.
+/// The prefix of a reference to a schema of the document.
 const SCHEMAS: &str = "#/components/schemas/";
 
 pub fn html(page: Bytes) -> Response {
-    answer("text/html; charset=utf-8", page)
+    respond("text/html; charset=utf-8", page)
 }
 
 pub fn style() -> Response {
-    answer("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()))
+    respond("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()))
 }
 
-fn answer(content_type: &'static str, body: Bytes) -> Response {
+fn respond(content_type: &'static str, body: Bytes) -> Response {
     let fixed = HeaderValue::from_static;
     let headers = [
         (CONTENT_TYPE, fixed(content_type)),
@@ -184,7 +184,7 @@ mod tests {
     use crate::dialect::Dialects;
 
     #[test]
-    fn words_cannot_become_markup() {
+    fn texts_cannot_become_markup() {
         assert_eq!(escaped("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
         let mut document = crate::openapi(&Dialects::default());
         document["info"]["description"] = "<script>alert(1)</script>".into();

@@ -1,5 +1,5 @@
-//! What the attributes on handlers and types cannot say of the API's document: that what an answer may leave null it never
-//! leaves out, that anything can be refused at the gate or fail on our side, and what bounds a request has.
+//! Completes the OpenAPI document with what attributes on handlers and types cannot express: nullable fields of responses are
+//! always present, any operation can be rejected at the gate or fail in the server, and requests have bounds.
 
 pub mod shapes;
 
@@ -8,24 +8,24 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-use super::{doors::Doors, problem};
+use super::{access_table::AccessTable, problem};
 use crate::dialect::Dialects;
 
-pub fn complete(document: &OpenApi, dialects: &Dialects, doors: &Doors) -> Value {
+pub fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
     let mut json = serde_json::to_value(document).expect("the document serialises");
     add_readiness(&mut json, dialects);
     for dialect in dialects.iter() {
         flatten(&mut json["components"]["schemas"], dialect.failures.schema);
     }
-    let (asked, answered) = (reachable(&json, "requestBody"), reachable(&json, "responses"));
+    let (in_requests, in_responses) = (reachable(&json, "requestBody"), reachable(&json, "responses"));
     for (name, schema) in json["components"]["schemas"].as_object_mut().into_iter().flatten() {
         each_object(schema, &mut drop_null_defaults);
-        if answered.contains(name) && !asked.contains(name) {
+        if in_responses.contains(name) && !in_requests.contains(name) {
             each_object(schema, &mut require_nullable);
         }
     }
     for (path, item) in json["paths"].as_object_mut().into_iter().flatten() {
-        let schema = json!({"$ref": format!("#/components/schemas/{}", doors.failures(Some(path)).schema)});
+        let schema = json!({"$ref": format!("#/components/schemas/{}", access_table.failures(Some(path)).schema)});
         let failure = json!({"description": "", "content": {problem::CONTENT_TYPE: {"schema": schema}}});
         for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
             for class in ["4XX", "5XX"] {
@@ -38,7 +38,7 @@ pub fn complete(document: &OpenApi, dialects: &Dialects, doors: &Doors) -> Value
     json
 }
 
-/// Makes one object of a failure's schema that adds members to those of another.
+/// Merges a failure's schema that extends another one into one object.
 fn flatten(schemas: &mut Value, name: &str) {
     let Some(parts) = schemas[name]["allOf"].as_array().cloned() else { return };
     let mut whole = json!({"type": "object", "properties": {}, "required": []});
@@ -101,7 +101,7 @@ fn references(value: &Value) -> Vec<String> {
     }
 }
 
-/// Does something to every schema in this one that has properties.
+/// Calls `change` for every schema in this one that has properties.
 fn each_object(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     match schema {
         Value::Object(fields) => {
@@ -115,7 +115,7 @@ fn each_object(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Valu
     }
 }
 
-/// A default of null says nothing, and is wrong beside a type that does not take it.
+/// A default of null has no meaning, and is wrong for a type that is not nullable.
 fn drop_null_defaults(schema: &mut Map<String, Value>) {
     for property in schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut) {
         if let Some(fields) = property.as_object_mut().filter(|fields| fields.get("default") == Some(&Value::Null)) {

@@ -1,4 +1,4 @@
-//! Extractors whose refusals are ours: JSON with the right kind, naming the rule.
+//! Extractors whose rejections are our failures: JSON with the failure kind and the rule.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -25,12 +25,12 @@ use crate::{
 };
 
 const JSON: &str = "application/json";
-/// What is read of a body that is too large, after the answer, before the connection is closed.
+/// How much of a body that is too large is read after the response, before the connection is closed.
 const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
-/// Bounds of a body that has rules of its own: everything that a body may have.
+/// Bounds of a body that has its own rules: the largest that any body may have.
 pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 5 * JSON_VALUES_MAX };
 
-/// What holds for a body before it is parsed.
+/// Limits that are checked before a body is parsed.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub bytes_max: usize,
@@ -43,7 +43,7 @@ impl Bounds {
     }
 }
 
-/// Who calls. A handler that takes it cannot be reached without a token.
+/// The caller. A handler that takes it cannot be reached without a token.
 pub struct Caller(pub Principal);
 
 impl FromRequestParts<App> for Caller {
@@ -55,7 +55,7 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
-/// Who calls, where anybody may.
+/// The caller, for routes that need no token.
 pub struct MaybeCaller(pub Option<Principal>);
 
 impl FromRequestParts<App> for MaybeCaller {
@@ -97,13 +97,13 @@ impl<T: RequestBody + Default> FromRequest<App> for OptionalBody<T> {
     }
 }
 
-/// A body of another content type than JSON, as it came.
+/// A body of another content type than JSON, as received.
 pub async fn read_raw(request: Request, app: &App, content_type: &str, bytes_max: usize) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), content_type)?;
     read_bytes(request, app, bytes_max, None).await
 }
 
-/// A page can send some content types without asking; JSON is not one of them.
+/// A web page can send some content types without a CORS preflight; JSON is not one of them.
 fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut parts = value.split(';').map(str::trim);
@@ -133,7 +133,7 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
     Ok(app.compute(size, parse).await?)
 }
 
-/// A JSON body as it came, for what reads it by rules of its own.
+/// A JSON body as received, for handlers that parse it by their own rules.
 pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), JSON)?;
     read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await
@@ -153,7 +153,7 @@ async fn read_bytes(
     let patience = Duration::from_millis(app.config.limits.body_ms);
     let announced = announced_bytes(request.headers());
     let share = request.extensions_mut().remove::<Arc<Share>>();
-    // A client that waits for `100 Continue` sends nothing more; reading on would ask it to.
+    // A client that waits for `100 Continue` sends nothing more; reading on would make it send the body.
     let reads_on = !request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
     if announced.is_some_and(|bytes| bytes > bytes_max) {
@@ -214,7 +214,7 @@ async fn collect(
         if size > bytes_max {
             return Err(BodyError::TooLarge);
         }
-        // Piece by piece: a scan of the whole body would keep other tasks from this thread for too long.
+        // Piece by piece: scanning the whole body at once would block other tasks of this thread for too long.
         if let Some(scan) = &mut scan {
             scan.feed(&data).map_err(BodyError::OutOfBounds)?;
         }
@@ -230,12 +230,13 @@ pub fn announced_bytes(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Answers at once and reads on in the background: a client whose connection is reset while it writes may never read the answer.
+/// Reads on in the background while the response is sent: a client whose connection is reset while it writes may never read the
+/// response.
 fn drain_later(mut body: AxumBody, patience: Duration) {
     tokio::spawn(async move { drain(&mut body, patience).await });
 }
 
-/// Reads on for a while: a sender that is cut off while it writes never learns why.
+/// Reads on for a while: a sender that is cut off while it writes does not receive the response.
 pub async fn drain(body: &mut AxumBody, patience: Duration) {
     let mut left = DRAIN_BYTES_MAX;
     let reading = async {
@@ -249,7 +250,7 @@ pub async fn drain(body: &mut AxumBody, patience: Duration) {
     let _ = tokio::time::timeout(patience, reading).await;
 }
 
-/// Ids in the path. One that does not parse is simply unknown.
+/// Ids in the path. An id that does not parse is reported as not found.
 pub struct At<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for At<T> {
@@ -275,7 +276,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// The key of a create: the header where the body has none. Both, and different, is a mistake.
+/// The idempotency key of a create: from the body, or else from the header. Two different keys are rejected.
 pub fn idempotency_key(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(body) };
     let header =

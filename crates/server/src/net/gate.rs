@@ -1,6 +1,6 @@
-//! The gate every request passes: a trace id, where it comes from (host, origin), who is calling, and whether such a caller
-//! may knock at this door at all. Closed by default; a web page in the same browser must not be able to start an agent or
-//! read a stream. Which run or tenant it is about is the service's question.
+//! The gate that every request passes. It assigns a trace id, checks the host and origin, authenticates the caller, and checks
+//! that this kind of caller may use the route. Closed by default: a web page in the same browser must not be able to start an
+//! agent or read a stream. Access to a particular run or tenant is checked by the services.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
 
 use super::{
-    doors::{Door, Doors},
+    access_table::{AccessTable, RouteAccess},
     problem,
     sse::wants_stream,
 };
@@ -25,7 +25,7 @@ use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
     net::{
-        rates::{Limiter, Standing, Tier, Whose},
+        rates::{Limiter, RateStatus, Tier, Whose},
         work::Share,
     },
     traces::{Parent, Span},
@@ -40,7 +40,7 @@ pub struct InProcess;
 pub struct Peer(pub SocketAddr);
 
 const TRACE_HEADER: &str = "x-trace-id";
-/// Headers that a request has once at most.
+/// Headers that a request may have only once.
 const SINGLE_HEADERS: [HeaderName; 7] = [
     header::HOST,
     header::AUTHORIZATION,
@@ -51,21 +51,25 @@ const SINGLE_HEADERS: [HeaderName; 7] = [
     HeaderName::from_static("last-event-id"),
 ];
 
-/// What the gate goes by.
+/// The state of the gate.
 #[derive(Clone)]
 pub struct Gate {
     pub app: App,
-    pub doors: Arc<Doors>,
+    pub access_table: Arc<AccessTable>,
     pub limiter: Arc<Limiter>,
 }
 
-pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request: Request, next: Next) -> Response {
+pub async fn gate(
+    State(Gate { app, access_table, limiter }): State<Gate>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let began_at = app.now();
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
     let origin = allowed_origin(&app, request.headers());
-    if origin.is_some() && request.method() == Method::OPTIONS && comes_rightly(&app, &request, None).is_ok() {
-        // A browser asks first, without a token; what it asks for is checked when it comes.
+    if origin.is_some() && request.method() == Method::OPTIONS && check_source(&app, &request, None).is_ok() {
+        // A CORS preflight, which carries no token. The actual request is checked when it arrives.
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
@@ -73,13 +77,13 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     }
     let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let matched = matched.as_ref().map(MatchedPath::as_str);
-    let door = matched.map(|path| doors.find(&method, path));
+    let route = matched.map(|path| access_table.find(&method, path));
     let parent = if app.traces.is_on() { Parent::of(request.headers()) } else { None };
-    let (entry, errand) = (entry(&app, &request, door), Errand::of(&request, door));
-    let peer = errand.as_ref().map(|errand| errand.peer);
-    let admitted = admit(&app, entry, door).await;
-    let standing = errand.and_then(|errand| errand.count(&limiter, &admitted, app.now()));
-    let admitted = standing.and_then(|standing| standing.refusal()).map_or(admitted, Err);
+    let (entry, rate_key) = (entry(&app, &request, route), RateKey::of(&request, route));
+    let peer = rate_key.as_ref().map(|rate_key| rate_key.peer);
+    let admitted = admit(&app, entry, route).await;
+    let rate_status = rate_key.and_then(|rate_key| rate_key.count(&limiter, &admitted, app.now()));
+    let admitted = rate_status.and_then(|rate_status| rate_status.refusal()).map_or(admitted, Err);
     let mut response = match admitted {
         Ok(principal) => {
             // Held until there is a response.
@@ -91,10 +95,10 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
         }
         Err(failure) => problem::response(failure),
     };
-    response = problem::encode(&app, response, trace_id, (&path, doors.failures(matched)), peer);
+    response = problem::encode(&app, response, trace_id, (&path, access_table.failures(matched)), peer);
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
-    app.metrics.answered(&method, matched, response.status(), took);
+    app.metrics.count_response(&method, matched, response.status(), took);
     if app.traces.is_on() {
         let (route, status) = (matched.map(str::to_owned), response.status());
         let failure = response.extensions().get::<FailureKind>().copied();
@@ -104,8 +108,8 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     if let Some(origin) = origin {
         share(response.headers_mut(), origin);
     }
-    if let Some(standing) = standing {
-        tell(response.headers_mut(), standing);
+    if let Some(rate_status) = rate_status {
+        add_rate_headers(response.headers_mut(), rate_status);
     }
     if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
         response.headers_mut().insert(TRACE_HEADER, value);
@@ -113,18 +117,23 @@ pub async fn gate(State(Gate { app, doors, limiter }): State<Gate>, mut request:
     response
 }
 
-/// Who the handler is told is calling. `None`: nobody, and it does not matter.
-async fn admit(app: &App, entry: Result<Entry, Failure>, door: Option<Door>) -> Result<Option<Principal>, Failure> {
+/// Authenticates the caller and checks its access to the route. `None` if the handler gets no caller: the route is public or
+/// does not exist.
+async fn admit(
+    app: &App,
+    entry: Result<Entry, Failure>,
+    route: Option<RouteAccess>,
+) -> Result<Option<Principal>, Failure> {
     let principal = match entry? {
         Entry::Public => return Ok(None),
         Entry::Trusted(principal) => principal,
         Entry::Token(token) => app.auth.authenticate(&app.db, &token, app.wall()).await?,
     };
-    match door {
-        Some(Door::Leads(access)) => access.admit(&principal).map(|()| Some(principal)),
-        Some(Door::Closed) => Err(forbidden("undeclared", "this path says nothing about who may call it")),
-        // Nobody is behind it; the router says so.
-        Some(Door::OtherMethod) | None => Ok(None),
+    match route {
+        Some(RouteAccess::Requires(access)) => access.admit(&principal).map(|()| Some(principal)),
+        Some(RouteAccess::Closed) => Err(forbidden("undeclared", "this path says nothing about who may call it")),
+        // There is no handler; the router responds with 404 or 405.
+        Some(RouteAccess::OtherMethod) | None => Ok(None),
     }
 }
 
@@ -142,38 +151,38 @@ fn share_work(
     Some(share)
 }
 
-/// What a request from a socket comes for, and from where.
-struct Errand {
+/// What a request from a socket counts as for the rate limits: its address and its tier.
+struct RateKey {
     peer: IpAddr,
     tier: Tier,
 }
 
-impl Errand {
-    /// `None`: it was made inside this process, where nobody is counted.
-    fn of(request: &Request, door: Option<Door>) -> Option<Self> {
+impl RateKey {
+    /// `None` for a request made inside this process, which is not counted.
+    fn of(request: &Request, route: Option<RouteAccess>) -> Option<Self> {
         let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<Peer>>()?;
         let reads = [Method::GET, Method::HEAD].contains(request.method());
-        let tier = match door {
-            Some(Door::Leads(Access::Run)) => Tier::Run,
+        let tier = match route {
+            Some(RouteAccess::Requires(Access::Run)) => Tier::Run,
             _ if !reads => Tier::Submit,
-            Some(Door::Leads(Access::Introduce)) => Tier::Stream,
+            Some(RouteAccess::Requires(Access::Introduce)) => Tier::Stream,
             _ if wants_stream(request.headers()) => Tier::Stream,
             _ => Tier::Read,
         };
         Some(Self { peer: peer.0.ip(), tier })
     }
 
-    /// Counts it against whoever made it; before that is known, against where it comes from.
+    /// Counts the request against its caller, or against its address if the caller is unknown.
     fn count(
         self,
         limiter: &Limiter,
         admitted: &Result<Option<Principal>, Failure>,
         now: Timestamp,
-    ) -> Option<Standing> {
+    ) -> Option<RateStatus> {
         let (whose, tier) = match admitted {
             Ok(Some(principal)) => (Whose::caller(principal), self.tier),
             Ok(None) => (Whose::peer(self.peer), self.tier),
-            // Our own trouble is not the caller's.
+            // A failure of the server does not count against the caller.
             Err(failure) if failure.kind.row().retry => return None,
             Err(_) => (Whose::peer(self.peer), Tier::Stranger),
         };
@@ -181,46 +190,48 @@ impl Errand {
     }
 }
 
-fn tell(headers: &mut HeaderMap, standing: Standing) {
-    let reset_s = (standing.reset_ms.max(0) as u64).div_ceil(1_000);
-    headers.insert("ratelimit-limit", HeaderValue::from(standing.limit));
-    headers.insert("ratelimit-remaining", HeaderValue::from(standing.remaining));
+fn add_rate_headers(headers: &mut HeaderMap, rate_status: RateStatus) {
+    let reset_s = (rate_status.reset_ms.max(0) as u64).div_ceil(1_000);
+    headers.insert("ratelimit-limit", HeaderValue::from(rate_status.limit));
+    headers.insert("ratelimit-remaining", HeaderValue::from(rate_status.remaining));
     headers.insert("ratelimit-reset", HeaderValue::from(reset_s));
 }
 
-/// How a request wants to come in.
+/// How a request is authenticated.
 enum Entry {
     Token(String),
     Trusted(Principal),
     Public,
 }
 
-fn comes_rightly(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
+fn check_source(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<(), Failure> {
     if request.extensions().get::<InProcess>().is_none() {
         check_head(request)?;
-        check_host(app, request, door)?;
+        check_host(app, request, route)?;
         check_origin(app, request)?;
     }
     Ok(())
 }
 
-fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Failure> {
-    match door {
-        // A page shows such pictures from wherever it comes, and its browser has no token to send along.
-        Some(Door::Leads(Access::Signed)) => {
+fn entry(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<Entry, Failure> {
+    match route {
+        // Pages of any origin may show such pictures, and a browser sends no token for them.
+        Some(RouteAccess::Requires(Access::Signed)) => {
             check_head(request)?;
-            return check_host(app, request, door).map(|()| Entry::Public);
+            return check_host(app, request, route).map(|()| Entry::Public);
         }
-        // Its dialect has its own proofs, and its own host names.
-        Some(Door::Leads(Access::Anonymous)) if !app.config.server.require_auth => {
-            return comes_rightly(app, request, door).map(|()| Entry::Public);
+        // The dialect's handlers check their own proofs, and the dialect may have its own host names.
+        Some(RouteAccess::Requires(Access::Anonymous)) if !app.config.server.require_auth => {
+            return check_source(app, request, route).map(|()| Entry::Public);
         }
-        _ => comes_rightly(app, request, door)?,
+        _ => check_source(app, request, route)?,
     }
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
-        None if door == Some(Door::Leads(Access::Introduce)) => Ok(Entry::Public),
-        None if door == Some(Door::Leads(Access::Public)) && !app.config.server.require_auth => Ok(Entry::Public),
+        None if route == Some(RouteAccess::Requires(Access::Introduce)) => Ok(Entry::Public),
+        None if route == Some(RouteAccess::Requires(Access::Public)) && !app.config.server.require_auth => {
+            Ok(Entry::Public)
+        }
         None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
             Ok(Entry::Trusted(Principal::Operator))
         }
@@ -228,7 +239,7 @@ fn entry(app: &App, request: &Request, door: Option<Door>) -> Result<Entry, Fail
     }
 }
 
-/// The token a request brought, if it brought one.
+/// The bearer token of a request, if it has one.
 pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| unauthenticated("the Authorization header is not text"))?;
@@ -239,7 +250,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
     Ok(Some(token.trim()))
 }
 
-/// Whatever the bind address: a page that re-binds its name comes from loopback too, but says its own name.
+/// Checked whatever the bind address: a page that re-binds its name also connects from loopback, but sends its own name.
 fn has_loopback_host(request: &Request) -> bool {
     host_of(request).is_some_and(is_loopback_name)
 }
@@ -252,7 +263,7 @@ fn from_loopback(request: &Request) -> bool {
     request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
 }
 
-/// Rejects heads that say a thing twice, or two things about the host: a proxy in front may have believed the other one.
+/// Rejects heads that repeat a header or name two different hosts: a proxy in front may have used the other value.
 fn check_head(request: &Request) -> Result<(), Failure> {
     let headers = request.headers();
     for name in SINGLE_HEADERS {
@@ -269,7 +280,7 @@ fn check_head(request: &Request) -> Result<(), Failure> {
 }
 
 /// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.
-fn check_host(app: &App, request: &Request, door: Option<Door>) -> Result<(), Failure> {
+fn check_host(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<(), Failure> {
     let bound_to_loopback =
         app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
     let Some(host) = host_of(request) else {
@@ -277,7 +288,7 @@ fn check_host(app: &App, request: &Request, door: Option<Door>) -> Result<(), Fa
     };
     if !bound_to_loopback
         || is_loopback_name(host)
-        || (is_open(door) && app.dialects.has_host(app, name_of(host)))
+        || (is_open(route) && app.dialects.has_host(app, name_of(host)))
         || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
     {
         return Ok(());
@@ -286,8 +297,8 @@ fn check_host(app: &App, request: &Request, door: Option<Door>) -> Result<(), Fa
 }
 
 /// Whether the route responds under host names of dialects. The others do not.
-fn is_open(door: Option<Door>) -> bool {
-    matches!(door, Some(Door::Leads(Access::Anonymous | Access::Public)))
+fn is_open(route: Option<RouteAccess>) -> bool {
+    matches!(route, Some(RouteAccess::Requires(Access::Anonymous | Access::Public)))
 }
 
 /// A host without its port.
@@ -304,13 +315,13 @@ fn is_loopback_name(host: &str) -> bool {
 }
 
 /// A page's origin must be allowed by name; there is no same-origin page that writes. Some of a page's requests name no
-/// origin (images, scripts, blind reads), but then the browser says that they come from elsewhere.
+/// origin (images, scripts, blind reads), but then the browser marks them as cross-site in `Sec-Fetch-Site`.
 fn check_origin(app: &App, request: &Request) -> Result<(), Failure> {
     let headers = request.headers();
-    let says = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
-    let from_elsewhere = says("sec-fetch-site", "cross-site") || says("sec-fetch-site", "same-site");
-    // Somebody follows a link: no page sees the answer.
-    let is_visit = request.method() == Method::GET && says("sec-fetch-dest", "document");
+    let has = |name: &str, value: &str| headers.get(name).is_some_and(|sent| sent == value);
+    let from_elsewhere = has("sec-fetch-site", "cross-site") || has("sec-fetch-site", "same-site");
+    // The user follows a link: no page can read the response.
+    let is_visit = request.method() == Method::GET && has("sec-fetch-dest", "document");
     let suspicious = headers.contains_key(header::ORIGIN) || (from_elsewhere && !is_visit);
     if suspicious && allowed_origin(app, headers).is_none() {
         return Err(denied("origin", "pages of this origin may not call"));
@@ -324,14 +335,14 @@ fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
     allowed.then(|| origin.clone())
 }
 
-/// Lets the page of an allowed origin read the answer.
+/// Lets the page of an allowed origin read the response.
 fn share(headers: &mut HeaderMap, origin: HeaderValue) {
     let list = HeaderValue::from_static;
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, list("origin"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
-    let asked = list("authorization, content-type, idempotency-key, last-event-id");
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+    let allowed = list("authorization, content-type, idempotency-key, last-event-id");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     headers.insert(
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
         list("x-trace-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset"),

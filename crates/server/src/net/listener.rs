@@ -1,5 +1,5 @@
-//! The listener: bounded in connections, and impatient with peers. A connection whose peer does not finish the head of its
-//! request, or stops reading its response, is closed, so that neither holds a place, or a stream and what feeds it, for long.
+//! The listener: limits the number of connections, and the time that peers may take. A connection whose peer does not finish the
+//! head of its request, or stops reading its response, is closed, so that it does not hold a slot or a stream for long.
 
 mod framing;
 
@@ -85,7 +85,7 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
         });
     }
     drop(listener);
-    // Every connection gives its place back, also one that became a WebSocket.
+    // Every connection releases its slot, also one that became a WebSocket.
     let all = u32::try_from(app.config.limits.connections_max).unwrap_or(u32::MAX);
     if tokio::time::timeout(DRAIN, places.acquire_many(all)).await.is_err() {
         tracing::warn!("requests were still open when the server stopped");
@@ -94,7 +94,7 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
 
 type Layers = (http1::Builder, Option<TlsAcceptor>, Router);
 
-/// Serves one connection until it ends. Errors say why it was dropped.
+/// Serves one connection until it ends. `Err` is the reason for which it was dropped.
 async fn serve_one(app: &App, stream: Tcp, seen: Arc<Seen>, (http, tls, router): Layers) -> Result<(), &'static str> {
     let head = Duration::from_millis(app.config.limits.head_ms);
     let service = {
@@ -107,7 +107,7 @@ async fn serve_one(app: &App, stream: Tcp, seen: Arc<Seen>, (http, tls, router):
             until_stopped(http.serve_connection(watched, service).with_upgrades(), app).await
         }
         Some(tls) => {
-            // A peer that does not get on with its handshake is as slow as one whose head does not come.
+            // A handshake has the same time limit as the head of a request.
             let Ok(Ok(stream)) = tokio::time::timeout(head, tls.accept(stream)).await else { return Err("slow-head") };
             let watched = TokioIo::new(Watched::new(stream, seen, head));
             until_stopped(http.serve_connection(watched, service).with_upgrades(), app).await
@@ -143,7 +143,7 @@ async fn respond(
     Ok(response.map(|body| Body::new(ResponseBody { body, seen })))
 }
 
-/// Once the server stops, lets the request finish that is open.
+/// When the server stops, lets the open request finish.
 async fn until_stopped<I, S>(served: UpgradeableConnection<TokioIo<I>, S>, app: &App) -> Result<(), hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -166,7 +166,7 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, address)) => {
                 let _ = stream.set_nodelay(true);
-                // Only now: a connection that is closed to make room must be another one than the newest.
+                // Only now, so that the connection that is closed to make room is not the newest one.
                 if places.available_permits() == 0 {
                     waiting.close_one();
                 }
@@ -284,9 +284,9 @@ struct Seen {
     /// Notified if the connection must make room for another one while it waits.
     closed: Arc<Notify>,
     has_bare_feed: AtomicBool,
-    /// It is unknown where a request of it begins.
+    /// The start of the next request is unknown.
     is_lost: AtomicBool,
-    /// It is a WebSocket now.
+    /// The connection has become a WebSocket.
     is_upgraded: AtomicBool,
 }
 
@@ -349,13 +349,13 @@ impl Drop for ResponseBody {
     }
 }
 
-/// A connection's bytes in clear, with an eye on the heads of its requests.
+/// A connection's decrypted bytes, with a time limit for the heads of its requests.
 struct Watched<S> {
     stream: S,
     seen: Arc<Seen>,
     framing: Framing,
     head: Duration,
-    /// When the head that has begun must have ended. A new connection begins with one.
+    /// Deadline for the end of the current head. A new connection starts with one.
     late: Option<Pin<Box<Sleep>>>,
 }
 

@@ -2,10 +2,10 @@
 //! events, WebSockets), limits, and the engine's own routes. The router and the OpenAPI document come from the same
 //! attributes, so they cannot disagree.
 
+mod access_table;
 mod capabilities;
 mod docs;
 mod document;
-mod doors;
 pub mod extract;
 pub mod gate;
 mod health;
@@ -31,7 +31,7 @@ use serde_json::Value;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{doors::Doors, gate::Gate};
+use self::{access_table::AccessTable, gate::Gate};
 use crate::{
     app::App,
     auth::Access,
@@ -55,58 +55,58 @@ fn engine_routes() -> OpenApiRouter<App> {
         .routes(routes!(metrics::metrics))
 }
 
-/// The routes of a server and what is known about them.
+/// The routes of a server, their document and the access that they require.
 struct Api {
     router: Router<App>,
     collected: OpenApi,
-    doors: Doors,
+    access_table: AccessTable,
 }
 
 impl Api {
     fn new(dialects: &Dialects) -> Self {
         let (mut router, mut collected) = engine_routes().split_for_parts();
-        let mut doors = Doors::new(dialects);
-        doors.add(&collected, FailureEncoder::PLAIN);
+        let mut access_table = AccessTable::new(dialects);
+        access_table.add(&collected, FailureEncoder::PLAIN);
         for dialect in dialects.iter() {
             let (routes, described) = (dialect.routes)().split_for_parts();
             router = router.merge(routes);
-            doors.add(&described, dialect.failures);
+            access_table.add(&described, dialect.failures);
             for route in &dialect.undocumented {
                 router = router.route(route.path, route.handler.clone());
-                doors.add_route(Method::GET, route.path, route.access, dialect.failures);
+                access_table.add_route(Method::GET, route.path, route.access, dialect.failures);
             }
             collected.merge(described);
         }
-        Self { router, collected, doors }
+        Self { router, collected, access_table }
     }
 }
 
 /// The OpenAPI document of a server with these dialects.
 pub fn openapi(dialects: &Dialects) -> Value {
-    let Api { collected, doors, .. } = Api::new(dialects);
-    describe(collected, dialects, &doors)
+    let Api { collected, access_table, .. } = Api::new(dialects);
+    describe(collected, dialects, &access_table)
 }
 
-fn describe(mut document: OpenApi, dialects: &Dialects, doors: &Doors) -> Value {
+fn describe(mut document: OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
     document.info.title = "Ostler".into();
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
-    doors::describe(&mut document, dialects);
-    document::complete(&document, dialects, doors)
+    access_table::describe(&mut document, dialects);
+    document::complete(&document, dialects, access_table)
 }
 
-/// The document, made when it is first read: that takes longer than the rest of a start.
+/// The document, made when it is first read, because that takes longer than the rest of a start.
 struct Document {
     collected: OpenApi,
     dialects: Dialects,
-    doors: Arc<Doors>,
+    access_table: Arc<AccessTable>,
     made: OnceLock<(Value, bytes::Bytes)>,
 }
 
 impl Document {
     fn get(&self) -> &(Value, bytes::Bytes) {
         self.made.get_or_init(|| {
-            let document = describe(self.collected.clone(), &self.dialects, &self.doors);
+            let document = describe(self.collected.clone(), &self.dialects, &self.access_table);
             let page = docs::page(&document).into();
             (document, page)
         })
@@ -114,21 +114,25 @@ impl Document {
 }
 
 pub fn router(app: App) -> Router {
-    let Api { router, collected, mut doors } = Api::new(&app.dialects);
+    let Api { router, collected, mut access_table } = Api::new(&app.dialects);
     for (path, access) in
         [(DOCUMENT_PATH, Access::Browse), (docs::PATH, Access::Public), (docs::STYLE_PATH, Access::Public)]
     {
-        doors.add_route(Method::GET, path, access, FailureEncoder::PLAIN);
+        access_table.add_route(Method::GET, path, access, FailureEncoder::PLAIN);
     }
     if app.config.server.open_metrics {
-        doors.add_route(Method::GET, metrics::PATH, Access::Public, FailureEncoder::PLAIN);
+        access_table.add_route(Method::GET, metrics::PATH, Access::Public, FailureEncoder::PLAIN);
     }
-    let doors = Arc::new(doors);
-    let document =
-        Arc::new(Document { collected, dialects: app.dialects.clone(), doors: doors.clone(), made: OnceLock::new() });
+    let access_table = Arc::new(access_table);
+    let document = Arc::new(Document {
+        collected,
+        dialects: app.dialects.clone(),
+        access_table: access_table.clone(),
+        made: OnceLock::new(),
+    });
     let shown = document.clone();
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
-    let gate = Gate { app: app.clone(), doors, limiter };
+    let gate = Gate { app: app.clone(), access_table, limiter };
     router
         .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))

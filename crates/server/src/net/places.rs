@@ -1,5 +1,5 @@
-//! Places for what is held open at once, event streams and uploads: so many for the server, and so many for one caller, so
-//! that nobody can take them all.
+//! Limits on event streams and uploads that are open at once: one for the whole server, and one per caller, so that no caller
+//! can use all of them.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use ostler_protocol::{Failure, FailureKind};
 
 use crate::auth::Principal;
 
-/// Somebody who was refused may try again after this long.
+/// A rejected caller may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
 
 pub struct Places {
@@ -18,7 +18,7 @@ pub struct Places {
     open: Mutex<Open>,
 }
 
-/// What the places are for, as a refusal tells it.
+/// What a limit is for, as its failures name it.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub rule: &'static str,
@@ -34,11 +34,11 @@ pub const UPLOADS: Kind =
 #[derive(Default)]
 struct Open {
     all: usize,
-    /// Only callers who have one open.
+    /// Only callers that have one open.
     by_caller: HashMap<String, usize>,
 }
 
-/// A place, given back when it is dropped.
+/// One open stream or upload. Dropping it frees the place.
 pub struct Place {
     places: Arc<Places>,
     caller: String,

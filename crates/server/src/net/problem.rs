@@ -1,5 +1,4 @@
-//! Failures on their way out: one encoding, with the dialect's own code where it has one, and a line in the log unless there
-//! are too many alike.
+//! Encodes failures as responses, with the dialect's own code if it has one, and logs them unless too many are alike.
 
 use std::net::IpAddr;
 
@@ -11,9 +10,9 @@ use ostler_protocol::{
 
 use crate::{app::App, dialect::FailureEncoder};
 
-/// Of every failure: RFC 9457.
+/// The content type of every failure: RFC 9457.
 pub const CONTENT_TYPE: &str = "application/problem+json";
-/// Callers' words in a failure are bounded in the log.
+/// Maximum length of a failure's message in the log, because it may quote the caller.
 const LOGGED_CHARS_MAX: usize = 500;
 
 /// A failure in handlers' results. The gate gives it a body, because only the gate knows the trace id.
@@ -42,19 +41,19 @@ fn status(kind: FailureKind) -> StatusCode {
     StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The response to a request with a line that ends with a bare line feed: what else it says may be read in two ways.
+/// The response to a request with a line that ends with a bare line feed: the rest of it would be ambiguous.
 pub fn bare_feed(app: &App, path: &str, peer: IpAddr) -> Response {
     let failure = Failure::invalid("bare-line-feed", "a line of the head ends without a carriage return");
     close_with(app, failure, path, peer)
 }
 
-/// The response to a request of which the listener does not know how long its body is, or where it begins.
+/// The response to a request for which the listener does not know the length of the body, or the start.
 pub fn unknown_length(app: &App, path: &str, peer: IpAddr) -> Response {
     let failure = Failure::invalid("content-length", "the length of a body is not written as a plain number");
     close_with(app, failure, path, peer)
 }
 
-/// Refuses a request and closes its connection.
+/// Rejects a request and closes its connection.
 fn close_with(app: &App, failure: Failure, path: &str, peer: IpAddr) -> Response {
     let mut closing =
         encode(app, response(failure), TraceId::new(app.ids.body()), (path, FailureEncoder::PLAIN), Some(peer));
@@ -82,19 +81,19 @@ pub fn encode(
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     let details = failure.details.as_deref().cloned().unwrap_or_default();
     let problem = Problem::new(failure.kind, message, trace_id.to_string(), redact_details(details, redactor));
-    // What is not redacted does not reach the encoder.
+    // The encoder only gets redacted texts.
     failure.message.clear();
     let problem = (encoder.encode)(&failure, problem);
-    let mut answer = (status(failure.kind), problem).into_response();
-    answer.extensions_mut().insert(failure.kind);
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    let mut encoded = (status(failure.kind), problem).into_response();
+    encoded.extensions_mut().insert(failure.kind);
+    encoded.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     if failure.kind == FailureKind::Unauthenticated {
-        answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        encoded.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if let Some(ms) = retry_after_ms.filter(|_| failure.kind.row().retry) {
-        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
+        encoded.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from((ms.max(0) as u64).div_ceil(1_000)));
     }
-    answer
+    encoded
 }
 
 /// The failure as a caller on another transport may receive it: counted, logged and redacted, like those encoded here.

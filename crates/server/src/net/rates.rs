@@ -1,6 +1,6 @@
-//! Rate limits: how often one caller may come, by what it comes for. Off by default.
+//! Rate limits: how many requests one caller may make, by tier. Off by default.
 //!
-//! Each caller and tier has a bucket that refills steadily; it is kept as one number, the time at which it would be full
+//! Each caller and tier has a bucket that refills steadily; it is stored as one number, the time at which it would be full
 //! again (the generic cell rate algorithm). Memory is bounded: a caller that was not seen for long is forgotten, which is
 //! the same as a full bucket.
 
@@ -25,17 +25,17 @@ use crate::auth::Principal;
 const CALLERS_REMEMBERED: usize = 16_384;
 const SECOND_US: i64 = 1_000_000;
 
-/// What a caller comes for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tier {
     Read,
-    /// To open an event stream; what comes over it is not counted.
+    /// Opening an event stream; its events are not counted.
     Stream,
-    /// To ask for something: every write but a runner's.
+    /// Every write except a runner's.
     Submit,
-    /// As a runner.
+    /// A request of a runner.
     Run,
-    /// With nothing that lets it in.
+    /// A request that was not admitted.
     Stranger,
 }
 
@@ -120,7 +120,7 @@ impl Rates {
     }
 }
 
-/// A steady rate, and how much may come at once.
+/// A sustained rate, and the size of a burst.
 #[derive(Clone, Copy)]
 struct Rate {
     per_second: u32,
@@ -138,7 +138,7 @@ impl Rate {
     }
 }
 
-/// Whose bucket: a caller's own, or, before it is known, that of where it comes from.
+/// The owner of a bucket: a caller, or an address if the caller is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Whose {
     Caller(String),
@@ -150,12 +150,12 @@ impl Whose {
         Self::Caller(principal.name())
     }
 
-    /// A caller by name, as soon as it is known.
+    /// The caller with this name, or the address if the name is unknown.
     pub fn of(name: Option<&impl ToString>, peer: IpAddr) -> Self {
         name.map_or_else(|| Self::peer(peer), |name| Self::Caller(name.to_string()))
     }
 
-    /// One subscriber has a whole /64 of the new addresses.
+    /// IPv6 addresses are counted by /64, because one subscriber has a whole /64.
     pub fn peer(address: IpAddr) -> Self {
         match address {
             IpAddr::V6(six) if six.to_ipv4_mapped().is_none() => {
@@ -166,19 +166,19 @@ impl Whose {
     }
 }
 
-/// Where a caller stands, having come once more.
+/// The state of a caller's bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct RateStatus {
     tier: Tier,
     pub limit: u32,
     pub remaining: u32,
     /// Until the bucket is full again.
     pub reset_ms: i64,
-    /// It came too early, by this much.
+    /// The request came too early by this much.
     wait_ms: Option<i64>,
 }
 
-impl Standing {
+impl RateStatus {
     pub fn refusal(&self) -> Option<Failure> {
         let message = format!("too many requests of the {} tier", self.tier.as_str());
         let failure = Failure::rule(FailureKind::RateLimited, "rate-limit", message).detail("tier", self.tier.as_str());
@@ -197,8 +197,8 @@ impl Limiter {
         Self { rates, full_at: Cache::new(CALLERS_REMEMBERED) }
     }
 
-    /// Takes one from the bucket. `None`: nothing is limited here.
-    pub fn take(&self, whose: Whose, tier: Tier, now: Timestamp) -> Option<Standing> {
+    /// Takes one from the bucket. `None` if rate limits are off.
+    pub fn take(&self, whose: Whose, tier: Tier, now: Timestamp) -> Option<RateStatus> {
         if !self.rates.on {
             return None;
         }
@@ -208,7 +208,7 @@ impl Limiter {
     }
 }
 
-/// Buckets for something else than tiers of callers, that nobody is told the standing of.
+/// Buckets for limits other than the tiers of callers. Their state is not reported to callers.
 pub struct Buckets<K> {
     full_at: Cache<K, Arc<AtomicI64>>,
 }
@@ -218,7 +218,8 @@ impl<K: Clone + Eq + Hash> Buckets<K> {
         Self { full_at: Cache::new(remembered) }
     }
 
-    /// Takes one of `count` that come back in the given time, and may all be taken at once. Else: how long to wait.
+    /// Takes one of `count`, all of which may be taken at once and are refilled over the given time. `Err` is the time to wait,
+    /// in milliseconds.
     pub fn take(&self, key: K, count: u32, per: SignedDuration, now: Timestamp) -> Result<(), i64> {
         let found = self.full_at.get_or_insert_with(&key, || Ok::<_, Infallible>(Arc::default()));
         let full_at = found.unwrap_or_else(|never| match never {});
@@ -230,10 +231,10 @@ impl<K: Clone + Eq + Hash> Buckets<K> {
     }
 }
 
-fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> Standing {
+fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> RateStatus {
     let (interval, burst) = (rate.interval_us(), i64::from(rate.burst));
     let (until_full, wait) = draw(interval, burst, full_at, now);
-    Standing {
+    RateStatus {
         tier,
         limit: rate.burst,
         remaining: ((interval * burst - until_full) / interval).max(0) as u32,
@@ -242,22 +243,22 @@ fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> Standing {
     }
 }
 
-/// Takes one from a bucket of so many, each of which comes back after the interval: how long until it is full again, and
-/// how much too early this came, if it did.
+/// Takes one from a bucket that holds `burst` and refills one per interval. Returns the time until it is full again, and by
+/// how much the request came too early, if it did.
 fn draw(interval: i64, burst: i64, full_at: &AtomicI64, now: i64) -> (i64, Option<i64>) {
     let depth = interval * burst;
-    let mut known = full_at.load(Ordering::Relaxed);
+    let mut current = full_at.load(Ordering::Relaxed);
     loop {
-        // No bucket is that empty: the clock was put back since, and it begins anew.
-        let full = if known - now > depth { now } else { known.max(now) };
+        // No bucket can be that empty: the clock was set back since, so the bucket starts full again.
+        let full = if current - now > depth { now } else { current.max(now) };
         let next = full + interval;
         if next - now > depth {
-            // A request that is refused costs nothing.
+            // A rejected request takes nothing from the bucket.
             return (full - now, Some(next - now - depth));
         }
-        match full_at.compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed) {
+        match full_at.compare_exchange_weak(current, next, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return (next - now, None),
-            Err(other) => known = other,
+            Err(other) => current = other,
         }
     }
 }
@@ -272,8 +273,8 @@ mod tests {
     fn a_bucket_empties_at_once_and_refills_steadily() {
         let bucket = AtomicI64::default();
         let at = |us: i64| {
-            let standing = take(Tier::Read, RATE, &bucket, 1_000_000_000 + us);
-            (standing.remaining, standing.wait_ms)
+            let status = take(Tier::Read, RATE, &bucket, 1_000_000_000 + us);
+            (status.remaining, status.wait_ms)
         };
         assert_eq!([at(0), at(0), at(0)], [(2, None), (1, None), (0, None)]);
         assert_eq!([at(0), at(0)], [(0, Some(100)), (0, Some(100))]);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_back_locks_nobody_out() {
+    fn a_clock_that_is_set_back_locks_no_caller_out() {
         let bucket = AtomicI64::default();
         let at = |us: i64| take(Tier::Read, RATE, &bucket, 1_000_000_000 + us).wait_ms;
         assert_eq!([at(0), at(0), at(0), at(0)], [None, None, None, Some(100)]);
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_by_the_thousand_take_no_more_memory() {
+    fn thousands_of_unknown_callers_take_no_more_memory() {
         let limiter = Limiter::new(Rates { on: true, ..Rates::default() });
         for address in 0..2 * CALLERS_REMEMBERED as u32 {
             let whose = Whose::peer(IpAddr::V4(address.into()));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_network_share_a_bucket() {
+    fn addresses_of_one_ipv6_network_share_a_bucket() {
         let peer = |text: &str| Whose::peer(text.parse().unwrap());
         assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:1"));
         assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));

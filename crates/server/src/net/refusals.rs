@@ -1,5 +1,5 @@
-//! Which failures are logged one by one. A client that is refused thousands of times a second must not fill the disk: of
-//! each kind, rule and address the first few of a while are logged, and the others are counted.
+//! Decides which failures are logged one by one. A client that is rejected thousands of times a second must not fill the disk:
+//! of each kind, rule and address the first few in a window are logged, and the others are counted.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::net::rates::Whose;
 
-/// Failures are counted over this time, then the counts are logged.
+/// Failures are counted over this window, then the counts are logged.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Lines for one kind, rule and address in that time.
 const LINES_PER_KEY_MAX: u32 = 5;
@@ -42,7 +42,7 @@ struct Window {
     began_at: Option<Instant>,
     lines: u32,
     counts: HashMap<Key, Count>,
-    /// Not logged, of keys that found no place in the table.
+    /// Failures that were not logged, of keys that did not fit into the table.
     others: u64,
     /// A summary is due at the end of the window.
     is_summed_up: bool,
@@ -54,7 +54,7 @@ struct Count {
     held_back: u32,
 }
 
-/// What became of one failure.
+/// What happens to one failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
     Log,
@@ -123,7 +123,7 @@ impl Window {
         }
     }
 
-    /// The largest counts of what was not logged, and how much there was beside them.
+    /// The largest counts of failures that were not logged, and the sum of the others.
     fn summaries(self) -> (Vec<(Key, u32)>, u64) {
         let held_back = self.counts.into_iter().map(|(key, count)| (key, count.held_back));
         let mut counts: Vec<_> = held_back.filter(|(_, count)| *count > 0).collect();
@@ -173,6 +173,6 @@ mod tests {
         tokio::time::sleep(WINDOW + Duration::from_millis(1)).await;
         assert!(log(), "the counts were logged, and a new window began");
         tokio::time::sleep(WINDOW + Duration::from_millis(1)).await;
-        assert!(log(), "so did one in which nothing was held back");
+        assert!(log(), "a new window also begins if nothing was held back");
     }
 }

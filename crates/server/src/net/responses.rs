@@ -1,8 +1,8 @@
-//! Responses that many handlers give.
+//! Responses that many handlers share.
 
 use http::StatusCode;
 
-/// 201 for something new, 200 for what was there.
+/// 201 for a new object, 200 for an existing one.
 pub fn created_status(created: bool) -> StatusCode {
     if created { StatusCode::CREATED } else { StatusCode::OK }
 }

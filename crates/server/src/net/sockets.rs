@@ -1,5 +1,5 @@
-//! One WebSocket, whatever is spoken over it: a bounded queue towards the peer, pings, and an end for whoever is dead, too
-//! slow or unwelcome. It knows nothing of what the frames mean; that is its dialect's.
+//! One WebSocket, independent of its protocol: a bounded queue of frames to the peer, pings, and closing the connection of a
+//! peer that is dead, too slow or not admitted. The meaning of frames is up to the dialect.
 
 use std::{
     collections::VecDeque,
@@ -18,33 +18,33 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite;
 
-/// A text frame; cheap to clone, because one may go to thousands.
+/// A text frame; cheap to clone, because one may go to thousands of peers.
 pub type Frame = Utf8Bytes;
 
-/// The longest frame that people and agents may send. One up to twice as long is read to its end, so that its sender hears why
-/// the connection ends: whoever is cut off while sending may not.
+/// The longest frame that people and agents may send. A frame up to twice as long is read to its end, so that its
+/// sender receives the reason: a sender that is cut off while sending may not read it.
 pub const HEARD_BYTES_MAX: usize = 64 * 1024;
-/// What a connection keeps to read into and to write from, for as long as it lives; a longer frame has it grow.
+/// Initial size of a connection's read and write buffers; they grow for a longer frame.
 const BUFFER_BYTES: usize = 4 * 1024;
-/// Frames on their way to one peer, …
+/// Maximum number of frames queued for one peer, …
 pub const QUEUE_FRAMES_MAX: usize = 256;
-/// … and about how much they may weigh; one frame always fits. A peer that lets more gather is dropped, and told everything
-/// again when it is back.
+/// … and about how many bytes they may have; one frame always fits. A peer that exceeds either is disconnected, and gets
+/// what it missed when it reconnects.
 pub const QUEUE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// How often a peer is asked whether it is there.
+    /// Interval of pings.
     pub ping: Duration,
-    /// One that has not been heard of for this long is dead.
+    /// A peer that sent nothing for this long is dead.
     pub dead: Duration,
-    /// The same, when somebody wants to know at once.
+    /// The same after a probe.
     pub probe: Duration,
-    /// How long a peer may take to take one frame.
+    /// Time limit for writing one frame to the peer.
     pub write: Duration,
 }
 
-/// Why a connection ends, as its peer is told. Codes from 4000 on are ours.
+/// Why a connection ends, as the close frame reports it. Codes from 4000 on are ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
     pub code: u16,
@@ -52,19 +52,19 @@ pub struct Close {
 }
 
 impl Close {
-    /// The code for whoever is not let in, or not any more.
+    /// The code for a peer that is not admitted, or no longer.
     pub const REFUSED_CODE: u16 = 4001;
-    /// The peer went, or cannot be told anything any more.
+    /// The peer has disconnected, or cannot be written to any more. No close frame is sent.
     pub const GONE: Self = Self { code: 1005, reason: "gone" };
     pub const GOING: Self = Self { code: 1001, reason: "the server is stopping" };
     pub const TOO_LONG: Self = Self { code: 1009, reason: "the frame is too long" };
     pub const NOT_TEXT: Self = Self { code: 1003, reason: "frames are text" };
     pub const SLOW: Self = Self { code: 1013, reason: "too slow: what is pending comes again on the next connect" };
-    /// Not 4008: on that, the mesh's published client never comes back.
+    /// Not 4008: after that code, the mesh's published client never reconnects.
     pub const DEAD: Self = Self { code: 4408, reason: "no pong" };
 }
 
-/// What a dialect does next: says something, then goes on or ends.
+/// What a dialect does next: sends frames, then continues or closes the connection.
 #[derive(Default)]
 pub struct Step {
     pub say: Vec<Frame>,
@@ -83,30 +83,30 @@ impl From<Close> for Step {
     }
 }
 
-/// What is spoken over a connection.
+/// The protocol of a connection.
 pub trait Dialect: Send {
-    /// Whoever speaks first does it here.
+    /// Called first. Returns the frames that the server sends before it has received any.
     fn open(&mut self) -> impl Future<Output = Step> + Send;
 
-    /// Until the peer has said who it is and was answered, nothing else is said to it.
+    /// Whether the peer has introduced itself and got its reply. Until then, queued frames are held back.
     fn is_introduced(&self) -> bool;
 
-    /// A text frame has come.
+    /// Handles a text frame of the peer.
     fn hear(&mut self, text: &str) -> impl Future<Output = Step> + Send;
 
-    /// Resolves when there may be something to do that nobody asked for. It is dropped and called again at any time, so
-    /// what it finds is kept in `self`.
+    /// Resolves when there may be work that the peer did not request. It is dropped and called again at any time, so it must
+    /// keep what it finds in `self`.
     fn wake(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Does what there is to do, and is finished once it has begun, whatever comes meanwhile.
+    /// Does that work. Once started, it runs to completion, whatever frames arrive in the meantime.
     fn attend(&mut self) -> impl Future<Output = Step> + Send;
 }
 
-/// The way to one peer.
+/// The sending end of the queue of frames to one peer.
 #[derive(Clone)]
 pub struct Outbox(Arc<Queue>);
 
-/// What waits to be said. Without it nothing more is taken.
+/// The receiving end of the queue. After it is dropped, the queue accepts no frames.
 pub struct Inbox(Arc<Queue>);
 
 #[derive(Default)]
@@ -114,9 +114,9 @@ struct Queue {
     waiting: Mutex<Waiting>,
     some: Notify,
     emptied: Notify,
-    /// Somebody wants to know whether the peer is there.
+    /// A caller of [`Outbox::probe`] waits for a sign of life.
     probed: Notify,
-    /// It was heard of, or is gone.
+    /// A frame of the peer was received, or the connection has ended.
     settled: Notify,
 }
 
@@ -124,13 +124,13 @@ struct Queue {
 struct Waiting {
     frames: VecDeque<Frame>,
     bytes: usize,
-    /// Too much gathered, or nobody takes it any more.
+    /// The queue has overflowed, or its receiving end was dropped.
     is_over: bool,
     /// The connection has ended.
     is_gone: bool,
-    /// Somebody has more, and waits until this is said.
+    /// A sender has more frames, and waits until the queue is empty.
     is_awaited: bool,
-    /// Nothing is for this peer yet.
+    /// The queue accepts no frames yet.
     is_held: bool,
 }
 
@@ -140,7 +140,7 @@ impl Waiting {
         is_light && self.frames.len() < QUEUE_FRAMES_MAX
     }
 
-    /// Less than half of it is used; else whoever asked waits.
+    /// Whether less than half of the queue is used. If not, the sender is notified when the queue is empty.
     fn has_room(&mut self) -> bool {
         let has_room = self.frames.len() * 2 < QUEUE_FRAMES_MAX && self.bytes * 2 < QUEUE_BYTES_MAX;
         let has_room = has_room && !self.is_held;
@@ -171,7 +171,7 @@ impl Queue {
 }
 
 impl Outbox {
-    /// Never waits: a peer whose queue is full is cut off instead.
+    /// Never waits: a peer whose queue is full is disconnected instead.
     pub fn put(&self, frame: Frame) {
         let mut waiting = self.0.waiting();
         match waiting.fits(&frame) {
@@ -182,7 +182,8 @@ impl Outbox {
         self.0.some.notify_one();
     }
 
-    /// As [`Outbox::put`], of what can come later: it is taken only while there is room, and nobody is cut off for it.
+    /// As [`Outbox::put`], for a frame that can be sent later: it is accepted only while there is room, and never causes a
+    /// disconnect.
     pub fn offer(&self, frame: &Frame) -> bool {
         let mut waiting = self.0.waiting();
         let has_room = waiting.has_room();
@@ -193,12 +194,12 @@ impl Outbox {
         has_room
     }
 
-    /// Whether what is offered now is taken.
+    /// Whether a frame that is offered now is accepted.
     pub fn has_room(&self) -> bool {
         self.0.waiting().has_room()
     }
 
-    /// Takes nothing, until it is opened: who the peer is may not be settled.
+    /// Accepts no frames until [`Outbox::open`], because it may not be settled yet who the peer is.
     pub fn hold(&self) {
         self.0.waiting().is_held = true;
     }
@@ -211,12 +212,12 @@ impl Outbox {
         }
     }
 
-    /// Resolves when everything was taken after something was not.
+    /// Resolves when the queue is empty again after it has rejected an offer.
     pub async fn emptied(&self) {
         self.0.emptied.notified().await;
     }
 
-    /// Asks whether the peer is there. Resolves when it was heard of, or its connection has ended for want of that.
+    /// Pings the peer. Resolves when a frame of the peer is received, or when the connection has ended without one.
     pub async fn probe(&self) {
         let settled = self.0.settled.notified();
         if !self.0.waiting().is_gone {
@@ -227,7 +228,7 @@ impl Outbox {
 }
 
 impl Inbox {
-    /// The next frame; `None`: too many gathered.
+    /// The next frame. `None` if the queue has overflowed.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             {
@@ -262,20 +263,20 @@ pub fn queue() -> (Outbox, Inbox) {
     (Outbox(queue.clone()), Inbox(queue))
 }
 
-/// As large as frames may be, and as small as thousands of silent connections want it.
-pub fn fitted(upgrade: WebSocketUpgrade, heard_bytes_max: usize) -> WebSocketUpgrade {
-    let upgrade = upgrade.max_message_size(heard_bytes_max).max_frame_size(heard_bytes_max);
+/// Limits the size of frames, and keeps buffers small for the sake of thousands of silent connections.
+pub fn fitted(upgrade: WebSocketUpgrade, frame_bytes_max: usize) -> WebSocketUpgrade {
+    let upgrade = upgrade.max_message_size(frame_bytes_max).max_frame_size(frame_bytes_max);
     upgrade.read_buffer_size(BUFFER_BYTES).write_buffer_size(BUFFER_BYTES)
 }
 
-/// Speaks until somebody ends it; answers who and why.
+/// Serves a connection until one side ends it. Returns the reason.
 pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,
 {
-    let close = speak(&mut socket, &mut inbox, &mut dialect, patience).await;
-    // What it held is free before anybody hears of its end.
+    let close = exchange(&mut socket, &mut inbox, &mut dialect, patience).await;
+    // Release what the connection holds before the peer can learn of its end.
     drop(dialect);
     drop(inbox);
     if close != Close::GONE {
@@ -285,7 +286,7 @@ where
     close
 }
 
-async fn speak<S, E>(socket: &mut S, inbox: &mut Inbox, dialect: &mut impl Dialect, patience: Patience) -> Close
+async fn exchange<S, E>(socket: &mut S, inbox: &mut Inbox, dialect: &mut impl Dialect, patience: Patience) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,
@@ -296,7 +297,7 @@ where
     let mut step = dialect.open().await;
     loop {
         for frame in step.say {
-            if let Err(close) = say(socket, Message::Text(frame), patience).await {
+            if let Err(close) = send_message(socket, Message::Text(frame), patience).await {
                 return close;
             }
         }
@@ -305,18 +306,18 @@ where
         }
         let is_introduced = dialect.is_introduced();
         step = tokio::select! {
-            heard = socket.next() => {
+            received = socket.next() => {
                 dead_at = Instant::now() + patience.dead;
-                // Of one that goes, it is settled when its place is free.
-                if let Some(Ok(Message::Text(_) | Message::Ping(_) | Message::Pong(_))) = &heard {
+                // For a peer that disconnects, a probe resolves only after its slot is released.
+                if let Some(Ok(Message::Text(_) | Message::Ping(_) | Message::Pong(_))) = &received {
                     queue.settled.notify_waiters();
                 }
-                match heard {
+                match received {
                     Some(Ok(Message::Text(text))) => {
                         finish(socket, inbox, is_introduced, Box::pin(dialect.hear(&text)), patience).await
                     }
                     Some(Ok(Message::Binary(_))) => Close::NOT_TEXT.into(),
-                    // The library answers pings by itself.
+                    // The library replies to pings by itself.
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Step::default(),
                     Some(Err(why)) if is_too_long(&why) => Close::TOO_LONG.into(),
                     Some(Ok(Message::Close(_)) | Err(_)) | None => Close::GONE.into(),
@@ -337,13 +338,13 @@ where
     }
 }
 
-/// Whether the library would not read a frame for its length; what wraps its error does not matter.
+/// Whether the library rejected a frame for its length. Its error may be wrapped in others.
 fn is_too_long(why: &(dyn Error + 'static)) -> bool {
     matches!(why.downcast_ref(), Some(tungstenite::Error::Capacity(_))) || why.source().is_some_and(is_too_long)
 }
 
-/// Has the dialect finish what it does. However long that takes, what waits for the peer does not gather meanwhile. The work
-/// lies apart: the many connections that are silent have none.
+/// Runs the dialect's work to completion. Queued frames are sent to the peer in the meantime, however long it takes. The work is
+/// boxed, so that the many silent connections do not carry its size.
 async fn finish<S, E>(
     socket: &mut S,
     inbox: &mut Inbox,
@@ -358,10 +359,10 @@ where
     loop {
         tokio::select! {
             biased;
-            // What was begun is finished, even if nobody hears the answer.
+            // Work that was started is finished, even if the peer can no longer receive the reply.
             step = &mut work => return end.map_or(step, Step::from),
             frame = inbox.next(), if is_introduced && end.is_none() => end = match frame {
-                Some(frame) => say(socket, Message::Text(frame), patience).await.err(),
+                Some(frame) => send_message(socket, Message::Text(frame), patience).await.err(),
                 None => Some(Close::SLOW),
             },
         }
@@ -372,11 +373,11 @@ async fn ping<S, E>(socket: &mut S, patience: Patience) -> Step
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
 {
-    let pinged = say(socket, Message::Ping(Default::default()), patience).await;
+    let pinged = send_message(socket, Message::Ping(Default::default()), patience).await;
     Step { say: vec![], close: pinged.err() }
 }
 
-async fn say<S, E>(socket: &mut S, message: Message, patience: Patience) -> Result<(), Close>
+async fn send_message<S, E>(socket: &mut S, message: Message, patience: Patience) -> Result<(), Close>
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
 {

@@ -1,4 +1,4 @@
-//! Server-sent events: what every dialect's streams have in common.
+//! Server-sent events: the parts that the streams of all dialects share.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub fn wants_stream(headers: &HeaderMap) -> bool {
         .any(|range| range.split(';').next().is_some_and(|t| t.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
-/// An answer of frames, for as long as the caller would be let in.
+/// A response that streams frames, for as long as the caller is still admitted.
 pub fn streamed<E: Into<BoxError> + Send + 'static>(
     app: &App,
     caller: Principal,
@@ -41,24 +41,24 @@ pub fn as_events(frames: AxumBody) -> Response {
     response
 }
 
-/// Resolves once the caller would not be let in any more: the token was revoked, has expired, or means something else.
+/// Resolves once the caller is no longer admitted: the token was revoked, has expired, or belongs to another caller.
 pub fn turned_away(app: &App, caller: Principal, headers: &HeaderMap) -> impl Future<Output = ()> + Send + use<> {
     let token = bearer(headers).ok().flatten().map(SecretString::from);
     until_turned_away(app.clone(), caller, token)
 }
 
 async fn until_turned_away(app: App, caller: Principal, token: Option<SecretString>) {
-    // Whoever came in without a token has none to lose.
+    // A caller that was admitted without a token has none that could expire.
     let Some(token) = token else { return std::future::pending().await };
     loop {
         tokio::time::sleep(Duration::from_millis(app.config.limits.readmit_ms.max(1))).await;
-        // Boxed, because thousands of streams carry this future, and few of them ask at the same time.
+        // Boxed, because thousands of streams carry this future, and few of them authenticate at the same time.
         match Box::pin(app.auth.authenticate(&app.db, token.expose_secret(), app.wall())).await {
             Ok(principal) if principal == caller => {}
-            // A store that does not answer says nothing about the caller.
+            // A store that does not respond proves nothing about the caller.
             Err(failure) if failure.kind == FailureKind::InfraFailed => {}
             _ => {
-                tracing::info!(caller = caller.name(), "an event stream ended: its caller is not let in any more");
+                tracing::info!(caller = caller.name(), "an event stream ended: its caller is no longer admitted");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! The listener's TLS, where it is asked for: one certificate with those above it, and its key.
+//! The listener's TLS, if configured: one certificate chain, and its key.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{config::Config, server::not_started};
 
-/// `None`: plain HTTP.
+/// `None` for plain HTTP.
 pub fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
     let Some((cert, key)) = config.tls_files()? else { return Ok(None) };
     let unusable = |file: &Path, why: &dyn std::fmt::Display| not_started("tls", format!("{}: {why}", file.display()));

@@ -26,7 +26,7 @@ pub struct Bounds {
     pub all_max: usize,
     /// … and of one address.
     pub per_address_max: usize,
-    /// How long a connection may wait while more than half of the places are taken.
+    /// How long a connection may wait while more than half of the places are in use.
     pub pressed_wait: Duration,
 }
 
@@ -45,7 +45,7 @@ struct Entry {
     closed: Arc<Notify>,
 }
 
-/// The place of one waiting connection, given back when it is dropped.
+/// The entry of one waiting connection, removed when it is dropped.
 pub struct Ticket {
     waiting: Arc<Waiting>,
     number: u64,
@@ -135,7 +135,7 @@ impl Table {
         }
     }
 
-    /// Closes whatever began before this time.
+    /// Closes all connections that began before this time.
     fn close_since(&mut self, time: Option<Instant>) {
         let is_old = |entry: &Entry| time.is_some_and(|time| entry.since <= time);
         let old: Vec<u64> = self.entries.iter().take_while(|(_, entry)| is_old(entry)).map(|(no, _)| *no).collect();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn under_pressure_nobody_waits_for_long() {
+    async fn under_pressure_no_connection_waits_for_long() {
         let waiting = waiting(4, 4);
         let old = [waiting.enter(address(1)), waiting.enter(address(2))];
         tokio::time::advance(Duration::from_secs(6)).await;

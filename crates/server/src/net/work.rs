@@ -1,5 +1,5 @@
-//! How much of callers' requests is worked on at once, by the bytes of their bodies. On by default: whatever a caller sends,
-//! and whether it is accepted or not, others get their turn.
+//! Limits the request bodies that are worked on at once, by their bytes. On by default: whatever one caller sends, other callers
+//! are still served.
 //!
 //! Against its own bound a caller's body counts with the size that it may have, from the start. Against the bound of all it
 //! counts only with the bytes that have arrived, so that a body that is announced and does not come costs others nothing. If
@@ -24,7 +24,7 @@ use crate::{config::LimitsSection, net::rates::Whose};
 const FREE_BYTES: usize = 16 * 1024;
 /// Permits are counted in this unit, because a semaphore takes no more than `u32` of them at once.
 const UNIT_BYTES: usize = 1024;
-/// A request waits this long for other requests before it is refused.
+/// A request waits this long for other requests before it is rejected.
 const WAIT: Duration = Duration::from_secs(2);
 /// A body that has been arriving for this long makes room for others if there is none.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ struct Body {
     dropped: Arc<Notify>,
 }
 
-/// What one request takes of the work in flight, given back when it is dropped.
+/// The share of one request in the work in flight. Dropping it releases the share.
 pub struct Share {
     work: Arc<Work>,
     caller: Whose,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_caller_cannot_take_it_all_and_waits_for_its_own_turn() {
+    async fn one_caller_cannot_use_the_whole_limit_and_waits_for_its_own_requests() {
         let work = work(10 * MIB, 4 * MIB);
         let first = arrived(&work, "a", 3 * MIB).await.unwrap();
         let refused = arrived(&work, "a", 2 * MIB).await.err().unwrap();

@@ -1,5 +1,5 @@
-//! What the handlers' types cannot say about requests, for the document: bounds, patterns and examples. Each dialect has its own;
-//! here is how they are put in, and the forms that they share. Two tests hold them to what the server does: requests made at
+//! Bounds, patterns and examples of requests, which the handlers' types cannot express in the document. Each dialect has its own;
+//! this module applies them, and has the forms that they share. Two tests hold them to what the server does: requests made at
 //! random from the document are not refused for their shape, and what the document forbids is refused.
 
 use ostler_protocol::limits::{CALLER_TENANTS_MAX, NAME_BYTES_MAX, PAGE_ITEMS_MAX};
@@ -21,7 +21,7 @@ pub struct Shapes {
     pub bodies: fn() -> Vec<(&'static str, Value)>,
     /// Bounds of a parameter, by the operation's path and the parameter's name.
     pub parameter: fn(&str, &str) -> Option<Value>,
-    /// What none of these can express.
+    /// Changes that none of these can express.
     pub finish: fn(&mut Value),
 }
 
@@ -111,12 +111,12 @@ fn narrow(field: &mut Value, shape: Value) {
     if let Some(words) = shape.get_mut("enum").and_then(Value::as_array_mut).filter(|_| nullable) {
         words.push(Value::Null);
     }
-    // The handlers' own words come first.
-    let said = field["description"].as_str().unwrap_or_default().to_owned();
+    // The handlers' own description comes first.
+    let own = field["description"].as_str().unwrap_or_default().to_owned();
     merge(field, shape);
     let added = field["description"].as_str().unwrap_or_default();
-    if !said.is_empty() && said != added {
-        field["description"] = format!("{said} {added}").into();
+    if !own.is_empty() && own != added {
+        field["description"] = format!("{own} {added}").into();
     }
 }
 
@@ -150,12 +150,12 @@ fn body(operation: &mut Value) {
         *schema = schema["oneOf"][0].take();
         body["required"] = json!(false);
     }
-    // Indexing has made what is not there.
+    // Indexing has inserted nulls for missing members.
     let content = body["content"].as_object_mut().into_iter();
     content.for_each(|content| content.retain(|_, media| !media["schema"].is_null()));
 }
 
-/// Merges objects deeply; what is added wins.
+/// Merges objects deeply; on conflict, `added` wins.
 pub fn merge(into: &mut Value, added: Value) {
     match (into, added) {
         (Value::Object(into), Value::Object(added)) => {

@@ -1,8 +1,8 @@
 //! Where one request of a connection ends and the next begins, as far as the listener must know it: hyper accepts lines of a
-//! head that end with a bare line feed, which a proxy in front may read otherwise, and its timer does not tell a head that
-//! trickles in from a connection that idles.
+//! head that end with a bare line feed, which a proxy in front may interpret differently, and its timer does not distinguish a
+//! head that arrives slowly from an idle connection.
 
-/// What a line of a head is kept up to: enough for the headers that say how long the body is.
+/// How many bytes of a head's line are stored: enough for the headers that give the length of the body.
 const LINE_BYTES_MAX: usize = 128;
 
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Framing {
     last: u8,
     body: Body,
     has_bare_feed: bool,
-    /// The current line is longer than what is kept of it.
+    /// The current line is longer than what is stored of it.
     is_cut: bool,
     /// Bytes of empty lines since the last request.
     blanks: usize,
@@ -26,7 +26,7 @@ enum State {
     #[default]
     Idle,
     Head,
-    /// So many bytes of a body are still to come.
+    /// This many bytes of the body are missing.
     Body(u64),
     ChunkSize,
     ChunkData(u64),
@@ -36,7 +36,7 @@ enum State {
     Unknown,
 }
 
-/// What the head says about the body.
+/// The length of the body, according to the head.
 #[derive(Clone, Copy, Debug, Default)]
 enum Body {
     #[default]
@@ -84,7 +84,7 @@ impl Framing {
         }
     }
 
-    /// Reads up to the end of the line, and follows what it says.
+    /// Reads up to the end of the line, and interprets it.
     fn read_line(&mut self, bytes: &[u8]) -> usize {
         if self.state == State::Idle {
             // Empty lines before a request are ignored, as hyper does.
@@ -112,7 +112,7 @@ impl Framing {
         part.len() + 1
     }
 
-    /// Keeps the beginning of the line. Blanks before a header's value, of which there may be any number, are left out.
+    /// Stores the beginning of the line. Blanks before a header's value, of which there may be any number, are left out.
     fn keep(&mut self, part: &[u8]) {
         for &byte in part {
             let is_blank = matches!(byte, b' ' | b'\t' | b'\r');
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_understood_is_noticed() {
+    fn an_unsupported_length_is_detected() {
         let zeros = "0".repeat(LINE_BYTES_MAX);
         for text in [
             format!("POST / HTTP/1.1\r\nContent-Length: {zeros}1\r\n\r\n"),
@@ -264,13 +264,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_how_the_bytes_arrive(pieces in prop::collection::vec(1_usize..40, 1..20)) {
+        fn the_result_does_not_depend_on_how_the_bytes_are_split(pieces in prop::collection::vec(1_usize..40, 1..20)) {
             let framing = read(GOOD, &pieces);
             prop_assert!(!framing.has_bare_feed() && framing.state == State::Idle, "{:?}", framing);
         }
 
         #[test]
-        fn it_reads_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             Framing::default().read(&bytes);
         }
     }

@@ -15,10 +15,10 @@ const PATIENCE: Patience = Patience {
     write: Duration::from_secs(10),
 };
 
-/// The server's end of a socket. A peer that reads nothing leaves its way out full.
+/// The server's end of a socket. If the peer does not read, `outgoing` stays full.
 struct Socket {
-    heard: mpsc::UnboundedReceiver<Result<Message, axum::Error>>,
-    said: mpsc::Sender<Message>,
+    incoming: mpsc::UnboundedReceiver<Result<Message, axum::Error>>,
+    outgoing: mpsc::Sender<Message>,
     sending: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
 }
 
@@ -26,7 +26,7 @@ impl Stream for Socket {
     type Item = Result<Message, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.heard.poll_recv(context)
+        self.incoming.poll_recv(context)
     }
 }
 
@@ -41,8 +41,8 @@ impl Sink<Message> for Socket {
     }
 
     fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), ()> {
-        let said = self.said.clone();
-        self.sending = Some(Box::pin(async move { said.send(message).await.is_ok() }));
+        let outgoing = self.outgoing.clone();
+        self.sending = Some(Box::pin(async move { outgoing.send(message).await.is_ok() }));
         Ok(())
     }
 
@@ -55,8 +55,8 @@ impl Sink<Message> for Socket {
     }
 }
 
-/// Says hello, and everything back, as soon as it may. Whoever was answered is no stranger. It may have something to do by
-/// itself, which takes a while and is the end.
+/// Sends hello, and echoes every frame as soon as it may. A peer counts as introduced after its first reply. With `has_to_do`,
+/// it has work of its own, which takes a while and then closes the connection.
 #[derive(Default)]
 struct Echo {
     is_stranger: bool,
@@ -104,14 +104,14 @@ struct Peer {
 }
 
 fn connect() -> Peer {
-    speaking(Echo::default())
+    connect_to(Echo::default())
 }
 
-fn speaking(echo: Echo) -> Peer {
-    let (to, heard) = mpsc::unbounded_channel();
-    let (said, from) = mpsc::channel(1);
+fn connect_to(echo: Echo) -> Peer {
+    let (to, incoming) = mpsc::unbounded_channel();
+    let (outgoing, from) = mpsc::channel(1);
     let (outbox, inbox) = queue();
-    let socket = Socket { heard, said, sending: None };
+    let socket = Socket { incoming, outgoing, sending: None };
     let ended = tokio::spawn(async move { converse(socket, inbox, echo, PATIENCE).await });
     Peer { to, from, outbox, ended }
 }
@@ -126,8 +126,8 @@ impl Peer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_peer_says_meanwhile_does_not_keep_the_server_from_finishing_what_it_does() {
-    let Peer { to, mut from, outbox, ended } = speaking(Echo { has_to_do: true, ..Echo::default() });
+async fn frames_of_the_peer_do_not_keep_the_server_from_finishing_its_work() {
+    let Peer { to, mut from, outbox, ended } = connect_to(Echo { has_to_do: true, ..Echo::default() });
     let noise = async {
         for _ in 0..1_000 {
             let _ = to.send(Ok(Message::Text("again".into())));
@@ -135,15 +135,15 @@ async fn what_a_peer_says_meanwhile_does_not_keep_the_server_from_finishing_what
             tokio::time::sleep(DOING / 10).await;
         }
     };
-    let heard = async { while from.recv().await.is_some() {} };
+    let reading = async { while from.recv().await.is_some() {} };
     tokio::select! {
-        ((), ()) = async { tokio::join!(noise, heard) } => panic!("it was never done"),
+        ((), ()) = async { tokio::join!(noise, reading) } => panic!("the work was never finished"),
         ended = ended => assert_eq!(ended.unwrap(), DONE),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_may_speak_first_and_is_answered() {
+async fn the_server_may_send_first_and_replies_to_frames() {
     let mut peer = connect();
     assert_eq!(peer.text().await, "hello");
     peer.to.send(Ok(Message::Text("you".into()))).unwrap();
@@ -166,7 +166,7 @@ async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
     peer.to.send(Ok(Message::Pong(Default::default()))).unwrap();
     for ping in 3..=4 {
         assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
-        assert_eq!(began.elapsed().as_secs(), 30 * ping, "the pong at 60 s was heard");
+        assert_eq!(began.elapsed().as_secs(), 30 * ping, "the pong at 60 s was received");
     }
     loop {
         match peer.from.recv().await {
@@ -179,31 +179,31 @@ async fn a_peer_is_pinged_every_30_s_and_dead_after_90_s_of_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_somebody_asks_after_answers_at_once_or_is_dead_after_4_s() {
+async fn a_probed_peer_responds_at_once_or_is_dead_after_4_s() {
     let mut peer = connect();
     let began = Instant::now();
     assert_eq!(peer.text().await, "hello");
-    let asked = tokio::spawn({
+    let probe = tokio::spawn({
         let outbox = peer.outbox.clone();
         async move { outbox.probe().await }
     });
     assert!(matches!(peer.from.recv().await, Some(Message::Ping(_))));
-    assert!(!asked.is_finished(), "nothing was heard yet");
+    assert!(!probe.is_finished(), "nothing was received yet");
     peer.to.send(Ok(Message::Pong(Default::default()))).unwrap();
-    asked.await.unwrap();
+    probe.await.unwrap();
     assert_eq!(began.elapsed().as_secs(), 0);
     peer.outbox.probe().await;
     drop(peer.from);
     assert_eq!((peer.ended.await.unwrap(), began.elapsed().as_secs()), (Close::DEAD, 4));
     peer.outbox.probe().await;
-    assert_eq!(began.elapsed().as_secs(), 4, "who is gone is not waited for");
+    assert_eq!(began.elapsed().as_secs(), 4, "a probe does not wait for a connection that has ended");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_nothing_is_dropped() {
+async fn a_peer_that_reads_nothing_is_disconnected() {
     let peer = connect();
     let began = Instant::now();
-    // One frame is in its hands and one on the way; the rest gathers.
+    // One frame is in the peer's channel and one is being sent; the rest is queued.
     for number in 0..3 {
         peer.outbox.put(number.to_string().into());
     }
@@ -217,37 +217,37 @@ async fn a_queue_that_overflows_ends_the_connection_and_never_grows() {
     for number in 0..10 * QUEUE_FRAMES_MAX {
         peer.outbox.put(number.to_string().into());
     }
-    let mut told = 0;
+    let mut received = 0;
     let close = loop {
         match peer.from.recv().await {
-            Some(Message::Text(_)) => told += 1,
+            Some(Message::Text(_)) => received += 1,
             Some(Message::Close(Some(frame))) => break frame.code,
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(close, Close::SLOW.code);
-    assert!(told <= QUEUE_FRAMES_MAX + 1, "{told}");
+    assert!(received <= QUEUE_FRAMES_MAX + 1, "{received}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_is_told_news_while_its_call_is_answered() {
+async fn a_peer_receives_queued_frames_while_its_call_is_handled() {
     let may_answer = Arc::<Notify>::default();
-    let mut peer = speaking(Echo { may_answer: Some(may_answer.clone()), ..Echo::default() });
+    let mut peer = connect_to(Echo { may_answer: Some(may_answer.clone()), ..Echo::default() });
     assert_eq!(peer.text().await, "hello");
     peer.to.send(Ok(Message::Text("call".into()))).unwrap();
     for number in 0..2 * QUEUE_FRAMES_MAX {
         peer.outbox.put(number.to_string().into());
-        let told = timeout(PATIENCE.dead, peer.text()).await.expect("nobody waits for the answer");
-        assert_eq!(told, number.to_string());
+        let received = timeout(PATIENCE.dead, peer.text()).await.expect("queued frames do not wait for the reply");
+        assert_eq!(received, number.to_string());
     }
     may_answer.notify_one();
     assert_eq!(peer.text().await, "call");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stranger_hears_nothing_before_its_answer() {
+async fn a_peer_receives_no_queued_frames_before_it_is_introduced() {
     let may_answer = Arc::<Notify>::default();
-    let mut peer = speaking(Echo { is_stranger: true, may_answer: Some(may_answer.clone()), ..Echo::default() });
+    let mut peer = connect_to(Echo { is_stranger: true, may_answer: Some(may_answer.clone()), ..Echo::default() });
     assert_eq!(peer.text().await, "hello");
     peer.to.send(Ok(Message::Text("call".into()))).unwrap();
     peer.outbox.put("news".into());
@@ -263,46 +263,46 @@ async fn a_queue_is_bounded_in_bytes_and_takes_one_frame_of_any_size() {
     outbox.put("x".repeat(2 * QUEUE_BYTES_MAX).into());
     assert_eq!(inbox.next().await.unwrap().len(), 2 * QUEUE_BYTES_MAX);
     (0..4).for_each(|_| outbox.put(large()));
-    assert!(inbox.next().await.is_some(), "as much as it may be");
+    assert!(inbox.next().await.is_some(), "the queue is exactly full");
     (0..2).for_each(|_| outbox.put(large()));
-    assert!(inbox.next().await.is_none(), "too much is nothing at all");
+    assert!(inbox.next().await.is_none(), "an overflow drops the whole queue");
     assert!(!outbox.offer(&"more".into()));
 }
 
 #[tokio::test]
-async fn what_can_come_later_is_not_taken_until_the_queue_is_empty_again() {
+async fn offers_are_rejected_until_the_queue_is_empty_again() {
     let (outbox, mut inbox) = queue();
-    let taken = (0..10 * QUEUE_FRAMES_MAX).take_while(|_| outbox.offer(&"x".into())).count();
-    assert_eq!(taken, QUEUE_FRAMES_MAX / 2, "there is room left for what cannot");
-    for _ in 0..taken {
+    let accepted = (0..10 * QUEUE_FRAMES_MAX).take_while(|_| outbox.offer(&"x".into())).count();
+    assert_eq!(accepted, QUEUE_FRAMES_MAX / 2, "half of the queue is left for frames that cannot wait");
+    for _ in 0..accepted {
         assert!(outbox.emptied().now_or_never().is_none());
         inbox.next().await.unwrap();
     }
-    outbox.emptied().now_or_never().expect("whoever had more is told");
+    outbox.emptied().now_or_never().expect("the sender is notified");
     assert!(outbox.offer(&"x".into()));
     drop(inbox);
-    assert!(!outbox.offer(&"x".into()), "nobody takes it");
+    assert!(!outbox.offer(&"x".into()), "the receiving end is gone");
 }
 
 #[tokio::test]
-async fn a_queue_that_is_held_takes_nothing() {
+async fn a_held_queue_accepts_nothing() {
     let (outbox, mut inbox) = queue();
     outbox.hold();
     outbox.put("word".into());
     assert!(!outbox.offer(&"letter".into()));
     outbox.open();
-    outbox.emptied().now_or_never().expect("whoever had something is told");
+    outbox.emptied().now_or_never().expect("the sender is notified");
     outbox.put("next".into());
     assert_eq!(inbox.next().await.unwrap().as_str(), "next");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_sends_a_frame_that_is_not_read_is_told_why() {
+async fn the_sender_of_a_frame_that_is_too_long_receives_the_reason() {
     let mut peer = connect();
     assert_eq!(peer.text().await, "hello");
     let too_long = tungstenite::error::CapacityError::MessageTooLong { size: 2, max_size: 1 };
     peer.to.send(Err(axum::Error::new(tungstenite::Error::from(too_long)))).unwrap();
-    let Some(Message::Close(Some(frame))) = peer.from.recv().await else { panic!("it is told nothing") };
+    let Some(Message::Close(Some(frame))) = peer.from.recv().await else { panic!("no close frame") };
     assert_eq!((frame.code, peer.ended.await.unwrap()), (1009, Close::TOO_LONG));
     let peer = connect();
     peer.to.send(Err(axum::Error::new(tungstenite::Error::ConnectionClosed))).unwrap();
@@ -312,7 +312,7 @@ async fn whoever_sends_a_frame_that_is_not_read_is_told_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_are_not_spoken_here() {
+async fn binary_frames_are_rejected() {
     let peer = connect();
     peer.to.send(Ok(Message::Binary(vec![1].into()))).unwrap();
     let mut from = peer.from;

@@ -1,5 +1,5 @@
-//! The doors: what each operation asks of its caller, read from the OpenAPI document that the handlers make. A path that
-//! declares nothing is closed to everybody.
+//! The access that each operation requires of its caller, read from the OpenAPI document that the handlers make. A path that
+//! declares no access is closed to every caller.
 
 use std::collections::HashMap;
 
@@ -20,9 +20,9 @@ use crate::{
 const SCHEME: &str = "token";
 
 #[derive(Default)]
-pub struct Doors {
+pub struct AccessTable {
     paths: HashMap<String, Path>,
-    /// Security schemes of dialects, and the access that each stands for.
+    /// Security schemes of dialects, and the access that each grants.
     schemes: Vec<(&'static str, Access)>,
 }
 
@@ -31,27 +31,27 @@ struct Path {
     failures: FailureEncoder,
 }
 
-/// What a request has come to.
+/// The access that the route of a request requires.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Door {
-    Leads(Access),
+pub enum RouteAccess {
+    Requires(Access),
     /// The path exists, without this method.
     OtherMethod,
-    /// A path that declares nothing.
+    /// The path declares no access.
     Closed,
 }
 
-impl Doors {
+impl AccessTable {
     pub fn new(dialects: &Dialects) -> Self {
         let schemes = dialects.iter().flat_map(|dialect| &dialect.security);
         Self { paths: HashMap::new(), schemes: schemes.map(|scheme| (scheme.name, scheme.access)).collect() }
     }
 
-    /// The operations of a document, with the failures of their dialect.
+    /// Adds the operations of a document, with the failure encoding of their dialect.
     pub fn add(&mut self, document: &OpenApi, failures: FailureEncoder) {
         for (path, item) in &document.paths.paths {
             for (method, operation) in operations(item) {
-                // Its fields are private, so it is read as what it stands for in the document.
+                // The fields of `security` are private, so it is read in its JSON form.
                 let security = serde_json::to_value(&operation.security).unwrap_or_default();
                 if let Some(access) = declared(&security, &self.schemes) {
                     self.add_route(method, path, access, failures);
@@ -60,18 +60,19 @@ impl Doors {
         }
     }
 
-    /// A path that is not an operation of the document, or that requires less than it declares.
+    /// Adds a path that is not an operation of the document, or that requires less than it declares there.
     pub fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
         let found = self.paths.entry(path.to_owned()).or_insert_with(|| Path { methods: vec![], failures });
-        found.methods.retain(|(known, _)| *known != method);
+        found.methods.retain(|(existing, _)| *existing != method);
         found.methods.push((method, access));
     }
 
-    pub fn find(&self, method: &Method, path: &str) -> Door {
-        // A HEAD is a GET whose answer stays behind.
+    pub fn find(&self, method: &Method, path: &str) -> RouteAccess {
+        // HEAD is GET without the body of the response.
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        let Some(Path { methods, .. }) = self.paths.get(path) else { return Door::Closed };
-        methods.iter().find(|(known, _)| known == method).map_or(Door::OtherMethod, |(_, access)| Door::Leads(*access))
+        let Some(Path { methods, .. }) = self.paths.get(path) else { return RouteAccess::Closed };
+        let found = methods.iter().find(|(declared, _)| declared == method);
+        found.map_or(RouteAccess::OtherMethod, |(_, access)| RouteAccess::Requires(*access))
     }
 
     /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_declared_plainly_is_closed() {
+    fn a_route_without_a_clear_declaration_is_closed() {
         for unclear in [
             Value::Null,
             json!([]),
@@ -160,10 +161,10 @@ mod tests {
                 "{unclear}"
             );
         }
-        let mut doors = Doors::default();
-        doors.add_route(Method::GET, "/a", Access::Read, FailureEncoder::PLAIN);
-        assert_eq!(doors.find(&Method::HEAD, "/a"), Door::Leads(Access::Read));
-        assert_eq!(doors.find(&Method::POST, "/a"), Door::OtherMethod);
-        assert_eq!(doors.find(&Method::GET, "/b"), Door::Closed);
+        let mut table = AccessTable::default();
+        table.add_route(Method::GET, "/a", Access::Read, FailureEncoder::PLAIN);
+        assert_eq!(table.find(&Method::HEAD, "/a"), RouteAccess::Requires(Access::Read));
+        assert_eq!(table.find(&Method::POST, "/a"), RouteAccess::OtherMethod);
+        assert_eq!(table.find(&Method::GET, "/b"), RouteAccess::Closed);
     }
 }
